@@ -1,0 +1,157 @@
+"""The calibration file: readable JSON with a version and a checksum, written whole or not at all.
+
+What can be derived is not trusted when it is read: the checksum is that of the other fields, and
+`Calibration.load` derives the threshold again from the scores. No pickle, no eval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from conformal_retrievers.judged import explain
+
+FORMAT = "conformal-retrievers/calibration"
+VERSION = 1
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class QueryRecord(_Record):
+    """One calibration query: its relevant snippets' scores in order, as far as retrieved."""
+
+    id: str | None
+    group: str | None
+    weight: float
+    missed: int
+    scores: list[float]
+
+
+class CalibrationRecord(_Record):
+    """The fields of a calibration file, but for the checksum."""
+
+    format: Literal["conformal-retrievers/calibration"]
+    version: Literal[1]
+    guarantee: Literal["query-recall", "snippet"]
+    alpha: float
+    delta: None  # kept free for the guarantee that holds for all but a share delta of calibrations
+    threshold: float | Literal["keep_all"]
+    scorer: str
+    n_queries: int
+    n_relevant: int
+    n_without_relevant: int
+    design_effect: float
+    effective_n: float
+    retrieval: dict[str, JsonValue] | None
+    labels: dict[str, JsonValue] | None
+    library: str
+    created: str
+    queries: list[QueryRecord]
+
+    @property
+    def sha256(self) -> str:
+        """The checksum: SHA-256 of the fields as JSON with sorted keys and no white space."""
+        return _sha256(self.model_dump())
+
+
+def write(record: CalibrationRecord, path: str | Path) -> None:
+    """Write the file, replacing an old one only once the new one is complete on disk.
+
+    Raises OSError, naming the path and the remedy, and leaves an old file as it was.
+    """
+    path = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        _cannot_write(path, error)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(_text(record))
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files
+        os.replace(temporary, path)
+    except OSError as error:
+        os.unlink(temporary)
+        _cannot_write(path, error)
+
+
+def read(path: str | Path) -> CalibrationRecord:
+    """Read and check a file.
+
+    Raises ValueError, naming the path, the field and the remedy, where the file is not a
+    calibration, is cut off, was made by a newer version or was changed since it was written.
+    """
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except ValueError as error:  # not UTF-8, not JSON, or NaN
+        raise ValueError(
+            f"{path} is not a complete calibration file ({error}); calibrate and save again"
+        ) from None
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is not a calibration file: its field 'format' is not {FORMAT!r}; give a file "
+            "that Calibration.save wrote"
+        )
+    version = fields.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise ValueError(
+            f"{path} has version {version}, but this library reads versions up to {VERSION}: "
+            "upgrade conformal-retrievers"
+        )
+    stored = fields.pop("sha256", None)
+    if stored != _sha256(fields):
+        raise ValueError(
+            f"{path} was changed after it was written: its field 'sha256' is {stored!r}, the other "
+            f"fields give {_sha256(fields)!r}; take the original file, or calibrate again"
+        )
+    try:
+        return CalibrationRecord.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {explain(error)}; calibrate and save again") from None
+
+
+def _text(record: CalibrationRecord) -> str:
+    """Lay the fields out for a reader: one a line, then one query a line."""
+    fields = record.model_dump()
+    queries = fields.pop("queries")
+    lines = [f"  {json.dumps(k)}: {_json(v)}" for k, v in fields.items()]
+    lines.append(f'  "sha256": {json.dumps(record.sha256)}')
+    rows = ",\n".join(f"    {_json(query)}" for query in queries)
+    return "{\n" + ",\n".join(lines) + ',\n  "queries": [\n' + rows + "\n  ]\n}\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _sha256(fields: dict[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}, which no calibration has")
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def _cannot_write(path: Path, error: OSError) -> NoReturn:
+    raise type(error)(
+        error.errno,
+        f"cannot write the calibration ({error.strerror}); save to a file in an existing folder "
+        "that you may write to",
+        str(path),
+    ) from None

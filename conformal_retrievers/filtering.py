@@ -1,0 +1,180 @@
+"""The filter: a scorer and its calibration; a snippet is kept iff its score ≤ the threshold.
+
+    filtered = ConformalFilter(scorer, calibration)(query, snippets)
+    [snippets[i] for i in filtered.kept]
+
+An uncalibrated filter cannot be built, and nothing about a query is held on the filter, so that one
+filter serves any number of threads and tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.scoring.scorer import Scorer, ascore_snippets, score_snippets
+
+OnEmpty = Literal["allow", "keep_best", "raise"]
+OnUnscorable = Literal["keep", "raise"]
+
+
+class CalibrationMismatch(ValueError):
+    """A filter's scorer is not the one that the calibration was made with."""
+
+
+class NothingKept(LookupError):
+    """No snippet of a query is kept, and the filter was told to raise then."""
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered:
+    """What a filter decided about the n snippets of one query, in the retriever's order.
+
+    `scores` (n,) holds NaN for what could not be scored; `keeps` (n,) says what passes on.
+    """
+
+    scores: NDArray[np.float64]
+    keeps: NDArray[np.bool_]
+    calibration: Calibration = field(repr=False)
+    group: str | None = None
+
+    @property
+    def threshold(self) -> float:
+        """The largest score that is kept, +inf where everything is."""
+        return self.calibration.threshold(self.group)
+
+    @property
+    def kept(self) -> NDArray[np.intp]:
+        """The places of the kept snippets, ascending."""
+        return np.flatnonzero(self.keeps)
+
+    @property
+    def dropped(self) -> NDArray[np.intp]:
+        """The places of the dropped snippets, ascending."""
+        return np.flatnonzero(~self.keeps)
+
+    @property
+    def unscorable(self) -> NDArray[np.intp]:
+        """The places of the snippets that could not be scored, ascending."""
+        return np.flatnonzero(np.isnan(self.scores))
+
+    @property
+    def p_values(self) -> NDArray[np.float64]:
+        """The conformal p-value of each snippet (n,): kept at α iff p > α. NaN if unscorable."""
+        return self.calibration.p_values(self.scores, self.group)
+
+    @property
+    def m1(self) -> float:
+        """1.0 if the threshold passes any snippet, else 0.0; before `on_empty` adds one.
+
+        Its mean over queries is m1 of the factual-confidence paper (arXiv 2605.05244, section 3.2).
+        """
+        return float(self._passes.any())
+
+    @property
+    def m2(self) -> float:
+        """The share of the n snippets that the threshold passes, 0.0 of none; before `on_empty`."""
+        return float(self._passes.mean()) if len(self.scores) else 0.0
+
+    @property
+    def _passes(self) -> NDArray[np.bool_]:
+        return self.calibration.keep(self.scores, self.group)
+
+
+class ConformalFilter:
+    """Keeps the snippets whose score is at most the threshold of the calibration.
+
+    `on_empty` says what happens when no snippet passes: "allow" returns none, "keep_best" adds the
+    one with the lowest score (which only enlarges the set, so the guarantee stands), "raise" raises
+    `NothingKept`. `on_unscorable` says what happens to a snippet that cannot be scored: "keep"
+    passes it on, the only way that preserves the guarantee, "raise" raises ValueError. There is no
+    limit on the number kept: it would void the guarantee, so limit the retriever instead, before
+    calibrating.
+
+    Raises `CalibrationMismatch` if the calibration was made with a scorer of another name.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        calibration: Calibration,
+        *,
+        on_empty: OnEmpty = "allow",
+        on_unscorable: OnUnscorable = "keep",
+    ) -> None:
+        if not isinstance(calibration, Calibration):
+            raise TypeError(
+                f"calibration is {calibration!r:.80}; give a Calibration, from calibrate(...) or "
+                "Calibration.load(path)"
+            )
+        if scorer.name != calibration.scorer:
+            raise CalibrationMismatch(
+                f"calibrated with scorer {calibration.scorer!r}, but this filter scores with "
+                f"{scorer.name!r}: a threshold belongs to one scorer, so calibrate again with this "
+                "one or filter with that one"
+            )
+        for name, value, known in (
+            ("on_empty", on_empty, get_args(OnEmpty)),
+            ("on_unscorable", on_unscorable, get_args(OnUnscorable)),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} is {value!r}; give one of {', '.join(map(repr, known))}")
+        self.scorer = scorer
+        self.calibration = calibration
+        self.on_empty = on_empty
+        self.on_unscorable = on_unscorable
+
+    def __call__(
+        self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
+    ) -> Filtered:
+        """Score the snippets of a query and decide which to keep; no snippets, no scoring."""
+        return self.decide(score_snippets(self.scorer, query, as_snippets(snippets)), group)
+
+    async def acall(
+        self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
+    ) -> Filtered:
+        """Do what calling the filter does, without blocking the event loop."""
+        scores = await ascore_snippets(self.scorer, query, as_snippets(snippets))
+        return self.decide(scores, group)
+
+    def decide(self, scores: ArrayLike, group: str | None = None) -> Filtered:
+        """Decide from scores (n,) that are at hand already.
+
+        Raises ValueError for unscorable snippets, and `NothingKept` where none passes, if the
+        filter was told to.
+        """
+        s = np.array(scores, dtype=np.float64)
+        if s.ndim != 1:
+            raise ValueError(f"scores has shape {s.shape}; give one score a snippet, (n,)")
+        keeps = self.calibration.keep(s, group)
+        if self.on_unscorable == "raise" and np.isnan(s).any():
+            raise ValueError(
+                f"snippets {np.flatnonzero(np.isnan(s)).tolist()} could not be scored by "
+                f"{self.scorer.name!r}; filter with on_unscorable='keep' to pass them on"
+            )
+        if len(s) and not keeps.any():
+            keeps = self._when_empty(s, keeps, group)
+        return Filtered(s, keeps, self.calibration, group)
+
+    def _when_empty(
+        self, scores: NDArray[np.float64], keeps: NDArray[np.bool_], group: str | None
+    ) -> NDArray[np.bool_]:
+        best = int(np.argmin(scores))  # no score is NaN here: that snippet would have been kept
+        if self.on_empty == "raise":
+            raise NothingKept(
+                f"none of {len(scores)} snippets is kept: the best score is {scores[best]:.6g}, "
+                f"the threshold {self.calibration.threshold(group):.6g}"
+            )
+        if self.on_empty == "keep_best":
+            return np.asarray(np.arange(len(scores)) == best)
+        return keeps
+
+    def __repr__(self) -> str:
+        c = self.calibration
+        return f"ConformalFilter({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"

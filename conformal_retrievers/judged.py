@@ -1,0 +1,300 @@
+"""Queries whose relevant snippets are known, and the files of JSON lines that hold them.
+
+A `JudgedQuery` is a query with the snippets that the retriever returned and a judgement for each. A
+`ScoredQuery` is what is left of one once a scorer has turned each snippet into a number. Both keep
+the snippets of one query together, because the query is the unit that is exchangeable.
+
+A file holds one query a line; a name that ends in .gz is compressed. `beir.py` reads BEIR folders.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A piece of text that was retrieved: what a LangChain Document or a LlamaIndex Node becomes.
+
+    `document` and `position` say where it was cut from, `retrieval_score` is the retriever's own
+    number on the retriever's own scale, `embedding` (d,) is its vector where one is at hand.
+    """
+
+    text: str
+    id: str | None = None
+    document: str | None = None
+    position: int | None = None
+    retrieval_score: float | None = None
+    embedding: Sequence[float] | NDArray[np.floating[Any]] | None = field(
+        default=None, compare=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"text is {self.text!r}; give a snippet's text as a str")
+
+
+def as_snippets(snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
+    """Return the snippets as a tuple, plain strings made into snippets."""
+    if isinstance(snippets, (str, Snippet)):
+        raise TypeError(f"snippets is one {type(snippets).__name__}; give a list of snippets")
+    return tuple(s if isinstance(s, Snippet) else Snippet(s) for s in snippets)
+
+
+@dataclass(frozen=True, init=False)
+class JudgedQuery:
+    """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
+
+    `missed` is the number of known relevant snippets that the retriever did not return, `group` a
+    property of the query that is known at run time. Raises ValueError or TypeError, naming the
+    field, where lengths disagree, an id occurs twice or a judgement is not true or false.
+    """
+
+    query: str
+    snippets: tuple[Snippet, ...]
+    relevant: tuple[bool, ...]
+    id: str | None = None
+    group: str | None = None
+    missed: int = 0
+
+    def __init__(
+        self,
+        query: str,
+        snippets: Iterable[Snippet | str],
+        relevant: Iterable[bool],
+        *,
+        id: str | None = None,
+        group: str | None = None,
+        missed: int = 0,
+    ) -> None:
+        if not isinstance(query, str):
+            raise TypeError(f"query is {query!r}; give the query's text as a str")
+        where = _name_of(id, query)
+        fields = {
+            "query": query,
+            "snippets": as_snippets(snippets),
+            "relevant": tuple(_judgement(where, i, r) for i, r in enumerate(relevant)),
+            "id": id,
+            "group": group,
+            "missed": _missed(where, missed),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        if len(self.snippets) != len(self.relevant):
+            raise ValueError(
+                f"{where}: {len(self.snippets)} snippets but {len(self.relevant)} judgements in "
+                "relevant; give one for each snippet"
+            )
+        ids = [s.id for s in self.snippets if s.id is not None]
+        twice = next((id for i, id in enumerate(ids) if id in ids[:i]), None)
+        if twice is not None:
+            raise ValueError(
+                f"{where}: snippet id {twice!r} occurs twice in snippets; a snippet is judged "
+                "once, so remove the repetition or give each its own id"
+            )
+
+    def retrieved_as(self, snippets: Iterable[Snippet | str]) -> JudgedQuery:
+        """Return the same query and judgements with the snippets that a retriever returned for it.
+
+        A snippet is known by its id, or by its text where either side has no id; one that was not
+        judged counts as irrelevant. Relevant snippets that were not returned add to `missed`.
+        """
+        retrieved = as_snippets(snippets)
+        relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
+        found = [
+            next((j for j, known in enumerate(relevant) if _same(known, snippet)), None)
+            for snippet in retrieved
+        ]
+        not_returned = len(relevant) - len({j for j in found if j is not None})
+        return JudgedQuery(
+            self.query,
+            retrieved,
+            [j is not None for j in found],
+            id=self.id,
+            group=self.group,
+            missed=self.missed + not_returned,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredQuery:
+    """The scores of one query's snippets: nonconformity, lower = more relevant.
+
+    `scores` and `relevant` (n,) belong together; NaN is a snippet that could not be scored.
+    `weight` is the query's weight. Raises ValueError, naming the field, where lengths disagree.
+    """
+
+    scores: NDArray[np.float64]
+    relevant: NDArray[np.bool_]
+    id: str | None = field(default=None, kw_only=True)
+    group: str | None = field(default=None, kw_only=True)
+    missed: int = field(default=0, kw_only=True)
+    weight: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        where = _name_of(self.id, None)
+        scores = np.array(self.scores, dtype=np.float64)
+        relevant = np.array([_judgement(where, i, r) for i, r in enumerate(self.relevant)], bool)
+        if scores.shape != (len(relevant),):
+            raise ValueError(
+                f"{where}: scores has shape {scores.shape} but relevant has {len(relevant)} "
+                "judgements; give one score and one judgement for each snippet"
+            )
+        _missed(where, self.missed)
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ValueError(f"{where}: weight is {self.weight!r}; give a positive number")
+        scores.setflags(write=False)
+        relevant.setflags(write=False)
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "relevant", relevant)
+
+    @property
+    def name(self) -> str:
+        """How messages speak of this query."""
+        return _name_of(self.id, None)
+
+
+def _name_of(id: str | None, query: str | None) -> str:
+    if id is not None:
+        return f"query {id!r}"
+    return (
+        "a query" if query is None else f"query {query[:60] + '…' if len(query) > 60 else query!r}"
+    )
+
+
+def _judgement(where: str, i: int, value: object) -> bool:
+    if isinstance(value, (bool, np.bool_)) or (
+        isinstance(value, (int, np.integer)) and value in (0, 1)
+    ):
+        return bool(value)
+    raise ValueError(
+        f"{where}: relevant[{i}] is {value!r}; a judgement is true or false (compare graded "
+        "judgements with a grade first)"
+    )
+
+
+def _missed(where: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise ValueError(
+            f"{where}: missed is {value!r}; give the number of relevant snippets that were not "
+            "retrieved, 0 or more"
+        )
+    return int(value)
+
+
+def _same(known: Snippet, snippet: Snippet) -> bool:
+    if known.id is not None and snippet.id is not None:
+        return known.id == snippet.id
+    return known.text == snippet.text
+
+
+# --- JSON lines -----------------------------------------------------------------------------------
+
+
+class _Row(BaseModel):
+    # An unknown field is more often a misspelt one than one that is safe to drop.
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+
+class _SnippetRow(_Row):
+    text: str
+    relevant: bool
+    id: str | None = None
+    document: str | None = None
+    position: int | None = None
+    retrieval_score: float | None = None
+
+
+class _QueryRow(_Row):
+    query: str
+    snippets: list[_SnippetRow]
+    id: str | None = None
+    group: str | None = None
+    missed: int = 0
+
+
+def read_jsonl(path: str | Path) -> list[JudgedQuery]:
+    """Read judged queries from a file of JSON lines, one query a line; blank lines are passed over.
+
+    A line is {"id", "query", "group", "missed", "snippets": [{"id", "text", "relevant", "document",
+    "position", "retrieval_score"}]}; "query", "snippets", "text" and "relevant" are required.
+    Raises ValueError naming the file, the line and the field.
+    """
+    queries = []
+    for number, line in numbered_lines(Path(path)):
+        try:
+            row = _QueryRow.model_validate_json(line)
+            snippets = [Snippet(**s.model_dump(exclude={"relevant"})) for s in row.snippets]
+            queries.append(
+                JudgedQuery(
+                    row.query,
+                    snippets,
+                    [s.relevant for s in row.snippets],
+                    id=row.id,
+                    group=row.group,
+                    missed=row.missed,
+                )
+            )
+        except ValidationError as error:
+            raise ValueError(f"{path}, line {number}: {explain(error)}") from None
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    return queries
+
+
+def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
+    """Write judged queries as JSON lines that `read_jsonl` reads back; embeddings are left out."""
+    with _open(Path(path), "w") as file:
+        for query in queries:
+            row = _QueryRow(
+                id=query.id,
+                query=query.query,
+                group=query.group,
+                missed=query.missed,
+                snippets=[
+                    _SnippetRow(
+                        id=s.id,
+                        text=s.text,
+                        relevant=r,
+                        document=s.document,
+                        position=s.position,
+                        retrieval_score=s.retrieval_score,
+                    )
+                    for s, r in zip(query.snippets, query.relevant, strict=True)
+                ],
+            )
+            file.write(row.model_dump_json(exclude_none=True) + "\n")
+
+
+def explain(error: ValidationError) -> str:
+    """Say in one line which field of a file is wrong, what it holds and what it should be."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the line"
+    given = "" if first["type"] == "missing" else f" (got {str(first['input'])[:60]!r})"
+    others = f"; {error.error_count() - 1} more like it" if error.error_count() > 1 else ""
+    return f"{place}: {first['msg']}{given}{others}"
+
+
+def _open(path: Path, mode: str) -> TextIO:
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, f"{mode}t", encoding="utf-8"))
+    return cast(TextIO, path.open(mode, encoding="utf-8"))
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text file, .gz or not, that are not blank, with their numbers."""
+    with _open(path, "r") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield number, line

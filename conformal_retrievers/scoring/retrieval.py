@@ -1,0 +1,38 @@
+"""The retriever's own number as the score, its direction stated by the user.
+
+Stores disagree about what their number means: a cosine similarity, a distance, an unbounded BM25.
+A threshold on it holds for the retriever that it was calibrated with, and for no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.judged import Snippet
+
+
+@dataclass(frozen=True)
+class RetrievalScorer:
+    """Scores by `Snippet.retrieval_score`, negated where higher means more relevant.
+
+    `retriever` names what produced the numbers (store, metric, embedding model). A snippet without
+    a retrieval score cannot be scored: NaN.
+    """
+
+    retriever: str
+    higher_is_better: bool
+
+    @property
+    def name(self) -> str:
+        """Retriever and direction."""
+        return f"retrieval({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+        """Return each retrieval score, (n,), turned so that lower = more relevant."""
+        sign = -1.0 if self.higher_is_better else 1.0
+        numbers = [np.nan if s.retrieval_score is None else s.retrieval_score for s in snippets]
+        return sign * np.array(numbers, dtype=np.float64)

@@ -1,0 +1,102 @@
+"""What a scorer is: something with a name that turns a query and its snippets into scores.
+
+A score is a nonconformity: lower = more relevant. NaN says that a snippet could not be scored, and
+nothing else does. The name is the scorer's identity (model, prompt, transformations): a threshold
+belongs to one score distribution, so two scorers that could score differently need two names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformal_retrievers.extras import require
+from conformal_retrievers.judged import JudgedQuery, ScoredQuery, Snippet
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Anything with a name and a score."""
+
+    @property
+    def name(self) -> str:
+        """The scorer's identity."""
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> ArrayLike:
+        """Return one score for each snippet, (n,): lower = more relevant, NaN = not scorable."""
+
+
+@runtime_checkable
+class AsyncScorer(Scorer, Protocol):
+    """A scorer that can also wait for its model without holding a thread."""
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> ArrayLike:
+        """Return what `score` returns."""
+
+
+def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    """Return the scores (n,) of a query's snippets; no snippets, no call of the scorer.
+
+    Raises ValueError, naming the scorer, unless it returns one number for each snippet.
+    """
+    if not snippets:
+        return np.empty(0)
+    return _checked(scorer, scorer.score(query, snippets), len(snippets))
+
+
+async def ascore_snippets(
+    scorer: Scorer, query: str, snippets: Sequence[Snippet]
+) -> NDArray[np.float64]:
+    """Return what `score_snippets` returns; a scorer without `ascore` runs in a thread."""
+    if not snippets:
+        return np.empty(0)
+    if isinstance(scorer, AsyncScorer):
+        scores = await scorer.ascore(query, snippets)
+    else:
+        scores = await asyncio.to_thread(scorer.score, query, snippets)
+    return _checked(scorer, scores, len(snippets))
+
+
+def score_queries(
+    scorer: Scorer,
+    judged: Iterable[JudgedQuery],
+    *,
+    progress: bool = False,
+) -> list[ScoredQuery]:
+    """Score judged queries, one call of the scorer each, with a progress bar if asked for one.
+
+    Raises ValueError where the scorer does not return one number for each snippet, and
+    ModuleNotFoundError where a progress bar is asked for without the extra `cli`.
+    """
+    judged = list(judged)
+    return [
+        ScoredQuery(
+            score_snippets(scorer, query.query, query.snippets),
+            np.array(query.relevant, dtype=bool),
+            id=query.id,
+            group=query.group,
+            missed=query.missed,
+        )
+        for query in (_track(judged) if progress else judged)
+    ]
+
+
+def _track(judged: list[JudgedQuery]) -> Iterable[JudgedQuery]:
+    require("cli", "rich")
+    from rich.progress import track
+
+    return track(judged, description="Scoring", transient=True)
+
+
+def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> NDArray[np.float64]:
+    array = np.asarray(scores, dtype=np.float64)
+    if array.shape != (n,):
+        raise ValueError(
+            f"scorer {scorer.name!r} returned an array of shape {array.shape} for {n} snippets; "
+            "it must return one number for each"
+        )
+    return array

@@ -1,0 +1,1 @@
+"""Conformal filters for LangChain."""
