@@ -1,0 +1,29 @@
+PYTHON ?= python3
+INSTALL = .venv/bin/pip install --quiet -c constraints.txt
+FRAMEWORKS = -e integrations/langchain-conformal -e integrations/llama-index-postprocessor-conformal
+NEEDS = constraints.txt pyproject.toml $(wildcard integrations/*/pyproject.toml)
+
+.PHONY: demo test lint bench
+
+demo: .venv/demo ## calibrate and filter real text in both frameworks
+	.venv/bin/conformal-retrievers demo
+
+test: .venv/dev ## the whole suite
+	.venv/bin/pytest
+
+lint: .venv/dev ## ruff and mypy --strict
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+bench: .venv/dev ## speed, as ratios in one run
+	.venv/bin/python benchmarks/speed.py
+
+.venv/demo: $(NEEDS) | .venv
+	@echo "Installing into .venv (about a minute the first time)"
+	$(INSTALL) -e ".[demo]" $(FRAMEWORKS) && touch $@
+
+.venv/dev: $(NEEDS) | .venv
+	@echo "Installing the test extras into .venv (a few minutes the first time)"
+	$(INSTALL) -e ".[dev]" $(FRAMEWORKS) && touch $@ .venv/demo
+
+.venv:
+	$(PYTHON) -m venv .venv

