@@ -105,14 +105,14 @@ def split_summary(docstring: str) -> tuple[str, str]:
 def standard_library_docstrings() -> dict[str, str]:
     """Return the docstrings of public modules, classes, functions and methods, each text once."""
     docstrings: dict[str, str] = {}
-    seen: set[str] = set()
-    for module in _public_modules():
-        for name, thing in _public_things(module):
-            docstring = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
-            if docstring and docstring not in seen and name not in docstrings:
-                seen.add(docstring)
-                docstrings[name] = docstring
-    return docstrings
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # what is deprecated says so as soon as it is looked at
+        for module in _public_modules():
+            for name, thing in _public_things(module):
+                docstring = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
+                if docstring:
+                    docstrings.setdefault(docstring, name)
+    return {name: docstring for docstring, name in docstrings.items()}
 
 
 def _public_modules() -> Iterator[ModuleType]:
@@ -125,9 +125,7 @@ def _importable(name: str) -> Iterator[ModuleType]:
     if name.rpartition(".")[2].startswith("_") or not SKIPPED.isdisjoint(name.split(".")):
         return
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")  # modules that say they are deprecated
-            module = importlib.import_module(name)
+        module = importlib.import_module(name)
     except (ImportError, AttributeError, OSError, ValueError):
         return  # made for another platform or for a library that this Python was built without
     yield module

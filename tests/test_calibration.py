@@ -9,6 +9,7 @@ import os
 import pickle
 import stat
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -477,12 +478,12 @@ def test_the_file_is_json_that_its_reader_understands(saved):
 
 
 def test_calibrations_are_equal_if_their_files_are():
-    one, other = calibration_of(), calibration_of()
-    assert one.at(0.3) != one
-    assert one != "calibration"
-    if one.created == other.created:
-        assert one == other
-    assert {one, one.at(0.4)} == {one}
+    one = calibration_of()
+    same = replace(calibration_of(), created=one.created)
+    assert one == same == one.at(0.4)
+    assert {one, same} == {one}
+    for other in (one.at(0.3), replace(one, created="then"), replace(one, scorer="s"), "text"):
+        assert one != other
 
 
 @both_guarantees
@@ -509,14 +510,9 @@ def test_a_byte_that_changes_anywhere_is_noticed(saved):
         broken = bytearray(whole)
         broken[place] ^= 0x01
         saved.write_bytes(bytes(broken))
-        try:
-            loaded = Calibration.load(saved)
-        except ValueError as error:
-            assert str(saved) in str(error)
-        else:  # white space between fields is not a part of what is said
-            saved.write_bytes(whole)
-            assert loaded == Calibration.load(saved)
-            assert whole[place : place + 1].isspace()
+        with pytest.raises(ValueError, match="calibration") as error:
+            Calibration.load(saved)
+        assert str(saved) in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -571,7 +567,7 @@ def test_a_newer_version_is_an_error_that_says_to_upgrade(saved):
 )
 def test_a_field_that_was_changed_is_noticed(saved, fields):
     changed(saved, **fields)
-    with pytest.raises(ValueError, match="was changed after it was written.*'sha256'") as error:
+    with pytest.raises(ValueError, match=r"was changed after it was written.*'sha256'") as error:
         Calibration.load(saved)
     assert str(saved) in str(error.value)
 
@@ -724,7 +720,7 @@ def test_the_old_file_is_whole_until_it_is_replaced(saved, monkeypatch):
 
     def look(temporary, path):
         assert saved.read_bytes() == before
-        assert json.loads(open(temporary, encoding="utf-8").read())["alpha"] == 0.5
+        assert Calibration.load(temporary).alpha == 0.5
         replaced(temporary, path)
 
     monkeypatch.setattr(os, "replace", look)

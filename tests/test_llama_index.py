@@ -1,0 +1,271 @@
+"""The LlamaIndex postprocessor, in a real index with a real model."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import LookupScorer
+from frameworks import K, MiniLMEmbedding, halves, snippets, vector_index
+from llama_index.core import Settings
+from llama_index.core.llms import MockLLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from pydantic import ValidationError
+
+from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
+    ConformalFilter,
+    RetrievalScorer,
+    ScoredQuery,
+    calibrate,
+)
+from llama_index.postprocessor.conformal import (
+    ConformalPostprocessor,
+    embedding_scorer,
+    judge_retriever,
+)
+
+
+def index_retriever():
+    return vector_index().as_retriever(similarity_top_k=K)
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    judged = judge_retriever(index_retriever(), halves()[0])
+    return calibrate(judged, embedding_scorer(MiniLMEmbedding()), alpha=0.2)
+
+
+@pytest.fixture(scope="module")
+def file(calibration, tmp_path_factory):
+    path = tmp_path_factory.mktemp("llama_index") / "calibration.json"
+    calibration.save(path)
+    return path
+
+
+@pytest.fixture
+def postprocessor(file) -> ConformalPostprocessor:
+    return ConformalPostprocessor.from_calibration(file, embed_model=MiniLMEmbedding())
+
+
+@pytest.fixture
+def engine(postprocessor):
+    return vector_index().as_query_engine(
+        llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor]
+    )
+
+
+def lookup_filter(scores, threshold=0.5, **options) -> ConformalFilter:
+    calibration = Calibration.from_scores(
+        [ScoredQuery([threshold], [True])], alpha=0.5, scorer="lookup"
+    )
+    return ConformalFilter(LookupScorer(scores), calibration, **options)
+
+
+def node(text: str, score: float | None = None) -> NodeWithScore:
+    return NodeWithScore(node=TextNode(text=text), score=score)
+
+
+def test_it_is_a_node_postprocessor():
+    assert issubclass(ConformalPostprocessor, BaseNodePostprocessor)
+    assert ConformalPostprocessor.class_name() == "ConformalPostprocessor"
+
+
+# --- in a query engine ----------------------------------------------------------------------------
+
+
+def test_the_engine_answers_from_what_the_threshold_keeps(engine, calibration):
+    kept_at_all = 0
+    for query in halves()[1]:
+        found = index_retriever().retrieve(query.query)
+        distances = embedding_scorer(MiniLMEmbedding()).score(
+            query.query, [s for n in found for s in snippets() if s.id == n.node_id]
+        )
+        expected = [
+            n.node_id for n, a in zip(found, distances, strict=True) if a <= calibration.threshold()
+        ]
+        response = engine.query(query.query)
+        assert [n.node_id for n in response.source_nodes] == expected
+        kept_at_all += len(expected)
+    assert 0 < kept_at_all < K * len(halves()[1])
+
+
+async def test_the_asynchronous_engine_keeps_the_same(engine):
+    for query in halves()[1][:10]:
+        response = await engine.aquery(query.query)
+        assert response.source_nodes == engine.query(query.query).source_nodes
+
+
+def test_when_nothing_is_kept_the_engine_says_so_or_gets_the_best():
+    scores = {s.text: 1.0 for s in snippets()}
+    nothing = ConformalPostprocessor(filter=lookup_filter(scores))
+    best = ConformalPostprocessor(filter=lookup_filter(scores, on_empty="keep_best"))
+    for postprocessor, kept in ((nothing, 0), (best, 1)):
+        engine = vector_index().as_query_engine(
+            llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor]
+        )
+        response = engine.query("anything")
+        assert len(response.source_nodes) == kept
+        assert (str(response) == "Empty Response") == (kept == 0)
+
+
+# --- the contract ---------------------------------------------------------------------------------
+
+
+async def test_synchronous_and_asynchronous_keep_the_same(postprocessor):
+    query = halves()[1][0].query
+    found = index_retriever().retrieve(query)
+    kept = postprocessor.postprocess_nodes(found, query_str=query)
+    assert await postprocessor.apostprocess_nodes(found, query_str=query) == kept
+    assert postprocessor.postprocess_nodes(found, QueryBundle(query)) == kept
+
+
+def test_inputs_are_left_as_they_were(postprocessor):
+    query = QueryBundle(halves()[1][0].query)
+    found = index_retriever().retrieve(query)
+    before, query_before = copy.deepcopy(found), copy.deepcopy(query)
+    kept = postprocessor.postprocess_nodes(found, query)
+    kept[0].score = -1.0
+    assert found == before
+    assert query == query_before
+
+
+def test_nodes_keep_id_class_metadata_and_the_retrievers_score():
+    class Found(NodeWithScore):
+        rank: int
+
+    near = Found(node=TextNode(text="near", id_="a", metadata={"x": [1]}), score=0.5, rank=3)
+    [kept] = ConformalPostprocessor(filter=lookup_filter({"near": 0.25})).postprocess_nodes(
+        [near], query_str="q"
+    )
+    assert kept is not near
+    assert type(kept) is Found
+    assert (kept.node_id, kept.rank, kept.score, kept.metadata) == ("a", 3, 0.5, {"x": [1]})
+
+
+def test_metadata_is_not_scored():
+    with_metadata = NodeWithScore(node=TextNode(text="near", metadata={"title": "far away"}))
+    keep = ConformalPostprocessor(filter=lookup_filter({"near": 0.25}))
+    assert keep.postprocess_nodes([with_metadata], query_str="q") == [with_metadata]
+
+
+def test_a_node_without_a_score_can_be_filtered_and_one_that_cannot_be_scored_is_kept():
+    keep = ConformalPostprocessor(filter=lookup_filter({"near": 0.1, "odd": math.nan, "far": 0.9}))
+    nodes = [node("far"), node("odd"), node("near")]
+    kept = keep.postprocess_nodes(nodes, query_str="q")
+    assert [n.node.get_content() for n in kept] == ["odd", "near"]
+
+
+def test_the_retrievers_own_score_can_be_the_score():
+    scorer = RetrievalScorer("index", higher_is_better=True)
+    few = Calibration.from_scores([ScoredQuery([-0.5], [True])], alpha=0.5, scorer=scorer.name)
+    keep = ConformalPostprocessor(filter=ConformalFilter(scorer, few))
+    nodes = [node("a", 0.4), node("b", 0.6), node("c", None), node("d", 0.5)]
+    kept = keep.postprocess_nodes(nodes, query_str="q")
+    assert [n.node.get_content() for n in kept] == ["b", "c", "d"]
+
+
+async def test_no_nodes_need_no_model(file):
+    model = MiniLMEmbedding()
+    postprocessor = ConformalPostprocessor.from_calibration(file, embed_model=model)
+    assert postprocessor.postprocess_nodes([], query_str="q") == []
+    assert await postprocessor.apostprocess_nodes([], query_str="q") == []
+    assert model.calls == 0
+
+
+async def test_a_missing_query_is_an_error(postprocessor):
+    with pytest.raises(ValueError, match="query is missing.*query_str="):
+        postprocessor.postprocess_nodes([node("a")])
+    with pytest.raises(ValueError, match="query is missing.*query_str="):
+        await postprocessor.apostprocess_nodes([])
+    with pytest.raises(ValueError, match="query is ' '; give the question"):
+        postprocessor.postprocess_nodes([], query_str=" ")
+
+
+def test_nodes_without_a_place_for_a_score_are_an_error(postprocessor):
+    with pytest.raises(TypeError, match=r"nodes\[0\] is a TextNode; give NodeWithScore"):
+        postprocessor.postprocess_nodes([TextNode(text="a")], query_str="q")
+
+
+def test_a_misspelt_keyword_is_an_error():
+    with pytest.raises(ValidationError, match="treshold"):
+        ConformalPostprocessor(filter=lookup_filter({}), treshold=0.3)
+
+
+def test_it_can_be_pickled():
+    scorer = RetrievalScorer("index", higher_is_better=True)
+    few = Calibration.from_scores([ScoredQuery([-0.5], [True])], alpha=0.5, scorer=scorer.name)
+    again = pickle.loads(pickle.dumps(ConformalPostprocessor(filter=ConformalFilter(scorer, few))))
+    kept = again.postprocess_nodes([node("a", 0.4), node("b", 0.6)], query_str="q")
+    assert [n.node.get_content() for n in kept] == ["b"]
+
+
+def test_many_threads_get_what_one_gets(engine):
+    questions = [query.query for query in halves()[1]][:32]
+    serial = [engine.query(question).source_nodes for question in questions]
+    with ThreadPoolExecutor(32) as pool:
+        found = list(pool.map(lambda question: engine.query(question).source_nodes, questions))
+    assert found == serial
+
+
+async def test_many_tasks_get_what_one_gets(postprocessor):
+    questions = ([query.query for query in halves()[1]] * 5)[:200]
+    found = {question: index_retriever().retrieve(question) for question in set(questions)}
+    together = await asyncio.gather(
+        *(postprocessor.apostprocess_nodes(found[q], query_str=q) for q in questions)
+    )
+    serial = {q: postprocessor.postprocess_nodes(found[q], query_str=q) for q in set(questions)}
+    assert together == [serial[question] for question in questions]
+
+
+# --- scorers and calibration files ----------------------------------------------------------------
+
+
+def test_the_embedding_model_of_the_settings_is_the_default(file, monkeypatch):
+    monkeypatch.setattr(Settings, "_embed_model", MiniLMEmbedding())
+    postprocessor = ConformalPostprocessor.from_calibration(file)
+    assert postprocessor.filter.scorer.name == "cosine(all-MiniLM-L6-v2)"
+
+
+def test_another_model_than_the_calibrated_one_is_refused(file):
+    with pytest.raises(CalibrationMismatch, match=r"all-MiniLM-L6-v2.*another-model"):
+        ConformalPostprocessor.from_calibration(
+            file, embed_model=MiniLMEmbedding(model_name="another-model")
+        )
+
+
+def test_a_model_and_a_scorer_are_one_too_many(file):
+    model = MiniLMEmbedding()
+    with pytest.raises(TypeError, match="either embed_model= or scorer="):
+        ConformalPostprocessor.from_calibration(
+            file, embed_model=model, scorer=embedding_scorer(model)
+        )
+
+
+def test_a_model_without_a_name_needs_one():
+    with pytest.raises(ValueError, match="MiniLMEmbedding has no model_name.*name="):
+        embedding_scorer(MiniLMEmbedding(model_name="unknown"))
+    assert embedding_scorer(MiniLMEmbedding(model_name="unknown"), name="mine").name == "mine"
+
+
+async def test_the_scorer_waits_for_the_asynchronous_model():
+    scorer = embedding_scorer(MiniLMEmbedding())
+    synchronous = scorer.score("cat", snippets()[:5])
+    assert (await scorer.ascore("cat", snippets()[:5]) == synchronous).all()
+
+
+def test_judging_a_retriever_takes_what_it_returns_and_counts_what_it_misses():
+    before = halves()[0][:10]
+    for old, new in zip(before, judge_retriever(index_retriever(), before), strict=True):
+        found = index_retriever().retrieve(old.query)
+        relevant = {s.id for s, r in zip(old.snippets, old.relevant, strict=True) if r}
+        assert [s.id for s in new.snippets] == [n.node_id for n in found]
+        assert [s.retrieval_score for s in new.snippets] == [n.score for n in found]
+        assert list(new.relevant) == [n.node_id in relevant for n in found]
+        assert new.missed == len(relevant) - sum(new.relevant)
