@@ -201,6 +201,16 @@ def test_a_vector_without_a_direction_cannot_be_scored():
     assert np.isnan(scorer.score("zero", [Snippet("same")])).all()
 
 
+def test_a_score_does_not_depend_on_what_else_is_scored_not_even_in_its_last_bit(rng):
+    vectors = {str(i): vector for i, vector in enumerate(rng.normal(size=(60, 384)))}
+    scorer = EmbeddingScorer(lambda texts: [vectors[text] for text in texts], name="table")
+    snippets = [Snippet(str(i)) for i in range(1, 60)]
+    together = scorer.score("0", snippets)
+    alone = [scorer.score("0", [snippet])[0] for snippet in snippets]
+    assert together.tolist() == alone
+    assert scorer.score("0", snippets[::7]).tolist() == alone[::7]
+
+
 @pytest.mark.parametrize(
     "vectors", [np.ones((2, 4)), np.ones((4, 4)), np.ones(3), np.ones((3, 4, 1)), []]
 )

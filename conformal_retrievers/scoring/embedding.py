@@ -109,7 +109,9 @@ def cosine_distances(
     """Return 1 − cos of a vector (d,) with each of (n, d); NaN where a vector has no direction."""
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query_vector)
     with np.errstate(divide="ignore", invalid="ignore"):
-        distances = 1 - vectors @ query_vector / lengths
+        # Row by row, not as one matrix product: a snippet's score must not depend, not even in its
+        # last bit, on which other snippets were retrieved with it.
+        distances = 1 - (vectors * query_vector).sum(axis=1) / lengths
     return np.where(np.isfinite(distances), distances, np.nan)
 
 

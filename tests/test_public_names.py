@@ -1,0 +1,126 @@
+"""What can be imported, what importing costs, and who imports whom."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llama_index.postprocessor import conformal as llama_index_conformal
+
+import conformal_retrievers
+import langchain_conformal
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "conformal_retrievers": ROOT / "conformal_retrievers",
+    "langchain_conformal": ROOT / "integrations/langchain-conformal/langchain_conformal",
+    "llama_index": ROOT / "integrations/llama-index-postprocessor-conformal/llama_index",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (
+            conformal_retrievers,
+            "Calibration CalibrationMismatch ConformalFilter EmbeddingScorer Filtered JudgedQuery "
+            "NothingKept RetrievalScorer ScoredQuery Scorer Snippet __version__ calibrate "
+            "read_beir read_jsonl score_queries write_jsonl",
+        ),
+        (
+            langchain_conformal,
+            "ConformalCompressor ConformalRetriever embedding_scorer judge_retriever",
+        ),
+        (llama_index_conformal, "ConformalPostprocessor embedding_scorer judge_retriever"),
+    ],
+)
+def test_the_public_names_are_these(module, names):
+    assert sorted(module.__all__) == sorted(names.split())
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("folder", PACKAGES.values(), ids=PACKAGES)
+def test_every_package_ships_its_types(folder):
+    assert len(list(folder.rglob("py.typed"))) == 1
+
+
+def test_the_llama_index_namespace_has_no_init_above_the_leaf():
+    inits = sorted(PACKAGES["llama_index"].rglob("__init__.py"))
+    assert [path.parent.name for path in inits] == ["conformal"]
+
+
+def test_the_core_imports_numpy_and_pydantic_and_nothing_heavier():
+    code = (
+        "import sys, conformal_retrievers; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = "bm25s langchain_core llama_index matplotlib rich scipy semantic_text_splitter "
+    heavy += "sentence_transformers sklearn torch transformers typer"
+    assert {"numpy", "pydantic"} <= set(loaded)
+    assert not set(heavy.split()) & set(loaded)
+
+
+def imports_of(path: Path) -> set[str]:
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(str(node.module))
+    return modules
+
+
+def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
+    allowed = {
+        "langchain_conformal": r"langchain_core(\..*)?|langchain_conformal\..*",
+        "llama_index": r"llama_index\.(core|postprocessor\.conformal)(\..*)?",
+    }
+    outside = r"conformal_retrievers|__future__|collections\.abc|math|numbers|pathlib|typing|typing_extensions|pydantic"
+    for package, pattern in allowed.items():
+        for path in PACKAGES[package].rglob("*.py"):
+            for module in imports_of(path):
+                assert re.fullmatch(f"{pattern}|{outside}", module), (path, module)
+
+
+def test_the_core_knows_its_neighbours_only():
+    """An arrow that is not here is a change of the design."""
+    may_import = {
+        "conformal": set(),
+        "extras": set(),
+        "judged": set(),
+        "beir": {"judged"},
+        "snippets": {"judged", "extras"},
+        "calibration_file": {"judged"},
+        "calibration": {
+            *("calibration_file", "conformal", "judged", "statement", "version", "scoring.scorer")
+        },
+        "filtering": {"calibration", "judged", "scoring.scorer"},
+        "diagnostics": {"calibration", "conformal", "judged"},
+        "scoring.scorer": {"judged", "extras"},
+        "scoring.embedding": {"judged"},
+        "scoring.retrieval": {"judged"},
+        "scoring.bm25": {"judged", "extras"},
+    }
+    for name, neighbours in may_import.items():
+        path = PACKAGES["conformal_retrievers"] / f"{name.replace('.', '/')}.py"
+        own = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
+                "conformal_retrievers"
+            ):
+                inner = str(node.module).removeprefix("conformal_retrievers").removeprefix(".")
+                own |= {inner} if inner else {alias.name for alias in node.names}
+        assert own <= neighbours, (name, own - neighbours)
+
+
+def test_a_missing_extra_is_named():
+    from conformal_retrievers.extras import require
+
+    with pytest.raises(ModuleNotFoundError, match=r"no_such_module not found.*\[cli\]"):
+        require("cli", "rich", "no_such_module")
