@@ -92,7 +92,7 @@ def run(*, alpha: float, embed_model: str | None, folder: Path, console: Console
     scored = score_queries(scorer, other_half, progress=console.is_terminal)
     _print_measurements(calibration, other_half, scored, console)
 
-    console.print("\n[bold]5 Look at one[/]")
+    console.print("[bold]5 Look at one[/]")
     _print_query(ConformalFilter(scorer, calibration), other_half, console)
 
     plot = folder / "coverage.png"
@@ -230,6 +230,10 @@ def _print_measurements(
     )
     console.print("Diagnostics of the conformal filter, % \\[95 % interval]")
     console.print(signs)
+    console.print(
+        f"m1: questions of which anything is kept. m2: mean share kept. recall@{K}: the relevant "
+        f"snippets that are among the {K} retrieved; what is not, no filter can keep.\n"
+    )
 
 
 def _shares(d: Diagnostics) -> Iterator[str]:

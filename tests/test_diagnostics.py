@@ -95,8 +95,8 @@ def test_the_table_names_every_share():
 def test_intervals_over_queries_hold_the_truth_as_often_as_they_say():
     """Snippets of a query share their fate in part; 1,000 sets of 60 queries, exact binomial test.
 
-    Wilson's interval with an estimated variance is approximate: the test asks for 93 % to 97 % where
-    95 % are nominal, and would reject a true 93 % or 97 % in 1 of 10,000 cases.
+    Wilson's interval with an estimated variance is approximate: the test asks for 93 % to 97 %
+    where 95 % are nominal, and would reject a true 93 % or 97 % in 1 of 10,000 cases.
     """
     rng = np.random.default_rng(5)
     hits = 0

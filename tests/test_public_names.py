@@ -81,7 +81,10 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
         "langchain_conformal": r"langchain_core(\..*)?|langchain_conformal\..*",
         "llama_index": r"llama_index\.(core|postprocessor\.conformal)(\..*)?",
     }
-    outside = r"conformal_retrievers|__future__|collections\.abc|math|numbers|pathlib|typing|typing_extensions|pydantic"
+    outside = (
+        r"conformal_retrievers|pydantic|typing_extensions|"
+        r"__future__|collections\.abc|math|numbers|pathlib|typing"
+    )
     for package, pattern in allowed.items():
         for path in PACKAGES[package].rglob("*.py"):
             for module in imports_of(path):
