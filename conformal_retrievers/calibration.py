@@ -1,16 +1,9 @@
-"""A calibration: the scores of judged queries' relevant snippets, and the threshold they give.
+"""A calibration: the scores of judged queries' relevant snippets, and the thresholds they give.
 
 `calibrate` scores judged queries; the result is a frozen value that is saved, loaded, and asked at
-any alpha. What 1 − α is a probability of is named by the guarantee:
-
-    "query-recall"  E[share of a new query's relevant snippets that is kept] ≥ 1 − α,
-                    if the new query is exchangeable with the calibration queries
-    "snippet"       P(a new relevant snippet is kept) ≥ 1 − α, if it is exchangeable with the
-                    calibration snippets; snippets that come in queries are not. The rule of
-                    Chakraborty et al. 2025 (arXiv 2511.17908, section 3.2)
-
-The formulas are in `conformal.py`, the file format in `calibration_file.py`, the sentences of the
-statement in `statement.py`.
+any alpha and for any guarantee. Which guarantees there are and what they count is in
+`guarantees.py`, the theorems are in `conformal.py` and `tolerance.py`, the file format is in
+`calibration_file.py` and the sentences of the statement in `statement.py`.
 """
 
 from __future__ import annotations
@@ -18,12 +11,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,12 +24,11 @@ from pydantic import JsonValue
 
 from conformal_retrievers import calibration_file, conformal
 from conformal_retrievers.calibration_file import CalibrationRecord, QueryRecord
+from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring.scorer import Scorer, score_queries
 from conformal_retrievers.statement import statement
 from conformal_retrievers.version import __version__
-
-Guarantee = Literal["query-recall", "snippet"]
 
 
 def calibrate(
@@ -45,21 +37,33 @@ def calibrate(
     *,
     alpha: float,
     guarantee: Guarantee = "query-recall",
+    delta: float | None = None,
+    by_group: bool = False,
+    merge_groups: Mapping[str, str] | None = None,
+    count_missed: bool = False,
     retrieval: Mapping[str, JsonValue] | None = None,
     labels: Mapping[str, JsonValue] | None = None,
     progress: bool = False,
 ) -> Calibration:
     """Score judged queries and return the calibration that their relevant snippets give.
 
-    `retrieval` (retriever, K, chunking) and `labels` (source, prompt) are written into the file for
-    its reader. Raises ValueError as `Calibration.from_scores` does.
+    `alpha` and `guarantee` say what is promised; `delta`, that it holds for all calibrations but a
+    share delta, not on average over them; `by_group`, that it holds within each group of queries,
+    some of them merged by `merge_groups` (from the name of a group to a common name);
+    `count_missed`, that relevant snippets that were not retrieved count as dropped. `retrieval`
+    (retriever, K, chunking) and `labels` (source, prompt) are written into the file for its reader.
+    Raises ValueError as `Calibration.from_scores` does.
     """
     conformal.exact_alpha(alpha)  # before the scorer is paid for
-    _check_guarantee(guarantee)
+    check_guarantee(guarantee, delta)
     return Calibration.from_scores(
         score_queries(scorer, judged, progress=progress),
         alpha=alpha,
         guarantee=guarantee,
+        delta=delta,
+        by_group=by_group,
+        merge_groups=merge_groups,
+        count_missed=count_missed,
         scorer=scorer.name,
         retrieval=retrieval,
         labels=labels,
@@ -70,15 +74,19 @@ def calibrate(
 class Calibration:
     """Relevant scores of judged queries, with all that follows from them; made by `calibrate`.
 
-    `queries` hold, of each judged query with a relevant retrieved snippet, the sorted scores of its
-    relevant snippets alone; `n_without_relevant` counts the other queries. Two calibrations are
-    equal if their files are.
+    `queries` hold, of each judged query with a known relevant snippet, the sorted scores of its
+    relevant retrieved snippets alone; `n_without_relevant` counts the other queries. Two
+    calibrations are equal if their files are.
     """
 
     alpha: float
     guarantee: Guarantee
     scorer: str
     queries: tuple[ScoredQuery, ...]
+    delta: float | None = None
+    by_group: bool = False
+    merge_groups: Mapping[str, str] | None = None
+    count_missed: bool = False
     n_without_relevant: int = 0
     retrieval: Mapping[str, JsonValue] | None = None
     labels: Mapping[str, JsonValue] | None = None
@@ -87,6 +95,14 @@ class Calibration:
         default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds")
     )
 
+    def __post_init__(self) -> None:
+        conformal.exact_alpha(self.alpha)
+        check_guarantee(self.guarantee, self.delta)
+        _check_scored(self.queries)
+        _check_groups(self.queries, self.by_group, self.merge_groups)
+        if self.delta is not None:
+            self._check_feasible(self.delta)
+
     @classmethod
     def from_scores(
         cls,
@@ -94,45 +110,56 @@ class Calibration:
         *,
         alpha: float,
         guarantee: Guarantee = "query-recall",
+        delta: float | None = None,
+        by_group: bool = False,
+        merge_groups: Mapping[str, str] | None = None,
+        count_missed: bool = False,
         scorer: str,
         retrieval: Mapping[str, JsonValue] | None = None,
         labels: Mapping[str, JsonValue] | None = None,
     ) -> Calibration:
         """Return the calibration of queries whose snippets are scored already.
 
-        `scorer` is the name of the scorer that scored them. Raises ValueError, naming query and
-        field, where alpha is not in (0, 1), the guarantee is unknown, a score is NaN or infinite,
-        an id occurs twice, a weight is not 1, or no query has a relevant snippet. Warns where
-        relevant snippets score higher than irrelevant ones.
+        `scorer` is the name of the scorer that scored them; the other arguments are those of
+        `calibrate`. Raises ValueError, naming query and field, where alpha or delta is not in
+        (0, 1), the guarantee is unknown or cannot be had with delta, a score is NaN or infinite, an
+        id occurs twice, a group is missing, no query has a relevant snippet, or there are too few
+        for delta. Warns where relevant snippets score higher than irrelevant ones.
         """
         conformal.exact_alpha(alpha)
-        _check_guarantee(guarantee)
+        check_guarantee(guarantee, delta)
         scored = list(scored_queries)
         _check_scored(scored)
         _warn_if_reversed(scored)
+        known = [query for query in scored if query.relevant.any() or query.missed]
         return cls(
             float(alpha),
             guarantee,
             scorer,
-            tuple(_relevant_only(query) for query in scored if query.relevant.any()),
-            n_without_relevant=sum(not query.relevant.any() for query in scored),
+            tuple(map(_relevant_only, known)),
+            delta=None if delta is None else float(delta),
+            by_group=by_group,
+            merge_groups=None if merge_groups is None else dict(merge_groups),
+            count_missed=count_missed,
+            n_without_relevant=len(scored) - len(known),
             retrieval=None if retrieval is None else dict(retrieval),
             labels=None if labels is None else dict(labels),
         )
 
-    def at(self, alpha: float) -> Calibration:
-        """Return the same calibration for another alpha: no snippet is scored again."""
+    def at(self, alpha: float, *, guarantee: Guarantee | None = None) -> Calibration:
+        """Return the same calibration for another alpha or guarantee: nothing is scored again."""
         conformal.exact_alpha(alpha)
-        return replace(self, alpha=float(alpha))
+        return replace(self, alpha=float(alpha), guarantee=guarantee or self.guarantee)
 
     # --- what is kept -----------------------------------------------------------------------------
 
     def threshold(self, group: str | None = None) -> float:
         """Return the largest score that is kept, or +inf where everything is.
 
-        Every `group` has the same threshold: the guarantee is over all queries together.
+        With `by_group` this is the threshold of the query's group, and +inf for a group that the
+        calibration does not know; without, every group has the same.
         """
-        return self._threshold
+        return self._thresholds.get(self._key(group), math.inf)
 
     def keep(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.bool_]:
         """Return which of the scores (n,) are kept: those ≤ threshold, and NaN, the unscorable.
@@ -143,40 +170,49 @@ class Calibration:
         return (s <= self.threshold(group)) | np.isnan(s)
 
     def p_values(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
-        """Return the conformal p-value of each score (n,): a snippet is kept at α iff p > α.
+        """Return the conformal p-value of each score (n,): without delta, kept at α iff p > α.
 
-        p = (1 + Σ_{A_i ≥ score} 1/N_q(i)) / (K + 1) for "query-recall", and
-        p = (1 + #{A_i ≥ score}) / (n + 1) for "snippet". NaN stays NaN.
+        p = (w + Σ_{A_i ≥ score} m_i) / (w + Σ m_i): m_i is 1/N_q(i) for "query-recall" and 1 for
+        the other guarantees, times the query's weight, and w is 1, or the largest weight. p is 1
+        in a group that the calibration does not know. NaN stays NaN.
         """
-        return conformal.p_values(*self._p_table, scores)
+        units = self._units.get(self._key(group))
+        if units is None:
+            return np.where(np.isnan(scores), np.nan, 1.0)
+        return units.p_values(scores)
 
     # --- what it is worth -------------------------------------------------------------------------
 
     @property
     def n_queries(self) -> int:
-        """K, the number of queries with a relevant retrieved snippet."""
-        return len(self.queries)
+        """K, the number of queries that enter: with a relevant snippet that counts."""
+        return sum(len(units.entering) for units in self._units.values())
 
     @property
     def n_relevant(self) -> int:
         """The number n of relevant retrieved snippets."""
-        return len(self._scores)
-
-    @property
-    def n_units(self) -> int:
-        """What the rank is counted in: queries, or snippets for the guarantee "snippet"."""
-        return self.n_queries if self.guarantee == "query-recall" else self.n_relevant
+        return sum(len(query.scores) for query in self.queries)
 
     @property
     def n_missed(self) -> int:
-        """The number of known relevant snippets of these queries that were not retrieved."""
+        """The number of known relevant snippets that were not retrieved."""
         return sum(query.missed for query in self.queries)
+
+    @property
+    def n_units(self) -> Mapping[str | None, int]:
+        """What the rank is counted in, by group: queries, or snippets for "snippet"."""
+        return {group: units.n for group, units in self._units.items()}
+
+    @property
+    def n_needed(self) -> int:
+        """How many units it takes, in each group, for a threshold that drops anything."""
+        return next(iter(self._units.values())).n_needed(self.alpha, self.delta)
 
     @cached_property
     def effective_n(self) -> float:
         """How many independent relevant snippets are worth as much as these, at the threshold."""
-        kept = [np.count_nonzero(self.keep(query.scores)) for query in self.queries]
-        return conformal.effective_n(kept, [len(query.scores) for query in self.queries])
+        kept = [np.count_nonzero(self.keep(q.scores, q.group)) * q.weight for q in self.queries]
+        return conformal.effective_n(kept, [len(q.scores) * q.weight for q in self.queries])
 
     @property
     def design_effect(self) -> float:
@@ -243,13 +279,15 @@ class Calibration:
             )
             for query in record.queries
         ]
-        conformal.exact_alpha(record.alpha)
-        _check_scored(queries)
         return cls(
             record.alpha,
             record.guarantee,
             record.scorer,
-            tuple(_relevant_only(query) for query in queries),
+            tuple(map(_relevant_only, queries)),
+            delta=record.delta,
+            by_group=record.by_group,
+            merge_groups=record.merge_groups,
+            count_missed=record.count_missed,
             n_without_relevant=record.n_without_relevant,
             retrieval=record.retrieval,
             labels=record.labels,
@@ -259,14 +297,20 @@ class Calibration:
 
     @cached_property
     def _record(self) -> CalibrationRecord:
-        threshold = self.threshold()
+        thresholds: dict[str, float | Literal["keep_all"]] = {
+            group or "": "keep_all" if math.isinf(threshold) else threshold
+            for group, threshold in self._thresholds.items()
+        }
         return CalibrationRecord(
             format="conformal-retrievers/calibration",
             version=1,
             guarantee=self.guarantee,
             alpha=self.alpha,
-            delta=None,
-            threshold="keep_all" if math.isinf(threshold) else threshold,
+            delta=self.delta,
+            by_group=self.by_group,
+            merge_groups=None if self.merge_groups is None else dict(self.merge_groups),
+            count_missed=self.count_missed,
+            threshold=thresholds if self.by_group else thresholds[""],
             scorer=self.scorer,
             n_queries=self.n_queries,
             n_relevant=self.n_relevant,
@@ -292,27 +336,31 @@ class Calibration:
     # --- derived once, from the scores ------------------------------------------------------------
 
     @cached_property
-    def _threshold(self) -> float:
-        if self.guarantee == "snippet":
-            return conformal.conformal_quantile(self._scores, self.alpha)
-        return conformal.query_recall_threshold(self._scores, self._sizes, self.alpha)
+    def _units(self) -> Mapping[str | None, Units]:
+        members: dict[str | None, list[ScoredQuery]] = {}
+        for query in self.queries:
+            members.setdefault(self._key(query.group), []).append(query)
+        return {g: Units(self.guarantee, q, self.count_missed) for g, q in members.items()}
 
     @cached_property
-    def _scores(self) -> NDArray[np.float64]:
-        return np.concatenate([query.scores for query in self.queries])
+    def _thresholds(self) -> Mapping[str | None, float]:
+        return {g: units.threshold(self.alpha, self.delta) for g, units in self._units.items()}
 
-    @cached_property
-    def _sizes(self) -> NDArray[np.int64]:
-        """The size of each score's unit: N_q, or 1 where each snippet is a unit of its own."""
-        if self.guarantee == "snippet":
-            return np.ones(self.n_relevant, dtype=np.int64)
-        sizes = np.array([len(query.scores) for query in self.queries], dtype=np.int64)
-        return np.repeat(sizes, sizes)
+    def _key(self, group: str | None) -> str | None:
+        if not self.by_group or group is None:
+            return None
+        return (self.merge_groups or {}).get(group, group)
 
-    @cached_property
-    def _p_table(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        order = np.argsort(self._scores)
-        return self._scores[order], conformal.p_value_steps(self._sizes[order])
+    def _check_feasible(self, delta: float) -> None:
+        if self.by_group:
+            return  # a group that is too small keeps everything, as in every calibration by group
+        n = self.n_units[None]
+        if n < self.n_needed:
+            raise ValueError(
+                f"delta is {delta:g} with alpha {self.alpha:g}, which {n} judged queries cannot "
+                f"promise: it takes at least {self.n_needed}; judge {self.n_needed - n} more, or "
+                "raise alpha or delta"
+            )
 
 
 # --- what enters ----------------------------------------------------------------------------------
@@ -323,13 +371,7 @@ def _relevant_only(query: ScoredQuery) -> ScoredQuery:
     return replace(query, scores=scores, relevant=np.ones(len(scores), dtype=bool))
 
 
-def _check_guarantee(guarantee: str) -> None:
-    if guarantee not in get_args(Guarantee):
-        known = " or ".join(map(repr, get_args(Guarantee)))
-        raise ValueError(f"guarantee is {guarantee!r}; give {known}")
-
-
-def _check_scored(scored: list[ScoredQuery]) -> None:
+def _check_scored(scored: Sequence[ScoredQuery]) -> None:
     ids = Counter(query.id for query in scored if query.id is not None)
     twice = next((id for id, times in ids.items() if times > 1), None)
     if twice is not None:
@@ -338,26 +380,44 @@ def _check_scored(scored: list[ScoredQuery]) -> None:
             "remove the repetitions"
         )
     for query in scored:
-        for i, score in enumerate(query.scores):
-            if math.isnan(score):
-                raise ValueError(
-                    f"{query.name}: scores[{i}] is nan, so its snippet could not be scored; score "
-                    "it again, or leave the query out"
-                )
-            if math.isinf(score):
-                raise ValueError(
-                    f"{query.name}: scores[{i}] is {score}; scores are finite, and a relevant "
-                    "snippet that was not retrieved is counted in missed instead"
-                )
-        if query.weight != 1:
+        if np.isfinite(query.scores).all():
+            continue
+        i = int(np.flatnonzero(~np.isfinite(query.scores))[0])
+        if math.isnan(query.scores[i]):
             raise ValueError(
-                f"{query.name}: weight is {query.weight:g}; the guarantees of this version weigh "
-                "every query alike, so leave weight at 1"
+                f"{query.name}: scores[{i}] is nan, so its snippet could not be scored; score it "
+                "again, or leave the query out"
             )
+        raise ValueError(
+            f"{query.name}: scores[{i}] is {query.scores[i]}; scores are finite, and a relevant "
+            "snippet that was not retrieved is counted in missed instead"
+        )
     if not any(query.relevant.any() for query in scored):
         raise ValueError(
             f"none of the {len(scored)} judged queries has a relevant retrieved snippet; judge "
             "queries until some have, or retrieve deeper"
+        )
+
+
+def _check_groups(
+    queries: Sequence[ScoredQuery], by_group: bool, merge_groups: Mapping[str, str] | None
+) -> None:
+    if merge_groups is not None and not by_group:
+        raise ValueError("merge_groups is given without by_group=True; give both or neither")
+    if not by_group:
+        return
+    nameless = next((query for query in queries if query.group is None), None)
+    if nameless is not None:
+        raise ValueError(
+            f"{nameless.name}: group is None, but the calibration is by group; name the group of "
+            "every query"
+        )
+    known = {query.group for query in queries}
+    unknown = sorted(set(merge_groups or {}) - known)
+    if unknown:
+        raise ValueError(
+            f"merge_groups names {unknown[0]!r}, a group of no judged query; the groups are "
+            f"{', '.join(map(repr, sorted(map(str, known))))}"
         )
 
 

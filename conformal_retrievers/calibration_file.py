@@ -40,10 +40,13 @@ class CalibrationRecord(_Record):
 
     format: Literal["conformal-retrievers/calibration"]
     version: Literal[1]
-    guarantee: Literal["query-recall", "snippet"]
+    guarantee: Literal["query-recall", "snippet", "all", "any"]
     alpha: float
-    delta: None  # kept free for the guarantee that holds for all but a share delta of calibrations
-    threshold: float | Literal["keep_all"]
+    delta: float | None
+    by_group: bool
+    merge_groups: dict[str, str] | None
+    count_missed: bool
+    threshold: float | Literal["keep_all"] | dict[str, float | Literal["keep_all"]]
     scorer: str
     n_queries: int
     n_relevant: int

@@ -23,10 +23,9 @@ quantile over hierarchical data).
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from fractions import Fraction
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,42 +80,75 @@ def query_recall_threshold(scores: ArrayLike, sizes: ArrayLike, alpha: float) ->
     its query has, N_q. For a new exchangeable query, the expected share of its relevant snippets
     with a score at most this is ≥ 1 − α, and ≤ 1 − α + 2/(K + 1) without ties. O(n log n).
     """
-    v = np.asarray(scores, dtype=np.float64)
-    order = np.argsort(v)
-    ordered_sizes = np.asarray(sizes, dtype=np.int64)[order]
-    needed = (1 - exact_alpha(alpha)) * (recall_mass(ordered_sizes) + 1)
-    # The mass of the i smallest scores grows with i: find the first i that reaches what is needed.
-    i = bisect_left(range(len(v) + 1), needed, key=lambda i: recall_mass(ordered_sizes[:i]))
-    return math.inf if i > len(v) else float(v[order[i - 1]])
+    return mass_threshold(scores, Masses.of(sizes), alpha)
 
 
-def recall_mass(sizes: NDArray[np.int64]) -> Fraction:
-    """Return Σ 1/N_q(i), exactly; over whole queries it is their number K.
+class Masses(NamedTuple):
+    """What each calibration score counts, in whole numbers of a common unit: sums are exact.
 
-    >>> recall_mass(np.array([3, 3, 1]))  # two of a query's three, and another query's only one
-    Fraction(5, 3)
+    `parts` (n,) are the scores' own, `new` is what a new query counts.
     """
-    counts = np.bincount(sizes)
-    return sum((Fraction(int(counts[m]), int(m)) for m in np.flatnonzero(counts)), Fraction(0))
+
+    parts: NDArray[Any]
+    new: int
+
+    @classmethod
+    def of(cls, sizes: ArrayLike, weights: ArrayLike | None = None) -> Masses:
+        """Return the masses w_q(i)/N_q(i) of scores whose units have `sizes` N_q and `weights` w_q.
+
+        Both are (n,). Without weights, each query counts 1, and so does the new one. With weights,
+        the new query counts as much as the heaviest, which is conservative for a lighter one.
+        """
+        n_q = np.asarray(sizes, dtype=np.int64)
+        if weights is None:
+            occurring = np.flatnonzero(np.bincount(n_q, minlength=2))
+            unit = math.lcm(*occurring.tolist())
+            # Python's own integers take over where 64 bits do not hold the sum.
+            kind = np.int64 if unit * (len(n_q) + 1) < 2**63 else np.object_
+            share = np.zeros(occurring.max(initial=1) + 1, dtype=kind)
+            share[occurring] = [unit // m for m in occurring.tolist()]
+            return cls(share[n_q], unit)
+        w_q = [Fraction(w) for w in np.asarray(weights, dtype=np.float64).tolist()]
+        exact = [w / m for w, m in zip(w_q, n_q.tolist(), strict=True)]
+        unit = math.lcm(*{mass.denominator for mass in (*exact, *w_q)})
+        parts = [mass.numerator * (unit // mass.denominator) for mass in exact]
+        return cls(np.array(parts, dtype=np.object_), int(max(w_q, default=Fraction(1)) * unit))
+
+
+def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
+    """Return the first score v with Σ_{A_i ≤ v} mass_i ≥ (1 − α)(Σ mass_i + new mass), or +inf.
+
+    The other rules are cases of this one: masses of 1 give the k(n, α)-th smallest, masses of 1/N_q
+    the query-recall threshold, likelihood ratios weighted conformal prediction (Tibshirani et al.
+    2019, arXiv 1904.06019).
+    """
+    v = np.asarray(scores, dtype=np.float64)
+    total = int(masses.parts.sum())
+    # Seen from above: the mass of what scores higher must be ≤ α (total + new) − new.
+    may_lose = math.floor(exact_alpha(alpha) * (total + masses.new)) - masses.new
+    if may_lose < 0:
+        return math.inf
+    # Of so many highest scores, at least one must stay, so that the others need no sorting.
+    r = min(len(v), may_lose // int(masses.parts.min()) + 1)
+    highest = np.argpartition(v, len(v) - r)[len(v) - r :]
+    highest = highest[np.argsort(v[highest])[::-1]]
+    lost = int(np.searchsorted(np.cumsum(masses.parts[highest]), may_lose, side="right"))
+    return float(v[highest[lost]])
 
 
 # --- p-values -------------------------------------------------------------------------------------
 
 
-def p_value_steps(sizes: ArrayLike) -> NDArray[np.float64]:
+def p_value_steps(masses: Masses) -> NDArray[np.float64]:
     """Return p after 0, 1, …, n of the ordered calibration scores lie strictly below: (n + 1,).
 
-    p = (1 + Σ_{not below} 1/N_q(i)) / (K + 1), each correctly rounded from the exact fraction.
-    `sizes` (n,) are ordered as the scores are; all ones gives the classical p-value of n scores.
+    p = (new mass + Σ_{not below} mass_i) / (new mass + Σ mass_i), each correctly rounded from the
+    exact fraction. `masses` are ordered as the scores are; masses of 1 give the classical p-value.
     """
-    sizes = np.asarray(sizes, dtype=np.int64)
-    unit = math.lcm(*np.unique(sizes).tolist())  # every 1/N_q is a whole number of 1/unit
-    queries = int(recall_mass(sizes))
-    # Beyond 2^53 a float no longer holds every whole number, so Python's own integers take over.
-    kind = np.int64 if unit * (queries + 1) < 2**53 else np.object_
-    shares = unit // sizes.astype(kind)
-    not_below = np.concatenate([np.cumsum(shares[::-1])[::-1], np.zeros(1, kind)])
-    return np.asarray((not_below + unit) / (unit * (queries + 1)), dtype=np.float64)
+    not_below = np.concatenate([np.cumsum(masses.parts[::-1])[::-1], [0]]) + masses.new
+    if int(not_below[0]) >= 2**53:  # beyond, a float does not hold every whole number
+        not_below = not_below.astype(np.object_)
+    return np.asarray(not_below / not_below[0], dtype=np.float64)
 
 
 def p_values(

@@ -10,68 +10,131 @@ from conformal_retrievers import conformal
 if TYPE_CHECKING:
     from conformal_retrievers.calibration import Calibration
 
+PROMISES = {
+    "query-recall": (
+        "of the relevant snippets {which} a new query, an expected share of at least {target} is "
+        "kept, so that one picked at random is kept with probability at least {target}"
+    ),
+    "snippet": "a new relevant snippet {that} is kept with probability at least {target}",
+    "all": (
+        "with probability at least {target}, none of the relevant snippets {which} a new query is "
+        "dropped"
+    ),
+    "any": (
+        "with probability at least {target}, one or more of the relevant snippets {which} a new "
+        "query are kept, if there are any"
+    ),
+}
+
 
 def statement(calibration: Calibration) -> str:
     """Return the promise of a calibration as one paragraph."""
-    parts = (_promise, _rule, _assumption, _basis)
-    return " ".join(part(calibration) for part in parts)
+    parts = (_promise, _groups, _rule, _assumption, _basis)
+    return " ".join(sentence for part in parts if (sentence := part(calibration)))
 
 
-def _promise(calibration: Calibration) -> str:
-    target = f"{float(1 - conformal.exact_alpha(calibration.alpha)):.6g}"
-    named = f"(guarantee {calibration.guarantee!r}, alpha = {calibration.alpha:g})"
-    if calibration.guarantee == "query-recall":
-        return (
-            "Of the relevant snippets that are retrieved for a new query, an expected share of at "
-            f"least {target} is kept: one picked at random is kept with probability at least "
-            f"{target} {named}."
+def _promise(c: Calibration) -> str:
+    promise = PROMISES[c.guarantee].format(
+        target=f"{float(1 - conformal.exact_alpha(c.alpha)):.6g}",
+        which="of" if c.count_missed else "that are retrieved for",
+        that="of any query" if c.count_missed else "that is retrieved",
+    )
+    if c.delta is None:
+        named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha:g})"
+    else:
+        named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha:g}, delta = {c.delta:g})"
+        promise = (
+            f"this calibration is one of which at least {1 - c.delta:.6g} of all keep what follows: "
+            f"{promise}"
         )
-    return (
-        f"A new relevant snippet that is retrieved is kept with probability at least {target} "
-        f"{named}."
-    )
+    if c.by_group:
+        promise = f"in each group of queries, {promise}"
+    return f"{promise[0].upper()}{promise[1:]} {named}."
 
 
-def _rule(calibration: Calibration) -> str:
-    threshold = calibration.threshold()
-    if math.isfinite(threshold):
-        return f"Kept is what {calibration.scorer!r} scores at most {threshold:.6g}."
-    unit = "judged queries" if calibration.guarantee == "query-recall" else "relevant snippets"
-    needed = conformal.queries_needed(calibration.alpha)
-    return (
-        f"Everything is kept, because {calibration.n_units} {unit} are too few for any threshold "
-        f"to promise this: it takes at least {needed}, that is {needed - calibration.n_units} more."
-    )
+def _groups(c: Calibration) -> str:
+    if not c.by_group:
+        return ""
+    finite = [g for g in c.n_units if math.isfinite(c.threshold(g))]
+    rest = {g: n for g, n in c.n_units.items() if g not in finite}
+    sentences = []
+    if finite:
+        named = ", ".join(f"{g} ({c.n_units[g]}, score ≤ {c.threshold(g):.6g})" for g in finite)
+        sentences.append(f"The groups, with their number of {_unit(c)} and what is kept: {named}.")
+    if rest:
+        named = ", ".join(f"{g} ({n})" for g, n in rest.items())
+        sentences.append(
+            f"Everything is kept in {named}: {_why_everything(c, min(rest.values()))}."
+        )
+    sentences.append("In a group that is not named here, everything is kept.")
+    return " ".join(sentences)
 
 
-def _assumption(calibration: Calibration) -> str:
+def _rule(c: Calibration) -> str:
+    if c.by_group:
+        return f"Scores are those of {c.scorer!r}."
+    if math.isfinite(c.threshold()):
+        return f"Kept is what {c.scorer!r} scores at most {c.threshold():.6g}."
+    return f"Everything is kept: {_why_everything(c, c.n_units[None])}."
+
+
+def _why_everything(c: Calibration, n: int) -> str:
+    if n < c.n_needed:
+        return (
+            f"{n} {_unit(c)} are too few for any threshold to promise this, which takes at least "
+            f"{c.n_needed}, that is {c.n_needed - n} more"
+        )
+    if c.count_missed and c.n_missed:
+        return (
+            "no threshold reaches this at this depth K, because the retriever misses too many "
+            f"relevant snippets: it returns {c.n_relevant} of {c.n_relevant + c.n_missed}; raise K "
+            "or alpha"
+        )
+    return "no threshold below the highest score reaches this with these weights"
+
+
+def _unit(c: Calibration) -> str:
+    return "relevant snippets" if c.guarantee == "snippet" else "judged queries"
+
+
+def _assumption(c: Calibration) -> str:
     same = (
         "the same kind of question, the same retriever, depth, chunking and scorer, and the same "
-        "meaning of relevant. The probability is over calibration and new query together"
+        "meaning of relevant"
     )
-    if calibration.guarantee == "query-recall":
-        return f"This assumes new queries exchangeable with those of the calibration: {same}."
+    over = (
+        "The probability is over calibration and new query together."
+        if c.delta is None
+        else "The probability is over the new query, and the share over calibrations like this one."
+    )
+    if c.guarantee != "snippet":
+        if any(query.weight != 1 for query in c.queries):
+            same += ", and query weights that are the likelihood ratio of new to judged queries"
+        return (
+            f"This assumes new queries exchangeable with those of the calibration: {same}. {over}"
+        )
     return (
         "This assumes new relevant snippets exchangeable with those of the calibration, which "
         "snippets that come in queries are not: where queries with many relevant snippets are the "
         "easy ones, the other queries keep a smaller share, however large the calibration; "
-        f"'query-recall' assumes less. It also takes {same}."
+        f"'query-recall' assumes less. It also takes {same}. {over}"
     )
 
 
-def _basis(calibration: Calibration) -> str:
+def _basis(c: Calibration) -> str:
     sentences = [
-        f"It rests on {calibration.n_relevant} relevant snippets of {calibration.n_queries} "
-        f"queries, worth {calibration.effective_n:.0f} independent snippets (design effect "
-        f"{calibration.design_effect:.1f})."
+        f"It rests on {c.n_relevant} relevant snippets of {c.n_queries} queries, worth "
+        f"{c.effective_n:.0f} independent snippets (design effect {c.design_effect:.1f})."
     ]
-    if calibration.n_without_relevant:
+    left_out = len(c.queries) - c.n_queries + c.n_without_relevant
+    if left_out:
         sentences.append(
-            f"{calibration.n_without_relevant} more queries had no relevant snippet retrieved and "
-            "did not enter."
+            f"{left_out} more queries, of which no relevant snippet "
+            f"{'is known' if c.count_missed else 'was retrieved'}, did not enter."
         )
-    sentences.append("Nothing is promised about relevant snippets that the retriever misses")
-    if calibration.n_missed:
-        known = calibration.n_relevant + calibration.n_missed
-        sentences[-1] += f": for these queries, {calibration.n_missed} of the {known} known ones"
-    return " ".join(sentences) + "."
+    if not c.count_missed:
+        sentences.append("Nothing is promised about relevant snippets that the retriever misses")
+        if c.n_missed:
+            sentences[-1] += f": here {c.n_missed} of the {c.n_relevant + c.n_missed} known ones"
+        sentences[-1] += "."
+    return " ".join(sentences)
