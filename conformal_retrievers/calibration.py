@@ -15,6 +15,7 @@ statement in `statement.py`.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections import Counter
@@ -111,19 +112,18 @@ class Calibration:
         _check_scored(scored)
         _warn_if_reversed(scored)
         return cls(
-            float(alpha),
+            float(conformal.exact_alpha(alpha)),
             guarantee,
             scorer,
             tuple(_relevant_only(query) for query in scored if query.relevant.any()),
             n_without_relevant=sum(not query.relevant.any() for query in scored),
-            retrieval=None if retrieval is None else dict(retrieval),
-            labels=None if labels is None else dict(labels),
+            retrieval=_json_copy("retrieval", retrieval),
+            labels=_json_copy("labels", labels),
         )
 
     def at(self, alpha: float) -> Calibration:
         """Return the same calibration for another alpha: no snippet is scored again."""
-        conformal.exact_alpha(alpha)
-        return replace(self, alpha=float(alpha))
+        return replace(self, alpha=float(conformal.exact_alpha(alpha)))
 
     # --- what is kept -----------------------------------------------------------------------------
 
@@ -216,11 +216,14 @@ class Calibration:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         derived = calibration._record
-        for name in ("threshold", "n_queries", "n_relevant"):
-            if getattr(record, name) != getattr(derived, name):
+        for name in ("threshold", "n_queries", "n_relevant", "design_effect", "effective_n"):
+            stored, follows = getattr(record, name), getattr(derived, name)
+            # Another machine may sum in another order; only the effective numbers are sums.
+            near = name.endswith(("effect", "_n")) and math.isclose(stored, follows, rel_tol=1e-3)
+            if stored != follows and not near:
                 raise ValueError(
-                    f"{path}: its field {name!r} is {getattr(record, name)!r}, but its scores give "
-                    f"{getattr(derived, name)!r}; calibrate and save again"
+                    f"{path}: its field {name!r} is {stored!r}, but its scores give {follows!r}; "
+                    "calibrate and save again"
                 )
         return calibration
 
@@ -316,6 +319,20 @@ class Calibration:
 
 
 # --- what enters ----------------------------------------------------------------------------------
+
+
+def _json_copy(
+    name: str, provenance: Mapping[str, JsonValue] | None
+) -> dict[str, JsonValue] | None:
+    """Return a copy that nobody else holds, as the file will give it back."""
+    if provenance is None:
+        return None
+    try:
+        text = json.dumps(provenance, allow_nan=False, ensure_ascii=False)
+        copy: dict[str, JsonValue] = json.loads(text.encode("utf-8"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is {provenance!r:.80}, which JSON cannot hold: {error}") from None
+    return copy
 
 
 def _relevant_only(query: ScoredQuery) -> ScoredQuery:

@@ -46,7 +46,7 @@ def exact_alpha(alpha: float) -> Fraction:
             f"alpha is {alpha!r}; give a miscoverage rate strictly between 0 and 1, such as 0.1 "
             "to keep relevant snippets with probability at least 0.9"
         )
-    return Fraction(repr(float(alpha)))
+    return Fraction(str(alpha))
 
 
 def conformal_rank(n: int, alpha: float) -> int:
@@ -124,8 +124,9 @@ def p_values(
 ) -> NDArray[np.float64]:
     """Return the conformal p-value of each of `scores` (m,), from calibration scores in order.
 
-    A score is at most the threshold for α exactly if its p-value is above α, for every α at once.
-    A relevant snippet of a new query has p ≤ α with probability at most α. NaN stays NaN.
+    A score is at most the threshold for α exactly if its p-value is above α, for every α that is
+    not the p-value itself but for rounding. A relevant snippet of a new query has p ≤ α with
+    probability at most α. NaN stays NaN.
     """
     s = np.asarray(scores, dtype=np.float64)
     p = steps[np.searchsorted(ordered_scores, s, side="left")]

@@ -13,12 +13,15 @@ import gzip
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from conformal_retrievers.atomic import write_whole
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -81,6 +84,7 @@ class JudgedQuery:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the query's text as a str")
         where = _name_of(id, query)
+        _check_names(where, id, group)
         fields = {
             "query": query,
             "snippets": as_snippets(snippets),
@@ -151,9 +155,11 @@ class ScoredQuery:
                 f"{where}: scores has shape {scores.shape} but relevant has {len(relevant)} "
                 "judgements; give one score and one judgement for each snippet"
             )
-        _missed(where, self.missed)
-        if not (math.isfinite(self.weight) and self.weight > 0):
+        _check_names(where, self.id, self.group)
+        object.__setattr__(self, "missed", _missed(where, self.missed))
+        if not (isinstance(self.weight, Real) and 0 < self.weight < math.inf):
             raise ValueError(f"{where}: weight is {self.weight!r}; give a positive number")
+        object.__setattr__(self, "weight", float(self.weight))
         scores.setflags(write=False)
         relevant.setflags(write=False)
         object.__setattr__(self, "scores", scores)
@@ -171,6 +177,12 @@ def _name_of(id: str | None, query: str | None) -> str:
     return (
         "a query" if query is None else f"query {query[:60] + '…' if len(query) > 60 else query!r}"
     )
+
+
+def _check_names(where: str, id: object, group: object) -> None:
+    for field_name, value in (("id", id), ("group", group)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{where}: {field_name} is {value!r}; give a str, or None")
 
 
 def _judgement(where: str, i: int, value: object) -> bool:
@@ -209,7 +221,7 @@ class _Row(BaseModel):
 
 class _SnippetRow(_Row):
     text: str
-    relevant: bool
+    relevant: JsonValue  # what is true and what is false, JudgedQuery knows
     id: str | None = None
     document: str | None = None
     position: int | None = None
@@ -221,7 +233,7 @@ class _QueryRow(_Row):
     snippets: list[_SnippetRow]
     id: str | None = None
     group: str | None = None
-    missed: int = 0
+    missed: JsonValue = 0
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
@@ -240,41 +252,52 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
                 JudgedQuery(
                     row.query,
                     snippets,
-                    [s.relevant for s in row.snippets],
+                    [cast(bool, s.relevant) for s in row.snippets],
                     id=row.id,
                     group=row.group,
-                    missed=row.missed,
+                    missed=cast(int, row.missed),
                 )
             )
         except ValidationError as error:
             raise ValueError(f"{path}, line {number}: {explain(error)}") from None
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     return queries
 
 
 def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
-    """Write judged queries as JSON lines that `read_jsonl` reads back; embeddings are left out."""
-    with _open(Path(path), "w") as file:
-        for query in queries:
-            row = _QueryRow(
-                id=query.id,
-                query=query.query,
-                group=query.group,
-                missed=query.missed,
-                snippets=[
-                    _SnippetRow(
-                        id=s.id,
-                        text=s.text,
-                        relevant=r,
-                        document=s.document,
-                        position=s.position,
-                        retrieval_score=s.retrieval_score,
-                    )
-                    for s, r in zip(query.snippets, query.relevant, strict=True)
-                ],
+    """Write judged queries as JSON lines that `read_jsonl` reads back; embeddings are left out.
+
+    Raises ValueError for a retrieval score that is not finite, which JSON does not know, and
+    OSError, naming the path, where it cannot be written; then an old file stays as it was.
+    """
+    text = "".join(_line(query) for query in queries).encode("utf-8")
+    zipped = Path(path).suffix == ".gz"
+    write_whole(path, gzip.compress(text) if zipped else text, what="judged queries")
+
+
+def _line(query: JudgedQuery) -> str:
+    for i, snippet in enumerate(query.snippets):
+        if snippet.retrieval_score is not None and not math.isfinite(snippet.retrieval_score):
+            raise ValueError(
+                f"{_name_of(query.id, query.query)}: snippets[{i}].retrieval_score is "
+                f"{snippet.retrieval_score}; give a finite number, or None"
             )
-            file.write(row.model_dump_json(exclude_none=True) + "\n")
+    snippets = [
+        _SnippetRow(
+            id=s.id,
+            text=s.text,
+            relevant=r,
+            document=s.document,
+            position=s.position,
+            retrieval_score=s.retrieval_score,
+        )
+        for s, r in zip(query.snippets, query.relevant, strict=True)
+    ]
+    row = _QueryRow(
+        id=query.id, query=query.query, group=query.group, missed=query.missed, snippets=snippets
+    )
+    return row.model_dump_json(exclude_none=True) + "\n"
 
 
 def explain(error: ValidationError) -> str:
@@ -286,15 +309,17 @@ def explain(error: ValidationError) -> str:
     return f"{place}: {first['msg']}{given}{others}"
 
 
-def _open(path: Path, mode: str) -> TextIO:
-    if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, f"{mode}t", encoding="utf-8"))
-    return cast(TextIO, path.open(mode, encoding="utf-8"))
-
-
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file, .gz or not, that are not blank, with their numbers."""
-    with _open(path, "r") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line
+    """Yield the lines of a text file, .gz or not, that are not blank, with their numbers.
+
+    Raises ValueError, naming the file, where it is no such text.
+    """
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        kind = "compressed " if path.suffix == ".gz" else ""
+        raise ValueError(f"{path} is no complete {kind}UTF-8 text: {error}") from None

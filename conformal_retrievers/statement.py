@@ -18,7 +18,7 @@ def statement(calibration: Calibration) -> str:
 
 
 def _promise(calibration: Calibration) -> str:
-    target = f"{float(1 - conformal.exact_alpha(calibration.alpha)):.6g}"
+    target = repr(float(1 - conformal.exact_alpha(calibration.alpha)))
     named = f"(guarantee {calibration.guarantee!r}, alpha = {calibration.alpha:g})"
     if calibration.guarantee == "query-recall":
         return (
@@ -67,8 +67,8 @@ def _basis(calibration: Calibration) -> str:
     ]
     if calibration.n_without_relevant:
         sentences.append(
-            f"{calibration.n_without_relevant} more queries had no relevant snippet retrieved and "
-            "did not enter."
+            f"{calibration.n_without_relevant} more had no relevant snippet retrieved and did not "
+            "enter."
         )
     sentences.append("Nothing is promised about relevant snippets that the retriever misses")
     if calibration.n_missed:

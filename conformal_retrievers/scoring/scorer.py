@@ -87,9 +87,10 @@ def score_queries(
 
 def _track(judged: list[JudgedQuery]) -> Iterable[JudgedQuery]:
     require("cli", "rich")
+    from rich.console import Console
     from rich.progress import track
 
-    return track(judged, description="Scoring", transient=True)
+    return track(judged, description="Scoring", console=Console(stderr=True), transient=True)
 
 
 def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> NDArray[np.float64]:
