@@ -28,16 +28,17 @@ def read_beir(
     queries.jsonl, also those for which the run holds nothing. Text is title and text, as in BEIR.
     Raises FileNotFoundError or ValueError naming the file and the line.
     """
+    if k is not None and k < 1:
+        raise ValueError(f"k is {k!r}; give how many snippets to keep of each query, 1 or more")
     folder = Path(folder)
     corpus = {
-        _field(row, "_id", place): _beir_snippet(row, place)
-        for place, row in _json_rows(_existing(folder, "corpus.jsonl"))
+        document: _text_of(row, place)
+        for document, (place, row) in _by_id(_existing(folder, "corpus.jsonl")).items()
     }
     qrels = _read_qrels(_existing(folder, "qrels.tsv", "qrels/test.tsv"))
     ranked = _read_run(Path(run) if Path(run).exists() else _existing(folder, str(run)))
     queries = []
-    for place, row in _json_rows(_existing(folder, "queries.jsonl")):
-        query_id = _field(row, "_id", place)
+    for query_id, (place, row) in _by_id(_existing(folder, "queries.jsonl")).items():
         hits = sorted(ranked.pop(query_id, []), key=lambda hit: hit[0])[:k]
         unknown = [document for _, document, _ in hits if document not in corpus]
         if unknown:
@@ -50,12 +51,12 @@ def read_beir(
             JudgedQuery(
                 _field(row, "text", place),
                 [
-                    Snippet(corpus[d].text, id=d, document=d, retrieval_score=score)
+                    Snippet(corpus[d], id=d, document=d, retrieval_score=score)
                     for _, d, score in hits
                 ],
                 [d in relevant for _, d, _ in hits],
                 id=query_id,
-                group=row.get("group"),
+                group=None if row.get("group") is None else str(row["group"]),
                 missed=len(relevant - {d for _, d, _ in hits}),
             )
         )
@@ -68,8 +69,16 @@ def read_beir(
     return queries
 
 
-def _beir_snippet(row: Mapping[str, Any], place: str) -> Snippet:
-    return Snippet(f"{row.get('title') or ''} {_field(row, 'text', place)}".strip())
+def _by_id(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:
+    rows: dict[str, tuple[str, dict[str, Any]]] = {}
+    for place, row in _json_rows(path):
+        if rows.setdefault(_field(row, "_id", place), (place, row)) != (place, row):
+            raise ValueError(f"{place}: _id {row['_id']!r} occurs a second time; remove one")
+    return rows
+
+
+def _text_of(row: Mapping[str, Any], place: str) -> str:
+    return f"{row.get('title') or ''} {_field(row, 'text', place)}".strip()
 
 
 def _read_qrels(path: Path) -> dict[str, dict[str, int]]:
@@ -83,12 +92,19 @@ def _read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
 def _read_run(path: Path) -> dict[str, list[tuple[float, str, float | None]]]:
     run: dict[str, list[tuple[float, str, float | None]]] = defaultdict(list)
+    seen: set[tuple[str, str]] = set()
     for place, columns in _tsv_rows(path, {4, 6}):
         trec = len(columns) == 6
         query_id = columns[0]
         document, rank, score = columns[2:5] if trec else columns[1:4]
         value = _number(score, "score", place) if score.strip() else None
-        run[query_id].append((_number(rank, "rank", place), document, value))
+        hit = (_number(rank, "rank", place), document, value)
+        if (query_id, document) in seen:
+            raise ValueError(
+                f"{place}: query {query_id!r} retrieves {document!r} a second time; remove one"
+            )
+        seen.add((query_id, document))
+        run[query_id].append(hit)
     return dict(run)
 
 

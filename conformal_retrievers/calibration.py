@@ -8,6 +8,7 @@ any alpha and for any guarantee. Which guarantees there are and what they count 
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections import Counter
@@ -24,7 +25,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers import calibration_file, conformal
 from conformal_retrievers.calibration_file import CalibrationRecord, QueryRecord
-from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee
+from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee, check_weights
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring.scorer import Scorer, score_queries
 from conformal_retrievers.statement import statement
@@ -87,6 +88,7 @@ class Calibration:
     by_group: bool = False
     merge_groups: Mapping[str, str] | None = None
     count_missed: bool = False
+    lowest_propensity: float = 1.0
     n_without_relevant: int = 0
     retrieval: Mapping[str, JsonValue] | None = None
     labels: Mapping[str, JsonValue] | None = None
@@ -99,6 +101,7 @@ class Calibration:
         conformal.exact_alpha(self.alpha)
         check_guarantee(self.guarantee, self.delta)
         _check_scored(self.queries)
+        check_weights(self.guarantee, self.delta, self.queries)
         _check_groups(self.queries, self.by_group, self.merge_groups)
         if self.delta is not None:
             self._check_feasible(self.delta)
@@ -133,7 +136,7 @@ class Calibration:
         _warn_if_reversed(scored)
         known = [query for query in scored if query.relevant.any() or query.missed]
         return cls(
-            float(alpha),
+            float(conformal.exact_alpha(alpha)),
             guarantee,
             scorer,
             tuple(map(_relevant_only, known)),
@@ -141,15 +144,19 @@ class Calibration:
             by_group=by_group,
             merge_groups=None if merge_groups is None else dict(merge_groups),
             count_missed=count_missed,
+            lowest_propensity=min(
+                (float(q.propensities.min()) for q in scored if q.propensities is not None),
+                default=1.0,
+            ),
             n_without_relevant=len(scored) - len(known),
-            retrieval=None if retrieval is None else dict(retrieval),
-            labels=None if labels is None else dict(labels),
+            retrieval=_json_copy("retrieval", retrieval),
+            labels=_json_copy("labels", labels),
         )
 
     def at(self, alpha: float, *, guarantee: Guarantee | None = None) -> Calibration:
         """Return the same calibration for another alpha or guarantee: nothing is scored again."""
-        conformal.exact_alpha(alpha)
-        return replace(self, alpha=float(alpha), guarantee=guarantee or self.guarantee)
+        alpha = float(conformal.exact_alpha(alpha))
+        return replace(self, alpha=alpha, guarantee=guarantee or self.guarantee)
 
     # --- what is kept -----------------------------------------------------------------------------
 
@@ -180,6 +187,17 @@ class Calibration:
         if units is None:
             return np.where(np.isnan(scores), np.nan, 1.0)
         return units.p_values(scores)
+
+    def units(self, group: str | None = None) -> Units:
+        """Return the units that the threshold of a group is taken from, of all queries by default.
+
+        Raises ValueError for a group that the calibration does not know.
+        """
+        key = self._key(group)
+        if key not in self._units:
+            known = ", ".join(map(repr, self._units))
+            raise ValueError(f"group is {group!r}, which no judged query has; there are {known}")
+        return self._units[key]
 
     # --- what it is worth -------------------------------------------------------------------------
 
@@ -213,6 +231,12 @@ class Calibration:
         """How many independent relevant snippets are worth as much as these, at the threshold."""
         kept = [np.count_nonzero(self.keep(q.scores, q.group)) * q.weight for q in self.queries]
         return conformal.effective_n(kept, [len(q.scores) * q.weight for q in self.queries])
+
+    @property
+    def effective_queries(self) -> float:
+        """How many queries of equal weight tell as much: (Σ w)² / Σ w²."""
+        weights = np.array([q.weight for units in self._units.values() for q in units.entering])
+        return float(weights.sum() ** 2 / (weights**2).sum())
 
     @property
     def design_effect(self) -> float:
@@ -252,11 +276,14 @@ class Calibration:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         derived = calibration._record
-        for name in ("threshold", "n_queries", "n_relevant"):
-            if getattr(record, name) != getattr(derived, name):
+        for name in ("threshold", "n_queries", "n_relevant", "design_effect", "effective_n"):
+            stored, follows = getattr(record, name), getattr(derived, name)
+            # Another machine may sum in another order; only the effective numbers are sums.
+            near = name.endswith(("effect", "_n")) and math.isclose(stored, follows, rel_tol=1e-3)
+            if stored != follows and not near:
                 raise ValueError(
-                    f"{path}: its field {name!r} is {getattr(record, name)!r}, but its scores give "
-                    f"{getattr(derived, name)!r}; calibrate and save again"
+                    f"{path}: its field {name!r} is {stored!r}, but its scores give {follows!r}; "
+                    "calibrate and save again"
                 )
         return calibration
 
@@ -276,6 +303,8 @@ class Calibration:
                 group=query.group,
                 missed=query.missed,
                 weight=query.weight,
+                propensities=None if query.propensities is None else np.array(query.propensities),
+                only_kept=query.only_kept,
             )
             for query in record.queries
         ]
@@ -288,6 +317,7 @@ class Calibration:
             by_group=record.by_group,
             merge_groups=record.merge_groups,
             count_missed=record.count_missed,
+            lowest_propensity=record.lowest_propensity,
             n_without_relevant=record.n_without_relevant,
             retrieval=record.retrieval,
             labels=record.labels,
@@ -310,6 +340,7 @@ class Calibration:
             by_group=self.by_group,
             merge_groups=None if self.merge_groups is None else dict(self.merge_groups),
             count_missed=self.count_missed,
+            lowest_propensity=self.lowest_propensity,
             threshold=thresholds if self.by_group else thresholds[""],
             scorer=self.scorer,
             n_queries=self.n_queries,
@@ -327,7 +358,11 @@ class Calibration:
                     group=query.group,
                     weight=query.weight,
                     missed=query.missed,
+                    only_kept=query.only_kept,
                     scores=query.scores.tolist(),
+                    propensities=(
+                        None if query.propensities is None else query.propensities.tolist()
+                    ),
                 )
                 for query in self.queries
             ],
@@ -340,7 +375,10 @@ class Calibration:
         members: dict[str | None, list[ScoredQuery]] = {}
         for query in self.queries:
             members.setdefault(self._key(query.group), []).append(query)
-        return {g: Units(self.guarantee, q, self.count_missed) for g, q in members.items()}
+        return {
+            group: Units(self.guarantee, queries, self.count_missed, self.lowest_propensity)
+            for group, queries in members.items()
+        }
 
     @cached_property
     def _thresholds(self) -> Mapping[str | None, float]:
@@ -366,9 +404,29 @@ class Calibration:
 # --- what enters ----------------------------------------------------------------------------------
 
 
+def _json_copy(
+    name: str, provenance: Mapping[str, JsonValue] | None
+) -> dict[str, JsonValue] | None:
+    """Return a copy that nobody else holds, as the file will give it back."""
+    if provenance is None:
+        return None
+    try:
+        text = json.dumps(provenance, allow_nan=False, ensure_ascii=False)
+        copy: dict[str, JsonValue] = json.loads(text.encode("utf-8"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is {provenance!r:.80}, which JSON cannot hold: {error}") from None
+    return copy
+
+
 def _relevant_only(query: ScoredQuery) -> ScoredQuery:
-    scores = np.sort(query.scores[query.relevant])
-    return replace(query, scores=scores, relevant=np.ones(len(scores), dtype=bool))
+    order = np.flatnonzero(query.relevant)
+    order = order[np.argsort(query.scores[order])]
+    return replace(
+        query,
+        scores=query.scores[order],
+        relevant=query.relevant[order],
+        propensities=None if query.propensities is None else query.propensities[order],
+    )
 
 
 def _check_scored(scored: Sequence[ScoredQuery]) -> None:

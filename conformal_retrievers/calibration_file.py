@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from conformal_retrievers.atomic import write_whole
 from conformal_retrievers.judged import explain
 
 FORMAT = "conformal-retrievers/calibration"
@@ -31,8 +30,10 @@ class QueryRecord(_Record):
     id: str | None
     group: str | None
     weight: float
-    missed: int
+    missed: int = Field(ge=0)
+    only_kept: bool
     scores: list[float]
+    propensities: list[float] | None
 
 
 class CalibrationRecord(_Record):
@@ -46,11 +47,12 @@ class CalibrationRecord(_Record):
     by_group: bool
     merge_groups: dict[str, str] | None
     count_missed: bool
+    lowest_propensity: float = Field(gt=0, le=1)
     threshold: float | Literal["keep_all"] | dict[str, float | Literal["keep_all"]]
     scorer: str
     n_queries: int
     n_relevant: int
-    n_without_relevant: int
+    n_without_relevant: int = Field(ge=0)
     design_effect: float
     effective_n: float
     retrieval: dict[str, JsonValue] | None
@@ -70,21 +72,7 @@ def write(record: CalibrationRecord, path: str | Path) -> None:
 
     Raises OSError, naming the path and the remedy, and leaves an old file as it was.
     """
-    path = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        _cannot_write(path, error)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(_text(record))
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files
-        os.replace(temporary, path)
-    except OSError as error:
-        os.unlink(temporary)
-        _cannot_write(path, error)
+    write_whole(path, _text(record).encode("utf-8"), what="calibration")
 
 
 def read(path: str | Path) -> CalibrationRecord:
@@ -95,7 +83,7 @@ def read(path: str | Path) -> CalibrationRecord:
     """
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except ValueError as error:  # not UTF-8, not JSON, or NaN
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, NaN, or no end of lists
         raise ValueError(
             f"{path} is not a complete calibration file ({error}); calibrate and save again"
         ) from None
@@ -143,18 +131,3 @@ def _sha256(fields: dict[str, Any]) -> str:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"it holds {name}, which no calibration has")
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
-
-
-def _cannot_write(path: Path, error: OSError) -> NoReturn:
-    raise type(error)(
-        error.errno,
-        f"cannot write the calibration ({error.strerror}); save to a file in an existing folder "
-        "that you may write to",
-        str(path),
-    ) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+from conformal_retrievers import planning
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import require
 from conformal_retrievers.version import __version__
@@ -69,3 +70,36 @@ def demo(
     from conformal_retrievers.demo import run
 
     run(alpha=alpha, embed_model=model, folder=folder, console=Console())
+
+
+@app.command()
+def plan(
+    alpha: Annotated[float, typer.Option(help="The miscoverage rate, between 0 and 1.")],
+    delta: Annotated[
+        float | None, typer.Option(help="The share of calibrations that may fall short.")
+    ] = None,
+    within: Annotated[
+        float | None, typer.Option(help="How far realised coverage may be from 1 - alpha.")
+    ] = None,
+    guarantee: Annotated[
+        Literal["query-recall", "snippet", "all", "any"],
+        typer.Option(help="What 1 - alpha is a probability of."),
+    ] = "query-recall",
+    design_effect: Annotated[
+        float, typer.Option(help="How many times more units it takes because they come clustered.")
+    ] = 1.0,
+    have: Annotated[
+        int | None, typer.Option(help="How many judged queries there are: what can they promise?")
+    ] = None,
+) -> None:
+    """Say how many judged queries a promise takes, or what those at hand can promise."""
+    try:
+        typer.echo(
+            planning.plan(
+                alpha, delta=delta, within=within, guarantee=guarantee, design_effect=design_effect
+            )
+        )
+        if have is not None:
+            typer.echo(planning.promise(have, delta=delta, guarantee=guarantee))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None

@@ -23,6 +23,7 @@ quantile over hierarchical data).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -45,7 +46,7 @@ def exact_alpha(alpha: float) -> Fraction:
             f"alpha is {alpha!r}; give a miscoverage rate strictly between 0 and 1, such as 0.1 "
             "to keep relevant snippets with probability at least 0.9"
         )
-    return Fraction(repr(float(alpha)))
+    return Fraction(str(alpha))
 
 
 def conformal_rank(n: int, alpha: float) -> int:
@@ -93,26 +94,27 @@ class Masses(NamedTuple):
     new: int
 
     @classmethod
-    def of(cls, sizes: ArrayLike, weights: ArrayLike | None = None) -> Masses:
-        """Return the masses w_q(i)/N_q(i) of scores whose units have `sizes` N_q and `weights` w_q.
+    def of(cls, sizes: ArrayLike) -> Masses:
+        """Return the masses 1/N_q(i) of scores whose units have `sizes` N_q, (n,); a new query's 1.
 
-        Both are (n,). Without weights, each query counts 1, and so does the new one. With weights,
-        the new query counts as much as the heaviest, which is conservative for a lighter one.
+        >>> Masses.of([3, 3, 1])  # two of a query's three scores, and another query's only one
+        Masses(parts=array([1, 1, 3]), new=3)
         """
         n_q = np.asarray(sizes, dtype=np.int64)
-        if weights is None:
-            occurring = np.flatnonzero(np.bincount(n_q, minlength=2))
-            unit = math.lcm(*occurring.tolist())
-            # Python's own integers take over where 64 bits do not hold the sum.
-            kind = np.int64 if unit * (len(n_q) + 1) < 2**63 else np.object_
-            share = np.zeros(occurring.max(initial=1) + 1, dtype=kind)
-            share[occurring] = [unit // m for m in occurring.tolist()]
-            return cls(share[n_q], unit)
-        w_q = [Fraction(w) for w in np.asarray(weights, dtype=np.float64).tolist()]
-        exact = [w / m for w, m in zip(w_q, n_q.tolist(), strict=True)]
-        unit = math.lcm(*{mass.denominator for mass in (*exact, *w_q)})
-        parts = [mass.numerator * (unit // mass.denominator) for mass in exact]
-        return cls(np.array(parts, dtype=np.object_), int(max(w_q, default=Fraction(1)) * unit))
+        occurring = np.flatnonzero(np.bincount(n_q, minlength=2))
+        unit = math.lcm(*occurring.tolist())
+        # Python's own integers take over where 64 bits do not hold the sum.
+        kind = np.int64 if unit * (len(n_q) + 1) < 2**63 else np.object_
+        share = np.zeros(occurring.max(initial=1) + 1, dtype=kind)
+        share[occurring] = [unit // m for m in occurring.tolist()]
+        return cls(share[n_q], unit)
+
+    @classmethod
+    def weighted(cls, masses: Sequence[Fraction], new: Fraction) -> Masses:
+        """Return masses (n,) that are any positive fractions, and a new query's."""
+        unit = math.lcm(new.denominator, *(mass.denominator for mass in masses))
+        parts = [mass.numerator * (unit // mass.denominator) for mass in masses]
+        return cls(np.array(parts, dtype=np.object_), new.numerator * (unit // new.denominator))
 
 
 def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
@@ -156,8 +158,9 @@ def p_values(
 ) -> NDArray[np.float64]:
     """Return the conformal p-value of each of `scores` (m,), from calibration scores in order.
 
-    A score is at most the threshold for α exactly if its p-value is above α, for every α at once.
-    A relevant snippet of a new query has p ≤ α with probability at most α. NaN stays NaN.
+    A score is at most the threshold for α exactly if its p-value is above α, for every α that is
+    not the p-value itself but for rounding. A relevant snippet of a new query has p ≤ α with
+    probability at most α. NaN stays NaN.
     """
     s = np.asarray(scores, dtype=np.float64)
     p = steps[np.searchsorted(ordered_scores, s, side="left")]

@@ -9,7 +9,7 @@ filter serves any number of threads and tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -43,6 +43,7 @@ class Filtered:
     keeps: NDArray[np.bool_]
     calibration: Calibration = field(repr=False)
     group: str | None = None
+    explore: float = 0.0
 
     @property
     def threshold(self) -> float:
@@ -70,8 +71,16 @@ class Filtered:
         return self.calibration.p_values(self.scores, self.group)
 
     @property
+    def propensities(self) -> NDArray[np.float64]:
+        """The probability with which each snippet is passed on (n,): 1, or `explore` if dropped.
+
+        What was passed on and then judged makes a `JudgedQuery` with these propensities.
+        """
+        return np.where(self._passes, 1.0, self.explore)
+
+    @property
     def m1(self) -> float:
-        """1.0 if the threshold passes any snippet, else 0.0; before `on_empty` adds one.
+        """1.0 if the threshold passes any snippet, else 0.0; before any is added.
 
         Its mean over queries is m1 of the factual-confidence paper (arXiv 2605.05244, section 3.2).
         """
@@ -79,7 +88,7 @@ class Filtered:
 
     @property
     def m2(self) -> float:
-        """The share of the n snippets that the threshold passes, 0.0 of none; before `on_empty`."""
+        """The share of the n snippets that pass; before any is added, and 0.0 of none."""
         return float(self._passes.mean()) if len(self.scores) else 0.0
 
     @property
@@ -97,7 +106,12 @@ class ConformalFilter:
     limit on the number kept: it would void the guarantee, so limit the retriever instead, before
     calibrating.
 
-    Raises `CalibrationMismatch` if the calibration was made with a scorer of another name.
+    `group_of` tells the group of a query from its text, for calibrations by group whose callers do
+    not name it. `explore` lets a dropped snippet through with that probability, drawn from `rng`,
+    so that judgements of what was passed on, with the propensities, can be calibrated on.
+
+    Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
+    ValueError for options that are unknown or do not go together.
     """
 
     def __init__(
@@ -107,6 +121,9 @@ class ConformalFilter:
         *,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
+        group_of: Callable[[str], str | None] | None = None,
+        explore: float = 0.0,
+        rng: np.random.Generator | None = None,
     ) -> None:
         if not isinstance(calibration, Calibration):
             raise TypeError(
@@ -125,10 +142,24 @@ class ConformalFilter:
         ):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; give one of {', '.join(map(repr, known))}")
+        if not 0 <= explore < 1:
+            raise ValueError(f"explore is {explore!r}; give a probability of 0 or more, below 1")
+        if (explore > 0) != (rng is not None):
+            raise ValueError(
+                "explore and rng go together: give explore=0.1, rng=numpy.random.default_rng(seed)"
+            )
+        if explore > 0 and on_empty != "allow":
+            raise ValueError(
+                f"on_empty is {on_empty!r} with explore, which leaves no single propensity to "
+                "report; explore with on_empty='allow'"
+            )
         self.scorer = scorer
         self.calibration = calibration
         self.on_empty = on_empty
         self.on_unscorable = on_unscorable
+        self.group_of = group_of
+        self.explore = explore
+        self.rng = rng
 
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
@@ -138,7 +169,8 @@ class ConformalFilter:
         Raises ValueError where the query is missing or blank, and what `decide` raises.
         """
         _check_query(query)
-        return self.decide(score_snippets(self.scorer, query, as_snippets(snippets)), group)
+        scores = score_snippets(self.scorer, query, as_snippets(snippets))
+        return self.decide(scores, self._group(query, group))
 
     async def acall(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
@@ -146,7 +178,10 @@ class ConformalFilter:
         """Do what calling the filter does, without blocking the event loop."""
         _check_query(query)
         scores = await ascore_snippets(self.scorer, query, as_snippets(snippets))
-        return self.decide(scores, group)
+        return self.decide(scores, self._group(query, group))
+
+    def _group(self, query: str, group: str | None) -> str | None:
+        return self.group_of(query) if group is None and self.group_of is not None else group
 
     def decide(self, scores: ArrayLike, group: str | None = None) -> Filtered:
         """Decide from scores (n,) that are at hand already.
@@ -163,9 +198,11 @@ class ConformalFilter:
                 f"snippets {np.flatnonzero(np.isnan(s)).tolist()} could not be scored by "
                 f"{self.scorer.name!r}; filter with on_unscorable='keep' to pass them on"
             )
+        if self.rng is not None:
+            keeps = keeps | (self.rng.random(len(s)) < self.explore)
         if len(s) and not keeps.any():
             keeps = self._when_empty(s, keeps, group)
-        return Filtered(s, keeps, self.calibration, group)
+        return Filtered(s, keeps, self.calibration, group, self.explore)
 
     def _when_empty(
         self, scores: NDArray[np.float64], keeps: NDArray[np.bool_], group: str | None

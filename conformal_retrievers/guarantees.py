@@ -17,6 +17,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -28,6 +29,32 @@ from conformal_retrievers.conformal import Masses
 from conformal_retrievers.judged import ScoredQuery
 
 Guarantee = Literal["query-recall", "snippet", "all", "any"]
+
+
+def check_weights(
+    guarantee: Guarantee, delta: float | None, queries: Sequence[ScoredQuery]
+) -> None:
+    """Raise ValueError, naming the query, for judgements or weights that cannot give it."""
+    for query in queries:
+        sampled = query.propensities is not None and bool((query.propensities < 1).any())
+        if query.only_kept and query.propensities is None:
+            raise ValueError(
+                f"{query.name}: only_kept says that only snippets were judged that a filter let "
+                "through, and propensities are missing: calibrated on its own survivors, a filter "
+                "loses more at every round (0.90 to 0.32 in ten); let some dropped ones through "
+                "with ConformalFilter(..., explore=0.1) and give the propensities that it reports"
+            )
+        if sampled and guarantee in ("all", "any"):
+            raise ValueError(
+                f"{query.name}: propensities are below 1, and from a sample of its judgements "
+                f"nobody can tell its highest or lowest relevant score, which {guarantee!r} needs; "
+                "choose 'query-recall' or 'snippet', or judge all its snippets"
+            )
+        if delta is not None and (sampled or query.weight != 1):
+            raise ValueError(
+                f"{query.name}: its weight or propensities are not 1, but a calibration that holds "
+                "for all but a share delta counts every query alike; leave delta out"
+            )
 
 
 def check_guarantee(guarantee: str, delta: float | None) -> None:
@@ -53,6 +80,7 @@ class Units:
     guarantee: Guarantee
     queries: Sequence[ScoredQuery]
     count_missed: bool
+    lowest_propensity: float = 1.0
 
     @cached_property
     def entering(self) -> list[ScoredQuery]:
@@ -84,24 +112,48 @@ class Units:
 
     @cached_property
     def masses(self) -> Masses:
-        """What each score counts: its query's weight over the number of scores of its unit."""
-        lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
-        sizes = np.ones_like(lengths) if self.guarantee == "snippet" else lengths
-        weights = np.array([q.weight for q in self.entering])
-        alike = bool((weights == 1).all())
-        return Masses.of(sizes.repeat(lengths), None if alike else weights.repeat(lengths))
+        """What each score counts: 1/N_q for "query-recall", else 1, times the query's weight.
+
+        A judgement that was made with probability π stands for 1/π of them, so it counts 1/π, and
+        N_q is the sum of 1/π. The new query counts as much as the heaviest that there can be.
+        """
+        if all(q.weight == 1 and q.propensities is None for q in self.entering):
+            lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
+            sizes = lengths if self.guarantee == "query-recall" else np.ones_like(lengths)
+            return Masses.of(sizes.repeat(lengths))
+        masses: list[Fraction] = []
+        new = Fraction(0)
+        for query, scores in zip(self.entering, self.scores_by_query, strict=True):
+            weight = Fraction(query.weight)
+            if self.guarantee in ("all", "any"):
+                stands_for = [Fraction(1)]
+            else:
+                judged_with = (1.0,) if query.propensities is None else query.propensities
+                stands_for = [1 / Fraction(float(p)) for p in judged_with]
+                stands_for += [Fraction(1)] * (len(scores) - len(stands_for))
+            total = sum(stands_for) if self.guarantee == "query-recall" else Fraction(1)
+            masses += [weight * share / total for share in stands_for]
+            new = max(new, weight)
+        if self.guarantee == "snippet":
+            new /= Fraction(self.lowest_propensity)
+        return Masses.weighted(masses, new)
 
     def threshold(self, alpha: float, delta: float | None) -> float:
         """Return the largest score to keep, +inf where no finite one gives the guarantee."""
         if delta is None:
             return conformal.mass_threshold(self.scores, self.masses, alpha)
         if self.guarantee == "query-recall":
-            # An order that does not depend on the scores, and is the same in every run.
-            order = sorted(range(self.n), key=lambda i: _digest(self.entering[i].id, i))
-            in_order = [self.scores_by_query[i] for i in order]
-            return tolerance.query_recall_tolerance(in_order, alpha, delta)
+            return tolerance.query_recall_tolerance(self.in_fixed_order(), alpha, delta)
         k = tolerance.tolerance_rank(self.n, alpha, delta)
         return math.inf if k > self.n else float(np.partition(self.scores, k - 1)[k - 1])
+
+    def in_fixed_order(self) -> list[NDArray[np.float64]]:
+        """Return the scores by query, in an order that is no matter of scores and always the same.
+
+        Bets come one after the other; the order is that of a hash of the queries' ids.
+        """
+        order = sorted(range(len(self.entering)), key=lambda i: _digest(self.entering[i].id, i))
+        return [self.scores_by_query[i] for i in order]
 
     def n_needed(self, alpha: float, delta: float | None) -> int:
         """Return the smallest number of units of weight 1 that allows a finite threshold."""

@@ -13,12 +13,15 @@ import gzip
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from conformal_retrievers.atomic import write_whole
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -57,8 +60,10 @@ class JudgedQuery:
     """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
 
     `missed` is the number of known relevant snippets that the retriever did not return, `group` a
-    property of the query that is known at run time. Raises ValueError or TypeError, naming the
-    field, where lengths disagree, an id occurs twice or a judgement is not true or false.
+    property of the query that is known at run time. `propensities` (n,) are the probabilities, in
+    (0, 1], with which snippets came to be judged; `only_kept` says that only those were judged that
+    a filter let through. Raises ValueError or TypeError, naming the field, where lengths disagree,
+    an id occurs twice, a judgement is not true or false or a propensity is no probability.
     """
 
     query: str
@@ -67,6 +72,8 @@ class JudgedQuery:
     id: str | None = None
     group: str | None = None
     missed: int = 0
+    propensities: tuple[float, ...] | None = None
+    only_kept: bool = False
 
     def __init__(
         self,
@@ -77,10 +84,13 @@ class JudgedQuery:
         id: str | None = None,
         group: str | None = None,
         missed: int = 0,
+        propensities: Iterable[float] | None = None,
+        only_kept: bool = False,
     ) -> None:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the query's text as a str")
         where = _name_of(id, query)
+        _check_names(where, id, group)
         fields = {
             "query": query,
             "snippets": as_snippets(snippets),
@@ -88,6 +98,8 @@ class JudgedQuery:
             "id": id,
             "group": group,
             "missed": _missed(where, missed),
+            "propensities": _propensities(where, propensities),
+            "only_kept": bool(only_kept),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -95,6 +107,11 @@ class JudgedQuery:
             raise ValueError(
                 f"{where}: {len(self.snippets)} snippets but {len(self.relevant)} judgements in "
                 "relevant; give one for each snippet"
+            )
+        if self.propensities is not None and len(self.propensities) != len(self.snippets):
+            raise ValueError(
+                f"{where}: {len(self.snippets)} snippets but {len(self.propensities)} "
+                "propensities; give one for each snippet"
             )
         ids = [s.id for s in self.snippets if s.id is not None]
         twice = next((id for i, id in enumerate(ids) if id in ids[:i]), None)
@@ -132,7 +149,9 @@ class ScoredQuery:
     """The scores of one query's snippets: nonconformity, lower = more relevant.
 
     `scores` and `relevant` (n,) belong together; NaN is a snippet that could not be scored.
-    `weight` is the query's weight. Raises ValueError, naming the field, where lengths disagree.
+    `weight` is the query's likelihood ratio, new queries to judged ones; `propensities` and
+    `only_kept` are those of `JudgedQuery`. Raises ValueError or TypeError, naming the field, where
+    lengths disagree or a value is out of range.
     """
 
     scores: NDArray[np.float64]
@@ -141,6 +160,8 @@ class ScoredQuery:
     group: str | None = field(default=None, kw_only=True)
     missed: int = field(default=0, kw_only=True)
     weight: float = field(default=1.0, kw_only=True)
+    propensities: NDArray[np.float64] | None = field(default=None, kw_only=True)
+    only_kept: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         where = _name_of(self.id, None)
@@ -151,9 +172,19 @@ class ScoredQuery:
                 f"{where}: scores has shape {scores.shape} but relevant has {len(relevant)} "
                 "judgements; give one score and one judgement for each snippet"
             )
-        _missed(where, self.missed)
-        if not (math.isfinite(self.weight) and self.weight > 0):
+        _check_names(where, self.id, self.group)
+        object.__setattr__(self, "missed", _missed(where, self.missed))
+        if not (isinstance(self.weight, Real) and 0 < self.weight < math.inf):
             raise ValueError(f"{where}: weight is {self.weight!r}; give a positive number")
+        object.__setattr__(self, "weight", float(self.weight))
+        propensities = _propensities(where, self.propensities)
+        if propensities is not None:
+            if len(propensities) != len(scores):
+                raise ValueError(
+                    f"{where}: {len(scores)} scores but {len(propensities)} propensities; give one "
+                    "for each snippet"
+                )
+            object.__setattr__(self, "propensities", np.array(propensities, dtype=np.float64))
         scores.setflags(write=False)
         relevant.setflags(write=False)
         object.__setattr__(self, "scores", scores)
@@ -171,6 +202,12 @@ def _name_of(id: str | None, query: str | None) -> str:
     return (
         "a query" if query is None else f"query {query[:60] + '…' if len(query) > 60 else query!r}"
     )
+
+
+def _check_names(where: str, id: object, group: object) -> None:
+    for field_name, value in (("id", id), ("group", group)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{where}: {field_name} is {value!r}; give a str, or None")
 
 
 def _judgement(where: str, i: int, value: object) -> bool:
@@ -193,6 +230,19 @@ def _missed(where: str, value: object) -> int:
     return int(value)
 
 
+def _propensities(where: str, values: Iterable[float] | None) -> tuple[float, ...] | None:
+    if values is None:
+        return None
+    checked = tuple(values)
+    for i, value in enumerate(checked):
+        if not (isinstance(value, Real) and 0 < value <= 1):
+            raise ValueError(
+                f"{where}: propensities[{i}] is {value!r}; give the probability, above 0 and at "
+                "most 1, with which the snippet came to be judged"
+            )
+    return tuple(map(float, checked))
+
+
 def _same(known: Snippet, snippet: Snippet) -> bool:
     if known.id is not None and snippet.id is not None:
         return known.id == snippet.id
@@ -209,11 +259,12 @@ class _Row(BaseModel):
 
 class _SnippetRow(_Row):
     text: str
-    relevant: bool
+    relevant: JsonValue  # what is true and what is false, JudgedQuery knows
     id: str | None = None
     document: str | None = None
     position: int | None = None
     retrieval_score: float | None = None
+    propensity: float | None = None
 
 
 class _QueryRow(_Row):
@@ -221,60 +272,94 @@ class _QueryRow(_Row):
     snippets: list[_SnippetRow]
     id: str | None = None
     group: str | None = None
-    missed: int = 0
+    missed: JsonValue = 0
+    only_kept: bool = False
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     """Read judged queries from a file of JSON lines, one query a line; blank lines are passed over.
 
-    A line is {"id", "query", "group", "missed", "snippets": [{"id", "text", "relevant", "document",
-    "position", "retrieval_score"}]}; "query", "snippets", "text" and "relevant" are required.
+    A line is {"id", "query", "group", "missed", "only_kept", "snippets": [{"id", "text",
+    "relevant", "document", "position", "retrieval_score", "propensity"}]}; "query", "snippets",
+    "text" and "relevant" are required.
     Raises ValueError naming the file, the line and the field.
     """
     queries = []
     for number, line in numbered_lines(Path(path)):
         try:
             row = _QueryRow.model_validate_json(line)
-            snippets = [Snippet(**s.model_dump(exclude={"relevant"})) for s in row.snippets]
+            own = {"relevant", "propensity"}
+            snippets = [Snippet(**s.model_dump(exclude=own)) for s in row.snippets]
             queries.append(
                 JudgedQuery(
                     row.query,
                     snippets,
-                    [s.relevant for s in row.snippets],
+                    [cast(bool, s.relevant) for s in row.snippets],
                     id=row.id,
                     group=row.group,
-                    missed=row.missed,
+                    missed=cast(int, row.missed),
+                    propensities=_propensities_of(row.snippets),
+                    only_kept=row.only_kept,
                 )
             )
         except ValidationError as error:
             raise ValueError(f"{path}, line {number}: {explain(error)}") from None
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     return queries
 
 
+def _propensities_of(rows: list[_SnippetRow]) -> list[float] | None:
+    """Return the propensities of a query's snippets: of all or of none; of some, 1 for the rest."""
+    if all(row.propensity is None for row in rows):
+        return None
+    return [1.0 if row.propensity is None else row.propensity for row in rows]
+
+
 def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
-    """Write judged queries as JSON lines that `read_jsonl` reads back; embeddings are left out."""
-    with _open(Path(path), "w") as file:
-        for query in queries:
-            row = _QueryRow(
-                id=query.id,
-                query=query.query,
-                group=query.group,
-                missed=query.missed,
-                snippets=[
-                    _SnippetRow(
-                        id=s.id,
-                        text=s.text,
-                        relevant=r,
-                        document=s.document,
-                        position=s.position,
-                        retrieval_score=s.retrieval_score,
-                    )
-                    for s, r in zip(query.snippets, query.relevant, strict=True)
-                ],
+    """Write judged queries as JSON lines that `read_jsonl` reads back; embeddings are left out.
+
+    Raises ValueError for a retrieval score that is not finite, which JSON does not know, and
+    OSError, naming the path, where it cannot be written; then an old file stays as it was.
+    """
+    text = "".join(_line(query) for query in queries).encode("utf-8")
+    zipped = Path(path).suffix == ".gz"
+    write_whole(path, gzip.compress(text) if zipped else text, what="judged queries")
+
+
+def _line(query: JudgedQuery) -> str:
+    for i, snippet in enumerate(query.snippets):
+        if snippet.retrieval_score is not None and not math.isfinite(snippet.retrieval_score):
+            raise ValueError(
+                f"{_name_of(query.id, query.query)}: snippets[{i}].retrieval_score is "
+                f"{snippet.retrieval_score}; give a finite number, or None"
             )
-            file.write(row.model_dump_json(exclude_none=True) + "\n")
+    snippets = [
+        _SnippetRow(
+            id=s.id,
+            text=s.text,
+            relevant=r,
+            document=s.document,
+            position=s.position,
+            retrieval_score=s.retrieval_score,
+            propensity=p,
+        )
+        for s, r, p in zip(
+            query.snippets,
+            query.relevant,
+            query.propensities or [None] * len(query.snippets),
+            strict=True,
+        )
+    ]
+    row = _QueryRow(
+        id=query.id,
+        query=query.query,
+        group=query.group,
+        missed=query.missed,
+        only_kept=query.only_kept,
+        snippets=snippets,
+    )
+    return row.model_dump_json(exclude_none=True) + "\n"
 
 
 def explain(error: ValidationError) -> str:
@@ -286,15 +371,17 @@ def explain(error: ValidationError) -> str:
     return f"{place}: {first['msg']}{given}{others}"
 
 
-def _open(path: Path, mode: str) -> TextIO:
-    if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, f"{mode}t", encoding="utf-8"))
-    return cast(TextIO, path.open(mode, encoding="utf-8"))
-
-
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file, .gz or not, that are not blank, with their numbers."""
-    with _open(path, "r") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line
+    """Yield the lines of a text file, .gz or not, that are not blank, with their numbers.
+
+    Raises ValueError, naming the file, where it is no such text.
+    """
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        kind = "compressed " if path.suffix == ".gz" else ""
+        raise ValueError(f"{path} is no complete {kind}UTF-8 text: {error}") from None

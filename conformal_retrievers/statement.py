@@ -35,7 +35,7 @@ def statement(calibration: Calibration) -> str:
 
 def _promise(c: Calibration) -> str:
     promise = PROMISES[c.guarantee].format(
-        target=f"{float(1 - conformal.exact_alpha(c.alpha)):.6g}",
+        target=repr(float(1 - conformal.exact_alpha(c.alpha))),
         which="of" if c.count_missed else "that are retrieved for",
         that="of any query" if c.count_missed else "that is retrieved",
     )
@@ -44,7 +44,7 @@ def _promise(c: Calibration) -> str:
     else:
         named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha:g}, delta = {c.delta:g})"
         promise = (
-            f"this calibration is one of which at least {1 - c.delta:.6g} of all keep what follows: "
+            f"of all calibrations like this one, at least {1 - c.delta:.6g} keep what follows: "
             f"{promise}"
         )
     if c.by_group:
@@ -107,9 +107,22 @@ def _assumption(c: Calibration) -> str:
         if c.delta is None
         else "The probability is over the new query, and the share over calibrations like this one."
     )
+    if any(query.weight != 1 for query in c.queries):
+        same += (
+            ", but for what the weights make good: the likelihood ratio of new to judged queries, "
+            f"worth {c.effective_queries:.0f} queries of equal weight"
+        )
+    if c.lowest_propensity < 1:
+        same += (
+            f". Judgements were sampled with probabilities down to {c.lowest_propensity:g} and "
+            "count by their inverse"
+        )
+        if c.guarantee == "query-recall":
+            same += (
+                ", so that a query's share is estimated and the promise holds approximately (for "
+                "'snippet' it is exact)"
+            )
     if c.guarantee != "snippet":
-        if any(query.weight != 1 for query in c.queries):
-            same += ", and query weights that are the likelihood ratio of new to judged queries"
         return (
             f"This assumes new queries exchangeable with those of the calibration: {same}. {over}"
         )
@@ -129,8 +142,8 @@ def _basis(c: Calibration) -> str:
     left_out = len(c.queries) - c.n_queries + c.n_without_relevant
     if left_out:
         sentences.append(
-            f"{left_out} more queries, of which no relevant snippet "
-            f"{'is known' if c.count_missed else 'was retrieved'}, did not enter."
+            f"{left_out} more had no relevant snippet {'' if c.count_missed else 'retrieved '}and "
+            "did not enter."
         )
     if not c.count_missed:
         sentences.append("Nothing is promised about relevant snippets that the retriever misses")

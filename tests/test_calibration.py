@@ -245,7 +245,7 @@ def test_the_statement_of_query_recall_says_what_over_what_and_from_how_much():
         "exchangeable",
         "the same retriever, depth, chunking and scorer",
         "5 relevant snippets of 3 queries",
-        "1 more queries had no relevant snippet",
+        "1 more had no relevant snippet",
         "3 of the 8 known",
         "design effect",
     ):
@@ -623,7 +623,8 @@ def test_a_changed_field_with_a_checksum_that_fits_is_noticed_too(saved, fields,
         ({"scores": [0.1, None]}, r"queries\.0\.scores\.1"),
         ({"weight": 2.0}, "weight is 2"),
         ({"weight": -1.0}, "weight is -1"),
-        ({"missed": -1}, "missed is -1"),
+        ({"missed": -1}, "missed"),
+        ({"scores": []}, "scores"),
         ({"missed": 1.5}, r"queries\.0\.missed"),
         ({"id": "b"}, "query id 'b' occurs 2 times"),
         ({"more": 1}, r"queries\.0\.more"),
@@ -726,3 +727,64 @@ def test_the_old_file_is_whole_until_it_is_replaced(saved, monkeypatch):
     monkeypatch.setattr(os, "replace", look)
     calibration_of(alpha=0.5).save(saved)
     assert Calibration.load(saved).alpha == 0.5
+
+
+# --- nothing lost ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["retrieval", "labels"])
+@pytest.mark.parametrize("value", [math.nan, {1, 2}, "\ud800"])
+def test_provenance_that_a_file_cannot_hold_is_refused_at_once(field, value):
+    with pytest.raises(ValueError, match=f"{field} is .*JSON cannot hold"):
+        calibration_of(**{field: {"x": value}})
+
+
+def test_provenance_does_not_change_with_what_it_was_made_from():
+    given = {"list": [1]}
+    calibration = calibration_of(labels=given)
+    given["list"].append(2)
+    assert calibration.labels == {"list": [1]}
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError])
+def test_whatever_interrupts_writing_leaves_the_old_file_and_nothing_beside_it(
+    tmp_path, monkeypatch, interruption
+):
+    path = tmp_path / "calibration.json"
+    calibration_of().save(path)
+    before = path.read_bytes()
+
+    def interrupted(*_):
+        raise interruption
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(interruption):
+        calibration_of(alpha=0.3).save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "calibration.json"
+    link.symlink_to(tmp_path / "real" / "calibration.json")
+    calibration_of().save(link)
+    assert link.is_symlink()
+    assert Calibration.load(tmp_path / "real" / "calibration.json") == Calibration.load(link)
+
+
+def test_lists_without_end_are_no_calibration(tmp_path):
+    path = tmp_path / "calibration.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is not a complete calibration file"):
+        Calibration.load(path)
+
+
+@pytest.mark.parametrize("alpha", [1e-7, 1e-12])
+def test_a_tiny_alpha_does_not_become_a_promise_of_everything(alpha):
+    assert f"at least {1 - alpha!r} is kept" in calibration_of(alpha=alpha).statement
+
+
+def test_alpha_in_single_precision_is_the_decimal_it_prints_as():
+    assert calibration_of(alpha=np.float32(0.7)).alpha == 0.7
+    assert calibration_of().at(np.float32(0.7)) == calibration_of().at(0.7)

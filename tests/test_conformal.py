@@ -13,6 +13,7 @@ from scipy.stats import beta, binomtest, kstest
 
 from conformal_retrievers.conformal import (
     Interval,
+    Masses,
     cluster_interval,
     conformal_quantile,
     conformal_rank,
@@ -22,7 +23,6 @@ from conformal_retrievers.conformal import (
     p_values,
     queries_needed,
     query_recall_threshold,
-    recall_mass,
     wilson_interval,
 )
 
@@ -68,12 +68,14 @@ def test_the_p_values_of_five_scores_by_hand():
     at = [0.0, 0.1, 0.15, 0.4, 0.7, 0.71]
     # 5, 5, 4, 3, 1 and 0 of the five are not below; the new score counts as one more.
     expected = [6 / 6, 6 / 6, 5 / 6, 4 / 6, 2 / 6, 1 / 6]
-    assert p_values(np.sort(FIVE), p_value_steps([1] * 5), at).tolist() == expected
+    assert p_values(np.sort(FIVE), p_value_steps(Masses.of([1] * 5)), at).tolist() == expected
 
 
 def test_the_query_recall_p_values_of_three_queries_by_hand():
     ordered, sizes = [0.1, 0.2, 0.3, 0.4, 0.9], [2, 1, 2, 2, 2]
-    p = p_values(np.array(ordered), p_value_steps(sizes), [0.1, 0.2, 0.25, 0.4, 0.9, 1.0])
+    p = p_values(
+        np.array(ordered), p_value_steps(Masses.of(sizes)), [0.1, 0.2, 0.25, 0.4, 0.9, 1.0]
+    )
     # (1 + 3)/4, (1 + 2.5)/4, (1 + 1.5)/4, (1 + 1)/4, (1 + .5)/4, 1/4
     assert p.tolist() == [1.0, 0.875, 0.625, 0.5, 0.375, 0.25]
 
@@ -86,7 +88,7 @@ def test_tied_scores_are_kept_together():
 def test_no_score_at_all_keeps_everything():
     assert conformal_quantile([], 0.5) == math.inf
     assert query_recall_threshold([], [], 0.5) == math.inf
-    assert p_values(np.empty(0), p_value_steps([]), [0.3]).tolist() == [1.0]
+    assert p_values(np.empty(0), p_value_steps(Masses.of([])), [0.3]).tolist() == [1.0]
 
 
 def test_a_threshold_is_a_plain_float_that_was_a_calibration_score():
@@ -279,7 +281,7 @@ def test_a_query_recall_p_value_is_above_alpha_exactly_if_the_score_is_kept(quer
     pairs = sorted((score, len(query)) for query in queries for score in query)
     ordered, sizes = (np.array(column) for column in zip(*pairs, strict=True))
     at = sorted({*ordered.tolist(), *more})
-    p = p_values(ordered, p_value_steps(sizes), at)
+    p = p_values(ordered, p_value_steps(Masses.of(sizes)), at)
     for score, value in zip(at, p.tolist(), strict=True):
         exact = (1 + mass(queries, lambda a, score=score: a >= score)) / (K + 1)
         assert value == float(exact)
@@ -290,7 +292,7 @@ def test_a_query_recall_p_value_is_above_alpha_exactly_if_the_score_is_kept(quer
 @given(st.one_of(distinct, tied), alphas, st.lists(st.integers(-3, 8), max_size=5))
 def test_a_snippet_p_value_is_above_alpha_exactly_if_the_score_is_kept(scores, alpha, more):
     at = sorted({*scores, *more})
-    p = p_values(np.sort(np.array(scores)), p_value_steps([1] * len(scores)), at)
+    p = p_values(np.sort(np.array(scores)), p_value_steps(Masses.of([1] * len(scores))), at)
     for score, value in zip(at, p.tolist(), strict=True):
         exact = Fraction(1 + sum(a >= score for a in scores), len(scores) + 1)
         assert value == float(exact)
@@ -303,12 +305,14 @@ def test_a_score_left_out_has_a_p_value_of_at_most_alpha_no_more_often_than_alph
     small = 0
     for i, score in enumerate(scores):
         others = np.sort(np.array(without(scores, i), dtype=float))
-        small += p_values(others, p_value_steps([1] * len(others)), [score])[0] <= float(alpha)
+        small += p_values(others, p_value_steps(Masses.of([1] * len(others))), [score])[0] <= float(
+            alpha
+        )
     assert small <= alpha * len(scores)
 
 
 def test_the_p_value_of_a_score_that_is_nan_is_nan_and_of_infinite_ones_the_extremes():
-    p = p_values(np.sort(FIVE), p_value_steps([1] * 5), [math.nan, math.inf, -math.inf])
+    p = p_values(np.sort(FIVE), p_value_steps(Masses.of([1] * 5)), [math.nan, math.inf, -math.inf])
     assert math.isnan(p[0])
     assert p[1:].tolist() == [1 / 6, 1.0]
 
@@ -343,7 +347,7 @@ def test_the_threshold_does_not_depend_on_the_order_of_the_scores(rng):
         order = rng.permutation(len(sizes))
         thresholds.add(query_recall_threshold(scores[order], sizes[order], 0.3))
         by_score = order[np.argsort(scores[order])]
-        p = p_values(scores[by_score], p_value_steps(sizes[by_score]), np.arange(20))
+        p = p_values(scores[by_score], p_value_steps(Masses.of(sizes[by_score])), np.arange(20))
         tables.add(tuple(p.tolist()))
     assert len(thresholds) == len(tables) == 1
 
@@ -351,7 +355,7 @@ def test_the_threshold_does_not_depend_on_the_order_of_the_scores(rng):
 def test_p_values_stay_exact_where_the_common_denominator_exceeds_a_float():
     sizes = [size for size in range(1, 48) for _ in range(size)]
     assert math.lcm(*range(1, 48)) > 2**53
-    steps = p_value_steps(sizes)
+    steps = p_value_steps(Masses.of(sizes))
     for i in range(0, len(sizes) + 1, 97):
         exact = (1 + sum(Fraction(1, size) for size in sizes[i:])) / 48
         assert steps[i] == float(exact)
@@ -359,10 +363,16 @@ def test_p_values_stay_exact_where_the_common_denominator_exceeds_a_float():
     assert steps[-1] == 1 / 48
 
 
-def test_the_mass_of_whole_queries_is_their_number():
-    assert recall_mass(np.repeat([7, 3, 49], [7, 3, 49])) == 3
-    assert recall_mass(np.array([3, 3, 1])) == Fraction(5, 3)
-    assert recall_mass(np.array([], dtype=np.int64)) == 0
+def test_masses_are_whole_numbers_of_a_unit_of_which_a_query_has_one():
+    masses = Masses.of(np.repeat([7, 3, 49], [7, 3, 49]))
+    assert masses.parts.sum() == 3 * masses.new
+    assert masses.parts[:10].tolist() == [masses.new // 7] * 7 + [masses.new // 3] * 3
+    heavy = Masses.of([3, 3, 1], weights=[0.5, 0.5, 1.5])  # 1/6, 1/6 and 3/2 against 3/2
+    assert [Fraction(int(part), heavy.new) for part in heavy.parts] == [
+        Fraction(1, 9),
+        Fraction(1, 9),
+        1,
+    ]
 
 
 # --- in distribution ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import math
 
 import numpy as np
 import pytest
@@ -223,8 +224,10 @@ def test_a_file_of_judged_queries_needs_only_query_and_text_and_relevant(tmp_pat
             '{"query": "q", "snippets": [{"text": "a", "relevant": true}, {"text": "a"}]}',
             r"snippets\.1\.relevant",
         ),
-        ('{"query": "q", "snippets": [{"text": "a", "relevant": 2}]}', r"snippets\.0\.relevant"),
-        ('{"query": "q", "snippets": [{"text": "a", "relevant": null}]}', r"snippets\.0\.relevant"),
+        ('{"query": "q", "snippets": [{"text": "a", "relevant": 2}]}', r"relevant\[0\] is 2"),
+        ('{"query": "q", "snippets": [{"text": "a", "relevant": null}]}', r"relevant\[0\] is None"),
+        ('{"query": "q", "snippets": [{"text": "a", "relevant": "yes"}]}', "relevant.* is 'yes'"),
+        ('{"query": "q", "snippets": [], "missed": true}', "missed is True"),
         ('{"query": "q", "snippets": [{"text": "a", "relevent": true}]}', r"0\.relevant: "),
         (
             '{"query": "q", "snippets": [{"text": "a", "relevant": true, "position": "last"}]}',
@@ -424,3 +427,78 @@ def test_a_broken_beir_line_is_an_error_that_names_file_line_and_field(
     with pytest.raises(ValueError, match=field) as error:
         read_beir(beir, "run.tsv")
     assert f"{name}, line {place}: " in str(error.value)
+
+
+# --- nothing lost ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["id", "group"])
+def test_an_id_or_group_that_is_no_text_is_refused_before_anything_is_scored(name):
+    with pytest.raises(TypeError, match=f"{name} is 7; give a str"):
+        JudgedQuery("q", [], [], **{name: 7})
+    with pytest.raises(TypeError, match=f"{name} is 7; give a str"):
+        ScoredQuery([], [], **{name: 7})
+
+
+def test_counts_of_numpy_become_plain_ones():
+    assert type(ScoredQuery([0.1], [True], missed=np.int64(2)).missed) is int
+    assert type(ScoredQuery([0.1], [True], weight=np.float32(2)).weight) is float
+
+
+@pytest.mark.parametrize("weight", ["a", None, 0, -1, math.nan, math.inf])
+def test_a_weight_that_is_no_positive_number_is_named(weight):
+    with pytest.raises(ValueError, match="weight is .*; give a positive number"):
+        ScoredQuery([0.1], [True], weight=weight)
+
+
+@pytest.mark.parametrize("name", ["judged.jsonl", "judged.jsonl.gz"])
+def test_a_file_that_cannot_be_written_leaves_the_old_one_as_it_was(tmp_path, name):
+    path = tmp_path / name
+    write_jsonl([JudgedQuery("old", ["a"], [True])], path)
+    before = path.read_bytes()
+    odd = JudgedQuery("new", [Snippet("a", retrieval_score=math.inf)], [True])
+    with pytest.raises(ValueError, match=r"snippets\[0\]\.retrieval_score is inf"):
+        write_jsonl([JudgedQuery("first", ["a"], [True]), odd], path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("latin.jsonl", "é".encode("latin-1")),
+        ("cut.jsonl.gz", gzip.compress(b"{}" * 1000)[:20]),
+        ("plain.jsonl.gz", b"{}"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} is no complete .*UTF-8 text"):
+        read_jsonl(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "said"),
+    [
+        ("corpus.jsonl", '{"_id": "d1", "text": "again"}', "'d1' occurs a second time"),
+        ("queries.jsonl", '{"_id": "q1", "text": "again"}', "'q1' occurs a second time"),
+        ("run.tsv", "q1\td1\t9\t0.1", "'q1' retrieves 'd1' a second time"),
+    ],
+)
+def test_what_stands_twice_in_a_beir_folder_is_named(tmp_path, file, line, said):
+    contents = {
+        "corpus.jsonl": '{"_id": "d1", "text": "one"}\n',
+        "queries.jsonl": '{"_id": "q1", "text": "which"}\n',
+        "qrels.tsv": "q1\td1\t1\n",
+        "run.tsv": "q1\td1\t1\t0.5\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content + (line + "\n" if name == file else ""))
+    with pytest.raises(ValueError, match=rf"{file}, line 2: .*{said}"):
+        read_beir(tmp_path, "run.tsv")
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_a_depth_below_one_is_refused(tmp_path, k):
+    with pytest.raises(ValueError, match=f"k is {k}"):
+        read_beir(tmp_path, "run.tsv", k=k)

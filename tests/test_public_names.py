@@ -96,10 +96,11 @@ def test_the_core_knows_its_neighbours_only():
     may_import = {
         "conformal": set(),
         "extras": set(),
-        "judged": set(),
+        "atomic": set(),
+        "judged": {"atomic"},
         "beir": {"judged"},
         "snippets": {"judged", "extras"},
-        "calibration_file": {"judged"},
+        "calibration_file": {"atomic", "judged"},
         "calibration": {
             *("calibration_file", "conformal", "judged", "statement", "version", "scoring.scorer")
         },

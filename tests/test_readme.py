@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -14,6 +15,7 @@ def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.S | re.M)
     assert len(blocks) == 5
+    torch.set_num_threads(1)  # many short texts on a busy machine: threads wait for one another
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
@@ -29,7 +31,7 @@ def test_the_readme_names_every_module():
     text = README.read_text(encoding="utf-8")
     modules = {path.name for path in (README.parent / "conformal_retrievers").glob("*.py")}
     told = {name for name in modules if name in text}
-    assert modules - told <= {"__init__.py", "extras.py", "version.py"}
+    assert modules - told <= {"__init__.py", "atomic.py", "extras.py", "version.py"}
 
 
 @pytest.mark.parametrize("folder", ["langchain-conformal", "llama-index-postprocessor-conformal"])

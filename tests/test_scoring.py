@@ -212,11 +212,12 @@ def test_a_score_does_not_depend_on_what_else_is_scored_not_even_in_its_last_bit
 
 
 @pytest.mark.parametrize(
-    "vectors", [np.ones((2, 4)), np.ones((4, 4)), np.ones(3), np.ones((3, 4, 1)), []]
+    "vectors",
+    [np.ones((2, 4)), np.ones((4, 4)), np.ones(3), np.ones((3, 4, 1)), [], [[1], [1, 2], [1]]],
 )
 def test_an_embedder_that_returns_the_wrong_number_of_vectors_is_named(vectors):
     scorer = EmbeddingScorer(lambda texts: vectors, name="broken")
-    with pytest.raises(ValueError, match=r"'broken' returned an array of shape .* and 2 texts"):
+    with pytest.raises(ValueError, match=r"'broken' returned \d vectors of shapes .* and 2 texts"):
         scorer.score("q", [Snippet("a"), Snippet("b")])
 
 
@@ -319,9 +320,9 @@ def test_the_name_of_a_bm25_scorer_changes_with_its_corpus(toy_corpus):
     assert "b=0.75" in name
 
 
-@pytest.mark.parametrize("corpus", [[], ["", "  "]])
+@pytest.mark.parametrize("corpus", [[], ["", "  "], ["the", "of it"]])
 def test_bm25_over_no_text_is_an_error(corpus):
-    with pytest.raises(ValueError, match="corpus holds no text"):
+    with pytest.raises(ValueError, match="corpus holds no words"):
         BM25Scorer(corpus)
 
 

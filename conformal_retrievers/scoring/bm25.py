@@ -28,11 +28,14 @@ class BM25Scorer:
 
     def __init__(self, corpus: Iterable[str]) -> None:
         self.corpus = list(dict.fromkeys(corpus))
-        if not any(text.strip() for text in self.corpus):
-            raise ValueError("corpus holds no text; give the texts that may be retrieved")
+        tokens = _tokens(self.corpus)
+        if not any(tokens):
+            raise ValueError(
+                "corpus holds no words but stop words; give the texts that may be retrieved"
+            )
         self._places = {text: i for i, text in enumerate(self.corpus) if text.strip()}
         self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
-        self._index.index(_tokens(self.corpus), show_progress=False)
+        self._index.index(tokens, show_progress=False)
         digest = hashlib.sha256("\0".join(self.corpus).encode()).hexdigest()[:12]
         self.name = f"bm25s(lucene, k1=1.5, b=0.75, stopwords=english, corpus={digest})"
 

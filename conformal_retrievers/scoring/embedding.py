@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,9 +49,9 @@ class EmbeddingScorer:
         """Return 1 − cosine for each snippet, (n,)."""
         texts = self._texts(snippets)
         if self.embed_query is None:
-            return self._distances(snippets, np.asarray(self.embed([query, *texts])))
-        vectors: ArrayLike = self.embed(texts) if texts else []
-        return self._distances(snippets, _stacked(self.embed_query(query), vectors))
+            return self._distances(snippets, self.embed([query, *texts]))
+        vectors: Any = self.embed(texts) if texts else []
+        return self._distances(snippets, [self.embed_query(query), *vectors])
 
     async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
         """Return what `score` returns, without blocking the event loop."""
@@ -58,14 +59,14 @@ class EmbeddingScorer:
             return await asyncio.to_thread(self.score, query, snippets)
         texts = self._texts(snippets)
         if self.embed_query is None:
-            return self._distances(snippets, np.asarray(await self.aembed([query, *texts])))
-        vectors: ArrayLike = await self.aembed(texts) if texts else []
+            return self._distances(snippets, await self.aembed([query, *texts]))
+        vectors: Any = await self.aembed(texts) if texts else []
         query_vector = (
             await self.aembed_query(query)
             if self.aembed_query is not None
             else await asyncio.to_thread(self.embed_query, query)
         )
-        return self._distances(snippets, _stacked(query_vector, vectors))
+        return self._distances(snippets, [query_vector, *vectors])
 
     def _texts(self, snippets: Sequence[Snippet]) -> list[str]:
         return [s.text for s in snippets if self._embeds(s)]
@@ -74,16 +75,17 @@ class EmbeddingScorer:
         reused = self.reuse_embeddings and snippet.embedding is not None
         return not reused and bool(snippet.text.strip())
 
-    def _distances(
-        self, snippets: Sequence[Snippet], vectors: NDArray[np.generic]
-    ) -> NDArray[np.float64]:
-        """Score the snippets from the vectors (1 + m, d) of the query and the m embedded texts."""
+    def _distances(self, snippets: Sequence[Snippet], embeddings: Any) -> NDArray[np.float64]:
+        """Score the snippets from the embeddings, 1 + m of length d, of query and m texts."""
         embedded = sum(map(self._embeds, snippets))
-        if vectors.ndim != 2 or len(vectors) != 1 + embedded:
+        shapes = sorted({np.shape(embedding) for embedding in embeddings})
+        if len(embeddings) != 1 + embedded or len(shapes) != 1 or len(shapes[0]) != 1:
             raise ValueError(
-                f"embedder {self.name!r} returned an array of shape {vectors.shape} for the query "
-                f"and {embedded} texts; it must return one vector for each"
+                f"embedder {self.name!r} returned {len(embeddings)} vectors of shapes "
+                f"{', '.join(map(str, shapes))} for the query and {embedded} texts; it must return "
+                "one vector for each, all of one length"
             )
+        vectors = np.asarray(embeddings)
         query_vector, rest = vectors[0].astype(np.float64), iter(vectors[1:])
         unscorable = np.full_like(query_vector, np.nan)
         rows = []
@@ -113,9 +115,3 @@ def cosine_distances(
         # last bit, on which other snippets were retrieved with it.
         distances = 1 - (vectors * query_vector).sum(axis=1) / lengths
     return np.where(np.isfinite(distances), distances, np.nan)
-
-
-def _stacked(query_vector: ArrayLike, vectors: ArrayLike) -> NDArray[np.generic]:
-    first = np.asarray(query_vector)[np.newaxis]
-    rest = np.asarray(vectors)
-    return np.concatenate([first, rest]) if len(rest) else first

@@ -80,6 +80,8 @@ def score_queries(
             id=query.id,
             group=query.group,
             missed=query.missed,
+            propensities=None if query.propensities is None else np.array(query.propensities),
+            only_kept=query.only_kept,
         )
         for query in (_track(judged) if progress else judged)
     ]
@@ -87,9 +89,10 @@ def score_queries(
 
 def _track(judged: list[JudgedQuery]) -> Iterable[JudgedQuery]:
     require("cli", "rich")
+    from rich.console import Console
     from rich.progress import track
 
-    return track(judged, description="Scoring", transient=True)
+    return track(judged, description="Scoring", console=Console(stderr=True), transient=True)
 
 
 def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> NDArray[np.float64]:

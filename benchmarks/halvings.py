@@ -15,7 +15,7 @@ the right standard error here although the halvings overlap: given the data set,
 independent draws, and each deals the queries out exchangeably, so that the theorem bounds the mean
 over all halvings of this very data set. The sd is the spread of one halving, se that of their mean.
 
-    python -m benchmarks.datasets --data FOLDER [--sets scifact nq-open] [--cache FOLDER] [--write]
+    python -m benchmarks.halvings --data FOLDER [--sets scifact nq-open] [--cache FOLDER] [--write]
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SETS = ("scifact", "wice", "nq-open", "ragbench-hotpotqa", "pubmedqa")
 ALPHAS = (0.05, 0.1, 0.2)
 K = 20
 MEASURES = ("coverage/query", "coverage/snippet", "removed", "m1", "m2")
-RESULTS = Path(__file__).parent / "results" / "datasets.md"
+RESULTS = Path(__file__).parent / "results" / "halvings.md"
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def main() -> None:
 
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="benchmarks.datasets",
+        prog="benchmarks.halvings",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -98,7 +98,7 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
     yield (
         f"# Coverage and removal on labelled data\n\nOver {arguments.halvings} random halvings "
         f"(seed {arguments.seed}), in %, mean ± sd; BM25 run cut at K = {K}; conformal_retrievers "
-        f"{__version__}. `benchmarks/datasets.py` says what the columns are."
+        f"{__version__}. `benchmarks/halvings.py` says what the columns are."
     )
     held = {(score, g): [] for score in arguments.scores for g in get_args(Guarantee)}
     with tempfile.TemporaryDirectory() as temporary:
@@ -111,7 +111,7 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
                 results = over_halvings(scored, arguments.halvings, arguments.seed)
                 for (alpha, guarantee), values in results.items():
                     held[score, guarantee].append(add_row(shown, score, alpha, guarantee, values))
-            yield f"\n## {name}\n\n{described(judged)}\n"
+            yield f"\n## {name}\n\n{described(judged)}"
             yield shown
     yield "\n## Mean coverage/query ≥ 1 − alpha − 3 se\n"
     for (score, guarantee), verdicts in held.items():
@@ -124,9 +124,9 @@ def described(judged: list[JudgedQuery]) -> str:
     per_query = np.mean(retrieved[known > 0] / known[known > 0])
     return (
         f"{len(judged)} queries, {np.count_nonzero(known)} with a known relevant snippet, "
-        f"{np.count_nonzero(retrieved)} with one retrieved ({retrieved.sum()} in all, 1 to "
-        f"{retrieved.max()} a query). Recall@{K}: {per_query:.1%} per query, "
-        f"{retrieved.sum() / known.sum():.1%} per snippet."
+        f"{np.count_nonzero(retrieved)} with one retrieved ({retrieved.sum()} in all, "
+        f"{retrieved[retrieved > 0].min()} to {retrieved.max()} a query). "
+        f"Recall@{K}: {per_query:.1%} per query, {retrieved.sum() / known.sum():.1%} per snippet."
     )
 
 

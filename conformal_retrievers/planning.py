@@ -1,0 +1,149 @@
+"""How many judged queries it takes, and what so many can promise.
+
+Over calibrations with n scalar units, the coverage of the k-th smallest score is Beta(k, n + 1 − k)
+(Vovk 2012, arXiv 1209.2673), which gives the chance that it lies within some distance of 1 − α. For
+"query-recall" that law is a guide, not a theorem: the share of a query's snippets that is kept
+varies less than a yes or no. Units that come in clusters count for less: give a design effect.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from conformal_retrievers.conformal import conformal_rank, exact_alpha
+from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee
+from conformal_retrievers.tolerance import betting_p_value, binomial_cdf, tolerance_rank
+
+SURE = 0.9  # how surely the coverage of a calibration lies where `within` says
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many units it takes: judged queries, or relevant snippets for "snippet".
+
+    `feasible` is the number below which everything is kept. `enough` is the number from which on
+    the coverage of a calibration lies within ± `within` of its target with probability 0.9, None if
+    no `within` was asked for.
+    """
+
+    alpha: float
+    delta: float | None
+    guarantee: Guarantee
+    within: float | None
+    design_effect: float
+    feasible: int
+    enough: int | None
+
+    def __str__(self) -> str:
+        unit = "relevant snippets" if self.guarantee == "snippet" else "judged queries"
+        text = f"{self.feasible} {unit} for a threshold that drops anything"
+        if self.enough is not None:
+            text += f"; {self.enough} for a coverage within ± {self.within:g} of {1 - self.alpha:g}"
+            text += f" in {SURE:.0%} of calibrations"
+        return text
+
+
+def plan(
+    alpha: float,
+    *,
+    delta: float | None = None,
+    within: float | None = None,
+    guarantee: Guarantee = "query-recall",
+    design_effect: float = 1.0,
+) -> Plan:
+    """Return how many units a calibration needs.
+
+    `within` in (0, 1) is the distance from 1 − α that realised coverage may have. `design_effect`
+    ≥ 1 multiplies all numbers, for units that come in clusters. Raises ValueError or TypeError,
+    naming the argument, for anything out of range.
+    """
+    exact_alpha(alpha)
+    check_guarantee(guarantee, delta)
+    if within is not None and not 0 < within < 1:
+        raise ValueError(f"within is {within!r}; give a distance between 0 and 1, such as 0.03")
+    if not 1 <= design_effect < math.inf:
+        raise ValueError(f"design_effect is {design_effect!r}; give a number of 1 or more")
+    feasible = Units(guarantee, (), False).n_needed(alpha, delta)
+    enough = None if within is None else _enough(alpha, delta, within, feasible)
+    return Plan(
+        alpha,
+        delta,
+        guarantee,
+        within,
+        design_effect,
+        math.ceil(feasible * design_effect),
+        None if enough is None else math.ceil(enough * design_effect),
+    )
+
+
+def chance_within(n: int, alpha: float, within: float, delta: float | None = None) -> float:
+    """Return P(|C − (1 − α)| ≤ within) for the coverage C of a calibration with n scalar units.
+
+    The rank is that of `conformal_rank`, or of `tolerance_rank` where delta is given. C is 1 where
+    there is no such rank, because everything is kept.
+    """
+    k = conformal_rank(n, alpha) if delta is None else tolerance_rank(n, alpha, delta)
+    if k > n:
+        return float(within >= alpha)
+    return _beta_cdf(1 - alpha + within, k, n) - _beta_cdf(1 - alpha - within, k, n)
+
+
+def _beta_cdf(x: float, k: int, n: int) -> float:
+    """Return P(Beta(k, n + 1 − k) ≤ x) = P(Bin(n, x) ≥ k)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    return 1.0 - float(binomial_cdf(n, x)[k - 1])
+
+
+def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> int:
+    """Return the smallest n from which on the chance is high enough for every larger n tried."""
+    # The chance rises like that of a normal law, with saw teeth from the rank that jumps: start
+    # well below the normal law's n, and stop where a whole tooth, 1/α units, is high enough.
+    low = max(feasible, int(0.5 * alpha * (1 - alpha) * (1.2 / within) ** 2))
+    tooth = math.ceil(1 / alpha)
+    n, good = low, 0
+    while good < tooth:
+        good = good + 1 if chance_within(n, alpha, within, delta) >= SURE else 0
+        n += 1
+    return n - good
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What n units can promise: `smallest_alpha` still drops something, and none below it does."""
+
+    n: int
+    delta: float | None
+    guarantee: Guarantee
+    smallest_alpha: float
+
+    def __str__(self) -> str:
+        unit = "relevant snippets" if self.guarantee == "snippet" else "judged queries"
+        text = f"{self.n} {unit} can promise up to {1 - self.smallest_alpha:.4g}"
+        return text if self.delta is None else f"{text} with delta {self.delta:g}"
+
+
+def promise(
+    n: int, *, delta: float | None = None, guarantee: Guarantee = "query-recall"
+) -> Promise:
+    """Return what n units can promise, the inverse of `plan`: to 1e-6, from above.
+
+    Raises ValueError unless n is 1 or more, and as `plan` does.
+    """
+    check_guarantee(guarantee, delta)
+    if n < 1:
+        raise ValueError(f"n is {n!r}; give the number of units, 1 or more")
+
+    def feasible(n: int, alpha: float) -> bool:
+        if delta is None:
+            return conformal_rank(n, alpha) <= n
+        if guarantee == "query-recall":
+            return betting_p_value([0.0] * n, alpha, delta) <= delta
+        return tolerance_rank(n, alpha, delta) <= n
+
+    low, high = 0.0, 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if feasible(n, middle) else (middle, high)
+    return Promise(n, delta, guarantee, high)
