@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,10 +13,14 @@ def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
 
     Raises OSError, naming `what` is written, the path and the remedy. Whatever goes wrong, an old
     file stays as it was and nothing is left beside it. A link stays one: what it points to changes.
+    A file keeps its mode.
     """
     target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        _cannot_write(what, path, OSError(None, "it is no regular file"))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     except OSError as error:
         _cannot_write(what, path, error)
     try:
@@ -24,19 +28,14 @@ def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files
+        if target.exists():
+            os.chmod(temporary, target.stat().st_mode & 0o7777)
         os.replace(temporary, target)
     except BaseException as error:
         os.unlink(temporary)
         if isinstance(error, OSError):
             _cannot_write(what, path, error)
         raise
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
 
 
 def _cannot_write(what: str, path: str | Path, error: OSError) -> NoReturn:

@@ -131,6 +131,7 @@ class Calibration:
         """
         conformal.exact_alpha(alpha)
         check_guarantee(guarantee, delta)
+        _check_name(scorer)
         scored = list(scored_queries)
         _check_scored(scored)
         _warn_if_reversed(scored)
@@ -178,6 +179,8 @@ class Calibration:
 
     def p_values(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
         """Return the conformal p-value of each score (n,): without delta, kept at α iff p > α.
+
+        (An α that is itself a p-value, rounded to a float such as 1/3, may tie.)
 
         p = (w + Σ_{A_i ≥ score} m_i) / (w + Σ m_i): m_i is 1/N_q(i) for "query-recall" and 1 for
         the other guarantees, times the query's weight, and w is 1, or the largest weight. p is 1
@@ -276,15 +279,16 @@ class Calibration:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         derived = calibration._record
-        for name in ("threshold", "n_queries", "n_relevant", "design_effect", "effective_n"):
+        exact = ("threshold", "n_queries", "n_relevant")
+        sums = ("design_effect", "effective_n")  # which another machine may round otherwise
+        for name in (*exact, *sums):
             stored, follows = getattr(record, name), getattr(derived, name)
-            # Another machine may sum in another order; only the effective numbers are sums.
-            near = name.endswith(("effect", "_n")) and math.isclose(stored, follows, rel_tol=1e-3)
-            if stored != follows and not near:
-                raise ValueError(
-                    f"{path}: its field {name!r} is {stored!r}, but its scores give {follows!r}; "
-                    "calibrate and save again"
-                )
+            if stored == follows or (name in sums and math.isclose(stored, follows, rel_tol=1e-3)):
+                continue
+            raise ValueError(
+                f"{path}: its field {name!r} is {stored!r}, but its scores give {follows!r}; "
+                "calibrate and save again"
+            )
         return calibration
 
     def __eq__(self, other: object) -> bool:
@@ -418,6 +422,11 @@ def _json_copy(
     return copy
 
 
+def _check_name(scorer: object) -> None:
+    if not isinstance(scorer, str) or not scorer.isprintable():
+        raise ValueError(f"scorer is {scorer!r}; give the scorer's name, printable text")
+
+
 def _relevant_only(query: ScoredQuery) -> ScoredQuery:
     order = np.flatnonzero(query.relevant)
     order = order[np.argsort(query.scores[order])]
@@ -437,18 +446,21 @@ def _check_scored(scored: Sequence[ScoredQuery]) -> None:
             f"query id {twice!r} occurs {ids[twice]} times; a query enters a calibration once, so "
             "remove the repetitions"
         )
-    for query in scored:
-        if np.isfinite(query.scores).all():
+    for number, query in enumerate(scored):
+        # Irrelevant scores do not enter: they may be anything.
+        odd = np.flatnonzero(query.relevant & ~np.isfinite(query.scores))
+        if not len(odd):
             continue
-        i = int(np.flatnonzero(~np.isfinite(query.scores))[0])
+        where = query.name if query.id is not None else f"query number {number + 1}"
+        i = int(odd[0])
         if math.isnan(query.scores[i]):
             raise ValueError(
-                f"{query.name}: scores[{i}] is nan, so its snippet could not be scored; score it "
-                "again, or leave the query out"
+                f"{where}: scores[{i}] is nan, so its relevant snippet could not be scored; score "
+                "it again, or leave the query out"
             )
         raise ValueError(
-            f"{query.name}: scores[{i}] is {query.scores[i]}; scores are finite, and a relevant "
-            "snippet that was not retrieved is counted in missed instead"
+            f"{where}: scores[{i}] is {query.scores[i]}; scores are finite, and a relevant snippet "
+            "that was not retrieved is counted in missed instead"
         )
     if not any(query.relevant.any() for query in scored):
         raise ValueError(
@@ -482,6 +494,7 @@ def _check_groups(
 def _warn_if_reversed(scored: list[ScoredQuery]) -> None:
     relevant = np.concatenate([query.scores[query.relevant] for query in scored])
     irrelevant = np.sort(np.concatenate([query.scores[~query.relevant] for query in scored]))
+    irrelevant = irrelevant[~np.isnan(irrelevant)]
     if len(irrelevant) == 0:
         return
     above = len(irrelevant) - np.searchsorted(irrelevant, relevant, side="right")

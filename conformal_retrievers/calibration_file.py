@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -82,7 +83,12 @@ def read(path: str | Path) -> CalibrationRecord:
     calibration, is cut off, was made by a newer version or was changed since it was written.
     """
     try:
-        fields = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
+        fields = json.loads(
+            Path(path).read_text(encoding="utf-8"),
+            object_pairs_hook=_without_repetition,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, NaN, or no end of lists
         raise ValueError(
             f"{path} is not a complete calibration file ({error}); calibrate and save again"
@@ -93,10 +99,10 @@ def read(path: str | Path) -> CalibrationRecord:
             "that Calibration.save wrote"
         )
     version = fields.get("version")
-    if isinstance(version, int) and version > VERSION:
+    if version != VERSION or not isinstance(version, int):
         raise ValueError(
-            f"{path} has version {version}, but this library reads versions up to {VERSION}: "
-            "upgrade conformal-retrievers"
+            f"{path} has version {version!r}, but this library reads version {VERSION}: upgrade "
+            "conformal-retrievers, or calibrate again"
         )
     stored = fields.pop("sha256", None)
     if stored != _sha256(fields):
@@ -127,6 +133,19 @@ def _json(value: Any) -> str:
 def _sha256(fields: dict[str, Any]) -> str:
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field stands twice")
+    return fields
+
+
+def _finite(number: str) -> float:
+    if math.isinf(float(number)):
+        raise ValueError(f"{number} is too large for a number")
+    return float(number)
 
 
 def _no_constant(name: str) -> NoReturn:

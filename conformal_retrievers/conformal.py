@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,12 +129,17 @@ def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
     may_lose = math.floor(exact_alpha(alpha) * (total + masses.new)) - masses.new
     if may_lose < 0:
         return math.inf
-    # Of so many highest scores, at least one must stay, so that the others need no sorting.
-    r = min(len(v), may_lose // int(masses.parts.min()) + 1)
-    highest = np.argpartition(v, len(v) - r)[len(v) - r :]
-    highest = highest[np.argsort(v[highest])[::-1]]
-    lost = int(np.searchsorted(np.cumsum(masses.parts[highest]), may_lose, side="right"))
-    return float(v[highest[lost]])
+    # Only the highest scores need sorting, those above a cut that a sample of all suggests.
+    sample = np.sort(v[:: 1 + len(v) // 10_000])
+    share = 1.2 * (may_lose + masses.new) / total
+    while True:
+        start = int((1 - share) * len(sample))
+        highest = np.flatnonzero(v >= sample[start]) if start > 0 else np.arange(len(v))
+        highest = highest[np.argsort(v[highest])[::-1]]
+        lost = np.cumsum(masses.parts[highest])
+        if lost[-1] > may_lose:
+            return float(v[highest[np.searchsorted(lost, may_lose, side="right")]])
+        share *= 2  # all of them weigh more than may be lost, so that this ends
 
 
 # --- p-values -------------------------------------------------------------------------------------
@@ -181,12 +185,14 @@ class Interval(NamedTuple):
         return f"{self.estimate:6.1%} [{self.low:.1%}, {self.high:.1%}]"
 
 
-def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:
-    """Return Wilson's score interval for a share seen in n independent units (n > 0).
+def wilson_interval(share: float, n: float, z: float = 1.959963984540054) -> Interval:
+    """Return Wilson's score interval for a share seen in n > 0 independent units.
 
-    centre (p + z²/2n)/(1 + z²/n), half-width z √(p(1 − p)/n + z²/4n²)/(1 + z²/n). Wilson 1927.
+    centre (p + z²/2n)/(1 + z²/n), half-width z √(p(1 − p)/n + z²/4n²)/(1 + z²/n); z is the normal
+    quantile of the level, 95 % by default. Wilson 1927, JASA 22.
     """
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    if math.isinf(z):
+        return Interval(share, 0.0, 1.0)
     scale = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / scale
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
@@ -198,15 +204,21 @@ def cluster_interval(parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -
     """Return the interval of the share Σ parts / Σ wholes with the query as the unit.
 
     `parts` and `wholes` (K,) are one number a query, such as relevant snippets kept and relevant
-    snippets, with 0 ≤ part ≤ whole. Snippets of a query succeed and fail together, so their number
-    overstates what is known: this is Wilson's interval at the effective number of units of
-    `effective_n`. With no query it is [nan, 0, 1].
+    snippets, with 0 ≤ part ≤ whole. Snippets of a query are kept and dropped together, so that
+    their number overstates what is known: this is Wilson's interval at `effective_n`, with the
+    quantile of Student's t at as many degrees of freedom as there are queries of equal size, (Σ
+    wholes)² / Σ wholes², less 1. Approximate; with no query it is [nan, 0, 1].
     """
+    from scipy.special import stdtrit
+
     a = np.asarray(parts, dtype=np.float64)
     b = np.asarray(wholes, dtype=np.float64)
     if b.sum() == 0:
         return Interval(math.nan, 0.0, 1.0)
-    return wilson_interval(float(a.sum() / b.sum()), effective_n(a, b), level)
+    freedom = b.sum() ** 2 / (b**2).sum() - 1
+    # Below one degree of freedom the spread of the queries says nothing of that of the share.
+    t = float(stdtrit(freedom, (1 + level) / 2)) if freedom >= 1 else math.inf
+    return wilson_interval(float(a.sum() / b.sum()), effective_n(a, b), t)
 
 
 def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
@@ -214,7 +226,7 @@ def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
 
     p(1 − p)/V with the share p and its linearised cluster variance
     V = K/(K − 1) · Σ_q (part_q − p whole_q)² / (Σ wholes)² (Cochran 1977, "Sampling Techniques",
-    section 6.3); the number of queries K where V is 0 and says nothing.
+    section 6.3), at most Σ wholes; the number of queries K where V is 0 and says nothing.
     """
     a = np.asarray(parts, dtype=np.float64)
     b = np.asarray(wholes, dtype=np.float64)
@@ -223,4 +235,6 @@ def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
     if queries < 2:
         return float(queries)
     variance = queries / (queries - 1) * np.sum((a - p * b) ** 2) / b.sum() ** 2
-    return float(p * (1 - p) / variance) if variance > 0 and 0 < p < 1 else float(queries)
+    if variance == 0 or p in (0, 1):
+        return float(queries)
+    return float(min(p * (1 - p) / variance, b.sum()))

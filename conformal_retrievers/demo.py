@@ -273,7 +273,8 @@ def _print_query(
     query, filtered = _telling(conformal_filter, queries)
     table = _table("", "relevant", "score", "p", "snippet")
     table.columns[-1].justify = "left"
-    for i in [*filtered.kept, *filtered.dropped[:SHOWN]]:
+    nearest = sorted(filtered.dropped, key=lambda i: float(filtered.scores[i]))[:SHOWN]
+    for i in [*filtered.kept, *nearest]:
         kept = bool(filtered.keeps[i])
         table.add_row(
             "kept" if kept else "dropped",
@@ -288,7 +289,7 @@ def _print_query(
     console.print(
         f"{len(filtered.kept)} of {len(query.snippets)} snippets are kept: those that score at "
         f"most {filtered.threshold:.2f}, which is where p > {filtered.calibration.alpha:g}. Of the "
-        f"dropped, the {min(SHOWN, len(filtered.dropped))} nearest are shown.\n"
+        f"dropped, the {len(nearest)} nearest are shown.\n"
     )
 
 

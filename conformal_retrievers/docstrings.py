@@ -63,21 +63,19 @@ class DocstringCorpus:
 def docstring_corpus(*, size: int = 500, overlap: int = 100) -> DocstringCorpus:
     """Cut the standard library's docstrings into snippets and take questions from them."""
     docstrings = standard_library_docstrings()
-    snippets: dict[str, Snippet] = {}  # by text: what stands in several places is one snippet
-    questions: list[Question] = []
-    asked: set[str] = set()
+    asked: dict[str, str] = {}  # the summary, and whose it is
     for name, docstring in docstrings.items():
         summary, rest = split_summary(docstring)
-        is_question = (
-            summary not in asked
-            and len(summary.split()) in SUMMARY_WORDS
-            and len(rest) > SHORTEST_REST
-        )
-        text = rest if is_question else docstring
+        if len(summary.split()) in SUMMARY_WORDS and len(rest) > SHORTEST_REST:
+            asked.setdefault(summary, name)
+    snippets: dict[str, Snippet] = {}  # by text: what stands in several places is one snippet
+    questions: list[Question] = []
+    for name, docstring in docstrings.items():
+        summary, rest = split_summary(docstring)
+        text = _without_beginning(rest if summary in asked else docstring, tuple(asked))
         windows = split_snippets(text, size=size, overlap=overlap, document=name)
         own = [snippets.setdefault(window.text, window) for window in windows]
-        if is_question:
-            asked.add(summary)
+        if asked.get(summary) == name:
             questions.append(Question(name, summary, tuple(dict.fromkeys(own))))
     return DocstringCorpus(
         tuple(snippets.values()),
@@ -85,6 +83,14 @@ def docstring_corpus(*, size: int = 500, overlap: int = 100) -> DocstringCorpus:
         len(docstrings),
         sum(map(len, docstrings.values())),
     )
+
+
+def _without_beginning(docstring: str, questions: tuple[str, ...]) -> str:
+    """Return the docstring without the question that it begins with, if it does."""
+    words = " ".join(docstring.split())
+    if not words.startswith(questions):
+        return docstring
+    return words.removeprefix(next(q for q in questions if words.startswith(q))).strip()
 
 
 def split_summary(docstring: str) -> tuple[str, str]:

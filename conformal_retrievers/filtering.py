@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +67,7 @@ class Filtered:
 
     @property
     def p_values(self) -> NDArray[np.float64]:
-        """The conformal p-value of each snippet (n,): kept at α iff p > α. NaN if unscorable."""
+        """The conformal p-value of each snippet (n,), see `Calibration.p_values`."""
         return self.calibration.p_values(self.scores, self.group)
 
     @property
@@ -114,6 +114,14 @@ class ConformalFilter:
     ValueError for options that are unknown or do not go together.
     """
 
+    scorer: Scorer
+    calibration: Calibration
+    on_empty: OnEmpty
+    on_unscorable: OnUnscorable
+    group_of: Callable[[str], str | None] | None
+    explore: float
+    rng: np.random.Generator | None
+
     def __init__(
         self,
         scorer: Scorer,
@@ -153,13 +161,19 @@ class ConformalFilter:
                 f"on_empty is {on_empty!r} with explore, which leaves no single propensity to "
                 "report; explore with on_empty='allow'"
             )
-        self.scorer = scorer
-        self.calibration = calibration
-        self.on_empty = on_empty
-        self.on_unscorable = on_unscorable
-        self.group_of = group_of
-        self.explore = explore
-        self.rng = rng
+        self.__dict__.update(
+            scorer=scorer,
+            calibration=calibration,
+            on_empty=on_empty,
+            on_unscorable=on_unscorable,
+            group_of=group_of,
+            explore=explore,
+            rng=rng,
+        )
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        # Scorer and calibration were checked against each other, and threads share the filter.
+        raise AttributeError(f"{name} of a filter cannot be set; build another filter")
 
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None

@@ -165,7 +165,7 @@ class ScoredQuery:
 
     def __post_init__(self) -> None:
         where = _name_of(self.id, None)
-        scores = np.array(self.scores, dtype=np.float64)
+        scores = np.array(self.scores, dtype=np.float64) + 0.0  # −0 becomes 0, equal things alike
         relevant = np.array([_judgement(where, i, r) for i, r in enumerate(self.relevant)], bool)
         if scores.shape != (len(relevant),):
             raise ValueError(
@@ -254,7 +254,7 @@ def _same(known: Snippet, snippet: Snippet) -> bool:
 
 class _Row(BaseModel):
     # An unknown field is more often a misspelt one than one that is safe to drop.
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
 
 
 class _SnippetRow(_Row):

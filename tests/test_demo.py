@@ -123,7 +123,7 @@ def test_a_summary_is_a_first_paragraph_of_one_sentence(docstring, summary):
     assert split_summary(docstring)[0] == summary
 
 
-def test_the_corpus_does_not_hold_the_questions_own_summaries_in_their_answers():
+def test_no_snippet_begins_with_a_question_and_the_answers_are_snippets():
     corpus = docstring_corpus()
     assert len(corpus.questions) > 400
     texts = {s.id: s.text for s in corpus.snippets}
@@ -133,3 +133,6 @@ def test_the_corpus_does_not_hold_the_questions_own_summaries_in_their_answers()
         for snippet in question.relevant:
             assert texts[snippet.id] == snippet.text
             assert not " ".join(snippet.text.split()).startswith(question.text)
+    starts = {" ".join(s.text.split()) for s in corpus.snippets}
+    asked = tuple(question.text for question in corpus.questions)
+    assert not [start for start in starts if start.startswith(asked)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.bridge.pydantic import ConfigDict, Field
+from llama_index.core.bridge.pydantic import BaseModel, ConfigDict, Field
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -36,6 +37,13 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     def class_name(cls) -> str:
         """Return the name that LlamaIndex knows the class by."""
         return "ConformalPostprocessor"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # BaseComponent's own deletes what it cannot pickle from the living object, and goes on
+        # without it: a filter must not be lost in silence. The callback manager is made anew.
+        state = BaseModel.__getstate__(self)
+        fields = {k: v for k, v in state["__dict__"].items() if k != "callback_manager"}
+        return {**state, "__dict__": fields}
 
     @classmethod
     def from_calibration(
