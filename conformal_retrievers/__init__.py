@@ -1,7 +1,10 @@
-"""Conformal filters for retrieval: each relevant snippet is kept with probability ≥ 1 − alpha."""
+"""Conformal filters for retrieval: of a query's relevant snippets, a share ≥ 1 − alpha is kept."""
 
 from conformal_retrievers.beir import read_beir
 from conformal_retrievers.calibration import Calibration, calibrate
+from conformal_retrievers.certify import certify
+from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
+from conformal_retrievers.diagnostics import Diagnostics, diagnose
 from conformal_retrievers.filtering import (
     CalibrationMismatch,
     ConformalFilter,
@@ -15,6 +18,7 @@ from conformal_retrievers.judged import (
     read_jsonl,
     write_jsonl,
 )
+from conformal_retrievers.planning import plan, promise
 from conformal_retrievers.scoring import (
     EmbeddingScorer,
     RetrievalScorer,
@@ -27,6 +31,7 @@ __all__ = [
     "Calibration",
     "CalibrationMismatch",
     "ConformalFilter",
+    "Diagnostics",
     "EmbeddingScorer",
     "Filtered",
     "JudgedQuery",
@@ -37,8 +42,14 @@ __all__ = [
     "Snippet",
     "__version__",
     "calibrate",
+    "certify",
+    "coverage_curve",
+    "diagnose",
+    "plan",
+    "promise",
     "read_beir",
     "read_jsonl",
     "score_queries",
+    "threshold_for_budget",
     "write_jsonl",
 ]

@@ -1,4 +1,4 @@
-"""The command line: `conformal-retrievers demo`.
+"""The command line: `conformal-retrievers demo | plan`.
 
 Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not understood.
 """
@@ -37,7 +37,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    """Filter retrieved snippets so that relevant ones stay with probability at least 1 - alpha."""
+    """Filter retrieved snippets with a guarantee on the relevant ones that are kept."""
 
 
 @app.command()
@@ -69,7 +69,11 @@ def demo(
     require("demo", "bm25s", "langchain_conformal", "matplotlib", "semantic_text_splitter")
     from conformal_retrievers.demo import run
 
-    run(alpha=alpha, embed_model=model, folder=folder, console=Console())
+    try:
+        run(alpha=alpha, embed_model=model, folder=folder, console=Console())
+    except OSError as error:  # a folder that may not be written to, a model that is not there
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @app.command()

@@ -27,9 +27,10 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Calibration CalibrationMismatch ConformalFilter EmbeddingScorer Filtered JudgedQuery "
-            "NothingKept RetrievalScorer ScoredQuery Scorer Snippet __version__ calibrate "
-            "read_beir read_jsonl score_queries write_jsonl",
+            "Calibration CalibrationMismatch ConformalFilter Diagnostics EmbeddingScorer Filtered "
+            "JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer Snippet __version__ "
+            "calibrate certify coverage_curve diagnose plan promise read_beir read_jsonl "
+            "score_queries threshold_for_budget write_jsonl",
         ),
         (
             langchain_conformal,
@@ -101,9 +102,15 @@ def test_the_core_knows_its_neighbours_only():
         "beir": {"judged"},
         "snippets": {"judged", "extras"},
         "calibration_file": {"atomic", "judged"},
+        "tolerance": {"conformal"},
+        "guarantees": {"conformal", "judged", "tolerance"},
         "calibration": {
-            *("calibration_file", "conformal", "judged", "statement", "version", "scoring.scorer")
+            *("calibration_file", "conformal", "guarantees", "judged", "statement", "version"),
+            "scoring.scorer",
         },
+        "planning": {"conformal", "guarantees", "tolerance"},
+        "certify": {"calibration", "conformal", "guarantees", "judged", "tolerance"},
+        "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
         "diagnostics": {"calibration", "conformal", "judged"},
         "scoring.scorer": {"judged", "extras"},
