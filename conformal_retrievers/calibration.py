@@ -8,11 +8,8 @@ any alpha and for any guarantee. Which guarantees there are and what they count 
 
 from __future__ import annotations
 
-import json
 import math
-import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -25,6 +22,13 @@ from pydantic import JsonValue
 
 from conformal_retrievers import calibration_file, conformal
 from conformal_retrievers.calibration_file import CalibrationRecord, QueryRecord
+from conformal_retrievers.entry import (
+    check_groups,
+    check_name,
+    check_scored,
+    json_copy,
+    warn_if_reversed,
+)
 from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee, check_weights
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring.scorer import Scorer, score_queries
@@ -100,9 +104,9 @@ class Calibration:
     def __post_init__(self) -> None:
         conformal.exact_alpha(self.alpha)
         check_guarantee(self.guarantee, self.delta)
-        _check_scored(self.queries)
+        check_scored(self.queries)
         check_weights(self.guarantee, self.delta, self.queries)
-        _check_groups(self.queries, self.by_group, self.merge_groups)
+        check_groups(self.queries, self.by_group, self.merge_groups)
         if self.delta is not None:
             self._check_feasible(self.delta)
 
@@ -131,10 +135,10 @@ class Calibration:
         """
         conformal.exact_alpha(alpha)
         check_guarantee(guarantee, delta)
-        _check_name(scorer)
+        check_name(scorer)
         scored = list(scored_queries)
-        _check_scored(scored)
-        _warn_if_reversed(scored)
+        check_scored(scored)
+        warn_if_reversed(scored)
         known = [query for query in scored if query.relevant.any() or query.missed]
         return cls(
             float(conformal.exact_alpha(alpha)),
@@ -150,8 +154,8 @@ class Calibration:
                 default=1.0,
             ),
             n_without_relevant=len(scored) - len(known),
-            retrieval=_json_copy("retrieval", retrieval),
-            labels=_json_copy("labels", labels),
+            retrieval=json_copy("retrieval", retrieval),
+            labels=json_copy("labels", labels),
         )
 
     def at(self, alpha: float, *, guarantee: Guarantee | None = None) -> Calibration:
@@ -405,28 +409,6 @@ class Calibration:
             )
 
 
-# --- what enters ----------------------------------------------------------------------------------
-
-
-def _json_copy(
-    name: str, provenance: Mapping[str, JsonValue] | None
-) -> dict[str, JsonValue] | None:
-    """Return a copy that nobody else holds, as the file will give it back."""
-    if provenance is None:
-        return None
-    try:
-        text = json.dumps(provenance, allow_nan=False, ensure_ascii=False)
-        copy: dict[str, JsonValue] = json.loads(text.encode("utf-8"))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is {provenance!r:.80}, which JSON cannot hold: {error}") from None
-    return copy
-
-
-def _check_name(scorer: object) -> None:
-    if not isinstance(scorer, str) or not scorer.isprintable():
-        raise ValueError(f"scorer is {scorer!r}; give the scorer's name, printable text")
-
-
 def _relevant_only(query: ScoredQuery) -> ScoredQuery:
     order = np.flatnonzero(query.relevant)
     order = order[np.argsort(query.scores[order])]
@@ -436,75 +418,3 @@ def _relevant_only(query: ScoredQuery) -> ScoredQuery:
         relevant=query.relevant[order],
         propensities=None if query.propensities is None else query.propensities[order],
     )
-
-
-def _check_scored(scored: Sequence[ScoredQuery]) -> None:
-    ids = Counter(query.id for query in scored if query.id is not None)
-    twice = next((id for id, times in ids.items() if times > 1), None)
-    if twice is not None:
-        raise ValueError(
-            f"query id {twice!r} occurs {ids[twice]} times; a query enters a calibration once, so "
-            "remove the repetitions"
-        )
-    for number, query in enumerate(scored):
-        # Irrelevant scores do not enter: they may be anything.
-        odd = np.flatnonzero(query.relevant & ~np.isfinite(query.scores))
-        if not len(odd):
-            continue
-        where = query.name if query.id is not None else f"query number {number + 1}"
-        i = int(odd[0])
-        if math.isnan(query.scores[i]):
-            raise ValueError(
-                f"{where}: scores[{i}] is nan, so its relevant snippet could not be scored; score "
-                "it again, or leave the query out"
-            )
-        raise ValueError(
-            f"{where}: scores[{i}] is {query.scores[i]}; scores are finite, and a relevant snippet "
-            "that was not retrieved is counted in missed instead"
-        )
-    if not any(query.relevant.any() for query in scored):
-        raise ValueError(
-            f"none of the {len(scored)} judged queries has a relevant retrieved snippet; judge "
-            "queries until some have, or retrieve deeper"
-        )
-
-
-def _check_groups(
-    queries: Sequence[ScoredQuery], by_group: bool, merge_groups: Mapping[str, str] | None
-) -> None:
-    if merge_groups is not None and not by_group:
-        raise ValueError("merge_groups is given without by_group=True; give both or neither")
-    if not by_group:
-        return
-    nameless = next((query for query in queries if query.group is None), None)
-    if nameless is not None:
-        raise ValueError(
-            f"{nameless.name}: group is None, but the calibration is by group; name the group of "
-            "every query"
-        )
-    known = {query.group for query in queries}
-    unknown = sorted(set(merge_groups or {}) - known)
-    if unknown:
-        raise ValueError(
-            f"merge_groups names {unknown[0]!r}, a group of no judged query; the groups are "
-            f"{', '.join(map(repr, sorted(map(str, known))))}"
-        )
-
-
-def _warn_if_reversed(scored: list[ScoredQuery]) -> None:
-    relevant = np.concatenate([query.scores[query.relevant] for query in scored])
-    irrelevant = np.sort(np.concatenate([query.scores[~query.relevant] for query in scored]))
-    irrelevant = irrelevant[~np.isnan(irrelevant)]
-    if len(irrelevant) == 0:
-        return
-    above = len(irrelevant) - np.searchsorted(irrelevant, relevant, side="right")
-    ties = len(irrelevant) - above - np.searchsorted(irrelevant, relevant, side="left")
-    auc = float(np.mean(above + ties / 2) / len(irrelevant))
-    if auc < 0.5:
-        warnings.warn(
-            f"relevant snippets score higher than irrelevant ones (AUC {auc:.2f}, below 0.5), but "
-            "a score is a nonconformity, lower = more relevant: give a distance, or negate a "
-            "similarity",
-            UserWarning,
-            stacklevel=3,
-        )

@@ -39,8 +39,11 @@ class Plan:
         unit = "relevant snippets" if self.guarantee == "snippet" else "judged queries"
         text = f"{self.feasible} {unit} for a threshold that drops anything"
         if self.enough is not None:
-            text += f"; {self.enough} for a coverage within ± {self.within:g} of {1 - self.alpha:g}"
-            text += f" in {SURE:.0%} of calibrations"
+            about = "" if self.guarantee in ("all", "any") else "about "
+            text += (
+                f"; {about}{self.enough} for a coverage within ± {self.within:g} of "
+                f"{1 - self.alpha:g} in {SURE:.0%} of calibrations"
+            )
         return text
 
 

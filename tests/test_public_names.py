@@ -102,10 +102,12 @@ def test_the_core_knows_its_neighbours_only():
         "beir": {"judged"},
         "snippets": {"judged", "extras"},
         "calibration_file": {"atomic", "judged"},
+        "entry": {"judged"},
         "tolerance": {"conformal"},
         "guarantees": {"conformal", "judged", "tolerance"},
         "calibration": {
-            *("calibration_file", "conformal", "guarantees", "judged", "statement", "version"),
+            *("calibration_file", "conformal", "entry", "guarantees", "judged", "statement"),
+            "version",
             "scoring.scorer",
         },
         "planning": {"conformal", "guarantees", "tolerance"},
