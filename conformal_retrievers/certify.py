@@ -98,13 +98,12 @@ def certify(
 
 def beta_binomial_cdf(m: int, a: int, b: int) -> NDArray[np.float64]:
     """Return P(BetaBinomial(m; a, b) ≤ j) for j = 0 … m, (m + 1,); a, b > 0."""
+    from scipy.special import betaln
 
-    def log_beta(x: float, y: float) -> float:
-        return math.lgamma(x) + math.lgamma(y) - math.lgamma(x + y)
-
-    log_choose = [-math.log(m + 1) - log_beta(j + 1, m - j + 1) for j in range(m + 1)]
-    log_mass = [c + log_beta(j + a, m - j + b) - log_beta(a, b) for j, c in enumerate(log_choose)]
-    cdf: NDArray[np.float64] = np.minimum(1.0, np.cumsum(np.exp(log_mass)))
+    j = np.arange(m + 1)
+    log_choose = -math.log(m + 1) - betaln(j + 1, m - j + 1)
+    mass = np.exp(log_choose + betaln(j + a, m - j + b) - betaln(a, b))
+    cdf: NDArray[np.float64] = np.minimum(1.0, np.cumsum(mass))
     return cdf
 
 

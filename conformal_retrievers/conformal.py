@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,14 +186,16 @@ class Interval(NamedTuple):
         return f"{self.estimate:6.1%} [{self.low:.1%}, {self.high:.1%}]"
 
 
-def wilson_interval(share: float, n: float, z: float = 1.959963984540054) -> Interval:
+def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:
     """Return Wilson's score interval for a share seen in n > 0 independent units.
 
-    centre (p + z²/2n)/(1 + z²/n), half-width z √(p(1 − p)/n + z²/4n²)/(1 + z²/n); z is the normal
-    quantile of the level, 95 % by default. Wilson 1927, JASA 22.
+    centre (p + z²/2n)/(1 + z²/n), half-width z √(p(1 − p)/n + z²/4n²)/(1 + z²/n), with the normal
+    quantile z. Wilson 1927, JASA 22.
     """
-    if math.isinf(z):
-        return Interval(share, 0.0, 1.0)
+    return _score_interval(share, n, NormalDist().inv_cdf((1 + level) / 2))
+
+
+def _score_interval(share: float, n: float, z: float) -> Interval:
     scale = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / scale
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
@@ -216,9 +219,11 @@ def cluster_interval(parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -
     if b.sum() == 0:
         return Interval(math.nan, 0.0, 1.0)
     freedom = b.sum() ** 2 / (b**2).sum() - 1
-    # Below one degree of freedom the spread of the queries says nothing of that of the share.
-    t = float(stdtrit(freedom, (1 + level) / 2)) if freedom >= 1 else math.inf
-    return wilson_interval(float(a.sum() / b.sum()), effective_n(a, b), t)
+    share = float(a.sum() / b.sum())
+    if freedom < 1:  # the spread of the queries says nothing of that of the share
+        return Interval(share, 0.0, 1.0)
+    t = float(stdtrit(freedom, (1 + level) / 2))
+    return _score_interval(share, effective_n(a, b), t)
 
 
 def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:

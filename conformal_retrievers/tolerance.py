@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,10 +44,23 @@ def check_delta(delta: float) -> float:
 
 
 def tolerance_rank(n: int, alpha: float, delta: float) -> int:
-    """Return the smallest k with P(Bin(n, α) ≤ n − k) ≤ δ; n + 1 where there is none."""
+    """Return the smallest k with P(Bin(n, α) ≤ n − k) ≤ δ, exactly; n + 1 where there is none."""
     exact_alpha(alpha)
-    above = np.searchsorted(binomial_cdf(n, alpha), check_delta(delta), side="right")
-    return n + 1 - int(above)
+    cdf = binomial_cdf(n, alpha)
+    below = check_delta(delta) * (1 - 1e-9)
+    above = int(np.searchsorted(cdf, below, side="right"))  # how many may lie above the k-th
+    while above <= n and cdf[above] <= delta * (1 + 1e-9):  # too near for floats to tell
+        if _exact_binomial_cdf(n, alpha, above) > Fraction(str(delta)):
+            break
+        above += 1
+    return n + 1 - above
+
+
+def _exact_binomial_cdf(n: int, alpha: float, j: int) -> Fraction:
+    p = exact_alpha(alpha)
+    yes, no = p.numerator, p.denominator - p.numerator
+    ways = sum(math.comb(n, i) * yes**i * no ** (n - i) for i in range(j + 1))
+    return Fraction(ways, p.denominator**n)
 
 
 def tolerance_n(alpha: float, delta: float) -> int:
@@ -60,13 +74,9 @@ def tolerance_n(alpha: float, delta: float) -> int:
 
 def binomial_cdf(n: int, p: float) -> NDArray[np.float64]:
     """Return P(Bin(n, p) ≤ j) for j = 0 … n, (n + 1,)."""
-    j = np.arange(1, n + 1)
-    log_odds = math.log(p) - math.log1p(-p)
-    log_mass = n * math.log1p(-p) + np.concatenate(
-        [[0.0], np.cumsum(np.log((n - j + 1) / j) + log_odds)]
-    )
-    cdf: NDArray[np.float64] = np.minimum(1.0, np.cumsum(np.exp(log_mass)))
-    return cdf
+    from scipy.special import bdtr
+
+    return np.asarray(bdtr(np.arange(n + 1), n, p), dtype=np.float64)
 
 
 # --- shares: the betting bound --------------------------------------------------------------------

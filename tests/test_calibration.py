@@ -20,17 +20,18 @@ from hypothesis import strategies as st
 from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery, calibrate
 from conformal_retrievers.conformal import conformal_quantile, query_recall_threshold
 
-GUARANTEES = ("query-recall", "snippet")
-both_guarantees = pytest.mark.parametrize("guarantee", GUARANTEES)
+GUARANTEES = ("query-recall", "snippet", "all", "any")
+every_guarantee = pytest.mark.parametrize("guarantee", GUARANTEES)
 
 
 def three_queries():
-    """Three queries with (.1, .3), (.2) and (.4, .9) relevant, and one with nothing relevant."""
+    """Three queries with (.1, .3), (.2) and (.4, .9) relevant, one that misses all, one without."""
     return [
         ScoredQuery([0.3, 0.8, 0.1], [True, False, True], id="a", missed=2),
         ScoredQuery([0.2, 0.7], [True, False], id="b", group="g"),
         ScoredQuery([0.95, 0.4, 0.9], [False, True, True], id="c", missed=1),
         ScoredQuery([0.6, 1.5], [False, False], id="d", missed=4),
+        ScoredQuery([0.7, 1.2], [False, False], id="e"),
     ]
 
 
@@ -55,6 +56,32 @@ def test_the_threshold_is_that_of_the_relevant_scores_alone():
     assert calibration_of(alpha=0.25, guarantee="snippet").threshold() == 0.9  # ⌈4.5⌉ = 5th
     assert calibration_of(alpha=0.2).threshold() == math.inf
     assert calibration_of(alpha=0.1, guarantee="snippet").threshold() == math.inf
+    # Of the highest, .3, .2 and .9, and of the lowest, .1, .2 and .4, the ⌈4 × 0.6⌉ = 3rd.
+    assert calibration_of(guarantee="all").threshold() == 0.9
+    assert calibration_of(guarantee="any").threshold() == 0.4
+    assert calibration_of(alpha=0.5, guarantee="all").threshold() == 0.3
+    assert calibration_of(alpha=0.5, guarantee="any").threshold() == 0.2
+    assert calibration_of(alpha=0.2, guarantee="any").threshold() == math.inf
+
+
+def test_the_threshold_where_missed_snippets_count_by_hand():
+    # Shares of 4, 1, 3 and 4: 1/4 + 1 + 1/4 + 1/3 + 1/3 = 2.17 is the most that can be kept.
+    assert calibration_of(alpha=0.64, count_missed=True).threshold() == 0.4  # 1.83 ≥ 1.8 > 1.5
+    assert calibration_of(alpha=0.57, count_missed=True).threshold() == 0.9  # 2.15
+    assert calibration_of(alpha=0.56, count_missed=True).threshold() == math.inf  # 2.2
+    # Twelve snippets, seven of them at +inf: the ⌈13 × .4⌉ = 6th is one of those.
+    for alpha, threshold in ((0.6, math.inf), (0.65, 0.9), (0.75, 0.4)):
+        missed = calibration_of(alpha=alpha, guarantee="snippet", count_missed=True)
+        assert missed.threshold() == threshold
+    # The highest are +inf, .2, +inf and +inf, the lowest .1, .2, .4 and +inf.
+    for guarantee, alpha, threshold in (
+        ("all", 0.8, 0.2),
+        ("all", 0.79, math.inf),
+        ("any", 0.4, 0.4),
+        ("any", 0.39, math.inf),
+    ):
+        missed = calibration_of(alpha=alpha, guarantee=guarantee, count_missed=True)
+        assert missed.threshold() == threshold
 
 
 def test_a_score_is_kept_up_to_the_threshold_and_with_it():
@@ -73,21 +100,31 @@ def test_the_p_values_are_those_of_the_guarantee():
     assert calibration_of().p_values(at).tolist() == [1.0, 0.625, 0.5, 0.25]
     of_snippets = calibration_of(guarantee="snippet").p_values(at).tolist()
     assert of_snippets == [6 / 6, 4 / 6, 3 / 6, 1 / 6]
+    assert calibration_of(guarantee="all").p_values(at).tolist() == [1.0, 0.75, 0.5, 0.25]
+    assert calibration_of(guarantee="any").p_values(at).tolist() == [1.0, 0.5, 0.5, 0.25]
     assert np.isnan(calibration_of().p_values([math.nan])).all()
 
 
-def test_the_counts_are_those_of_the_queries_that_have_something_relevant():
-    calibration = calibration_of()
-    assert calibration.n_queries == 3
-    assert calibration.n_relevant == 5
-    assert calibration.n_without_relevant == 1
-    assert calibration.n_missed == 2 + 0 + 1
-    assert calibration.n_units == 3
-    assert calibration_of(guarantee="snippet").n_units == 5
+@pytest.mark.parametrize(
+    ("count_missed", "n_queries", "n_snippets"), [(False, 3, 5), (True, 4, 12)]
+)
+def test_the_counts_are_those_of_the_queries_that_have_something_relevant(
+    count_missed, n_queries, n_snippets
+):
+    for guarantee in GUARANTEES:
+        calibration = calibration_of(alpha=0.9, guarantee=guarantee, count_missed=count_missed)
+        assert calibration.n_queries == n_queries
+        assert calibration.n_relevant == 5
+        assert calibration.n_without_relevant == 1
+        assert calibration.n_missed == 2 + 0 + 1 + 4
+        n_units = n_snippets if guarantee == "snippet" else n_queries
+        assert calibration.n_units == {None: n_units}
 
 
-def test_what_is_held_is_the_sorted_relevant_scores():
-    assert [q.scores.tolist() for q in calibration_of().queries] == [[0.1, 0.3], [0.2], [0.4, 0.9]]
+def test_what_is_held_is_the_sorted_relevant_scores_and_how_many_were_missed():
+    held = [(q.id, q.scores.tolist(), q.missed) for q in calibration_of().queries]
+    assert held == [("a", [0.1, 0.3], 2), ("b", [0.2], 0), ("c", [0.4, 0.9], 1), ("d", [], 4)]
+    assert all(query.relevant.all() for query in calibration_of().queries)
 
 
 def test_calibrating_scores_each_judged_query_and_takes_the_scorers_name(toy_judged, toy_corpus):
@@ -150,9 +187,9 @@ def test_alpha_has_no_default():
         calibrate([JudgedQuery("q", ["a"], [True])], Unpaid())
 
 
-@pytest.mark.parametrize("guarantee", ["recall", "all", "", None])
+@pytest.mark.parametrize("guarantee", ["recall", "All", "", None])
 def test_an_unknown_guarantee_is_an_error_that_names_the_known_ones(guarantee):
-    with pytest.raises(ValueError, match=r"guarantee is .*'query-recall' or 'snippet'"):
+    with pytest.raises(ValueError, match=r"guarantee is .*'query-recall', 'snippet', 'all', 'any'"):
         calibration_of(guarantee=guarantee)
     with pytest.raises(ValueError, match="guarantee is"):
         calibrate([JudgedQuery("q", ["a"], [True])], Unpaid(), alpha=0.1, guarantee=guarantee)
@@ -176,17 +213,31 @@ class Unpaid:
         ([relevant(0.1, id="a"), relevant(0.2, math.nan, id="b")], r"'b': scores\[1\] is nan"),
         ([relevant(math.inf, id="a")], r"'a': scores\[0\] is inf.*missed"),
         ([relevant(-math.inf, id="a")], r"'a': scores\[0\] is -inf"),
-        ([ScoredQuery([0.1, math.nan], [True, False], id="a")], r"'a': scores\[1\] is nan"),
+        ([relevant(0.1), relevant(math.nan)], r"query number 2: scores\[0\] is nan"),
         ([relevant(0.1, id="a"), relevant(0.2, id="a")], "query id 'a' occurs 2 times"),
-        ([relevant(0.1, id="a", weight=2.0)], "'a': weight is 2"),
+        ([relevant(0.1, id="a", only_kept=True)], r"'a': only_kept .* propensities are missing"),
+        ([ScoredQuery([], [], id="a", missed=3)], "none of the 1 judged queries has a relevant"),
     ],
 )
-@both_guarantees
+@every_guarantee
 def test_what_cannot_be_calibrated_on_is_an_error_that_names_query_and_field(
     queries, message, guarantee
 ):
     with pytest.raises(ValueError, match=message):
         calibration_of(queries, guarantee=guarantee)
+
+
+def test_a_weight_is_what_a_query_counts():
+    # 2 × (1/2 + 1/2) + 1 + 1 = 4 of 4 + 2: ⌈.5 × 6⌉ = 3 is reached at the first's second score.
+    weighted = [relevant(0.1, 0.3, weight=2.0), relevant(0.2), relevant(0.4)]
+    assert calibration_of(weighted, alpha=0.5).threshold() == 0.3
+    assert calibration_of(weighted, alpha=0.5, guarantee="all").threshold() == 0.3
+    assert calibration_of(weighted, alpha=0.5, guarantee="any").threshold() == 0.2
+    # Twice for each of its two snippets: 2 + 1 + 2 + 1 = 6 of 6 + 2.
+    assert calibration_of(weighted, alpha=0.5, guarantee="snippet").threshold() == 0.3
+    assert calibration_of(weighted, alpha=0.6, guarantee="snippet").threshold() == 0.3
+    assert calibration_of(weighted, alpha=0.7, guarantee="snippet").threshold() == 0.2
+    assert calibration_of(weighted).effective_queries == pytest.approx(16 / 6)
 
 
 def test_queries_without_an_id_are_different_queries():
@@ -245,8 +296,8 @@ def test_the_statement_of_query_recall_says_what_over_what_and_from_how_much():
         "exchangeable",
         "the same retriever, depth, chunking and scorer",
         "5 relevant snippets of 3 queries",
-        "1 more had no relevant snippet",
-        "3 of the 8 known",
+        "2 more had no relevant snippet retrieved and did not enter",
+        "here 7 of the 12 known ones",
         "design effect",
     ):
         assert part in statement
@@ -266,13 +317,18 @@ def test_the_statement_of_snippet_says_that_clusters_break_it():
 
 @pytest.mark.parametrize(
     ("guarantee", "unit", "needed", "more"),
-    [("query-recall", "3 judged queries", 19, 16), ("snippet", "5 relevant snippets", 19, 14)],
+    [
+        ("query-recall", "3 judged queries", 19, 16),
+        ("snippet", "5 relevant snippets", 19, 14),
+        ("all", "3 judged queries", 19, 16),
+        ("any", "3 judged queries", 19, 16),
+    ],
 )
 def test_the_statement_of_keeping_everything_says_how_many_more_are_needed(
     guarantee, unit, needed, more
 ):
     statement = calibration_of(alpha=0.05, guarantee=guarantee).statement
-    assert f"Everything is kept, because {unit} are too few" in statement
+    assert f"Everything is kept: {unit} are too few for any threshold" in statement
     assert f"at least {needed}, that is {more} more" in statement
     assert "scores at most" not in statement
 
@@ -313,7 +369,7 @@ def calibration_from(lists, alpha, guarantee):
     return calibration_of([relevant(*q) for q in lists], alpha=alpha, guarantee=guarantee)
 
 
-@both_guarantees
+@every_guarantee
 def test_another_alpha_needs_no_other_scores(guarantee):
     calibration = calibration_of(guarantee=guarantee, labels={"source": "hand"})
     for alpha in (0.05, 0.2, 0.25, 0.5, 0.9):
@@ -354,6 +410,9 @@ def test_the_threshold_is_that_of_the_theorem_over_the_pooled_scores(lists, alph
     assert by_query == query_recall_threshold(pooled, sizes, alpha)
     by_snippet = calibration_from(lists, alpha, "snippet").threshold()
     assert by_snippet == conformal_quantile(pooled, alpha)
+    for guarantee, end in (("all", max), ("any", min)):
+        by_end = calibration_from(lists, alpha, guarantee).threshold()
+        assert by_end == conformal_quantile([end(query) for query in lists], alpha)
 
 
 # --- metamorphic ----------------------------------------------------------------------------------
@@ -422,7 +481,7 @@ def queries_with(path, **fields):
 AWKWARD = [0.1 + 0.2, 1 / 3, 5e-324, -0.0, 1e300, math.pi, -2.5e-10]
 
 
-@both_guarantees
+@every_guarantee
 @pytest.mark.parametrize("alpha", [0.4, 0.172, 0.01])
 def test_a_calibration_survives_its_file_bit_by_bit(tmp_path, guarantee, alpha):
     queries = [relevant(*AWKWARD, id="ü", group="g", missed=3), relevant(1.0), *three_queries()]
@@ -471,8 +530,13 @@ def test_the_file_is_json_that_its_reader_understands(saved):
         "group": None,
         "weight": 1.0,
         "missed": 2,
+        "only_kept": False,
         "scores": [0.1, 0.3],
+        "propensities": None,
     }
+    assert [query["id"] for query in content["queries"]] == ["a", "b", "c", "d"]
+    assert (content["delta"], content["by_group"], content["merge_groups"]) == (None, False, None)
+    assert (content["count_missed"], content["lowest_propensity"]) == (False, 1.0)
     assert "Café" in saved.read_text(encoding="utf-8")
     assert len(saved.read_text(encoding="utf-8").splitlines()) > 20
 
@@ -486,7 +550,7 @@ def test_calibrations_are_equal_if_their_files_are():
         assert one != other
 
 
-@both_guarantees
+@every_guarantee
 def test_a_calibration_survives_pickling(guarantee):
     calibration = calibration_of(guarantee=guarantee)
     fresh = pickle.loads(pickle.dumps(calibration))
@@ -596,15 +660,25 @@ def test_a_score_that_was_changed_or_a_checksum_that_was_removed_is_noticed(save
         ({"alpha": 1.5}, "alpha is 1.5"),
         ({"alpha": "0.4"}, "alpha: "),
         ({"alpha": True}, "alpha: "),
-        ({"delta": 0.1}, "delta: "),
-        ({"guarantee": "all"}, "guarantee: "),
+        ({"delta": 0.1}, "delta is 0.1 with alpha 0.4, which 3 judged queries cannot promise"),
+        ({"delta": 1.5}, "delta is 1.5"),
+        ({"delta": "0.1"}, "delta: "),
+        ({"guarantee": "all"}, "field 'threshold' is 0.4, but its scores give 0.9"),
+        ({"guarantee": "most"}, "guarantee: "),
+        ({"guarantee": "snippet", "delta": 0.1}, "delta is 0.1 with guarantee 'snippet'"),
+        ({"count_missed": True}, "field 'threshold' is 0.4, but its scores give 'keep_all'"),
+        ({"count_missed": 1}, "count_missed: "),
+        ({"by_group": True}, "'a': group is None, but the calibration is by group"),
+        ({"merge_groups": {"g": "h"}}, "merge_groups is given without by_group=True"),
+        ({"threshold": {"": 0.4}}, r"field 'threshold' is \{'': 0.4\}, but its scores give 0.4"),
+        ({"lowest_propensity": 0.0}, "lowest_propensity: "),
         ({"threshold": "none"}, "threshold"),
         ({"scorer": None}, "scorer: "),
         ({"queries": []}, "none of the 0 judged queries"),
         ({"queries": "none"}, "queries: "),
         ({"extra": 1}, "extra: "),
-        ({"version": "1"}, "version: "),
-        ({"version": 0}, "version: "),
+        ({"version": "1"}, "version '1'"),
+        ({"version": 0}, "version 0"),
     ],
 )
 def test_a_changed_field_with_a_checksum_that_fits_is_noticed_too(saved, fields, message):
@@ -621,10 +695,16 @@ def test_a_changed_field_with_a_checksum_that_fits_is_noticed_too(saved, fields,
         ({"scores": [0.5, 0.6]}, "'threshold' is 0.4, but its scores give 0.6"),
         ({"scores": [0.1, "0.3"]}, r"queries\.0\.scores\.1"),
         ({"scores": [0.1, None]}, r"queries\.0\.scores\.1"),
-        ({"weight": 2.0}, "weight is 2"),
+        ({"weight": 2.0}, "'threshold' is 0.4, but its scores give 0.9"),
+        ({"weight": 6.0}, "'threshold' is 0.4, but its scores give 'keep_all'"),
+        ({"only_kept": True}, "'a': only_kept .* propensities are missing"),
+        ({"propensities": [0.5]}, "2 scores but 1 propensities"),
+        ({"propensities": [0.5, 0.0]}, r"propensities\[1\] is .*0\.0"),
+        ({"propensities": [0.5, 1.5]}, r"propensities\[1\] is .*1\.5"),
         ({"weight": -1.0}, "weight is -1"),
         ({"missed": -1}, "missed"),
-        ({"scores": []}, "scores"),
+        ({"scores": []}, "'threshold' is 0.4, but its scores give 0.9"),
+        ({"group": 5}, r"queries\.0\.group"),
         ({"missed": 1.5}, r"queries\.0\.missed"),
         ({"id": "b"}, "query id 'b' occurs 2 times"),
         ({"more": 1}, r"queries\.0\.more"),
@@ -642,7 +722,8 @@ def test_a_field_that_is_missing_is_named(saved):
     for name in content.keys() - {"sha256", "format"}:
         saved.write_text(json.dumps({k: v for k, v in content.items() if k != name}))
         changed(saved, resign=True)
-        with pytest.raises(ValueError, match=f"{name}: "):
+        said = "has version None" if name == "version" else f"{name}: "
+        with pytest.raises(ValueError, match=said):
             Calibration.load(saved)
 
 
@@ -788,3 +869,51 @@ def test_a_tiny_alpha_does_not_become_a_promise_of_everything(alpha):
 def test_alpha_in_single_precision_is_the_decimal_it_prints_as():
     assert calibration_of(alpha=np.float32(0.7)).alpha == 0.7
     assert calibration_of().at(np.float32(0.7)) == calibration_of().at(0.7)
+
+
+def test_an_irrelevant_snippet_may_have_any_score_or_none():
+    odd = ScoredQuery([0.1, math.nan, math.inf, -math.inf], [True, False, False, False])
+    plain = relevant(0.1)
+    assert calibration_of([odd]).threshold() == calibration_of([plain]).threshold()
+
+
+def test_zero_and_minus_zero_are_one_score():
+    one = calibration_of([relevant(0.0)], alpha=0.5)
+    other = calibration_of([relevant(-0.0)], alpha=0.5)
+    assert np.signbit(other.queries[0].scores).tolist() == [False]
+    assert one.threshold() == other.threshold() == 0
+
+
+@pytest.mark.parametrize("scorer", [None, 7, "two\nlines", "\ud800"])
+def test_a_scorers_name_is_printable_text(scorer):
+    with pytest.raises(ValueError, match="scorer is .*; give the scorer's name"):
+        calibration_of(scorer=scorer)
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ('"alpha": 0.4', '"alpha": 0.5, "alpha": 0.4'),
+        ('"weight": 1.0', '"weight": 1e999'),
+    ],
+)
+def test_what_a_reader_could_read_otherwise_is_refused(saved, written, instead):
+    text = saved.read_text(encoding="utf-8")
+    assert written in text
+    saved.write_text(text.replace(written, instead, 1))
+    with pytest.raises(ValueError, match="is not a complete calibration file"):
+        Calibration.load(saved)
+
+
+def test_a_file_keeps_its_mode(saved):
+    saved.chmod(0o600)
+    calibration_of(alpha=0.3).save(saved)
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="no regular file"):
+        calibration_of().save(pipe)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import beta, binomtest, kstest
+from scipy.stats import beta, binomtest, kstest, norm, t
 
 from conformal_retrievers.conformal import (
     Interval,
@@ -19,6 +19,7 @@ from conformal_retrievers.conformal import (
     conformal_rank,
     effective_n,
     exact_alpha,
+    mass_threshold,
     p_value_steps,
     p_values,
     queries_needed,
@@ -367,12 +368,25 @@ def test_masses_are_whole_numbers_of_a_unit_of_which_a_query_has_one():
     masses = Masses.of(np.repeat([7, 3, 49], [7, 3, 49]))
     assert masses.parts.sum() == 3 * masses.new
     assert masses.parts[:10].tolist() == [masses.new // 7] * 7 + [masses.new // 3] * 3
-    heavy = Masses.of([3, 3, 1], weights=[0.5, 0.5, 1.5])  # 1/6, 1/6 and 3/2 against 3/2
-    assert [Fraction(int(part), heavy.new) for part in heavy.parts] == [
-        Fraction(1, 9),
-        Fraction(1, 9),
-        1,
+
+
+def test_weighted_masses_are_any_fractions_in_whole_numbers_of_a_unit():
+    given = [Fraction(1, 6), Fraction(1, 6), Fraction(3, 2), Fraction(0.1)]
+    masses = Masses.weighted(given, Fraction(5, 7))
+    assert all(type(part) is int for part in [*masses.parts.tolist(), masses.new])
+    assert [Fraction(part, masses.new) for part in masses.parts] == [
+        f / Fraction(5, 7) for f in given
     ]
+    # The same masses give the same thresholds and p-values, whatever their unit.
+    shares = Masses.weighted(
+        [Fraction(1, 2), Fraction(1, 2), Fraction(1), *[Fraction(1, 2)] * 2], 1
+    )
+    for hundredths in range(1, 100):
+        alpha = hundredths / 100
+        of_shares = mass_threshold(THREE_QUERIES[0], shares, alpha)
+        assert of_shares == query_recall_threshold(*THREE_QUERIES, alpha)
+    assert p_value_steps(shares).tolist() == p_value_steps(Masses.of([2, 2, 1, 2, 2])).tolist()
+    assert mass_threshold([], Masses.weighted([], Fraction(1)), 0.5) == math.inf
 
 
 # --- in distribution ------------------------------------------------------------------------------
@@ -421,10 +435,12 @@ def test_an_interval_prints_as_per_cent():
 
 
 def test_one_snippet_a_query_gives_wilsons_interval_of_about_as_many():
-    # K − 1: the variance is estimated from the K outcomes themselves.
+    # K − 1: the variance is estimated from the K outcomes themselves, so t stands for z too.
     parts = np.array([1.0] * 35 + [0.0] * 5)
     assert effective_n(parts, np.ones(40)) == pytest.approx(39, rel=1e-12)
-    assert cluster_interval(parts, np.ones(40)) == pytest.approx(wilson_interval(35 / 40, 39))
+    interval = cluster_interval(parts, np.ones(40))
+    level = norm.cdf(t.ppf(0.975, 39)) * 2 - 1
+    assert interval == pytest.approx(wilson_interval(35 / 40, 39, level), rel=1e-9)
 
 
 def test_repeating_each_querys_outcome_makes_nothing_more_certain():
@@ -437,8 +453,16 @@ def test_repeating_each_querys_outcome_makes_nothing_more_certain():
 
 def test_the_effective_number_by_hand():
     # Shares 3/4 and 1/2 of 4 snippets each: p = 5/8, residuals ±1/2,
-    # V = 2/1 × (1/4 + 1/4)/64 = 1/64, and p(1 − p)/V = (15/64) × 64 = 15.
-    assert effective_n([3, 2], [4, 4]) == pytest.approx(15, rel=1e-12)
+    # V = 2/1 × (1/4 + 1/4)/64 = 1/64, and p(1 − p)/V = (15/64) × 64 = 15, but there are only 8.
+    assert effective_n([3, 2], [4, 4]) == 8
+    # Shares 1 and 0: p = 1/2, residuals ±2, V = 2 × 8/64 = 1/4, and (1/4)/(1/4) = 1.
+    assert effective_n([4, 0], [4, 4]) == pytest.approx(1, rel=1e-12)
+
+
+def test_a_few_large_queries_are_never_worth_more_than_their_snippets():
+    assert effective_n([4500, *[1] * 30], [5000, *[1] * 30]) <= 5030
+    interval = cluster_interval([900, 1], [1000, 1])  # as good as one query
+    assert (interval.low, interval.high) == (0.0, 1.0)
 
 
 def test_a_query_without_relevant_snippets_changes_no_interval():
@@ -446,9 +470,10 @@ def test_a_query_without_relevant_snippets_changes_no_interval():
 
 
 def test_where_all_or_none_is_kept_the_queries_are_what_counts():
-    assert cluster_interval([5, 9, 2], [5, 9, 2]) == wilson_interval(1.0, 3)
-    assert cluster_interval([0, 0], [5, 9]) == wilson_interval(0.0, 2)
-    assert cluster_interval([1], [2]) == wilson_interval(0.5, 1)
+    assert effective_n([5, 9, 2], [5, 9, 2]) == 3
+    assert effective_n([0, 0], [5, 9]) == 2
+    assert cluster_interval([5] * 9, [5] * 9).low > wilson_interval(1.0, 5).low
+    assert cluster_interval([1], [2]) == (0.5, 0.0, 1.0)
 
 
 def test_no_query_says_nothing():

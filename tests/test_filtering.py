@@ -380,3 +380,9 @@ def test_a_filter_and_what_it_decided_survive_pickling():
     filtered = conformal_filter("q", texts, group="g")
     assert summary(pickle.loads(pickle.dumps(filtered))) == summary(filtered)
     assert summary(copy.deepcopy(conformal_filter)("q", texts)) == summary(filtered)
+
+
+def test_a_filter_cannot_be_changed_once_it_is_built():
+    conformal = ConformalFilter(LookupScorer({}), calibration_at())
+    with pytest.raises(AttributeError, match="calibration of a filter cannot be set"):
+        conformal.calibration = calibration_at()

@@ -1,11 +1,8 @@
 """What is promised holds, and what is not promised fails, where snippets are clustered by query.
 
-The data are those of a retriever whose easy queries have more relevant snippets than its hard ones:
-query q has a difficulty b_q ~ N(0, 1/2), a relevant snippet of it the score b_q + N(0, 1/2), and
-the easier it is (low b_q) the more relevant snippets it has, from 1 to 50, 5 in the mean. A score
-of a snippet of a random query is then N(0, 1), so that a threshold t keeps an expected share Φ(t)
-of a new query's relevant snippets: no test sample is needed, and no tolerance but the false alarm
-rate of 1e-4 of each seeded test.
+The data are those of `clustered.py`: a threshold t keeps an expected share Φ(t) of a new query's
+relevant snippets, so that no test sample is needed, and no tolerance but the false alarm rate of
+1e-4 of each seeded test.
 """
 
 from __future__ import annotations
@@ -14,29 +11,12 @@ import math
 
 import numpy as np
 import pytest
+from clustered import FALSE_ALARM, clustered_queries, difficulties_and_sizes
 from scipy.stats import norm, ttest_1samp
 
-from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery
+from conformal_retrievers import Calibration, ConformalFilter
 
 ALPHA = 0.1
-FALSE_ALARM = 1e-4
-
-
-def difficulties_and_sizes(rng, n_queries):
-    difficulty = rng.normal(0, math.sqrt(0.5), n_queries)
-    log_size = 1.0 - 1.1 * difficulty / math.sqrt(0.5) + rng.normal(0, 0.3, n_queries)
-    return difficulty, np.clip(np.round(np.exp(log_size)), 1, 50).astype(int)
-
-
-def clustered_queries(rng, n_queries):
-    """Draw scored queries; each also has three irrelevant snippets, which score higher."""
-    return [
-        ScoredQuery(
-            np.concatenate([rng.normal(b, math.sqrt(0.5), n), rng.normal(b + 3, 1, 3)]),
-            [True] * n + [False] * 3,
-        )
-        for b, n in zip(*difficulties_and_sizes(rng, n_queries), strict=True)
-    ]
 
 
 def coverages(guarantee, *, n_queries, calibrations, rng):

@@ -206,6 +206,15 @@ def test_it_can_be_pickled():
     assert [n.node.get_content() for n in kept] == ["b"]
 
 
+def test_what_cannot_be_pickled_says_so_and_stays_as_it_was(postprocessor):
+    query = halves()[1][0].query
+    found = index_retriever().retrieve(query)
+    before = postprocessor.postprocess_nodes(found, query_str=query)
+    with pytest.raises(NotImplementedError):  # LlamaIndex wraps its models' methods in proxies
+        pickle.dumps(postprocessor)
+    assert postprocessor.postprocess_nodes(found, query_str=query) == before
+
+
 def test_many_threads_get_what_one_gets(engine):
     questions = [query.query for query in halves()[1]][:32]
     serial = [engine.query(question).source_nodes for question in questions]
