@@ -26,4 +26,5 @@ bench: .venv/dev ## speed, as ratios in one run
 	$(INSTALL) -e ".[dev]" $(FRAMEWORKS) && touch $@ .venv/demo
 
 .venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv

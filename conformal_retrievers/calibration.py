@@ -31,7 +31,7 @@ from conformal_retrievers.entry import (
 )
 from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee, check_weights
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery
-from conformal_retrievers.scoring.scorer import Scorer, score_queries
+from conformal_retrievers.scoring.scorer import Scorer, check_scorer, score_queries
 from conformal_retrievers.statement import statement
 from conformal_retrievers.version import __version__
 
@@ -60,6 +60,7 @@ def calibrate(
     Raises ValueError as `Calibration.from_scores` does.
     """
     conformal.exact_alpha(alpha)  # before the scorer is paid for
+    check_scorer(scorer)
     check_guarantee(guarantee, delta)
     return Calibration.from_scores(
         score_queries(scorer, judged, progress=progress),
@@ -75,7 +76,7 @@ def calibrate(
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Calibration:
     """Relevant scores of judged queries, with all that follows from them; made by `calibrate`.
 
@@ -298,6 +299,12 @@ class Calibration:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Calibration) and self._record == other._record
 
+    def __repr__(self) -> str:
+        return (
+            f"Calibration({self.guarantee!r}, alpha={self.alpha:g}, scorer={self.scorer!r}, "
+            f"{self.n_queries} queries, {self.n_relevant} relevant snippets)"
+        )
+
     def __hash__(self) -> int:
         return hash(self.checksum)
 
@@ -392,7 +399,11 @@ class Calibration:
     def _thresholds(self) -> Mapping[str | None, float]:
         return {g: units.threshold(self.alpha, self.delta) for g, units in self._units.items()}
 
-    def _key(self, group: str | None) -> str | None:
+    def _key(self, group: object) -> str | None:
+        if group is not None and not isinstance(group, str):
+            raise TypeError(
+                f"group is {group!r}; give the name of a group (another alpha is .at({group!r}))"
+            )
         if not self.by_group or group is None:
             return None
         return (self.merge_groups or {}).get(group, group)

@@ -6,11 +6,11 @@ Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 from conformal_retrievers import planning
 from conformal_retrievers.conformal import exact_alpha
-from conformal_retrievers.extras import require
+from conformal_retrievers.extras import missing, require
 from conformal_retrievers.version import __version__
 
 require("cli", "typer", "rich")
@@ -18,11 +18,6 @@ import typer
 from rich.console import Console
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-
-def main() -> None:
-    """Run the command line."""
-    app()
 
 
 def _print_version(wanted: bool) -> None:
@@ -66,14 +61,22 @@ def demo(
         exact_alpha(alpha)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--alpha") from None
-    require("demo", "bm25s", "langchain_conformal", "matplotlib", "semantic_text_splitter")
+    message = missing(
+        "demo", "bm25s", "langchain_conformal", "matplotlib", "semantic_text_splitter"
+    )
+    if message is not None:
+        _fail(message)
     from conformal_retrievers.demo import run
 
     try:
         run(alpha=alpha, embed_model=model, folder=folder, console=Console())
-    except OSError as error:  # a folder that may not be written to, a model that is not there
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
+    except (OSError, ValueError) as error:  # a folder without permission, a model that is not there
+        _fail(str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"Error: {message}", err=True)
+    raise typer.Exit(1)
 
 
 @app.command()

@@ -221,6 +221,11 @@ def _print_measurements(
             coverage.add_row(name, *_shares(baseline))
         coverage.add_section()
         signs.add_row(f"{alpha:g}", *map(_percent, (here.m1, here.m2, here.recall_at_k)))
+    promised, own = 1 - calibration.alpha, diagnose(calibration, scored).query_coverage
+    console.print(
+        f"{INDENT}promised: {promised:.4g} of a question's relevant snippets on average;\n"
+        f"{INDENT}kept: {own.estimate:.3f}"
+    )
     console.print("\nRelevant snippets kept and all snippets removed, % \\[95 % interval]")
     console.print(coverage)
     console.print(
@@ -287,9 +292,10 @@ def _print_query(
     console.print(f"“{query.query}”")
     console.print(table)
     console.print(
-        f"{len(filtered.kept)} of {len(query.snippets)} snippets are kept: those that score at "
-        f"most {filtered.threshold:.2f}, which is where p > {filtered.calibration.alpha:g}. Of the "
-        f"dropped, the {len(nearest)} nearest are shown.\n"
+        f"{len(filtered.kept)} of {len(query.snippets)} snippets are kept: those with a score of "
+        f"at most {filtered.threshold:.2f}, which is where p > {filtered.calibration.alpha:g}. A "
+        f"score is a distance from the question: lower is more relevant."
+        + (f" Of the dropped, the nearest {len(nearest)} are shown.\n" if len(nearest) else "\n")
     )
 
 
@@ -333,13 +339,18 @@ def coverage_figure(calibration: Calibration, scored: Sequence[ScoredQuery]) -> 
     _draw(above, targets, [d.query_coverage for d in at], "C0", "mean over queries")
     _draw(above, targets, [d.snippet_coverage for d in at], "C1", "pooled over snippets")
     above.set_ylabel("relevant snippets kept")
-    above.set_title(f"{len(scored)} held-out queries, guarantee {calibration.guarantee!r}")
+    above.set_title(
+        f"{len(scored)} held-out queries, guarantee {calibration.guarantee!r}\n"
+        f"{calibration.scorer}",
+        fontsize="medium",
+    )
     above.legend(loc="upper left", frameon=False, title="shaded: 95 % interval over queries")
     _draw(below, targets, [d.removal for d in at], "C2", "removed")
     below.set_ylabel("snippets removed")
     below.set_xlabel("target coverage, 1 − alpha")
     below.set_ylim(0, 1)
     for axes in (above, below):
+        axes.axvline(1 - calibration.alpha, color="0.8", linewidth=4, zorder=0)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -62,8 +62,18 @@ def diagnose(
     Raises ValueError where there is no query.
     """
     queries = list(scored)
+    _check_scored(queries)
     kept = [calibration.keep(query.scores, query.group) for query in queries]
     return measure(queries, kept, level=level)
+
+
+def _check_scored(queries: Sequence[object]) -> None:
+    for i, query in enumerate(queries):
+        if not isinstance(query, ScoredQuery):
+            raise TypeError(
+                f"scored[{i}] is a {type(query).__name__}; score judged queries first, with "
+                "score_queries(scorer, judged)"
+            )
 
 
 def measure(

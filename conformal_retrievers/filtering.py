@@ -18,7 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.judged import Snippet, as_snippets
-from conformal_retrievers.scoring.scorer import Scorer, ascore_snippets, score_snippets
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    ascore_snippets,
+    check_scorer,
+    score_snippets,
+)
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 OnUnscorable = Literal["keep", "raise"]
@@ -138,6 +143,7 @@ class ConformalFilter:
                 f"calibration is {calibration!r:.80}; give a Calibration, from calibrate(...) or "
                 "Calibration.load(path)"
             )
+        check_scorer(scorer)
         if scorer.name != calibration.scorer:
             raise CalibrationMismatch(
                 f"calibrated with scorer {calibration.scorer!r}, but this filter scores with "

@@ -363,12 +363,15 @@ def _line(query: JudgedQuery) -> str:
 
 
 def explain(error: ValidationError) -> str:
-    """Say in one line which field of a file is wrong, what it holds and what it should be."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the line"
-    given = "" if first["type"] == "missing" else f" (got {str(first['input'])[:60]!r})"
-    others = f"; {error.error_count() - 1} more like it" if error.error_count() > 1 else ""
-    return f"{place}: {first['msg']}{given}{others}"
+    """Say in one line which fields of a file are wrong, what they hold and what they should be."""
+    errors = error.errors(include_url=False)
+    said = []
+    for one in errors[:3]:
+        place = ".".join(str(part) for part in one["loc"]) or "the line"
+        given = "" if one["type"] == "missing" else f" (got {str(one['input'])[:60]!r})"
+        said.append(f"{place}: {one['msg']}{given}")
+    others = [f"{len(errors) - 3} more"] if len(errors) > 3 else []
+    return "; ".join(said + others)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -378,7 +381,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line

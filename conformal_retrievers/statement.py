@@ -81,7 +81,7 @@ def _rule(c: Calibration) -> str:
 def _why_everything(c: Calibration, n: int) -> str:
     if n < c.n_needed:
         return (
-            f"{n} {_unit(c)} are too few for any threshold to promise this, which takes at least "
+            f"{n} {_unit(c, n)} too few for any threshold to promise this, which takes at least "
             f"{c.n_needed}, that is {c.n_needed - n} more"
         )
     if c.count_missed and c.n_missed:
@@ -93,8 +93,13 @@ def _why_everything(c: Calibration, n: int) -> str:
     return "no threshold below the highest score reaches this with these weights"
 
 
-def _unit(c: Calibration) -> str:
-    return "relevant snippets" if c.guarantee == "snippet" else "judged queries"
+def _unit(c: Calibration, n: int | None = None) -> str:
+    one, many = (
+        ("relevant snippet", "relevant snippets")
+        if c.guarantee == "snippet"
+        else ("judged query", "judged queries")
+    )
+    return many if n is None else f"{one} is" if n == 1 else f"{many} are"
 
 
 def _assumption(c: Calibration) -> str:

@@ -25,13 +25,16 @@ def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys)
     assert re.search(r"\d+ of 5 snippets kept", printed)
     kept = len(names["result"].kept)
     assert kept + len(names["result"].dropped) == 5
+    assert kept > 0
+    assert f"{kept} of 5 snippets kept" in printed
+    assert len(re.findall(r"^\d\.\d+ \S", printed, re.M)) == kept  # the LangChain loop
 
 
 def test_the_readme_names_every_module():
     text = README.read_text(encoding="utf-8")
     modules = {path.name for path in (README.parent / "conformal_retrievers").glob("*.py")}
     told = {name for name in modules if name in text}
-    assert modules - told <= {"__init__.py", "atomic.py", "extras.py", "version.py"}
+    assert modules - told <= {"__init__.py", "__main__.py", "atomic.py", "extras.py", "version.py"}
 
 
 @pytest.mark.parametrize("folder", ["langchain-conformal", "llama-index-postprocessor-conformal"])

@@ -28,6 +28,7 @@ class BM25Scorer:
 
     def __init__(self, corpus: Iterable[str]) -> None:
         self.corpus = list(dict.fromkeys(corpus))
+        _check_texts(self.corpus)
         tokens = _tokens(self.corpus)
         if not any(tokens):
             raise ValueError(
@@ -52,6 +53,12 @@ class BM25Scorer:
         if not known:
             return np.zeros(len(self.corpus))
         return np.asarray(self._index.get_scores(known), dtype=np.float64)
+
+
+def _check_texts(corpus: Sequence[object]) -> None:
+    for text in corpus:
+        if not isinstance(text, str):
+            raise TypeError(f"corpus holds {text!r:.60}; give the texts of the snippets")
 
 
 def _tokens(texts: list[str]) -> list[list[str]]:

@@ -26,6 +26,13 @@ class RetrievalScorer:
     retriever: str
     higher_is_better: bool
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.higher_is_better, bool):
+            raise TypeError(
+                f"higher_is_better is {self.higher_is_better!r}; give True for similarities and "
+                "False for distances"
+            )
+
     @property
     def name(self) -> str:
         """Retriever and direction."""

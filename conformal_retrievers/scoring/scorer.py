@@ -38,6 +38,15 @@ class AsyncScorer(Scorer, Protocol):
         """Return what `score` returns."""
 
 
+def check_scorer(scorer: object) -> None:
+    """Raise TypeError, saying what a scorer is, for anything that is none."""
+    if not isinstance(scorer, Scorer):
+        raise TypeError(
+            f"scorer is {scorer!r:.80}; give something with a name and score(query, snippets), "
+            "such as EmbeddingScorer(embed, name='…')"
+        )
+
+
 def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
     """Return the scores (n,) of a query's snippets; no snippets, no call of the scorer.
 
@@ -72,7 +81,8 @@ def score_queries(
     Raises ValueError where the scorer does not return one number for each snippet, and
     ModuleNotFoundError where a progress bar is asked for without the extra `cli`.
     """
-    judged = list(judged)
+    check_scorer(scorer)
+    judged = _queries(judged)
     return [
         ScoredQuery(
             score_snippets(scorer, query.query, query.snippets),
@@ -85,6 +95,18 @@ def score_queries(
         )
         for query in (_track(judged) if progress else judged)
     ]
+
+
+def _queries(judged: Iterable[object]) -> list[JudgedQuery]:
+    queries: list[JudgedQuery] = []
+    for i, query in enumerate([judged] if isinstance(judged, str) else judged):
+        if not isinstance(query, JudgedQuery):
+            raise TypeError(
+                f"judged[{i}] is {query!r:.60}; give JudgedQuery objects, as read_jsonl(path) "
+                "returns them"
+            )
+        queries.append(query)
+    return queries
 
 
 def _track(judged: list[JudgedQuery]) -> Iterable[JudgedQuery]:

@@ -1,0 +1,537 @@
+"""Whether the tests notice mistakes in the statistics: each mutant must fail one of them.
+
+A mutant is one change of one place in the library, of the kind that is easily made and hard to see:
+a rank that is off by one, a tie on the wrong side, a maximum instead of +inf. For each, the
+repository is copied into a temporary folder, changed, and the tests that are about the changed file
+run there until the first failure. The table says which test killed which mutant. Exit code 1 if one
+survives, 2 if a mutant no longer fits the library or the tests fail without any.
+
+    .venv/bin/python benchmarks/mutants.py [--file tolerance.py ...] [--jobs 2]
+
+It needs the extra `dev` and takes about five minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 300  # a mutant that runs on and on is noticed too
+
+# The tests that are about a file, the fastest to kill first.
+TESTS = {
+    "conformal.py": ["test_conformal", "test_calibration", "test_guarantees"],
+    "tolerance.py": ["test_tolerance"],
+    "guarantees.py": ["test_calibration", "test_guarantees", "test_tolerance"],
+    "calibration.py": ["test_calibration", "test_guarantees", "test_tolerance"],
+    "filtering.py": ["test_filtering", "test_guarantees"],
+    "planning.py": ["test_planning"],
+    "certify.py": ["test_certify"],
+    "choosing.py": ["test_choosing"],
+}
+
+
+class Mutant(NamedTuple):
+    """`old`, which must occur once in the file, becomes `new`; `why` says what mistake that is."""
+
+    file: str
+    old: str
+    new: str
+    why: str
+
+
+MUTANTS = [
+    # --- conformal.py: ranks, thresholds, p-values
+    Mutant(
+        "conformal.py",
+        "return n + 1 - math.floor((n + 1) * exact_alpha(alpha))",
+        "return n - math.floor(n * exact_alpha(alpha))",
+        "rank without the new unit",
+    ),
+    Mutant(
+        "conformal.py",
+        "return Fraction(str(alpha))",
+        "return Fraction(float(alpha))",
+        "alpha as the binary float, not the decimal",
+    ),
+    Mutant(
+        "conformal.py",
+        "(total + masses.new)) - masses.new",
+        "total)",
+        "no mass for the new query",
+    ),
+    Mutant(
+        "conformal.py",
+        "(total + masses.new)) - masses.new",
+        "(total + masses.new) - masses.new)",
+        "rounded after subtracting: equal for whole masses",
+    ),
+    Mutant(
+        "conformal.py",
+        "    if may_lose < 0:\n        return math.inf\n",
+        "    may_lose = max(0, may_lose)\n",
+        "the maximum instead of +inf",
+    ),
+    Mutant(
+        "conformal.py",
+        'may_lose, side="right")',
+        'may_lose, side="left")',
+        "one score too many where the mass is reached exactly",
+    ),
+    Mutant(
+        "conformal.py",
+        "may_lose // int(masses.parts.min()) + 1",
+        "may_lose // int(masses.parts.max()) + 1",
+        "too few scores sorted where masses differ",
+    ),
+    Mutant(
+        "conformal.py",
+        "may_lose // int(masses.parts.min()) + 1",
+        "may_lose // int(masses.parts.min())",
+        "one score too few sorted",
+    ),
+    Mutant(
+        "conformal.py",
+        "new.numerator * (unit // new.denominator))",
+        "unit)",
+        "a new query of weight 1 beside heavier ones",
+    ),
+    Mutant(
+        "conformal.py",
+        "< 2**63 else np.object_",
+        "< 2**99 else np.object_",
+        "64 bits where they do not hold the sum",
+    ),
+    Mutant(
+        "conformal.py",
+        "[::-1])[::-1], [0]]) + masses.new",
+        "[::-1])[::-1], [0]])",
+        "p-values without the new query",
+    ),
+    Mutant(
+        "conformal.py",
+        "int(not_below[0]) >= 2**53",
+        "int(not_below[0]) >= 2**70",
+        "sums as floats that do not hold them",
+    ),
+    Mutant(
+        "conformal.py",
+        'np.searchsorted(ordered_scores, s, side="left")',
+        'np.searchsorted(ordered_scores, s, side="right")',
+        "tied scores counted as below",
+    ),
+    # --- tolerance.py: Beta ranks and bets
+    Mutant(
+        "tolerance.py",
+        "return n + 1 - int(above)",
+        "return n - int(above)",
+        "tolerance rank off by one",
+    ),
+    Mutant(
+        "tolerance.py",
+        "binomial_cdf(n, alpha), check_delta(delta)",
+        "binomial_cdf(n, alpha), 2 * check_delta(delta)",
+        "two-sided delta",
+    ),
+    Mutant(
+        "tolerance.py",
+        "while tolerance_rank(n, alpha, delta) > n:",
+        "while tolerance_rank(n, alpha, delta) > n + 1:",
+        "feasible one query too early",
+    ),
+    Mutant(
+        "tolerance.py",
+        "before = np.concatenate([[0.25], variances[:-1]])",
+        "before = variances",
+        "a bet that has seen its loss",
+    ),
+    Mutant(
+        "tolerance.py",
+        "means = (0.5 + np.cumsum(x)) / (1 + counts)",
+        "means = np.full(n, x.mean())",
+        "a variance around the mean of all losses",
+    ),
+    Mutant(
+        "tolerance.py",
+        "np.log1p(bets * (alpha - x))",
+        "np.log1p(bets * (x - alpha))",
+        "a bet on the other side",
+    ),
+    Mutant(
+        "tolerance.py",
+        "wealth.max(initial=0.0)",
+        "wealth[-1]",
+        "the last wealth, not the largest",
+    ),
+    Mutant(
+        "tolerance.py",
+        "np.flatnonzero(np.isinf(values))",
+        "np.flatnonzero(np.isnan(values))",
+        "missed snippets lost from no loss",
+    ),
+    Mutant(
+        "tolerance.py",
+        "alpha, delta) > delta:\n            return threshold",
+        "alpha, delta) > delta:\n            return float(candidate)",
+        "one threshold below the last that passes",
+    ),
+    Mutant(
+        "tolerance.py",
+        "share = 1.0 / np.array([len(q) for q in queries], dtype=np.float64)",
+        "share = np.full(len(queries), len(queries) / len(values))",
+        "losses per snippet, not per query",
+    ),
+    # --- guarantees.py: units, masses, order
+    Mutant(
+        "guarantees.py",
+        "[s.max(keepdims=True) for s in scores]",
+        "[s.min(keepdims=True) for s in scores]",
+        "the lowest score for 'all'",
+    ),
+    Mutant(
+        "guarantees.py",
+        "[s.min(keepdims=True) for s in scores]",
+        "[s[:1] for s in scores]",
+        "the first score for 'any': held sorted, so only +inf could tell",
+    ),
+    Mutant(
+        "guarantees.py",
+        "np.full(q.missed * self.count_missed, math.inf)",
+        "np.full(q.missed * (not self.count_missed), math.inf)",
+        "missed snippets count where they do not",
+    ),
+    Mutant(
+        "guarantees.py",
+        "if q.relevant.any() or (self.count_missed and q.missed)]",
+        "if q.relevant.any()]",
+        "a query that missed everything does not enter",
+    ),
+    Mutant(
+        "guarantees.py",
+        'lengths if self.guarantee == "query-recall" else np.ones_like(lengths)',
+        "np.ones_like(lengths)",
+        "snippets pooled for query-recall",
+    ),
+    Mutant(
+        "guarantees.py",
+        "new = max(new, weight)",
+        "new = Fraction(1)",
+        "a new query of weight 1",
+    ),
+    Mutant(
+        "guarantees.py",
+        "new = max(new, weight)",
+        "new = weight",
+        "a new query as heavy as the last",
+    ),
+    Mutant(
+        "guarantees.py",
+        "new /= Fraction(self.lowest_propensity)",
+        "new /= 1",
+        "no reserve for a rare judgement",
+    ),
+    Mutant(
+        "guarantees.py",
+        "[weight * share / total for share in stands_for]",
+        "[share / total for share in stands_for]",
+        "weights that weigh nothing",
+    ),
+    Mutant(
+        "guarantees.py",
+        "total = sum(stands_for) if",
+        "total = Fraction(len(stands_for)) if",
+        "shares of the judged, not of what they stand for",
+    ),
+    Mutant(
+        "guarantees.py",
+        "[1 / Fraction(float(p)) for p in judged_with]",
+        "[Fraction(float(p)) for p in judged_with]",
+        "propensities the wrong way up",
+    ),
+    Mutant(
+        "guarantees.py",
+        "if query.only_kept and query.propensities is None:",
+        "if query.only_kept and query.propensities is not None:",
+        "survivors accepted without propensities",
+    ),
+    Mutant(
+        "guarantees.py",
+        "key=lambda i: _digest(self.entering[i].id, i)",
+        "key=lambda i: i",
+        "bets in the order that the caller gave",
+    ),
+    Mutant(
+        "guarantees.py",
+        'return len(self.scores) if self.guarantee == "snippet" else len(self.entering)',
+        "return len(self.entering)",
+        "snippets counted in queries",
+    ),
+    # --- calibration.py: what is kept, groups, what enters
+    Mutant(
+        "calibration.py",
+        "(s <= self.threshold(group)) | np.isnan(s)",
+        "(s < self.threshold(group)) | np.isnan(s)",
+        "a score equal to the threshold dropped",
+    ),
+    Mutant(
+        "calibration.py",
+        "(s <= self.threshold(group)) | np.isnan(s)",
+        "s <= self.threshold(group)",
+        "what cannot be scored dropped",
+    ),
+    Mutant(
+        "calibration.py",
+        "self._thresholds.get(self._key(group), math.inf)",
+        "self._thresholds.get(self._key(group), max(self._thresholds.values()))",
+        "an unseen group borrows a threshold",
+    ),
+    Mutant(
+        "calibration.py",
+        "return (self.merge_groups or {}).get(group, group)",
+        "return group",
+        "merged groups stay apart",
+    ),
+    Mutant(
+        "calibration.py",
+        "if query.relevant.any() or query.missed]",
+        "if query.relevant.any()]",
+        "queries that missed everything forgotten",
+    ),
+    Mutant(
+        "calibration.py",
+        "guarantee=guarantee or self.guarantee)",
+        "guarantee=self.guarantee)",
+        "at() ignores the guarantee",
+    ),
+    Mutant(
+        "calibration.py",
+        "(float(q.propensities.min()) for q in scored",
+        "(float(q.propensities[q.relevant].min(initial=1.0)) for q in scored",
+        "the lowest propensity of relevant snippets alone",
+    ),
+    Mutant(
+        "calibration.py",
+        "None if query.propensities is None else query.propensities[order]",
+        "None if query.propensities is None else query.propensities[query.relevant]",
+        "propensities that do not follow their scores",
+    ),
+    Mutant(
+        "calibration.py",
+        "if n < self.n_needed:",
+        "if n < self.n_needed - 1:",
+        "a delta that is not quite feasible accepted",
+    ),
+    Mutant(
+        "calibration.py",
+        "if stored != follows and not near:",
+        "if stored is None:",
+        "a file whose threshold does not follow from its scores",
+    ),
+    Mutant(
+        "calibration.py",
+        "count_missed=record.count_missed,\n",
+        "",
+        "count_missed lost on loading",
+    ),
+    # --- filtering.py: groups and exploring at run time
+    Mutant(
+        "filtering.py",
+        "self.rng.random(len(s)) < self.explore",
+        "self.rng.random(len(s)) > self.explore",
+        "explores as often as it should not",
+    ),
+    Mutant(
+        "filtering.py",
+        "self.rng.random(len(s)) < self.explore",
+        "self.rng.random() < self.explore",
+        "explores all snippets of a query or none",
+    ),
+    Mutant(
+        "filtering.py",
+        "np.where(self._passes, 1.0, self.explore)",
+        "np.where(self.keeps, 1.0, self.explore)",
+        "what was explored reported as certain",
+    ),
+    Mutant(
+        "filtering.py",
+        "return self.group_of(query) if group is None and self.group_of is not None else group",
+        "return self.group_of(query) if self.group_of is not None else group",
+        "the caller's group overruled",
+    ),
+    Mutant(
+        "filtering.py",
+        "await ascore_snippets(self.scorer, query, as_snippets(snippets))\n"
+        "        return self.decide(scores, self._group(query, group))",
+        "await ascore_snippets(self.scorer, query, as_snippets(snippets))\n"
+        "        return self.decide(scores, group)",
+        "no group of the query in async",
+    ),
+    # --- planning.py, certify.py, choosing.py
+    Mutant("planning.py", "return n - good", "return n - good + 1", "one query more than enough"),
+    Mutant(
+        "planning.py",
+        "_beta_cdf(1 - alpha - within, k, n)",
+        "_beta_cdf(1 - alpha - within, k, n + 1)",
+        "a Beta law off by one",
+    ),
+    Mutant(
+        "certify.py",
+        "binomial_cdf(n, p)[kept - 1]",
+        "binomial_cdf(n, p)[kept]",
+        "a bound that is no bound",
+    ),
+    Mutant(
+        "certify.py",
+        "beta_binomial_cdf(len(shares), k, n + 1 - k)",
+        "beta_binomial_cdf(len(shares), k, n + 2 - k)",
+        "a Beta-binomial law off by one",
+    ),
+    Mutant(
+        "certify.py",
+        'shares == 1 if guarantee == "all" else shares > 0',
+        'shares > 0 if guarantee == "all" else shares > 0',
+        "'all' measured as 'any'",
+    ),
+    Mutant(
+        "choosing.py",
+        "level = delta / len(alphas)",
+        "level = delta",
+        "points that do not hold together",
+    ),
+    Mutant(
+        "choosing.py",
+        "math.log(1 / delta) / (2 * len(ordered))",
+        "math.log(1 / delta) / (4 * len(ordered))",
+        "a band that is too narrow",
+    ),
+    Mutant(
+        "choosing.py",
+        'affordable = int(np.searchsorted(v, v[affordable], side="left"))',
+        "affordable = int(affordable)",
+        "tied scores over budget",
+    ),
+    Mutant(
+        "choosing.py",
+        "budget -= float(cost[unscorable].sum())",
+        "budget -= 0.0",
+        "what cannot be scored for nothing",
+    ),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--file", nargs="+", choices=TESTS, default=list(TESTS))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    mutants = [mutant for mutant in MUTANTS if mutant.file in arguments.file]
+    check_that_each_fits(mutants)
+    check_that_the_tests_pass(arguments.file)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        verdicts = list(pool.map(verdict, mutants))
+    table = Table(box=box.SIMPLE)
+    for heading in ("file", "mutant", "killed by", "s"):
+        table.add_column(heading)
+    for mutant, (killer, seconds) in zip(mutants, verdicts, strict=True):
+        table.add_row(mutant.file, mutant.why, killer or "SURVIVED", f"{seconds:.0f}")
+    Console(width=150).print(table, markup=False)
+    survivors = sum(killer is None for killer, _ in verdicts)
+    print(f"{len(mutants) - survivors} of {len(mutants)} mutants killed")
+    sys.exit(1 if survivors else 0)
+
+
+def check_that_each_fits(mutants: list[Mutant]) -> None:
+    misfits = [
+        f"{mutant.file}: {mutant.old!r} occurs {times} times"
+        for mutant in mutants
+        if (times := source(ROOT, mutant.file).read_text(encoding="utf-8").count(mutant.old)) != 1
+    ]
+    if misfits:
+        print(*misfits, sep="\n", file=sys.stderr)
+        sys.exit(2)
+
+
+def check_that_the_tests_pass(files: list[str]) -> None:
+    names = sorted({name for file in files for name in TESTS[file]})
+    with copied() as folder:
+        where = python(folder, "-c", "import conformal_retrievers as c; print(c.__file__)").stdout
+        if not Path(where.strip()).is_relative_to(folder):
+            print(f"the tests would import {where.strip()}, not the copy", file=sys.stderr)
+            sys.exit(2)
+        tested = tests(folder, names)
+    if tested.returncode:
+        print("the tests fail without any mutant:", tested.stdout, file=sys.stderr)
+        sys.exit(2)
+
+
+def verdict(mutant: Mutant) -> tuple[str | None, float]:
+    """Return the test that kills a mutant, None where it survives, and the seconds that took."""
+    start = time.perf_counter()
+    with copied() as folder:
+        path = source(folder, mutant.file)
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+        try:
+            tested = tests(folder, TESTS[mutant.file])
+        except subprocess.TimeoutExpired:
+            return f"time: more than {SECONDS} s", SECONDS
+    seconds = time.perf_counter() - start
+    if tested.returncode == 0:
+        return None, seconds
+    killer = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", tested.stdout, re.MULTILINE)
+    return killer.group(1) if killer else "an error while collecting", seconds
+
+
+def tests(folder: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+    paths = [f"tests/{name}.py" for name in names]
+    return python(folder, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths)
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def source(root: Path, file: str) -> Path:
+    return root / "conformal_retrievers" / file
+
+
+@contextmanager
+def copied() -> Iterator[Path]:
+    """Copy what the tests need of the repository into a temporary folder."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve()
+        for name in ("conformal_retrievers", "tests"):
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        yield folder
+
+
+if __name__ == "__main__":
+    main()

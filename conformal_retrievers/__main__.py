@@ -1,0 +1,21 @@
+"""`python -m conformal_retrievers`, and where the command `conformal-retrievers` begins."""
+
+from __future__ import annotations
+
+import sys
+
+from conformal_retrievers.extras import missing
+
+
+def main() -> None:
+    """Run the command line, or say what to install for it."""
+    message = missing("cli", "typer", "rich")
+    if message is not None:
+        sys.exit(message)
+    from conformal_retrievers.cli import app
+
+    app(prog_name="conformal-retrievers")
+
+
+if __name__ == "__main__":
+    main()
