@@ -75,7 +75,10 @@ def check_guarantee(guarantee: str, delta: float | None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of a guarantee in some calibration queries: all of them, or those of one group."""
+    """The units of a guarantee in some calibration queries: all of them, or those of one group.
+
+    The queries hold their relevant scores alone, ascending, as those of a `Calibration` do.
+    """
 
     guarantee: Guarantee
     queries: Sequence[ScoredQuery]
@@ -85,19 +88,21 @@ class Units:
     @cached_property
     def entering(self) -> list[ScoredQuery]:
         """The queries that have a relevant score."""
-        return [q for q in self.queries if q.relevant.any() or (self.count_missed and q.missed)]
+        return [q for q in self.queries if len(q.scores) or (self.count_missed and q.missed)]
 
     @cached_property
     def scores_by_query(self) -> list[NDArray[np.float64]]:
-        """What each entering query's unit, or units, have as scores."""
+        """The scores of each entering query's unit, or units, ascending."""
         scores = [
-            np.concatenate([q.scores[q.relevant], np.full(q.missed * self.count_missed, math.inf)])
+            np.append(q.scores, np.full(q.missed, math.inf))
+            if self.count_missed and q.missed
+            else q.scores
             for q in self.entering
         ]
         if self.guarantee == "all":
-            return [s.max(keepdims=True) for s in scores]
+            return [s[-1:] for s in scores]
         if self.guarantee == "any":
-            return [s.min(keepdims=True) for s in scores]
+            return [s[:1] for s in scores]
         return scores
 
     @cached_property

@@ -166,7 +166,11 @@ class ScoredQuery:
     def __post_init__(self) -> None:
         where = _name_of(self.id, None)
         scores = np.array(self.scores, dtype=np.float64) + 0.0  # −0 becomes 0, equal things alike
-        relevant = np.array([_judgement(where, i, r) for i, r in enumerate(self.relevant)], bool)
+        relevant = np.array(self.relevant)
+        if relevant.dtype != np.bool_:
+            relevant = np.array(
+                [_judgement(where, i, r) for i, r in enumerate(self.relevant)], bool
+            )
         if scores.shape != (len(relevant),):
             raise ValueError(
                 f"{where}: scores has shape {scores.shape} but relevant has {len(relevant)} "
