@@ -87,8 +87,8 @@ def _why_everything(c: Calibration, n: int) -> str:
     if c.count_missed and c.n_missed:
         return (
             "no threshold reaches this at this depth K, because the retriever misses too many "
-            f"relevant snippets: it returns {c.n_relevant} of {c.n_relevant + c.n_missed}; raise K "
-            "or alpha"
+            f"relevant snippets: recall@K is {c.n_relevant / (c.n_relevant + c.n_missed):.3f} "
+            f"({c.n_relevant} of {c.n_relevant + c.n_missed}); raise K or alpha"
         )
     return "no threshold below the highest score reaches this with these weights"
 
