@@ -78,12 +78,6 @@ MUTANTS = [
     ),
     Mutant(
         "conformal.py",
-        "(total + masses.new)) - masses.new",
-        "(total + masses.new) - masses.new)",
-        "rounded after subtracting: equal for whole masses",
-    ),
-    Mutant(
-        "conformal.py",
         "    if may_lose < 0:\n        return math.inf\n",
         "    may_lose = max(0, may_lose)\n",
         "the maximum instead of +inf",
@@ -207,8 +201,8 @@ MUTANTS = [
     Mutant(
         "guarantees.py",
         "[s.min(keepdims=True) for s in scores]",
-        "[s[:1] for s in scores]",
-        "the first score for 'any': held sorted, so only +inf could tell",
+        "[s.max(keepdims=True) for s in scores]",
+        "the highest score for 'any'",
     ),
     Mutant(
         "guarantees.py",

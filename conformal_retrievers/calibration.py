@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import JsonValue
 
-from conformal_retrievers import calibration_file, conformal
-from conformal_retrievers.calibration_file import CalibrationRecord, QueryRecord
+from conformal_retrievers import conformal
 from conformal_retrievers.entry import (
     check_groups,
     check_name,
@@ -34,6 +32,11 @@ from conformal_retrievers.judged import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer, score_queries
 from conformal_retrievers.statement import statement
 from conformal_retrievers.version import __version__
+
+if TYPE_CHECKING:  # pydantic is loaded where a file is read or written
+    from pydantic import JsonValue
+
+    from conformal_retrievers.calibration_file import CalibrationRecord
 
 
 def calibrate(
@@ -268,7 +271,9 @@ class Calibration:
 
         Raises OSError, naming the path, where it cannot be written.
         """
-        calibration_file.write(self._record, path)
+        from conformal_retrievers.calibration_file import write
+
+        write(self._record, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -278,7 +283,9 @@ class Calibration:
         changed, or where its threshold does not follow from its scores; FileNotFoundError where
         there is none.
         """
-        record = calibration_file.read(path)
+        from conformal_retrievers.calibration_file import read
+
+        record = read(path)
         try:
             calibration = cls._from_record(record)
         except ValueError as error:
@@ -342,6 +349,8 @@ class Calibration:
 
     @cached_property
     def _record(self) -> CalibrationRecord:
+        from conformal_retrievers.calibration_file import CalibrationRecord, QueryRecord
+
         thresholds: dict[str, float | Literal["keep_all"]] = {
             group or "": "keep_all" if math.isinf(threshold) else threshold
             for group, threshold in self._thresholds.items()

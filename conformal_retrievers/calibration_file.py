@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from conformal_retrievers.atomic import write_whole
-from conformal_retrievers.judged import explain
+from conformal_retrievers.rows import explain
 
 FORMAT = "conformal-retrievers/calibration"
 VERSION = 1

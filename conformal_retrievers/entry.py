@@ -7,11 +7,14 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import JsonValue
 
 from conformal_retrievers.judged import ScoredQuery
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 
 def check_name(scorer: object) -> None:

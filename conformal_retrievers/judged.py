@@ -15,13 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from conformal_retrievers.atomic import write_whole
+
+if TYPE_CHECKING:
+    from conformal_retrievers.rows import SnippetRow
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -256,30 +258,6 @@ def _same(known: Snippet, snippet: Snippet) -> bool:
 # --- JSON lines -----------------------------------------------------------------------------------
 
 
-class _Row(BaseModel):
-    # An unknown field is more often a misspelt one than one that is safe to drop.
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
-
-
-class _SnippetRow(_Row):
-    text: str
-    relevant: JsonValue  # what is true and what is false, JudgedQuery knows
-    id: str | None = None
-    document: str | None = None
-    position: int | None = None
-    retrieval_score: float | None = None
-    propensity: float | None = None
-
-
-class _QueryRow(_Row):
-    query: str
-    snippets: list[_SnippetRow]
-    id: str | None = None
-    group: str | None = None
-    missed: JsonValue = 0
-    only_kept: bool = False
-
-
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     """Read judged queries from a file of JSON lines, one query a line; blank lines are passed over.
 
@@ -288,10 +266,14 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     "text" and "relevant" are required.
     Raises ValueError naming the file, the line and the field.
     """
+    from pydantic import ValidationError
+
+    from conformal_retrievers.rows import QueryRow, explain
+
     queries = []
     for number, line in numbered_lines(Path(path)):
         try:
-            row = _QueryRow.model_validate_json(line)
+            row = QueryRow.model_validate_json(line)
             own = {"relevant", "propensity"}
             snippets = [Snippet(**s.model_dump(exclude=own)) for s in row.snippets]
             queries.append(
@@ -313,7 +295,7 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     return queries
 
 
-def _propensities_of(rows: list[_SnippetRow]) -> list[float] | None:
+def _propensities_of(rows: list[SnippetRow]) -> list[float] | None:
     """Return the propensities of a query's snippets: of all or of none; of some, 1 for the rest."""
     if all(row.propensity is None for row in rows):
         return None
@@ -332,6 +314,8 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 
 
 def _line(query: JudgedQuery) -> str:
+    from conformal_retrievers.rows import QueryRow, SnippetRow
+
     for i, snippet in enumerate(query.snippets):
         if snippet.retrieval_score is not None and not math.isfinite(snippet.retrieval_score):
             raise ValueError(
@@ -339,7 +323,7 @@ def _line(query: JudgedQuery) -> str:
                 f"{snippet.retrieval_score}; give a finite number, or None"
             )
     snippets = [
-        _SnippetRow(
+        SnippetRow(
             id=s.id,
             text=s.text,
             relevant=r,
@@ -355,7 +339,7 @@ def _line(query: JudgedQuery) -> str:
             strict=True,
         )
     ]
-    row = _QueryRow(
+    row = QueryRow(
         id=query.id,
         query=query.query,
         group=query.group,
@@ -364,18 +348,6 @@ def _line(query: JudgedQuery) -> str:
         snippets=snippets,
     )
     return row.model_dump_json(exclude_none=True) + "\n"
-
-
-def explain(error: ValidationError) -> str:
-    """Say in one line which fields of a file are wrong, what they hold and what they should be."""
-    errors = error.errors(include_url=False)
-    said = []
-    for one in errors[:3]:
-        place = ".".join(str(part) for part in one["loc"]) or "the line"
-        given = "" if one["type"] == "missing" else f" (got {str(one['input'])[:60]!r})"
-        said.append(f"{place}: {one['msg']}{given}")
-    others = [f"{len(errors) - 3} more"] if len(errors) > 3 else []
-    return "; ".join(said + others)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -688,7 +688,7 @@ def test_a_threshold_that_no_depth_reaches_is_said_to_be_so():
         assert calibration.threshold() == math.inf
         assert (
             "Everything is kept: no threshold reaches this at this depth K, because the retriever "
-            "misses too many relevant snippets: it returns 100 of 200; raise K or alpha."
+            "misses too many relevant snippets: recall@K is 0.500 (100 of 200); raise K or alpha."
         ) in calibration.statement
         assert "Nothing is promised about relevant snippets that" not in calibration.statement
         assert "retrieved" not in calibration.statement.split(".")[0]
