@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import conformal_rank
-from conformal_retrievers.guarantees import Guarantee, check_guarantee
+from conformal_retrievers.guarantees import Guarantee, check_guarantee, digest
 from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.tolerance import (
     betting_p_value,
@@ -62,10 +62,10 @@ def certify(
 ) -> Certificate:
     """Bound the realised coverage of a threshold from below, on judged queries it did not look at.
 
-    The guarantee is the calibration's own, unless named; a bare threshold needs one. For
-    "query-recall" the bound takes the queries in the order given, which must not depend on their
-    scores. Raises ValueError for "snippet", whose units are not independent, for an unknown
-    guarantee, a confidence outside (0, 1), or where no query has a relevant retrieved snippet.
+    The guarantee is the calibration's own, unless named; a bare threshold needs one. Raises
+    ValueError for "snippet", whose units are not independent, for an unknown guarantee, a
+    confidence outside (0, 1), queries with weights or propensities, or where no query has a
+    relevant retrieved snippet.
     """
     given = calibration_or_threshold
     calibration = given if isinstance(given, Calibration) else None
@@ -80,7 +80,7 @@ def certify(
         )
     delta = 1 - check_delta(confidence)
     count_missed = calibration is not None and calibration.count_missed
-    shares = _shares(scored, _keeper(given), count_missed)
+    shares = _shares(_in_fixed_order(scored), _keeper(given), count_missed)
     if guarantee == "query-recall":
         lower = _betting_lower(shares, delta)
     else:
@@ -105,6 +105,19 @@ def beta_binomial_cdf(m: int, a: int, b: int) -> NDArray[np.float64]:
     mass = np.exp(log_choose + betaln(j + a, m - j + b) - betaln(a, b))
     cdf: NDArray[np.float64] = np.minimum(1.0, np.cumsum(mass))
     return cdf
+
+
+def _in_fixed_order(scored: Iterable[ScoredQuery]) -> list[ScoredQuery]:
+    """Return the queries in the order of a hash of their ids: bets must not depend on scores."""
+    queries = list(scored)
+    for query in queries:
+        if query.weight != 1 or query.only_kept or query.propensities is not None:
+            raise ValueError(
+                f"{query.name}: a certificate counts every query and judgement alike; leave out "
+                "queries with a weight, with propensities or judged on survivors only"
+            )
+    order = sorted(range(len(queries)), key=lambda i: digest(queries[i].id, i))
+    return [queries[i] for i in order]
 
 
 def _keeper(given: Calibration | float) -> Callable[[ScoredQuery], NDArray[np.bool_]]:

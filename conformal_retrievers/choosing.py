@@ -41,6 +41,8 @@ def coverage_curve(
     check_guarantee(calibration.guarantee, delta)
     for alpha in alphas:
         exact_alpha(alpha)
+    if not len(alphas):
+        raise ValueError("alphas is empty; give the miscoverage rates to choose from")
     if calibration.by_group or any(q.weight != 1 for q in calibration.queries):
         raise ValueError(
             "coverage_curve takes a calibration without groups and weights; calibrate one"

@@ -132,7 +132,7 @@ def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
         return math.inf
     # Only the highest scores need sorting, those above a cut that a sample of all suggests.
     sample = np.sort(v[:: 1 + len(v) // 10_000])
-    share = 1.2 * (may_lose + masses.new) / total
+    share = 1.2 * float(Fraction(may_lose + int(masses.new), total))
     while True:
         start = int((1 - share) * len(sample))
         highest = np.flatnonzero(v >= sample[start]) if start > 0 else np.arange(len(v))

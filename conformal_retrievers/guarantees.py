@@ -44,11 +44,11 @@ def check_weights(
                 "loses more at every round (0.90 to 0.32 in ten); let some dropped ones through "
                 "with ConformalFilter(..., explore=0.1) and give the propensities that it reports"
             )
-        if sampled and guarantee in ("all", "any"):
+        if sampled and guarantee != "snippet":
             raise ValueError(
                 f"{query.name}: propensities are below 1, and from a sample of its judgements "
-                f"nobody can tell its highest or lowest relevant score, which {guarantee!r} needs; "
-                "choose 'query-recall' or 'snippet', or judge all its snippets"
+                f"nobody can tell all its relevant scores, which {guarantee!r} needs; choose "
+                "'snippet', or judge all its snippets"
             )
         if delta is not None and (sampled or query.weight != 1):
             raise ValueError(
@@ -119,8 +119,8 @@ class Units:
     def masses(self) -> Masses:
         """What each score counts: 1/N_q for "query-recall", else 1, times the query's weight.
 
-        A judgement that was made with probability π stands for 1/π of them, so it counts 1/π, and
-        N_q is the sum of 1/π. The new query counts as much as the heaviest that there can be.
+        For "snippet", a judgement that was made with probability π stands for 1/π of them. The new
+        query counts as much as the heaviest judged one, a new snippet as the rarest judgement.
         """
         if all(q.weight == 1 and q.propensities is None for q in self.entering):
             lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
@@ -157,7 +157,7 @@ class Units:
 
         Bets come one after the other; the order is that of a hash of the queries' ids.
         """
-        order = sorted(range(len(self.entering)), key=lambda i: _digest(self.entering[i].id, i))
+        order = sorted(range(len(self.entering)), key=lambda i: digest(self.entering[i].id, i))
         return [self.scores_by_query[i] for i in order]
 
     def n_needed(self, alpha: float, delta: float | None) -> int:
@@ -179,5 +179,6 @@ class Units:
         return self.scores[order], conformal.p_value_steps(ordered)
 
 
-def _digest(id: str | None, position: int) -> str:
+def digest(id: str | None, position: int) -> str:
+    """Return what orders queries the same in every run: a hash of the id, or of the position."""
     return hashlib.sha256((id or f"#{position}").encode()).hexdigest()

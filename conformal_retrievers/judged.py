@@ -143,6 +143,7 @@ class JudgedQuery:
             id=self.id,
             group=self.group,
             missed=self.missed + not_returned,
+            only_kept=self.only_kept,
         )
 
 

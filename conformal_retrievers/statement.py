@@ -61,11 +61,9 @@ def _groups(c: Calibration) -> str:
     if finite:
         named = ", ".join(f"{g} ({c.n_units[g]}, score ≤ {c.threshold(g):.6g})" for g in finite)
         sentences.append(f"The groups, with their number of {_unit(c)} and what is kept: {named}.")
-    if rest:
-        named = ", ".join(f"{g} ({n})" for g, n in rest.items())
-        sentences.append(
-            f"Everything is kept in {named}: {_why_everything(c, min(rest.values()))}."
-        )
+    sentences += [
+        f"Everything is kept in {g} ({n}): {_why_everything(c, g)}." for g, n in rest.items()
+    ]
     sentences.append("In a group that is not named here, everything is kept.")
     return " ".join(sentences)
 
@@ -75,20 +73,22 @@ def _rule(c: Calibration) -> str:
         return f"Scores are those of {c.scorer!r}."
     if math.isfinite(c.threshold()):
         return f"Kept is what {c.scorer!r} scores at most {c.threshold():.6g}."
-    return f"Everything is kept: {_why_everything(c, c.n_units[None])}."
+    return f"Everything is kept: {_why_everything(c, None)}."
 
 
-def _why_everything(c: Calibration, n: int) -> str:
+def _why_everything(c: Calibration, group: str | None) -> str:
+    n, queries = c.n_units[group], c.units(group).queries
+    found, missed = sum(len(q.scores) for q in queries), sum(q.missed for q in queries)
     if n < c.n_needed:
         return (
             f"{n} {_unit(c, n)} too few for any threshold to promise this, which takes at least "
             f"{c.n_needed}, that is {c.n_needed - n} more"
         )
-    if c.count_missed and c.n_missed:
+    if c.count_missed and missed and all(query.weight == 1 for query in queries):
         return (
             "no threshold reaches this at this depth K, because the retriever misses too many "
-            f"relevant snippets: recall@K is {c.n_relevant / (c.n_relevant + c.n_missed):.3f} "
-            f"({c.n_relevant} of {c.n_relevant + c.n_missed}); raise K or alpha"
+            f"relevant snippets: recall@K is {found / (found + missed):.3f} ({found} of "
+            f"{found + missed}); raise K or alpha"
         )
     return "no threshold below the highest score reaches this with these weights"
 
@@ -115,18 +115,14 @@ def _assumption(c: Calibration) -> str:
     if any(query.weight != 1 for query in c.queries):
         same += (
             ", but for what the weights make good: the likelihood ratio of new to judged queries, "
-            f"worth {c.effective_queries:.0f} queries of equal weight"
+            f"worth {c.effective_queries:.0f} queries of equal weight, where no new query weighs "
+            f"more than {max(query.weight for query in c.queries):g}"
         )
     if c.lowest_propensity < 1:
         same += (
             f". Judgements were sampled with probabilities down to {c.lowest_propensity:g} and "
             "count by their inverse"
         )
-        if c.guarantee == "query-recall":
-            same += (
-                ", so that a query's share is estimated and the promise holds approximately (for "
-                "'snippet' it is exact)"
-            )
     if c.guarantee != "snippet":
         return (
             f"This assumes new queries exchangeable with those of the calibration: {same}. {over}"

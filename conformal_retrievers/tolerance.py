@@ -118,6 +118,8 @@ def query_recall_tolerance(
     them. A query's loss at t is its share of scores above t.
     """
     queries = [np.asarray(scores, dtype=np.float64) for scores in scores_by_query]
+    if not queries:
+        return math.inf
     values = np.concatenate(queries)
     owner = np.repeat(np.arange(len(queries)), [len(q) for q in queries])
     share = 1.0 / np.array([len(q) for q in queries], dtype=np.float64)

@@ -13,6 +13,7 @@ from scipy.stats import betabinom, binom, binomtest, norm
 from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.certify import beta_binomial_cdf, certify
 from conformal_retrievers.conformal import conformal_rank
+from conformal_retrievers.guarantees import digest
 from conformal_retrievers.tolerance import betting_p_value, tolerance_rank
 
 
@@ -72,7 +73,8 @@ def test_the_lower_bound_of_shares_is_the_largest_that_a_bet_refutes():
     rng = np.random.default_rng(47)
     queries = clustered_queries(rng, 120)
     found = certify(1.0, queries, guarantee="query-recall", confidence=0.95)
-    shares = np.array([(q.scores[q.relevant] <= 1.0).mean() for q in queries])
+    order = sorted(range(120), key=lambda i: digest(queries[i].id, i))  # in which the bets are made
+    shares = np.array([(queries[i].scores[queries[i].relevant] <= 1.0).mean() for i in order])
     assert found.coverage == pytest.approx(shares.mean(), rel=1e-12)
     losses, level = 1 - shares, 1 - 0.95
     assert betting_p_value(losses, 1 - found.lower, level) <= level
@@ -288,3 +290,18 @@ def test_a_certificate_says_what_was_found():
     ):
         assert part in text
     assert "probability" not in str(certify(1.0, QUERIES, guarantee="all"))
+
+
+def test_a_certificate_does_not_depend_on_the_order_that_the_queries_come_in():
+    easy = [ScoredQuery([0.0], [True], id=f"e{i}") for i in range(100)]
+    hard = [ScoredQuery([2.0], [True], id=f"h{i}") for i in range(100)]
+    one = certify(1.0, easy + hard, guarantee="query-recall")
+    assert one == certify(1.0, hard + easy, guarantee="query-recall")
+    assert one.coverage == 0.5
+    assert one.lower < 0.5
+
+
+@pytest.mark.parametrize("odd", [{"weight": 2.0}, {"propensities": [0.5]}, {"only_kept": True}])
+def test_judgements_that_do_not_count_alike_are_not_certified(odd):
+    with pytest.raises(ValueError, match="counts every query and judgement alike"):
+        certify(1.0, [ScoredQuery([0.0], [True], **odd)], guarantee="any")
