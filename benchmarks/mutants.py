@@ -38,7 +38,12 @@ SECONDS = 300  # a mutant that runs on and on is noticed too
 TESTS = {
     "conformal.py": ["test_conformal", "test_calibration", "test_guarantees"],
     "tolerance.py": ["test_tolerance"],
-    "guarantees.py": ["test_calibration", "test_guarantees", "test_tolerance"],
+    "guarantees.py": [
+        "test_calibration",
+        "test_scorers_and_calibrations",
+        "test_guarantees",
+        "test_tolerance",
+    ],
     "calibration.py": ["test_calibration", "test_guarantees", "test_tolerance"],
     "filtering.py": ["test_filtering", "test_guarantees"],
     "planning.py": ["test_planning"],
@@ -242,21 +247,57 @@ MUTANTS = [
     ),
     Mutant(
         "guarantees.py",
-        "[weight * share / total for share in stands_for]",
-        "[share / total for share in stands_for]",
+        'weight / len(scores) if self.guarantee == "query-recall" else weight',
+        'Fraction(1, len(scores)) if self.guarantee == "query-recall" else Fraction(1)',
         "weights that weigh nothing",
     ),
     Mutant(
         "guarantees.py",
-        "total = sum(stands_for) if",
-        "total = Fraction(len(stands_for)) if",
-        "shares of the judged, not of what they stand for",
+        'weight / len(scores) if self.guarantee == "query-recall" else weight',
+        "weight",
+        "snippets pooled for query-recall where queries have weights",
     ),
     Mutant(
         "guarantees.py",
-        "[1 / Fraction(float(p)) for p in judged_with]",
-        "[Fraction(float(p)) for p in judged_with]",
+        "[share / Fraction(propensity) for propensity in judged_with]",
+        "[share * Fraction(propensity) for propensity in judged_with]",
         "propensities the wrong way up",
+    ),
+    Mutant(
+        "guarantees.py",
+        "[share] * (len(scores) - len(judged_with))",
+        "[]",
+        "missed snippets that count for nothing beside sampled ones",
+    ),
+    Mutant(
+        "guarantees.py",
+        "new = Fraction(self.max_weight or 0)",
+        "new = Fraction(0)",
+        "the largest weight of a new query forgotten",
+    ),
+    Mutant(
+        "guarantees.py",
+        "if self.max_weight in (None, 1) and all(",
+        "if all(",
+        "the largest weight of a new query forgotten where no judged one has any",
+    ),
+    Mutant(
+        "guarantees.py",
+        "if not heaviest.weight <= max_weight < math.inf:",
+        "if not 0 < max_weight < math.inf:",
+        "judged queries heavier than any new one",
+    ),
+    Mutant(
+        "guarantees.py",
+        "and lowest_propensity == 1:",
+        "and lowest_propensity < 0:",
+        "survivors of a filter that never explored accepted",
+    ),
+    Mutant(
+        "guarantees.py",
+        'if relative_to_query and guarantee == "snippet":',
+        'if relative_to_query and guarantee == "any":',
+        "ranks within a query taken for scores of single snippets",
     ),
     Mutant(
         "guarantees.py",
@@ -266,7 +307,7 @@ MUTANTS = [
     ),
     Mutant(
         "guarantees.py",
-        "key=lambda i: _digest(self.entering[i].id, i)",
+        "key=lambda i: digest(self.entering[i].id, i)",
         "key=lambda i: i",
         "bets in the order that the caller gave",
     ),
@@ -309,8 +350,8 @@ MUTANTS = [
     ),
     Mutant(
         "calibration.py",
-        "guarantee=guarantee or self.guarantee)",
-        "guarantee=self.guarantee)",
+        "guarantee=self.guarantee if guarantee is None else guarantee",
+        "guarantee=self.guarantee",
         "at() ignores the guarantee",
     ),
     Mutant(
@@ -346,15 +387,27 @@ MUTANTS = [
     # --- filtering.py: groups and exploring at run time
     Mutant(
         "filtering.py",
-        "self.rng.random(len(s)) < self.explore",
-        "self.rng.random(len(s)) > self.explore",
+        "one_by_one else 1) < self.explore",
+        "one_by_one else 1) > self.explore",
         "explores as often as it should not",
     ),
     Mutant(
         "filtering.py",
-        "self.rng.random(len(s)) < self.explore",
-        "self.rng.random() < self.explore",
-        "explores all snippets of a query or none",
+        'one_by_one = self.calibration.guarantee == "snippet"',
+        "one_by_one = False",
+        "explores all snippets of a query or none for 'snippet'",
+    ),
+    Mutant(
+        "filtering.py",
+        'one_by_one = self.calibration.guarantee == "snippet"',
+        "one_by_one = True",
+        "explores snippets one by one for promises about queries",
+    ),
+    Mutant(
+        "filtering.py",
+        "return 1 / chance if chance else math.inf",
+        "return 1 / self.explore if self.explore else math.inf",
+        "a query that is always complete counts for many",
     ),
     Mutant(
         "filtering.py",
@@ -377,7 +430,24 @@ MUTANTS = [
         "no group of the query in async",
     ),
     # --- planning.py, certify.py, choosing.py
-    Mutant("planning.py", "return n - good", "return n - good + 1", "one query more than enough"),
+    Mutant(
+        "planning.py",
+        "while n > feasible and good(n - 1):",
+        "while n > feasible + 1 and good(n - 2):",
+        "one query more than enough",
+    ),
+    Mutant(
+        "planning.py",
+        "independent = math.floor(n / design_effect)",
+        "independent = n",
+        "clustered units that promise as much as single ones",
+    ),
+    Mutant(
+        "certify.py",
+        "seen = {query.id for query in calibration.queries} - {None}",
+        "seen = set()",
+        "a certificate from the calibration's own queries",
+    ),
     Mutant(
         "planning.py",
         "_beta_cdf(1 - alpha - within, k, n)",
@@ -439,8 +509,12 @@ def main() -> None:
     mutants = [mutant for mutant in MUTANTS if mutant.file in arguments.file]
     check_that_each_fits(mutants)
     check_that_the_tests_pass(arguments.file)
+    verdicts = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        verdicts = list(pool.map(verdict, mutants))
+        for mutant, (killer, seconds) in zip(mutants, pool.map(verdict, mutants), strict=True):
+            verdicts.append((killer, seconds))
+            said = f"{mutant.file}: {mutant.why}: {killer or 'SURVIVED'}"
+            print(said, file=sys.stderr, flush=True)
     table = Table(box=box.SIMPLE)
     for heading in ("file", "mutant", "killed by", "s"):
         table.add_column(heading)

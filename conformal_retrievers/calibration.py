@@ -27,9 +27,23 @@ from conformal_retrievers.entry import (
     json_copy,
     warn_if_reversed,
 )
-from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee, check_weights
+from conformal_retrievers.guarantees import (
+    Guarantee,
+    Units,
+    check_guarantee,
+    check_relative,
+    check_weights,
+)
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery
-from conformal_retrievers.scoring.scorer import Scorer, check_scorer, score_queries
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    check_not_fitted_on,
+    check_scorer,
+    judged_queries,
+    provenance_of,
+    relative_to_query,
+    score_queries,
+)
 from conformal_retrievers.statement import statement
 from conformal_retrievers.version import __version__
 
@@ -49,6 +63,7 @@ def calibrate(
     by_group: bool = False,
     merge_groups: Mapping[str, str] | None = None,
     count_missed: bool = False,
+    max_weight: float | None = None,
     retrieval: Mapping[str, JsonValue] | None = None,
     labels: Mapping[str, JsonValue] | None = None,
     progress: bool = False,
@@ -58,13 +73,18 @@ def calibrate(
     `alpha` and `guarantee` say what is promised; `delta`, that it holds for all calibrations but a
     share delta, not on average over them; `by_group`, that it holds within each group of queries,
     some of them merged by `merge_groups` (from the name of a group to a common name);
-    `count_missed`, that relevant snippets that were not retrieved count as dropped. `retrieval`
-    (retriever, K, chunking) and `labels` (source, prompt) are written into the file for its reader.
-    Raises ValueError as `Calibration.from_scores` does.
+    `count_missed`, that relevant snippets that were not retrieved count as dropped. `max_weight` is
+    the largest weight that a new query can have, by default that of the heaviest judged one.
+    `retrieval` (retriever, K, chunking) and `labels` (source, prompt) are written into the file for
+    its reader, as is the scorer's own provenance. Raises ValueError as `Calibration.from_scores`
+    does, and for a query that the scorer was fitted on.
     """
     conformal.exact_alpha(alpha)  # before the scorer is paid for
     check_scorer(scorer)
     check_guarantee(guarantee, delta)
+    check_relative(guarantee, relative_to_query(scorer), scorer.name)
+    judged = judged_queries(judged)
+    check_not_fitted_on(scorer, judged)
     return Calibration.from_scores(
         score_queries(scorer, judged, progress=progress),
         alpha=alpha,
@@ -73,7 +93,10 @@ def calibrate(
         by_group=by_group,
         merge_groups=merge_groups,
         count_missed=count_missed,
+        max_weight=max_weight,
         scorer=scorer.name,
+        relative_to_query=relative_to_query(scorer),
+        scorer_provenance=provenance_of(scorer),
         retrieval=retrieval,
         labels=labels,
     )
@@ -96,8 +119,11 @@ class Calibration:
     by_group: bool = False
     merge_groups: Mapping[str, str] | None = None
     count_missed: bool = False
+    max_weight: float | None = None
     lowest_propensity: float = 1.0
     n_without_relevant: int = 0
+    relative_to_query: bool = False
+    scorer_provenance: Mapping[str, JsonValue] | None = None
     retrieval: Mapping[str, JsonValue] | None = None
     labels: Mapping[str, JsonValue] | None = None
     library: str = __version__
@@ -108,8 +134,11 @@ class Calibration:
     def __post_init__(self) -> None:
         conformal.exact_alpha(self.alpha)
         check_guarantee(self.guarantee, self.delta)
+        check_relative(self.guarantee, self.relative_to_query, self.scorer)
         check_scored(self.queries)
-        check_weights(self.guarantee, self.delta, self.queries)
+        check_weights(
+            self.guarantee, self.delta, self.queries, self.lowest_propensity, self.max_weight
+        )
         check_groups(self.queries, self.by_group, self.merge_groups)
         if self.delta is not None:
             self._check_feasible(self.delta)
@@ -125,17 +154,22 @@ class Calibration:
         by_group: bool = False,
         merge_groups: Mapping[str, str] | None = None,
         count_missed: bool = False,
+        max_weight: float | None = None,
         scorer: str,
+        relative_to_query: bool = False,
+        scorer_provenance: Mapping[str, JsonValue] | None = None,
         retrieval: Mapping[str, JsonValue] | None = None,
         labels: Mapping[str, JsonValue] | None = None,
     ) -> Calibration:
         """Return the calibration of queries whose snippets are scored already.
 
-        `scorer` is the name of the scorer that scored them; the other arguments are those of
-        `calibrate`. Raises ValueError, naming query and field, where alpha or delta is not in
-        (0, 1), the guarantee is unknown or cannot be had with delta, a score is NaN or infinite, an
-        id occurs twice, a group is missing, no query has a relevant snippet, or there are too few
-        for delta. Warns where relevant snippets score higher than irrelevant ones.
+        `scorer` is the name of the scorer that scored them, `relative_to_query` says whether it
+        scores a snippet by the others of its query too, and `scorer_provenance` what it was made
+        from; the other arguments are those of `calibrate`. Raises ValueError, naming query and
+        field, where alpha or delta is not in (0, 1), the guarantee is unknown or cannot be had with
+        delta or such a scorer, a score is NaN or infinite, an id occurs twice, a group is missing,
+        no query has a relevant snippet, there are too few for delta, or judgements or weights
+        cannot give the guarantee. Warns where relevant snippets score higher than irrelevant ones.
         """
         conformal.exact_alpha(alpha)
         check_guarantee(guarantee, delta)
@@ -153,11 +187,14 @@ class Calibration:
             by_group=by_group,
             merge_groups=None if merge_groups is None else dict(merge_groups),
             count_missed=count_missed,
+            max_weight=None if max_weight is None else float(max_weight),
             lowest_propensity=min(
                 (float(q.propensities.min()) for q in scored if q.propensities is not None),
                 default=1.0,
             ),
             n_without_relevant=len(scored) - len(known),
+            relative_to_query=bool(relative_to_query),
+            scorer_provenance=json_copy("scorer_provenance", scorer_provenance),
             retrieval=json_copy("retrieval", retrieval),
             labels=json_copy("labels", labels),
         )
@@ -165,7 +202,9 @@ class Calibration:
     def at(self, alpha: float, *, guarantee: Guarantee | None = None) -> Calibration:
         """Return the same calibration for another alpha or guarantee: nothing is scored again."""
         alpha = float(conformal.exact_alpha(alpha))
-        return replace(self, alpha=alpha, guarantee=guarantee or self.guarantee)
+        return replace(
+            self, alpha=alpha, guarantee=self.guarantee if guarantee is None else guarantee
+        )
 
     # --- what is kept -----------------------------------------------------------------------------
 
@@ -191,8 +230,8 @@ class Calibration:
         (An α that is itself a p-value, rounded to a float such as 1/3, may tie.)
 
         p = (w + Σ_{A_i ≥ score} m_i) / (w + Σ m_i): m_i is 1/N_q(i) for "query-recall" and 1 for
-        the other guarantees, times the query's weight, and w is 1, or the largest weight. p is 1
-        in a group that the calibration does not know. NaN stays NaN.
+        the other guarantees, times the query's weight, and w is the largest weight. p is 1 in a
+        group that the calibration does not know. NaN stays NaN.
         """
         units = self._units.get(self._key(group))
         if units is None:
@@ -223,6 +262,11 @@ class Calibration:
         return sum(len(query.scores) for query in self.queries)
 
     @property
+    def weighted(self) -> bool:
+        """Whether queries count differently, or a new one may count more than a judged one."""
+        return self.max_weight not in (None, 1) or any(q.weight != 1 for q in self.queries)
+
+    @property
     def n_missed(self) -> int:
         """The number of known relevant snippets that were not retrieved."""
         return sum(query.missed for query in self.queries)
@@ -240,8 +284,16 @@ class Calibration:
     @cached_property
     def effective_n(self) -> float:
         """How many independent relevant snippets are worth as much as these, at the threshold."""
-        kept = [np.count_nonzero(self.keep(q.scores, q.group)) * q.weight for q in self.queries]
-        return conformal.effective_n(kept, [len(q.scores) * q.weight for q in self.queries])
+        counts = [
+            np.full(len(q.scores), q.weight) / (1.0 if q.propensities is None else q.propensities)
+            for q in self.queries
+        ]
+        kept = [
+            (self.keep(q.scores, q.group) * count).sum()
+            for q, count in zip(self.queries, counts, strict=True)
+        ]
+        n = conformal.effective_n(kept, [count.sum() for count in counts])
+        return min(n, float(self.n_relevant))
 
     @property
     def effective_queries(self) -> float:
@@ -339,8 +391,11 @@ class Calibration:
             by_group=record.by_group,
             merge_groups=record.merge_groups,
             count_missed=record.count_missed,
+            max_weight=record.max_weight,
             lowest_propensity=record.lowest_propensity,
             n_without_relevant=record.n_without_relevant,
+            relative_to_query=record.relative_to_query,
+            scorer_provenance=record.scorer_provenance,
             retrieval=record.retrieval,
             labels=record.labels,
             library=record.library,
@@ -364,9 +419,14 @@ class Calibration:
             by_group=self.by_group,
             merge_groups=None if self.merge_groups is None else dict(self.merge_groups),
             count_missed=self.count_missed,
+            max_weight=self.max_weight,
             lowest_propensity=self.lowest_propensity,
             threshold=thresholds if self.by_group else thresholds[""],
             scorer=self.scorer,
+            relative_to_query=self.relative_to_query,
+            scorer_provenance=(
+                None if self.scorer_provenance is None else dict(self.scorer_provenance)
+            ),
             n_queries=self.n_queries,
             n_relevant=self.n_relevant,
             n_without_relevant=self.n_without_relevant,
@@ -400,7 +460,9 @@ class Calibration:
         for query in self.queries:
             members.setdefault(self._key(query.group), []).append(query)
         return {
-            group: Units(self.guarantee, queries, self.count_missed, self.lowest_propensity)
+            group: Units(
+                self.guarantee, queries, self.count_missed, self.lowest_propensity, self.max_weight
+            )
             for group, queries in members.items()
         }
 

@@ -48,9 +48,12 @@ class CalibrationRecord(_Record):
     by_group: bool
     merge_groups: dict[str, str] | None
     count_missed: bool
+    max_weight: float | None
     lowest_propensity: float = Field(gt=0, le=1)
     threshold: float | Literal["keep_all"] | dict[str, float | Literal["keep_all"]]
     scorer: str
+    relative_to_query: bool
+    scorer_provenance: dict[str, JsonValue] | None
     n_queries: int
     n_relevant: int
     n_without_relevant: int = Field(ge=0)

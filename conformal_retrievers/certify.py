@@ -10,7 +10,7 @@ surprising a measured coverage is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,8 +64,8 @@ def certify(
 
     The guarantee is the calibration's own, unless named; a bare threshold needs one. Raises
     ValueError for "snippet", whose units are not independent, for an unknown guarantee, a
-    confidence outside (0, 1), queries with weights or propensities, or where no query has a
-    relevant retrieved snippet.
+    confidence outside (0, 1), queries with weights or propensities, a query whose id is one of the
+    calibration's, or where no query has a relevant retrieved snippet.
     """
     given = calibration_or_threshold
     calibration = given if isinstance(given, Calibration) else None
@@ -80,7 +80,10 @@ def certify(
         )
     delta = 1 - check_delta(confidence)
     count_missed = calibration is not None and calibration.count_missed
-    shares = _shares(_in_fixed_order(scored), _keeper(given), count_missed)
+    queries = _in_fixed_order(scored)
+    if calibration is not None:
+        _check_unseen(queries, calibration)
+    shares = _shares(queries, _keeper(given), count_missed)
     if guarantee == "query-recall":
         lower = _betting_lower(shares, delta)
     else:
@@ -110,7 +113,12 @@ def beta_binomial_cdf(m: int, a: int, b: int) -> NDArray[np.float64]:
 def _in_fixed_order(scored: Iterable[ScoredQuery]) -> list[ScoredQuery]:
     """Return the queries in the order of a hash of their ids: bets must not depend on scores."""
     queries = list(scored)
-    for query in queries:
+    for i, query in enumerate(queries):
+        if not isinstance(query, ScoredQuery):
+            raise TypeError(
+                f"scored[{i}] is {query!r:.60}; give ScoredQuery objects, as "
+                "score_queries(scorer, judged) returns them"
+            )
         if query.weight != 1 or query.only_kept or query.propensities is not None:
             raise ValueError(
                 f"{query.name}: a certificate counts every query and judgement alike; leave out "
@@ -118,6 +126,16 @@ def _in_fixed_order(scored: Iterable[ScoredQuery]) -> list[ScoredQuery]:
             )
     order = sorted(range(len(queries)), key=lambda i: digest(queries[i].id, i))
     return [queries[i] for i in order]
+
+
+def _check_unseen(queries: Sequence[ScoredQuery], calibration: Calibration) -> None:
+    seen = {query.id for query in calibration.queries} - {None}
+    for query in queries:
+        if query.id in seen:
+            raise ValueError(
+                f"{query.name} is one of those that the calibration was made from; certify on "
+                "judged queries that it did not look at"
+            )
 
 
 def _keeper(given: Calibration | float) -> Callable[[ScoredQuery], NDArray[np.bool_]]:
@@ -171,7 +189,7 @@ def _surprise(
 ) -> float | None:
     if calibration is None or calibration.by_group or guarantee != calibration.guarantee:
         return None
-    if guarantee not in ("all", "any") or any(q.weight != 1 for q in calibration.queries):
+    if guarantee not in ("all", "any") or calibration.weighted:
         return None
     n = calibration.n_queries
     k = (

@@ -43,7 +43,7 @@ def coverage_curve(
         exact_alpha(alpha)
     if not len(alphas):
         raise ValueError("alphas is empty; give the miscoverage rates to choose from")
-    if calibration.by_group or any(q.weight != 1 for q in calibration.queries):
+    if calibration.by_group or calibration.weighted:
         raise ValueError(
             "coverage_curve takes a calibration without groups and weights; calibrate one"
         )

@@ -107,6 +107,10 @@ def plan(
             )
         )
         if have is not None:
-            typer.echo(planning.promise(have, delta=delta, guarantee=guarantee))
+            typer.echo(
+                planning.promise(
+                    have, delta=delta, guarantee=guarantee, design_effect=design_effect
+                )
+            )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

@@ -73,8 +73,8 @@ def check_groups(
     unknown = sorted(set(merge_groups or {}) - known)
     if unknown:
         raise ValueError(
-            f"merge_groups names {unknown[0]!r}, a group of no judged query; the groups are "
-            f"{', '.join(map(repr, sorted(map(str, known))))}"
+            f"merge_groups names {unknown[0]!r}, a group of no judged query with a known relevant "
+            f"snippet; the groups are {', '.join(map(repr, sorted(map(str, known))))}"
         )
 
 

@@ -9,6 +9,7 @@ filter serves any number of threads and tasks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, get_args
@@ -79,9 +80,27 @@ class Filtered:
     def propensities(self) -> NDArray[np.float64]:
         """The probability with which each snippet is passed on (n,): 1, or `explore` if dropped.
 
-        What was passed on and then judged makes a `JudgedQuery` with these propensities.
+        What was passed on and then judged makes a `JudgedQuery` with these propensities, which a
+        calibration for "snippet" takes.
         """
         return np.where(self._passes, 1.0, self.explore)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all snippets are passed on, so that all relevant ones can be known afterwards."""
+        return bool(self.keeps.all())
+
+    @property
+    def weight(self) -> float:
+        """The inverse of the probability that all snippets are passed on, +inf if that is 0.
+
+        A query that is `complete`, once judged, makes a `JudgedQuery` with this weight, which a
+        calibration for any guarantee takes. The others stay out of it: they are what it stands for.
+        """
+        dropped = int(np.count_nonzero(~self._passes))
+        draws = dropped if self.calibration.guarantee == "snippet" else min(dropped, 1)
+        chance = self.explore**draws
+        return 1 / chance if chance else math.inf
 
     @property
     def m1(self) -> float:
@@ -112,8 +131,9 @@ class ConformalFilter:
     calibrating.
 
     `group_of` tells the group of a query from its text, for calibrations by group whose callers do
-    not name it. `explore` lets a dropped snippet through with that probability, drawn from `rng`,
-    so that judgements of what was passed on, with the propensities, can be calibrated on.
+    not name it. `explore` lets what was dropped through with that probability, drawn from `rng`, so
+    that judgements of what was passed on can be calibrated on: for "snippet" each dropped snippet
+    on its own (see `Filtered.propensities`), else all those of a query or none (`Filtered.weight`).
 
     Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
     ValueError for options that are unknown or do not go together.
@@ -219,7 +239,10 @@ class ConformalFilter:
                 f"{self.scorer.name!r}; filter with on_unscorable='keep' to pass them on"
             )
         if self.rng is not None:
-            keeps = keeps | (self.rng.random(len(s)) < self.explore)
+            # What is exchangeable is explored: snippets one by one for "snippet", else a query as a
+            # whole, since only of one that is complete every relevant snippet can be known.
+            one_by_one = self.calibration.guarantee == "snippet"
+            keeps = keeps | (self.rng.random(len(s) if one_by_one else 1) < self.explore)
         if len(s) and not keeps.any():
             keeps = self._when_empty(s, keeps, group)
         return Filtered(s, keeps, self.calibration, group, self.explore)

@@ -32,9 +32,33 @@ Guarantee = Literal["query-recall", "snippet", "all", "any"]
 
 
 def check_weights(
-    guarantee: Guarantee, delta: float | None, queries: Sequence[ScoredQuery]
+    guarantee: Guarantee,
+    delta: float | None,
+    queries: Sequence[ScoredQuery],
+    lowest_propensity: float,
+    max_weight: float | None,
 ) -> None:
     """Raise ValueError, naming the query, for judgements or weights that cannot give it."""
+    if max_weight is not None:
+        heaviest = max(queries, key=lambda query: query.weight)
+        if not heaviest.weight <= max_weight < math.inf:  # NaN fails every comparison
+            raise ValueError(
+                f"max_weight is {max_weight!r}, but {heaviest.name} has weight "
+                f"{heaviest.weight:g}; give the largest weight that a query can have"
+            )
+        if delta is not None and max_weight != 1:
+            raise ValueError(
+                f"max_weight is {max_weight:g}, but a calibration that holds for all but a share "
+                "delta counts every query alike; leave one of the two out"
+            )
+    survivor = next((query for query in queries if query.only_kept), None)
+    if survivor is not None and survivor.propensities is not None and lowest_propensity == 1:
+        raise ValueError(
+            f"{survivor.name}: only_kept says that only snippets were judged that a filter let "
+            "through, and all propensities are 1, so that it never let a dropped one through: let "
+            "some through with ConformalFilter(..., explore=0.1), or take only_kept away where "
+            "the filter dropped nothing"
+        )
     for query in queries:
         sampled = query.propensities is not None and bool((query.propensities < 1).any())
         if query.only_kept and query.propensities is None:
@@ -48,7 +72,8 @@ def check_weights(
             raise ValueError(
                 f"{query.name}: propensities are below 1, and from a sample of its judgements "
                 f"nobody can tell all its relevant scores, which {guarantee!r} needs; choose "
-                "'snippet', or judge all its snippets"
+                "'snippet', or take the queries alone whose snippets were all judged "
+                "(Filtered.complete), with their weight (Filtered.weight) instead of propensities"
             )
         if delta is not None and (sampled or query.weight != 1):
             raise ValueError(
@@ -73,6 +98,16 @@ def check_guarantee(guarantee: str, delta: float | None) -> None:
         )
 
 
+def check_relative(guarantee: str, relative_to_query: bool, scorer: str) -> None:
+    """Raise ValueError for "snippet" with scores that depend on the query's other snippets."""
+    if relative_to_query and guarantee == "snippet":
+        raise ValueError(
+            f"guarantee is 'snippet', but {scorer!r} scores a snippet by the others of its query "
+            "too, so that snippets are not exchangeable one by one; choose 'query-recall', 'all' "
+            "or 'any', where the query is the unit"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """The units of a guarantee in some calibration queries: all of them, or those of one group.
@@ -84,6 +119,7 @@ class Units:
     queries: Sequence[ScoredQuery]
     count_missed: bool
     lowest_propensity: float = 1.0
+    max_weight: float | None = None
 
     @cached_property
     def entering(self) -> list[ScoredQuery]:
@@ -120,24 +156,24 @@ class Units:
         """What each score counts: 1/N_q for "query-recall", else 1, times the query's weight.
 
         For "snippet", a judgement that was made with probability π stands for 1/π of them. The new
-        query counts as much as the heaviest judged one, a new snippet as the rarest judgement.
+        query counts as much as `max_weight`, or as the heaviest judged one where that is None, and
+        a new snippet as the rarest judgement.
         """
-        if all(q.weight == 1 and q.propensities is None for q in self.entering):
+        if self.max_weight in (None, 1) and all(
+            q.weight == 1 and q.propensities is None for q in self.entering
+        ):
             lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
             sizes = lengths if self.guarantee == "query-recall" else np.ones_like(lengths)
             return Masses.of(sizes.repeat(lengths))
         masses: list[Fraction] = []
-        new = Fraction(0)
+        new = Fraction(self.max_weight or 0)
         for query, scores in zip(self.entering, self.scores_by_query, strict=True):
             weight = Fraction(query.weight)
-            if self.guarantee in ("all", "any"):
-                stands_for = [Fraction(1)]
-            else:
-                judged_with = (1.0,) if query.propensities is None else query.propensities
-                stands_for = [1 / Fraction(float(p)) for p in judged_with]
-                stands_for += [Fraction(1)] * (len(scores) - len(stands_for))
-            total = sum(stands_for) if self.guarantee == "query-recall" else Fraction(1)
-            masses += [weight * share / total for share in stands_for]
+            share = weight / len(scores) if self.guarantee == "query-recall" else weight
+            sampled = query.propensities if self.guarantee == "snippet" else None
+            judged_with = [] if sampled is None else sampled.tolist()
+            masses += [share / Fraction(propensity) for propensity in judged_with]
+            masses += [share] * (len(scores) - len(judged_with))  # the rest stand for themselves
             new = max(new, weight)
         if self.guarantee == "snippet":
             new /= Fraction(self.lowest_propensity)

@@ -25,6 +25,8 @@ from conformal_retrievers.atomic import write_whole
 if TYPE_CHECKING:
     from conformal_retrievers.rows import SnippetRow
 
+MOST_MISSED = 1_000_000  # each is held as a score, +inf, where missed snippets count
+
 # --- values ---------------------------------------------------------------------------------------
 
 
@@ -62,10 +64,11 @@ class JudgedQuery:
     """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
 
     `missed` is the number of known relevant snippets that the retriever did not return, `group` a
-    property of the query that is known at run time. `propensities` (n,) are the probabilities, in
-    (0, 1], with which snippets came to be judged; `only_kept` says that only those were judged that
-    a filter let through. Raises ValueError or TypeError, naming the field, where lengths disagree,
-    an id occurs twice, a judgement is not true or false or a propensity is no probability.
+    property of the query that is known at run time, `weight` its likelihood ratio, new queries to
+    judged ones. `propensities` (n,) are the probabilities, in (0, 1], with which snippets came to
+    be judged; `only_kept` says that only those were judged that a filter let through. Raises
+    ValueError or TypeError, naming the field, where lengths disagree, an id occurs twice, a
+    judgement is not true or false, a weight is not positive or a propensity is no probability.
     """
 
     query: str
@@ -74,6 +77,7 @@ class JudgedQuery:
     id: str | None = None
     group: str | None = None
     missed: int = 0
+    weight: float = 1.0
     propensities: tuple[float, ...] | None = None
     only_kept: bool = False
 
@@ -86,6 +90,7 @@ class JudgedQuery:
         id: str | None = None,
         group: str | None = None,
         missed: int = 0,
+        weight: float = 1.0,
         propensities: Iterable[float] | None = None,
         only_kept: bool = False,
     ) -> None:
@@ -100,6 +105,7 @@ class JudgedQuery:
             "id": id,
             "group": group,
             "missed": _missed(where, missed),
+            "weight": _weight(where, weight),
             "propensities": _propensities(where, propensities),
             "only_kept": bool(only_kept),
         }
@@ -128,7 +134,14 @@ class JudgedQuery:
 
         A snippet is known by its id, or by its text where either side has no id; one that was not
         judged counts as irrelevant. Relevant snippets that were not returned add to `missed`.
+        Raises ValueError where judgements were sampled: then one that is missing says nothing.
         """
+        if self.only_kept or min(self.propensities or (1.0,)) < 1:
+            raise ValueError(
+                f"{_name_of(self.id, self.query)}: only a sample of its snippets was judged, so "
+                "that one without a judgement may be relevant all the same; judge all its snippets "
+                "before retrieving again"
+            )
         retrieved = as_snippets(snippets)
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
         found = [
@@ -143,7 +156,7 @@ class JudgedQuery:
             id=self.id,
             group=self.group,
             missed=self.missed + not_returned,
-            only_kept=self.only_kept,
+            weight=self.weight,
         )
 
 
@@ -181,9 +194,7 @@ class ScoredQuery:
             )
         _check_names(where, self.id, self.group)
         object.__setattr__(self, "missed", _missed(where, self.missed))
-        if not (isinstance(self.weight, Real) and 0 < self.weight < math.inf):
-            raise ValueError(f"{where}: weight is {self.weight!r}; give a positive number")
-        object.__setattr__(self, "weight", float(self.weight))
+        object.__setattr__(self, "weight", _weight(where, self.weight))
         propensities = _propensities(where, self.propensities)
         if propensities is not None:
             if len(propensities) != len(scores):
@@ -234,7 +245,20 @@ def _missed(where: str, value: object) -> int:
             f"{where}: missed is {value!r}; give the number of relevant snippets that were not "
             "retrieved, 0 or more"
         )
+    if value > MOST_MISSED:
+        raise ValueError(
+            f"{where}: missed is {value}, but nobody knows of more than {MOST_MISSED} relevant "
+            "snippets of a query; give the number of those that are judged relevant"
+        )
     return int(value)
+
+
+def _weight(where: str, value: Any) -> float:
+    if isinstance(value, bool) or not (isinstance(value, Real) and 0 < float(value) < math.inf):
+        raise ValueError(
+            f"{where}: weight is {value!r}; give a positive number, the query's likelihood ratio"
+        )
+    return float(value)
 
 
 def _propensities(where: str, values: Iterable[float] | None) -> tuple[float, ...] | None:
@@ -262,7 +286,7 @@ def _same(known: Snippet, snippet: Snippet) -> bool:
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     """Read judged queries from a file of JSON lines, one query a line; blank lines are passed over.
 
-    A line is {"id", "query", "group", "missed", "only_kept", "snippets": [{"id", "text",
+    A line is {"id", "query", "group", "missed", "weight", "only_kept", "snippets": [{"id", "text",
     "relevant", "document", "position", "retrieval_score", "propensity"}]}; "query", "snippets",
     "text" and "relevant" are required.
     Raises ValueError naming the file, the line and the field.
@@ -285,6 +309,7 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
                     id=row.id,
                     group=row.group,
                     missed=cast(int, row.missed),
+                    weight=cast(float, row.weight),
                     propensities=_propensities_of(row.snippets),
                     only_kept=row.only_kept,
                 )
@@ -345,6 +370,7 @@ def _line(query: JudgedQuery) -> str:
         query=query.query,
         group=query.group,
         missed=query.missed,
+        weight=query.weight,
         only_kept=query.only_kept,
         snippets=snippets,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from conformal_retrievers.conformal import conformal_rank, exact_alpha
 from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee
-from conformal_retrievers.tolerance import betting_p_value, binomial_cdf, tolerance_rank
+from conformal_retrievers.tolerance import betting_p_value, tolerance_rank
 
 SURE = 0.9  # how surely the coverage of a calibration lies where `within` says
 
@@ -65,8 +65,7 @@ def plan(
     check_guarantee(guarantee, delta)
     if within is not None and not 0 < within < 1:
         raise ValueError(f"within is {within!r}; give a distance between 0 and 1, such as 0.03")
-    if not 1 <= design_effect < math.inf:
-        raise ValueError(f"design_effect is {design_effect!r}; give a number of 1 or more")
+    _check_design_effect(design_effect)
     feasible = Units(guarantee, (), False).n_needed(alpha, delta)
     enough = None if within is None else _enough(alpha, delta, within, feasible)
     return Plan(
@@ -78,6 +77,11 @@ def plan(
         math.ceil(feasible * design_effect),
         None if enough is None else math.ceil(enough * design_effect),
     )
+
+
+def _check_design_effect(design_effect: float) -> None:
+    if not 1 <= design_effect < math.inf:
+        raise ValueError(f"design_effect is {design_effect!r}; give a number of 1 or more")
 
 
 def chance_within(n: int, alpha: float, within: float, delta: float | None = None) -> float:
@@ -96,20 +100,36 @@ def _beta_cdf(x: float, k: int, n: int) -> float:
     """Return P(Beta(k, n + 1 − k) ≤ x) = P(Bin(n, x) ≥ k)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    return 1.0 - float(binomial_cdf(n, x)[k - 1])
+    from scipy.special import bdtrc
+
+    return float(bdtrc(k - 1, n, x))
 
 
 def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> int:
     """Return the smallest n from which on the chance is high enough for every larger n tried."""
-    # The chance rises like that of a normal law, with saw teeth from the rank that jumps: start
-    # well below the normal law's n, and stop where a whole tooth, 1/α units, is high enough.
-    low = max(feasible, int(0.5 * alpha * (1 - alpha) * (1.2 / within) ** 2))
+    # The chance rises like that of a normal law, with saw teeth from the rank that jumps: search
+    # for the first whole tooth, 1/α units, that is high enough, by doubling and halving; then look
+    # at each n of the teeth before it.
     tooth = math.ceil(1 / alpha)
-    n, good = low, 0
-    while good < tooth:
-        good = good + 1 if chance_within(n, alpha, within, delta) >= SURE else 0
-        n += 1
-    return n - good
+
+    def good(n: int) -> bool:
+        return chance_within(n, alpha, within, delta) >= SURE
+
+    def whole(number: int) -> bool:
+        start = feasible + number * tooth
+        return all(good(n) for n in range(start, start + tooth))
+
+    above = 1
+    while not whole(above):
+        above *= 2
+    below = above // 2 if above > 1 else -1
+    while above - below > 1:
+        middle = (above + below) // 2
+        below, above = (below, middle) if whole(middle) else (middle, above)
+    n = feasible + above * tooth
+    while n > feasible and good(n - 1):
+        n -= 1
+    return n
 
 
 @dataclass(frozen=True)
@@ -123,20 +143,32 @@ class Promise:
 
     def __str__(self) -> str:
         unit = "relevant snippets" if self.guarantee == "snippet" else "judged queries"
-        text = f"{self.n} {unit} can promise up to {1 - self.smallest_alpha:.4g}"
+        most = (
+            math.floor((1 - self.smallest_alpha) * 10_000 + 1e-6) / 10_000
+        )  # never more than is true
+        text = f"{self.n} {unit} can promise up to {most:g}"
         return text if self.delta is None else f"{text} with delta {self.delta:g}"
 
 
 def promise(
-    n: int, *, delta: float | None = None, guarantee: Guarantee = "query-recall"
+    n: int,
+    *,
+    delta: float | None = None,
+    guarantee: Guarantee = "query-recall",
+    design_effect: float = 1.0,
 ) -> Promise:
-    """Return what n units can promise, the inverse of `plan`: to 1e-6, from above.
+    """Return what n units can promise, the inverse of `plan`: alpha to 1e-6, from above.
 
-    Raises ValueError unless n is 1 or more, and as `plan` does.
+    With a `design_effect` d they count as ⌊n/d⌋. Raises ValueError unless that is 1 or more, and as
+    `plan` does.
     """
     check_guarantee(guarantee, delta)
-    if n < 1:
-        raise ValueError(f"n is {n!r}; give the number of units, 1 or more")
+    _check_design_effect(design_effect)
+    if n < design_effect:
+        raise ValueError(
+            f"n is {n!r} with design_effect {design_effect:g}; give at least so many units"
+        )
+    independent = math.floor(n / design_effect)
 
     def feasible(n: int, alpha: float) -> bool:
         if delta is None:
@@ -148,5 +180,8 @@ def promise(
     low, high = 0.0, 1.0
     while high - low > 1e-6:
         middle = (low + high) / 2
-        low, high = (low, middle) if feasible(n, middle) else (middle, high)
+        low, high = (low, middle) if feasible(independent, middle) else (middle, high)
+    plain = round(low, 4)  # 0.05 rather than 0.0500003, where it is feasible
+    if low < plain < high and feasible(independent, plain):
+        high = plain
     return Promise(n, delta, guarantee, high)

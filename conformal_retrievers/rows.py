@@ -33,6 +33,7 @@ class QueryRow(_Row):
     id: str | None = None
     group: str | None = None
     missed: JsonValue = 0
+    weight: JsonValue = 1.0
     only_kept: bool = False
 
 

@@ -48,7 +48,11 @@ def _promise(c: Calibration) -> str:
             f"{promise}"
         )
     if c.by_group:
-        promise = f"in each group of queries, {promise}"
+        # Where missed snippets count, keeping everything does not make the promise true.
+        which = " that has a threshold below" if c.count_missed else ""
+        promise = f"in each group of queries{which}, {promise}"
+    elif c.count_missed and math.isinf(c.threshold()):
+        promise = f"this is out of reach, and is not promised: that {promise}"
     return f"{promise[0].upper()}{promise[1:]} {named}."
 
 
@@ -84,13 +88,17 @@ def _why_everything(c: Calibration, group: str | None) -> str:
             f"{n} {_unit(c, n)} too few for any threshold to promise this, which takes at least "
             f"{c.n_needed}, that is {c.n_needed - n} more"
         )
-    if c.count_missed and missed and all(query.weight == 1 for query in queries):
+    if c.count_missed and missed and not c.weighted:
         return (
             "no threshold reaches this at this depth K, because the retriever misses too many "
             f"relevant snippets: recall@K is {found / (found + missed):.3f} ({found} of "
             f"{found + missed}); raise K or alpha"
         )
     return "no threshold below the highest score reaches this with these weights"
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def _unit(c: Calibration, n: int | None = None) -> str:
@@ -112,11 +120,11 @@ def _assumption(c: Calibration) -> str:
         if c.delta is None
         else "The probability is over the new query, and the share over calibrations like this one."
     )
-    if any(query.weight != 1 for query in c.queries):
+    if c.weighted:
         same += (
             ", but for what the weights make good: the likelihood ratio of new to judged queries, "
             f"worth {c.effective_queries:.0f} queries of equal weight, where no new query weighs "
-            f"more than {max(query.weight for query in c.queries):g}"
+            f"more than {c.max_weight or max(query.weight for query in c.queries):g}"
         )
     if c.lowest_propensity < 1:
         same += (
@@ -137,8 +145,10 @@ def _assumption(c: Calibration) -> str:
 
 def _basis(c: Calibration) -> str:
     sentences = [
-        f"It rests on {c.n_relevant} relevant snippets of {c.n_queries} queries, worth "
-        f"{c.effective_n:.0f} independent snippets (design effect {c.design_effect:.1f})."
+        f"It rests on {_count(c.n_relevant, 'relevant snippet')} of "
+        f"{_count(c.n_queries, 'query', 'queries')}, worth "
+        f"{_count(round(c.effective_n), 'independent snippet')} (design effect "
+        f"{c.design_effect:.1f})."
     ]
     left_out = len(c.queries) - c.n_queries + c.n_without_relevant
     if left_out:

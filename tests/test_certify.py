@@ -10,7 +10,7 @@ import pytest
 from clustered import FALSE_ALARM, clustered_queries, coverage
 from scipy.stats import betabinom, binom, binomtest, norm
 
-from conformal_retrievers import Calibration, ScoredQuery
+from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery
 from conformal_retrievers.certify import beta_binomial_cdf, certify
 from conformal_retrievers.conformal import conformal_rank
 from conformal_retrievers.guarantees import digest
@@ -305,3 +305,17 @@ def test_a_certificate_does_not_depend_on_the_order_that_the_queries_come_in():
 def test_judgements_that_do_not_count_alike_are_not_certified(odd):
     with pytest.raises(ValueError, match="counts every query and judgement alike"):
         certify(1.0, [ScoredQuery([0.0], [True], **odd)], guarantee="any")
+
+
+def test_the_queries_of_the_calibration_certify_nothing():
+    queries = [relevant(i, id=f"q{i}") for i in range(30)]
+    calibration = calibration_of(queries)
+    with pytest.raises(ValueError, match=r"query 'q\d+' is one of those .* did not look at"):
+        certify(calibration, queries)
+    assert certify(calibration.threshold(), queries, guarantee="all").n == 30
+
+
+def test_a_query_that_is_not_scored_is_named():
+    judged = JudgedQuery("q", ["a"], [True])
+    with pytest.raises(TypeError, match=r"scored\[0\] is JudgedQuery.*score_queries"):
+        certify(0.5, [judged], guarantee="all")

@@ -343,6 +343,8 @@ def combinations(draw, guarantee):
             else query
             for query in queries
         ]
+        # An irrelevant snippet that was explored: without any, survivors are refused.
+        queries.append(ScoredQuery([99.0], [False], propensities=[0.25], group="g"))
     return queries, options
 
 
@@ -598,7 +600,7 @@ def test_the_mapping_of_groups_does_not_change_with_what_it_was_made_from():
         (
             [relevant(1, group="g"), relevant(2, group="h")],
             {"by_group": True, "merge_groups": {"g": "x", "i": "x"}},
-            "merge_groups names 'i', a group of no judged query; the groups are 'g', 'h'",
+            "merge_groups names 'i', a group of no judged query with .*; the groups are 'g', 'h'",
         ),
     ],
 )
@@ -836,7 +838,7 @@ def test_calibrating_refuses_before_the_scorer_is_paid_for():
 
 def test_propensities_of_1_are_no_propensities():
     queries = [relevant(i, i + 0.5) for i in range(40)]
-    ones = [replace(query, propensities=np.ones(2), only_kept=True) for query in queries]
+    ones = [replace(query, propensities=np.ones(2)) for query in queries]
     for guarantee in GUARANTEES:
         for delta in (None, 0.1):
             if guarantee != "snippet" or delta is None:
@@ -980,7 +982,13 @@ def test_every_combination_says_what_it_promises(guarantee):
         assert ("of all calibrations like this one, at least 0.9 keep" in promise) == (
             c.delta is not None
         )
-        assert ("in each group of queries, " in promise) == c.by_group
+        if c.by_group:
+            within = "" if not c.count_missed else " that has a threshold below"
+            assert f"in each group of queries{within}, " in promise
+        elif c.count_missed and math.isinf(c.threshold()):
+            assert promise.startswith("this is out of reach, and is not promised: that ")
+        else:
+            assert "out of reach" not in statement
         if c.by_group:
             for group, n in c.n_units.items():
                 threshold = c.threshold(group if group != "x" else "g")
@@ -990,7 +998,7 @@ def test_every_combination_says_what_it_promises(guarantee):
             assert "Everything is kept: " in statement
         else:
             assert f"Kept is what 'lookup' scores at most {c.threshold():.6g}." in statement
-        assert ("likelihood ratio" in statement) == any(q.weight != 1 for q in c.queries)
+        assert ("likelihood ratio" in statement) == c.weighted
         assert ("sampled" in statement) == (c.lowest_propensity < 1)
         assert ("promised about relevant snippets that" in statement) == (not c.count_missed)
         assert ("not. " in statement or "are not: " in statement) == (guarantee == "snippet")
@@ -1180,6 +1188,109 @@ def test_with_exploration_the_promise_stays_round_after_round():
     assert ttest_1samp(np.array(covered) - 0.03, 0.9, alternative="less").pvalue < FALSE_ALARM
 
 
+def after_rounds_of_queries(rng, *, rounds, explore):
+    """What a filter loses after calibrating again and again on the queries passed on completely.
+
+    A query has two relevant snippets, both with the score that is its difficulty, N(0, 1), so that
+    Φ(threshold) is the coverage of every guarantee, and one irrelevant one, N(8, 1).
+    """
+
+    def draw():
+        return np.append(np.full(2, rng.normal()), rng.normal(8, 1))
+
+    judged_queries = [ScoredQuery(draw(), [True, True, False]) for _ in range(200)]
+    for _ in range(rounds):
+        calibration = calibration_of(judged_queries, 0.1)
+        conformal_filter = ConformalFilter(Drawn(), calibration, explore=explore, rng=rng)
+        decided = [conformal_filter.decide(draw()) for _ in range(400)]
+        judged_queries = [
+            ScoredQuery(filtered.scores, [True, True, False], weight=filtered.weight)
+            for filtered in decided
+            if filtered.complete
+        ]
+    return {
+        guarantee: norm.cdf(
+            calibration_of(judged_queries, 0.1, guarantee, max_weight=1 / explore).threshold()
+        )
+        for guarantee in OF_QUERIES
+    }
+
+
+def test_with_queries_explored_as_a_whole_every_promise_about_queries_stays():
+    rng = np.random.default_rng(31)
+    runs = [after_rounds_of_queries(rng, rounds=10, explore=0.2) for _ in range(60)]
+    for guarantee in OF_QUERIES:
+        covered = np.array([run[guarantee] for run in runs])
+        assert ttest_1samp(covered, 0.9, alternative="less").pvalue > FALSE_ALARM
+        assert ttest_1samp(covered, 0.95, alternative="greater").pvalue > FALSE_ALARM
+        assert ttest_1samp(covered - 0.03, 0.9, alternative="less").pvalue < FALSE_ALARM
+
+
+def test_survivors_of_a_filter_that_never_explored_are_refused():
+    queries = [relevant(i, propensities=[1.0], only_kept=True) for i in range(40)]
+    for guarantee in GUARANTEES:
+        with pytest.raises(ValueError, match="only_kept.*all propensities are 1.*explore=0.1"):
+            calibration_of(queries, 0.2, guarantee)
+    explored = ScoredQuery([99.0], [False], propensities=[0.1], only_kept=True)
+    assert math.isfinite(calibration_of([*queries, explored], 0.5, "snippet").threshold())
+
+
+# --- the largest weight of a new query ------------------------------------------------------------
+
+
+@every_guarantee
+def test_the_largest_weight_is_what_a_new_query_is_reserved(guarantee):
+    # Twelve of weight 1 and a new one of 4: .25 × 16 = 4 may lose nothing, .32 × 16 = 5.12 one.
+    queries = [relevant(i) for i in range(12)]
+    for alpha, threshold in ((0.24, math.inf), (0.25, 11), (0.32, 10)):
+        calibration = calibration_of(queries, alpha, guarantee, max_weight=4)
+        assert calibration.threshold() == threshold
+        p = calibration.p_values([11.0, 12.0])
+        assert p.tolist() == [5 / 16, 4 / 16]
+        assert "no new query weighs more than 4." in calibration.statement
+    heavier = [*queries[:-1], relevant(11, weight=4.0)]
+    for alpha in (0.2, 0.3, 0.5):
+        same(
+            calibration_of(heavier, alpha, guarantee),
+            calibration_of(heavier, alpha, guarantee, max_weight=4.0),
+        )
+
+
+@every_guarantee_of_queries
+@settings(max_examples=150)
+@given(queries=judged(missed=True, weights=some_weights), alpha=alphas)
+def test_leaving_each_query_out_where_the_heaviest_is_reserved_loses_at_most_alpha_of_the_weight(
+    guarantee, queries, alpha
+):
+    heaviest = max(query.weight for query in queries)
+    options = {"count_missed": True, "max_weight": heaviest}
+    lost = size = Fraction(0)
+    for query, share in left_out(queries, alpha, guarantee, **options):
+        lost += Fraction(query.weight) * (1 - share)
+        size += Fraction(query.weight)
+    assert lost <= alpha * size
+
+
+def test_a_largest_weight_that_cannot_be_is_an_error():
+    queries = [relevant(i, id=f"q{i}", weight=1.0 + i % 2) for i in range(40)]
+    for wrong in (1.5, 0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="max_weight is .*'q1' has weight 2.*largest weight"):
+            calibration_of(queries, 0.2, max_weight=wrong)
+    even = [relevant(i) for i in range(40)]
+    with pytest.raises(ValueError, match="max_weight is 3.*delta counts every query alike"):
+        calibration_of(even, 0.2, max_weight=3.0, delta=0.1)
+    assert calibration_of(even, 0.2, max_weight=1.0, delta=0.1).weighted is False
+    assert calibration_of(even, 0.2, max_weight=2.0).weighted is True
+
+
+def test_the_largest_weight_survives_the_file(tmp_path):
+    calibration = calibration_of([relevant(i) for i in range(40)], 0.2, max_weight=2.5)
+    calibration.save(tmp_path / "c.json")
+    loaded = Calibration.load(tmp_path / "c.json")
+    assert (loaded, loaded.max_weight) == (calibration, 2.5)
+    assert loaded.at(0.3).max_weight == 2.5
+
+
 def test_survivors_that_say_so_are_refused():
     conformal_filter = ConformalFilter(Drawn(), two_groups(alpha=0.2), explore=0.0)
     filtered = conformal_filter.decide([1.0, 17.0, 18.0], "long")
@@ -1195,15 +1306,46 @@ def test_survivors_that_say_so_are_refused():
 # --- exploring ------------------------------------------------------------------------------------
 
 
-def explorer(seed=0, explore=0.25, **options):
-    calibration = calibration_of([relevant(i / 10) for i in range(1, 6)], 0.4)  # at most .4
+def explorer(guarantee="query-recall", seed=0, explore=0.25, **options):
+    queries = [relevant(i / 10) for i in range(1, 6)]
+    calibration = calibration_of(queries, 0.4, guarantee)  # keeps at most .4
     rng = np.random.default_rng(seed)
     return ConformalFilter(Drawn(), calibration, explore=explore, rng=rng, **options)
 
 
+@every_guarantee_of_queries
+def test_exploring_lets_all_dropped_snippets_of_a_query_through_or_none(guarantee):
+    conformal_filter = explorer(guarantee)
+    runs = [conformal_filter.decide([0.1, 0.4, 0.5, 0.9, math.nan]) for _ in range(4000)]
+    explored = sum(filtered.complete for filtered in runs)
+    assert binomtest(explored, 4000, 0.25).pvalue > FALSE_ALARM
+    for filtered in runs:
+        kept = [0, 1, 2, 3, 4] if filtered.complete else [0, 1, 4]
+        assert filtered.kept.tolist() == kept
+        assert filtered.propensities.tolist() == [1, 1, 0.25, 0.25, 1]
+        assert filtered.weight == 4.0
+
+
+@every_guarantee
+def test_where_nothing_is_dropped_a_query_is_complete_and_stands_for_itself(guarantee):
+    filtered = explorer(guarantee).decide([0.1, 0.4, math.nan])
+    assert (filtered.complete, filtered.weight) == (True, 1.0)
+    assert (explorer(guarantee).decide([]).complete, explorer(guarantee).decide([]).weight) == (
+        True,
+        1.0,
+    )
+
+
+def test_snippets_explored_one_by_one_hardly_make_a_complete_query():
+    filtered = explorer("snippet", explore=0.5).decide([0.1, 0.5, 0.6, 0.7])
+    assert filtered.weight == 8.0  # each of three is let through with probability 1/2
+    unexplored = ConformalFilter(Drawn(), filtered.calibration).decide([0.1, 0.5])
+    assert (unexplored.complete, unexplored.weight) == (False, math.inf)
+
+
 def test_exploring_lets_dropped_snippets_through_with_its_probability():
     scores = np.tile([0.1, 0.4, 0.5, 0.9, math.nan], 4000)
-    filtered = explorer().decide(scores)
+    filtered = explorer("snippet").decide(scores)
     passes = np.tile([True, True, False, False, True], 4000)
     assert filtered.keeps[passes].all()
     let_through = int(filtered.keeps[~passes].sum())
@@ -1217,7 +1359,7 @@ def test_exploring_lets_dropped_snippets_through_with_its_probability():
 
 
 def test_exploring_changes_no_measure_of_the_threshold():
-    filtered = explorer(explore=0.999).decide([0.5, 0.9, 0.9])
+    filtered = explorer("snippet", explore=0.999).decide([0.5, 0.9, 0.9])
     assert filtered.kept.tolist() == [0, 1, 2]
     assert (filtered.m1, filtered.m2) == (0.0, 0.0)
     assert filtered.threshold == 0.4
@@ -1226,10 +1368,13 @@ def test_exploring_changes_no_measure_of_the_threshold():
 
 def test_the_same_seed_explores_the_same_snippets():
     scores = np.full(100, 0.9)
-    runs = [[explorer(seed).decide(scores).kept.tolist() for _ in range(2)] for seed in (1, 1, 2)]
+    runs = [
+        [explorer("snippet", seed).decide(scores).kept.tolist() for _ in range(2)]
+        for seed in (1, 1, 2)
+    ]
     assert runs[0] == runs[1]
     assert runs[0][0] != runs[2][0]
-    conformal_filter = explorer(1)
+    conformal_filter = explorer("snippet", 1)
     assert conformal_filter.decide(scores).kept.tolist() == runs[0][0]
     assert conformal_filter.decide(scores).kept.tolist() != runs[0][0]
 
@@ -1248,7 +1393,7 @@ async def test_exploring_asynchronously_is_exploring():
         def score(self, query, snippets):
             return [0.9] * len(snippets)
 
-    calibration = calibration_of([relevant(i / 10) for i in range(1, 6)], 0.4)
+    calibration = calibration_of([relevant(i / 10) for i in range(1, 6)], 0.4, "snippet")
     found = []
     for _ in range(2):
         rng = np.random.default_rng(3)
@@ -1313,6 +1458,10 @@ def test_each_group_that_keeps_everything_has_its_own_reason():
     assert "Everything is kept in small (3): 3 judged queries are too few" in statement
 
 
-def test_a_query_judged_on_survivors_stays_one_when_it_is_retrieved_for_again():
-    judged = JudgedQuery("q", ["a", "b"], [True, False], only_kept=True)
-    assert judged.retrieved_as(["b", "a", "c"]).only_kept
+@pytest.mark.parametrize("sampled", [{"only_kept": True}, {"propensities": [0.5, 1.0]}])
+def test_a_query_of_which_only_a_sample_was_judged_cannot_be_retrieved_for_again(sampled):
+    judged = JudgedQuery("q", ["a", "b"], [True, False], **sampled)
+    with pytest.raises(ValueError, match="'q': only a sample.*judge all its snippets"):
+        judged.retrieved_as(["b", "a", "c"])
+    full = JudgedQuery("q", ["a", "b"], [True, False], propensities=[1.0, 1.0], weight=2.0)
+    assert full.retrieved_as(["b", "c"]).weight == 2.0

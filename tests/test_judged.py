@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 import pytest
+from conftest import LookupScorer
 
 from conformal_retrievers import (
     JudgedQuery,
@@ -16,6 +17,7 @@ from conformal_retrievers import (
     Snippet,
     read_beir,
     read_jsonl,
+    score_queries,
     write_jsonl,
 )
 
@@ -70,6 +72,15 @@ def test_values_are_frozen():
         (ValueError, "scores has shape", lambda: ScoredQuery([0.1], [True, False])),
         (ValueError, "scores has shape", lambda: ScoredQuery([[0.1]], [True])),
         (ValueError, r"relevant\[0\] is nan", lambda: ScoredQuery([0.1], [float("nan")])),
+        (
+            ValueError,
+            "missed is 10000000000000, but",
+            lambda: JudgedQuery("q", [], [], missed=10**13),
+        ),
+        (ValueError, "missed is 1000001, but", lambda: ScoredQuery([], [], missed=1_000_001)),
+        (ValueError, "weight is 0", lambda: JudgedQuery("q", [], [], weight=0)),
+        (ValueError, "weight is True", lambda: JudgedQuery("q", [], [], weight=True)),
+        (ValueError, "weight is '2'", lambda: JudgedQuery("q", [], [], weight="2")),
         (ValueError, "missed is -2", lambda: ScoredQuery([0.1], [True], missed=-2)),
         (ValueError, "weight is 0", lambda: ScoredQuery([0.1], [True], weight=0)),
         (ValueError, "weight is -1", lambda: ScoredQuery([0.1], [True], weight=-1.0)),
@@ -449,6 +460,17 @@ def test_counts_of_numpy_become_plain_ones():
 def test_a_weight_that_is_no_positive_number_is_named(weight):
     with pytest.raises(ValueError, match="weight is .*; give a positive number"):
         ScoredQuery([0.1], [True], weight=weight)
+
+
+def test_the_weight_of_a_query_goes_through_file_and_scorer(tmp_path):
+    judged = [JudgedQuery("q", ["a"], [True], weight=2.5), JudgedQuery("r", ["a"], [True])]
+    write_jsonl(judged, tmp_path / "judged.jsonl")
+    assert read_jsonl(tmp_path / "judged.jsonl") == judged
+    scored = score_queries(LookupScorer({"a": 0.1}), judged)
+    assert [query.weight for query in scored] == [2.5, 1.0]
+    (tmp_path / "odd.jsonl").write_text('{"query": "q", "snippets": [], "weight": "2"}')
+    with pytest.raises(ValueError, match=r"odd\.jsonl, line 1: .*weight is '2'"):
+        read_jsonl(tmp_path / "odd.jsonl")
 
 
 @pytest.mark.parametrize("name", ["judged.jsonl", "judged.jsonl.gz"])

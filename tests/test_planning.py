@@ -214,6 +214,46 @@ def test_a_promise_of_something_out_of_range_is_an_error_that_names_it(message, 
 # --- in words, and on the command line ------------------------------------------------------------
 
 
+@pytest.mark.parametrize("delta", [None, 0.1])
+@pytest.mark.parametrize(
+    ("alpha", "within"), [(0.1, 0.1), (0.1, 0.04), (0.3, 0.07), (0.05, 0.02), (0.37, 0.05)]
+)
+def test_how_many_are_enough_is_what_a_search_of_every_number_finds(alpha, within, delta):
+    tooth = math.ceil(1 / alpha)
+    planned = plan(alpha, within=within, guarantee="all", delta=delta)
+    n, good = planned.feasible, 0
+    while good < tooth:
+        good = good + 1 if chance_within(n, alpha, within, delta) >= 0.9 else 0
+        n += 1
+    assert planned.enough == n - good
+
+
+def test_a_narrow_plan_is_enough_and_not_too_much():
+    # sd ≈ √(.09/n), so that ± .001 with probability .9 takes about (1.645/.001)² × .09.
+    enough = plan(0.1, within=0.001).enough
+    assert enough == pytest.approx(1.6449**2 / 0.001**2 * 0.09, rel=1e-3)
+    assert chance_within(enough, 0.1, 0.001) >= 0.9 > chance_within(enough - 1, 0.1, 0.001)
+
+
+@pytest.mark.parametrize("n", [1, 9, 12, 19, 24, 333, 1999, 20_010])
+def test_a_promise_says_no_more_than_is_true(n):
+    said = float(str(promise(n)).split()[-1])
+    assert said <= n / (n + 1) < said + 1.01e-4
+
+
+def test_units_that_come_in_clusters_promise_as_much_as_their_share():
+    for guarantee in ("query-recall", "all", "snippet"):
+        clustered = promise(100, guarantee=guarantee, design_effect=5)
+        assert clustered.smallest_alpha == promise(20, guarantee=guarantee).smallest_alpha
+        assert clustered.n == 100
+    with pytest.raises(ValueError, match="n is 4 with design_effect 5; give at least so many"):
+        promise(4, design_effect=5)
+    with pytest.raises(ValueError, match=r"design_effect is 0\.5"):
+        promise(4, design_effect=0.5)
+    planned = on_the_command_line("--alpha", "0.1", "--have", "100", "--design-effect", "5")
+    assert planned.output.splitlines()[-1] == str(promise(100, design_effect=5))
+
+
 def test_a_plan_says_its_numbers():
     assert str(plan(0.1)) == "9 judged queries for a threshold that drops anything"
     assert str(plan(0.1, guarantee="snippet", within=0.05)) == (

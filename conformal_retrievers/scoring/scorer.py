@@ -8,14 +8,18 @@ belongs to one score distribution, so two scorers that could score differently n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery, Snippet
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 
 @runtime_checkable
@@ -45,6 +49,40 @@ def check_scorer(scorer: object) -> None:
             f"scorer is {scorer!r:.80}; give something with a name and score(query, snippets), "
             "such as EmbeddingScorer(embed, name='…')"
         )
+
+
+def relative_to_query(scorer: Scorer) -> bool:
+    """Return whether a snippet's score depends on the query's other snippets.
+
+    A scorer says so with an attribute `relative_to_query`; one that has none scores each alone.
+    """
+    return bool(getattr(scorer, "relative_to_query", False))
+
+
+def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
+    """Return what a scorer was made from, its attribute `provenance`, None where it has none."""
+    provenance: Mapping[str, JsonValue] | None = getattr(scorer, "provenance", None)
+    return provenance
+
+
+def query_digest(query: str) -> str:
+    """Return what tells a query again without its text: the start of its SHA-256."""
+    return hashlib.sha256(query.encode()).hexdigest()[:16]
+
+
+def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
+    """Raise ValueError, naming the query, if a scorer was fitted on a query to calibrate on.
+
+    A scorer that learned from queries has the attribute `fitted_on`, their `query_digest`s. On them
+    it scores better than on new ones, which are then not exchangeable with them.
+    """
+    fitted_on: frozenset[str] = getattr(scorer, "fitted_on", frozenset())
+    for query in judged:
+        if query_digest(query.query) in fitted_on:
+            raise ValueError(
+                f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}, on which it "
+                "scores better than on new ones; calibrate on other queries than it was fitted on"
+            )
 
 
 def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
@@ -82,7 +120,7 @@ def score_queries(
     ModuleNotFoundError where a progress bar is asked for without the extra `cli`.
     """
     check_scorer(scorer)
-    judged = _queries(judged)
+    judged = judged_queries(judged)
     return [
         ScoredQuery(
             score_snippets(scorer, query.query, query.snippets),
@@ -90,6 +128,7 @@ def score_queries(
             id=query.id,
             group=query.group,
             missed=query.missed,
+            weight=query.weight,
             propensities=None if query.propensities is None else np.array(query.propensities),
             only_kept=query.only_kept,
         )
@@ -97,7 +136,8 @@ def score_queries(
     ]
 
 
-def _queries(judged: Iterable[object]) -> list[JudgedQuery]:
+def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
+    """Return the queries as a list; raise TypeError for anything among them that is none."""
     queries: list[JudgedQuery] = []
     for i, query in enumerate([judged] if isinstance(judged, str) else judged):
         if not isinstance(query, JudgedQuery):
