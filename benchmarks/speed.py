@@ -3,7 +3,10 @@
 Two ways of spending the time are timed in turn, A B A B …, in this process; the ratio is that of
 neighbouring timings, shown as its median over the repetitions and its quartiles:
 
-    threshold   of 10⁶ scores                 against np.sort of the same array
+    threshold   of 10⁶ scores                 against np.sort and np.argsort of the same array
+    calibrate   10⁵ queries with them, as arrays and as objects   against np.argsort
+    p-values    of 10⁵ scores                 against np.searchsorted of them
+    bets        the threshold with delta, of 1,000 queries        in seconds
     decide      of 100 scores that are given  against np.sort of 100 numbers; and in µs
     import      conformal_retrievers          against numpy and pydantic, in fresh interpreters
     filter      with a sentence embedder      against the embedder alone on the same texts
@@ -24,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -37,6 +41,8 @@ from sentence_transformers import SentenceTransformer
 
 from conformal_retrievers import Calibration, ConformalFilter, EmbeddingScorer, ScoredQuery
 from conformal_retrievers.conformal import conformal_quantile, query_recall_threshold
+from conformal_retrievers.guarantees import Units
+from conformal_retrievers.tolerance import query_recall_tolerance
 
 ALPHA = 0.1
 N_SCORES = 1_000_000
@@ -63,14 +69,15 @@ class Comparison(NamedTuple):
     against: str
     reference: NDArray[np.float64]
     target: float | None = None
-    microseconds: float | None = None  # a target that is no ratio
+    microseconds: float | None = None  # targets that are no ratios
+    seconds: float | None = None
 
 
 def main() -> None:
     console = Console(width=150)
     console.print(facts(), markup=False, highlight=False, soft_wrap=True)
     comparisons = []
-    for step in (thresholds, decisions, imports, embedding_filters):
+    for step in (thresholds, calibrations, p_values, bets, decisions, imports, embedding_filters):
         console.print(f"measuring {step.__name__.replace('_', ' ')} …")  # no spinner: it takes time
         comparisons += step()
     console.print(table(comparisons))
@@ -103,6 +110,8 @@ def table(comparisons: list[Comparison]) -> Table:
         if c.microseconds is not None:
             target = f"≤ {c.microseconds:g} µs"
             met = verdict(c.measured * 1e6, c.microseconds)
+        if c.seconds is not None:
+            target, met = f"≤ {c.seconds:g} s", verdict(c.measured, c.seconds)
         shown.add_row(
             c.what,
             readable(c.measured),
@@ -183,6 +192,71 @@ def thresholds() -> Iterator[Comparison]:
     yield Comparison("threshold, query-recall", query_recall, "np.argsort", argsort)
     what = f"threshold, query-recall, alpha = {2 * ALPHA:g}"
     yield Comparison(what, at_higher_alpha, "np.sort", sort, target=1.5)
+
+
+def calibrations() -> Iterator[Comparison]:
+    """Each guarantee's theorem over arrays, and the whole way from objects that hold them."""
+    rng = np.random.default_rng(0)
+    scores = rng.random(N_SCORES)
+    in_query = 1 + rng.multinomial(N_SCORES - N_QUERIES, np.full(N_QUERIES, 1 / N_QUERIES))
+    sizes, starts = np.repeat(in_query, in_query), np.cumsum(in_query) - in_query
+    over_arrays = {
+        "query-recall": lambda: query_recall_threshold(scores, sizes, ALPHA),
+        "snippet": lambda: conformal_quantile(scores, ALPHA),
+        "all": lambda: conformal_quantile(np.maximum.reduceat(scores, starts), ALPHA),
+        "any": lambda: conformal_quantile(np.minimum.reduceat(scores, starts), ALPHA),
+    }
+    *times, argsort = in_turn(
+        *map(call, over_arrays.values()), call(lambda: np.argsort(scores)), repetitions=31
+    )
+    for guarantee, measured in zip(over_arrays, times, strict=True):
+        yield Comparison(
+            f"calibrate arrays, {guarantee}", measured, "np.argsort", argsort, target=2
+        )
+    queries = [
+        ScoredQuery(part, np.ones(len(part), dtype=bool)) for part in np.split(scores, starts[1:])
+    ]
+    calibration = Calibration.from_scores(queries, alpha=ALPHA, scorer="drawn")
+    for guarantee in over_arrays:
+        units = partial(Units, guarantee, calibration.queries, False)
+        measured, argsort = in_turn(
+            call(lambda units=units: units().threshold(ALPHA, None)),
+            call(lambda: np.argsort(scores)),
+            repetitions=9,
+        )
+        yield Comparison(f"threshold of objects, {guarantee}", measured, "np.argsort", argsort)
+    measured, argsort = in_turn(
+        call(lambda: Calibration.from_scores(queries, alpha=ALPHA, scorer="drawn").threshold()),
+        call(lambda: np.argsort(scores)),
+        repetitions=5,
+    )
+    yield Comparison("Calibration.from_scores, all checks", measured, "np.argsort", argsort)
+
+
+def p_values() -> Iterator[Comparison]:
+    rng = np.random.default_rng(0)
+    queries = [ScoredQuery(rng.random(10), np.ones(10, dtype=bool)) for _ in range(1000)]
+    calibration = Calibration.from_scores(queries, alpha=ALPHA, scorer="drawn")
+    ordered = np.sort(calibration.units().scores)
+    scores = rng.random(100_000)
+    measured, searching = in_turn(
+        call(lambda: calibration.p_values(scores)),
+        call(lambda: np.searchsorted(ordered, scores)),
+        repetitions=51,
+    )
+    yield Comparison("10⁵ p-values", measured, "np.searchsorted", searching, target=1.5)
+
+
+def bets() -> Iterator[Comparison]:
+    rng = np.random.default_rng(0)
+    by_query = [rng.random(rng.integers(1, 20)) for _ in range(1000)]
+    values = np.concatenate(by_query)
+    measured, sort = in_turn(
+        call(lambda: query_recall_tolerance(by_query, ALPHA, 0.1)),
+        call(lambda: np.sort(values)),
+        repetitions=9,
+    )
+    yield Comparison("threshold with delta, K = 1,000", measured, "np.sort", sort, seconds=1)
 
 
 def decisions() -> Iterator[Comparison]:

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -32,6 +32,17 @@ def check_scored(scored: Sequence[ScoredQuery]) -> None:
             f"query id {twice!r} occurs {ids[twice]} times; a query enters a calibration once, so "
             "remove the repetitions"
         )
+    relevant = np.concatenate([np.empty(0), *(query.scores[query.relevant] for query in scored)])
+    if not np.isfinite(relevant).all():
+        _name_unusable(scored)
+    if not len(relevant):
+        raise ValueError(
+            f"none of the {len(scored)} judged queries has a relevant retrieved snippet; judge "
+            "queries until some have, or retrieve deeper"
+        )
+
+
+def _name_unusable(scored: Sequence[ScoredQuery]) -> NoReturn:
     for number, query in enumerate(scored):
         # Irrelevant scores do not enter: they may be anything.
         odd = np.flatnonzero(query.relevant & ~np.isfinite(query.scores))
@@ -48,11 +59,7 @@ def check_scored(scored: Sequence[ScoredQuery]) -> None:
             f"{where}: scores[{i}] is {query.scores[i]}; scores are finite, and a relevant snippet "
             "that was not retrieved is counted in missed instead"
         )
-    if not any(query.relevant.any() for query in scored):
-        raise ValueError(
-            f"none of the {len(scored)} judged queries has a relevant retrieved snippet; judge "
-            "queries until some have, or retrieve deeper"
-        )
+    raise AssertionError("every relevant score is finite")
 
 
 def check_groups(
