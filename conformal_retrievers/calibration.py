@@ -9,7 +9,7 @@ any alpha and for any guarantee. Which guarantees there are and what they count 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -107,8 +107,10 @@ class Calibration:
     """Relevant scores of judged queries, with all that follows from them; made by `calibrate`.
 
     `queries` hold, of each judged query with a known relevant snippet, the sorted scores of its
-    relevant retrieved snippets alone; `n_without_relevant` counts the other queries. Two
-    calibrations are equal if their files are.
+    relevant retrieved snippets alone; `n_without_relevant` counts the other queries.
+    `lowest_scores` hold, ascending, the lowest score of each judged query that has one, relevant or
+    not, which new queries can be held against without judgements. Two calibrations are equal if
+    their files are.
     """
 
     alpha: float
@@ -122,6 +124,7 @@ class Calibration:
     max_weight: float | None = None
     lowest_propensity: float = 1.0
     n_without_relevant: int = 0
+    lowest_scores: tuple[float, ...] = field(default=(), repr=False)
     relative_to_query: bool = False
     scorer_provenance: Mapping[str, JsonValue] | None = None
     retrieval: Mapping[str, JsonValue] | None = None
@@ -193,6 +196,7 @@ class Calibration:
                 default=1.0,
             ),
             n_without_relevant=len(scored) - len(known),
+            lowest_scores=_lowest_scores(scored),
             relative_to_query=bool(relative_to_query),
             scorer_provenance=json_copy("scorer_provenance", scorer_provenance),
             retrieval=json_copy("retrieval", retrieval),
@@ -394,6 +398,7 @@ class Calibration:
             max_weight=record.max_weight,
             lowest_propensity=record.lowest_propensity,
             n_without_relevant=record.n_without_relevant,
+            lowest_scores=tuple(record.lowest_scores),
             relative_to_query=record.relative_to_query,
             scorer_provenance=record.scorer_provenance,
             retrieval=record.retrieval,
@@ -436,6 +441,7 @@ class Calibration:
             labels=None if self.labels is None else dict(self.labels),
             library=self.library,
             created=self.created,
+            lowest_scores=list(self.lowest_scores),
             queries=[
                 QueryRecord(
                     id=query.id,
@@ -489,6 +495,11 @@ class Calibration:
                 f"promise: it takes at least {self.n_needed}; judge {self.n_needed - n} more, or "
                 "raise alpha or delta"
             )
+
+
+def _lowest_scores(scored: Sequence[ScoredQuery]) -> tuple[float, ...]:
+    finite = (query.scores[np.isfinite(query.scores)] for query in scored)
+    return tuple(sorted(float(scores.min()) for scores in finite if len(scores)))
 
 
 def _relevant_only(query: ScoredQuery) -> ScoredQuery:

@@ -63,6 +63,7 @@ class CalibrationRecord(_Record):
     labels: dict[str, JsonValue] | None
     library: str
     created: str
+    lowest_scores: list[float]
     queries: list[QueryRecord]
 
     @property

@@ -917,3 +917,18 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path):
     with pytest.raises(OSError, match="no regular file"):
         calibration_of().save(pipe)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_the_lowest_score_of_each_judged_query_is_kept_whatever_is_relevant(tmp_path):
+    scored = [
+        ScoredQuery([0.5, 0.2, math.nan], [True, False, False]),
+        ScoredQuery([0.4, 0.1], [False, False]),  # nothing relevant: new queries may be like that
+        ScoredQuery([math.nan, math.inf], [False, False]),
+        ScoredQuery([], [], missed=2),
+        ScoredQuery([0.3], [True]),
+    ]
+    calibration = calibration_of(scored)
+    assert calibration.lowest_scores == (0.1, 0.2, 0.3)
+    calibration.save(tmp_path / "c.json")
+    assert Calibration.load(tmp_path / "c.json").lowest_scores == (0.1, 0.2, 0.3)
+    assert calibration.at(0.5).lowest_scores == (0.1, 0.2, 0.3)
