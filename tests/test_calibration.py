@@ -921,7 +921,7 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path):
 
 def test_the_lowest_score_of_each_judged_query_is_kept_whatever_is_relevant(tmp_path):
     scored = [
-        ScoredQuery([0.5, 0.2, math.nan], [True, False, False]),
+        ScoredQuery([0.2, 0.5, math.nan], [True, False, False]),
         ScoredQuery([0.4, 0.1], [False, False]),  # nothing relevant: new queries may be like that
         ScoredQuery([math.nan, math.inf], [False, False]),
         ScoredQuery([], [], missed=2),
