@@ -18,6 +18,7 @@ from conformal_retrievers.judged import (
     read_jsonl,
     write_jsonl,
 )
+from conformal_retrievers.monitor import Monitor
 from conformal_retrievers.planning import plan, promise
 from conformal_retrievers.scoring import (
     EmbeddingScorer,
@@ -25,6 +26,7 @@ from conformal_retrievers.scoring import (
     Scorer,
     score_queries,
 )
+from conformal_retrievers.tracking import track
 from conformal_retrievers.version import __version__
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "EmbeddingScorer",
     "Filtered",
     "JudgedQuery",
+    "Monitor",
     "NothingKept",
     "RetrievalScorer",
     "ScoredQuery",
@@ -51,5 +54,6 @@ __all__ = [
     "read_jsonl",
     "score_queries",
     "threshold_for_budget",
+    "track",
     "write_jsonl",
 ]

@@ -23,7 +23,7 @@ from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.tolerance import (
     betting_p_value,
     binomial_cdf,
-    check_delta,
+    check_probability,
     tolerance_rank,
 )
 
@@ -78,14 +78,14 @@ def certify(
             "guarantee is 'snippet', but snippets of a query are kept and lost together, so that "
             "no bound for single ones holds; certify 'query-recall', 'all' or 'any'"
         )
-    delta = 1 - check_delta(confidence)
+    delta = 1 - check_probability("confidence", confidence, "the probability of the bound")
     count_missed = calibration is not None and calibration.count_missed
     queries = _in_fixed_order(scored)
     if calibration is not None:
         _check_unseen(queries, calibration)
     shares = _shares(queries, _keeper(given), count_missed)
     if guarantee == "query-recall":
-        lower = _betting_lower(shares, delta)
+        lower = betting_lower(shares, delta)
     else:
         shares = (shares == 1 if guarantee == "all" else shares > 0).astype(np.float64)
         lower = _binomial_lower(int(shares.sum()), len(shares), delta)
@@ -170,7 +170,7 @@ def _binomial_lower(kept: int, n: int, delta: float) -> float:
     return _largest(lambda p: 1 - float(binomial_cdf(n, p)[kept - 1]) <= delta)
 
 
-def _betting_lower(shares: NDArray[np.float64], delta: float) -> float:
+def betting_lower(shares: NDArray[np.float64], delta: float) -> float:
     """Return the largest c for which "the mean share is at most c" is rejected at level δ."""
     return _largest(lambda c: betting_p_value(1 - shares, 1 - c, delta) <= delta)
 

@@ -30,14 +30,18 @@ from conformal_retrievers.conformal import exact_alpha
 
 def check_delta(delta: float) -> float:
     """Return delta if it is a probability in (0, 1); raise TypeError or ValueError if it is not."""
-    if isinstance(delta, bool) or not isinstance(delta, (int, float, np.floating)):
-        raise TypeError(f"delta is {delta!r}; give a number between 0 and 1, such as 0.1")
-    if not 0 < delta < 1:
+    return check_probability("delta", delta, "the share of calibrations that may fall short")
+
+
+def check_probability(name: str, value: float, meaning: str) -> float:
+    """Return a probability in (0, 1); raise TypeError or ValueError, naming it, if it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)):
+        raise TypeError(f"{name} is {value!r}; give a number between 0 and 1, such as 0.1")
+    if not 0 < value < 1:
         raise ValueError(
-            f"delta is {delta!r}; give the share of calibrations that may fall short, strictly "
-            "between 0 and 1, such as 0.1"
+            f"{name} is {value!r}; give {meaning}, strictly between 0 and 1, such as 0.1"
         )
-    return float(delta)
+    return float(value)
 
 
 # --- scalars: the Beta law ------------------------------------------------------------------------

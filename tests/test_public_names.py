@@ -28,9 +28,9 @@ PACKAGES = {
         (
             conformal_retrievers,
             "Calibration CalibrationMismatch ConformalFilter Diagnostics EmbeddingScorer Filtered "
-            "JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer Snippet __version__ "
-            "calibrate certify coverage_curve diagnose plan promise read_beir read_jsonl "
-            "score_queries threshold_for_budget write_jsonl",
+            "JudgedQuery Monitor NothingKept RetrievalScorer ScoredQuery Scorer Snippet "
+            "__version__ calibrate certify coverage_curve diagnose plan promise read_beir "
+            "read_jsonl score_queries threshold_for_budget track write_jsonl",
         ),
         (
             langchain_conformal,
@@ -116,6 +116,8 @@ def test_the_core_knows_its_neighbours_only():
         "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
         "diagnostics": {"calibration", "conformal", "judged"},
+        "monitor": {"atomic", "calibration", "certify", "guarantees", "judged", "tolerance"},
+        "tracking": {"calibration", "judged"},
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},
