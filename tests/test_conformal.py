@@ -497,3 +497,15 @@ def test_the_cluster_interval_covers_at_its_level_where_snippets_are_clustered(r
     assert binomtest(covered, runs, 0.95, alternative="less").pvalue > 1e-4
     assert binomtest(covered, runs, 0.98, alternative="greater").pvalue > 1e-4
     assert binomtest(naive, runs, 0.95, alternative="less").pvalue < 1e-4
+
+
+def test_p_values_are_correctly_rounded_where_sums_exceed_what_a_float_counts():
+    # 64 bits hold these sums, the 53 of a float do not.
+    rng = np.random.default_rng(17)
+    parts = rng.integers(2**53, 2**55, size=200)
+    new = 2**54 + 1
+    total = sum(parts.tolist(), new)
+    assert 2**53 < total < 2**63
+    not_below = [sum(parts[i:].tolist(), new) for i in range(201)]
+    expected = [float(Fraction(mass, total)) for mass in not_below]
+    assert p_value_steps(Masses(parts, new)).tolist() == expected
