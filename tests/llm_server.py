@@ -69,7 +69,13 @@ class LLMServer:
 
     def start(self) -> None:
         config = uvicorn.Config(
-            self.app, port=0, log_level="critical", lifespan="off", ws="none", loop="asyncio"
+            self.app,
+            port=0,
+            log_level="critical",
+            lifespan="off",
+            ws="none",
+            loop="asyncio",
+            interface="asgi3",
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -115,7 +121,8 @@ class LLMServer:
             return
         body = json.loads(raw)
         self.bodies.append(body)
-        self.headers.append({k.decode(): v.decode() for k, v in scope["headers"]})
+        headers = {k.decode(): v.decode() for k, v in scope["headers"]}
+        self.headers.append({**headers, "from": str(scope["client"])})
         key = json.dumps(body, sort_keys=True)
         self._times[key] += 1
         self._now += 1
@@ -123,8 +130,11 @@ class LLMServer:
         try:
             trouble = self.trouble(body, self._times[key])
             assert trouble is None or trouble in TROUBLES
-            await asyncio.sleep(5 if trouble == "slow" else self.latency)
-            await self._answer(send, body, trouble)
+            gone = asyncio.ensure_future(receive())  # when the client has gone
+            await asyncio.wait({gone}, timeout=5 if trouble == "slow" else self.latency)
+            if not gone.done():
+                gone.cancel()
+                await self._answer(send, body, trouble)
         finally:
             self._now -= 1
 
