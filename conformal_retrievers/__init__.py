@@ -20,9 +20,14 @@ from conformal_retrievers.judged import (
 )
 from conformal_retrievers.planning import plan, promise
 from conformal_retrievers.scoring import (
+    Cascade,
+    CrossEncoderScorer,
     EmbeddingScorer,
+    LearnedScorer,
+    QueryZScore,
     RetrievalScorer,
     Scorer,
+    TieBreak,
     score_queries,
 )
 from conformal_retrievers.version import __version__
@@ -30,16 +35,21 @@ from conformal_retrievers.version import __version__
 __all__ = [
     "Calibration",
     "CalibrationMismatch",
+    "Cascade",
     "ConformalFilter",
+    "CrossEncoderScorer",
     "Diagnostics",
     "EmbeddingScorer",
     "Filtered",
     "JudgedQuery",
+    "LearnedScorer",
     "NothingKept",
+    "QueryZScore",
     "RetrievalScorer",
     "ScoredQuery",
     "Scorer",
     "Snippet",
+    "TieBreak",
     "__version__",
     "calibrate",
     "certify",

@@ -12,13 +12,22 @@ import math
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_serializer,
+    field_validator,
+)
 
 from conformal_retrievers.atomic import write_whole
 from conformal_retrievers.rows import explain
 
 FORMAT = "conformal-retrievers/calibration"
 VERSION = 1
+DROPPED = "dropped"  # the score +inf, which JSON has no number for: what no threshold keeps
 
 
 class _Record(BaseModel):
@@ -35,6 +44,17 @@ class QueryRecord(_Record):
     only_kept: bool
     scores: list[float]
     propensities: list[float] | None
+
+    @field_serializer("scores")
+    def _with_names(self, scores: list[float]) -> list[float | str]:
+        return [DROPPED if score == math.inf else score for score in scores]
+
+    @field_validator("scores", mode="before")
+    @classmethod
+    def _without_names(cls, scores: object) -> object:
+        if not isinstance(scores, list):
+            return scores
+        return [math.inf if score == DROPPED else score for score in scores]
 
 
 class CalibrationRecord(_Record):

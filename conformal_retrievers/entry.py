@@ -33,8 +33,8 @@ def check_scored(scored: Sequence[ScoredQuery]) -> None:
             "remove the repetitions"
         )
     for number, query in enumerate(scored):
-        # Irrelevant scores do not enter: they may be anything.
-        odd = np.flatnonzero(query.relevant & ~np.isfinite(query.scores))
+        # Irrelevant scores do not enter: they may be anything. +inf is what no threshold keeps.
+        odd = np.flatnonzero(query.relevant & ~(query.scores > -math.inf))
         if not len(odd):
             continue
         where = query.name if query.id is not None else f"query number {number + 1}"
@@ -45,8 +45,8 @@ def check_scored(scored: Sequence[ScoredQuery]) -> None:
                 "it again, or leave the query out"
             )
         raise ValueError(
-            f"{where}: scores[{i}] is {query.scores[i]}; scores are finite, and a relevant snippet "
-            "that was not retrieved is counted in missed instead"
+            f"{where}: scores[{i}] is {query.scores[i]}; a score is a number, or inf for what no "
+            "threshold keeps"
         )
     if not any(query.relevant.any() for query in scored):
         raise ValueError(

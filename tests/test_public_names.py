@@ -27,14 +27,16 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Calibration CalibrationMismatch ConformalFilter Diagnostics EmbeddingScorer Filtered "
-            "JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer Snippet __version__ "
+            "Calibration CalibrationMismatch Cascade ConformalFilter CrossEncoderScorer "
+            "Diagnostics EmbeddingScorer Filtered JudgedQuery LearnedScorer NothingKept "
+            "QueryZScore RetrievalScorer ScoredQuery Scorer Snippet TieBreak __version__ "
             "calibrate certify coverage_curve diagnose plan promise read_beir read_jsonl "
             "score_queries threshold_for_budget write_jsonl",
         ),
         (
             langchain_conformal,
-            "ConformalCompressor ConformalRetriever embedding_scorer judge_retriever",
+            "ConformalCompressor ConformalRetriever cross_encoder_scorer embedding_scorer "
+            "judge_retriever",
         ),
         (llama_index_conformal, "ConformalPostprocessor embedding_scorer judge_retriever"),
     ],
@@ -120,6 +122,10 @@ def test_the_core_knows_its_neighbours_only():
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},
         "scoring.bm25": {"judged", "extras"},
+        "scoring.cross_encoder": {"judged"},
+        "scoring.combine": {"judged", "scoring.scorer"},
+        "scoring.features": {"judged", "scoring.combine"},
+        "scoring.learned": {"judged", "extras", "scoring.features", "scoring.scorer"},
     }
     for name, neighbours in may_import.items():
         path = PACKAGES["conformal_retrievers"] / f"{name.replace('.', '/')}.py"

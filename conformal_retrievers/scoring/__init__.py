@@ -1,6 +1,9 @@
 """Scorers: a query and its snippets in, nonconformity scores out (lower = more relevant)."""
 
+from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
+from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
+from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.retrieval import RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     AsyncScorer,
@@ -12,9 +15,14 @@ from conformal_retrievers.scoring.scorer import (
 
 __all__ = [
     "AsyncScorer",
+    "Cascade",
+    "CrossEncoderScorer",
     "EmbeddingScorer",
+    "LearnedScorer",
+    "QueryZScore",
     "RetrievalScorer",
     "Scorer",
+    "TieBreak",
     "ascore_snippets",
     "score_queries",
     "score_snippets",

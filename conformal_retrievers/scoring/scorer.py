@@ -8,6 +8,7 @@ belongs to one score distribution, so two scorers that could score differently n
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -47,6 +48,20 @@ def check_scorer(scorer: object) -> None:
         )
 
 
+def relative_to_query(scorer: Scorer) -> bool:
+    """Return whether the score of a snippet depends on the query's other snippets.
+
+    A scorer says so by a true attribute of this name. Its scores are exchangeable from query to
+    query, but not from snippet to snippet.
+    """
+    return bool(getattr(scorer, "relative_to_query", False))
+
+
+def query_digest(query: str) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of a query: known again without its text."""
+    return hashlib.sha256(query.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
 def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
     """Return the scores (n,) of a query's snippets; no snippets, no call of the scorer.
 
@@ -68,6 +83,19 @@ async def ascore_snippets(
     else:
         scores = await asyncio.to_thread(scorer.score, query, snippets)
     return _checked(scorer, scores, len(snippets))
+
+
+async def ascore_together(
+    scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]
+) -> list[NDArray[np.float64]]:
+    """Return the scores (n,) of each scorer, all awaited at once; if one fails, none goes on."""
+    tasks = [asyncio.ensure_future(ascore_snippets(s, query, snippets)) for s in scorers]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def score_queries(

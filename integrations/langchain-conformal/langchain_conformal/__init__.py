@@ -3,6 +3,12 @@
 from langchain_conformal.compressor import ConformalCompressor
 from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
-from langchain_conformal.scorers import embedding_scorer
+from langchain_conformal.scorers import cross_encoder_scorer, embedding_scorer
 
-__all__ = ["ConformalCompressor", "ConformalRetriever", "embedding_scorer", "judge_retriever"]
+__all__ = [
+    "ConformalCompressor",
+    "ConformalRetriever",
+    "cross_encoder_scorer",
+    "embedding_scorer",
+    "judge_retriever",
+]

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.embeddings import Embeddings
 
-from conformal_retrievers import Calibration, ConformalFilter, EmbeddingScorer, Scorer
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    CrossEncoderScorer,
+    EmbeddingScorer,
+    Scorer,
+)
 
 
 def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> EmbeddingScorer:
@@ -25,6 +32,20 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
     )
 
 
+def cross_encoder_scorer(
+    cross_encoder: BaseCrossEncoder, *, name: str | None = None
+) -> CrossEncoderScorer:
+    """Return the scorer −score of a LangChain cross-encoder.
+
+    Its name is "cross-encoder(<model>)" with the model's name as the cross-encoder tells it. Raises
+    ValueError where it does not tell it and no `name` is given. A cross-encoder that returns
+    probabilities instead of logits may round the highest ones to 1, so that they tie.
+    """
+    return CrossEncoderScorer(
+        cross_encoder.score, name or f"cross-encoder({_model_name(cross_encoder)})"
+    )
+
+
 def load_filter(
     path: str | Path, *, embeddings: Embeddings | None = None, scorer: Scorer | None = None
 ) -> ConformalFilter:
@@ -40,12 +61,12 @@ def load_filter(
     return ConformalFilter(scorer, Calibration.load(path))
 
 
-def _model_name(embeddings: Embeddings) -> str:
+def _model_name(model: Embeddings | BaseCrossEncoder) -> str:
     for attribute in ("model_name", "model"):
-        name = getattr(embeddings, attribute, None)
+        name = getattr(model, attribute, None)
         if isinstance(name, str) and name:
             return name
     raise ValueError(
-        f"{type(embeddings).__name__} does not tell its model's name (model_name or model), which "
-        "identifies the scorer: give embedding_scorer(embeddings, name='…')"
+        f"{type(model).__name__} does not tell its model's name (model_name or model), which "
+        "identifies the scorer: give name='…' too"
     )
