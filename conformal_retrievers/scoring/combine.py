@@ -66,10 +66,11 @@ def z_scores(scores: ArrayLike) -> NDArray[np.float64]:
     finite = np.isfinite(z)
     values = np.sort(z[finite])  # sums of floats depend on the order, a z-score must not
     if len(values):
-        largest = max(-values[0], values[-1]) or 1.0  # squares of large scores would overflow
-        spread = (values / largest).std() if values[0] < values[-1] else 0.0
-        mean = (values / largest).mean()
-        z[finite] = (z[finite] / largest - mean) / spread if spread > 0 else 0.0
+        # Squares of large numbers overflow; a power of two takes nothing from their digits.
+        exponent = -np.frexp(np.abs(values).max())[1]
+        scaled = np.ldexp(values, exponent)
+        spread = scaled.std() if values[0] < values[-1] else 0.0
+        z[finite] = (np.ldexp(z[finite], exponent) - scaled.mean()) / spread if spread > 0 else 0.0
     return z
 
 
@@ -135,7 +136,8 @@ def lexicographic(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
     24 bits and 29 bits fit into the 53 of a float64, so p + (p⁺ − p)·u is exact.
     """
     below = _float32(first)
-    above = np.nextafter(below, np.float32(np.inf)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        above = np.nextafter(below, np.float32(np.inf)).astype(np.float64)
     above[np.isinf(above) & np.isfinite(below)] = 2.0**128  # what follows the largest float32
     p = below.astype(np.float64)
     with np.errstate(invalid="ignore"):  # ±inf
