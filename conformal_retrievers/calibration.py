@@ -170,7 +170,7 @@ class Calibration:
         scores a snippet by the others of its query too, and `scorer_provenance` what it was made
         from; the other arguments are those of `calibrate`. Raises ValueError, naming query and
         field, where alpha or delta is not in (0, 1), the guarantee is unknown or cannot be had with
-        delta or such a scorer, a score is NaN or infinite, an id occurs twice, a group is missing,
+        delta or such a scorer, a relevant score is NaN, an id occurs twice, a group is missing,
         no query has a relevant snippet, there are too few for delta, or judgements or weights
         cannot give the guarantee. Warns where relevant snippets score higher than irrelevant ones.
         """
@@ -409,10 +409,11 @@ class Calibration:
 
     @cached_property
     def _record(self) -> CalibrationRecord:
-        from conformal_retrievers.calibration_file import CalibrationRecord, QueryRecord
+        from conformal_retrievers.calibration_file import CalibrationRecord, QueryRecord, Threshold
 
-        thresholds: dict[str, float | Literal["keep_all"]] = {
-            group or "": "keep_all" if math.isinf(threshold) else threshold
+        named: dict[float, Literal["keep_all", "-inf"]] = {math.inf: "keep_all", -math.inf: "-inf"}
+        thresholds: dict[str, Threshold] = {
+            group or "": named.get(threshold, threshold)
             for group, threshold in self._thresholds.items()
         }
         return CalibrationRecord(

@@ -12,13 +12,26 @@ import math
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_serializer,
+    field_validator,
+)
 
 from conformal_retrievers.atomic import write_whole
 from conformal_retrievers.rows import explain
 
 FORMAT = "conformal-retrievers/calibration"
 VERSION = 1
+INFINITE = {"inf": math.inf, "-inf": -math.inf}  # which JSON has no numbers for
+NAMES = {number: name for name, number in INFINITE.items()}
+
+
+Threshold = float | Literal["keep_all", "-inf"]
 
 
 class _Record(BaseModel):
@@ -36,6 +49,17 @@ class QueryRecord(_Record):
     scores: list[float]
     propensities: list[float] | None
 
+    @field_serializer("scores")
+    def _with_names(self, scores: list[float]) -> list[float | str]:
+        return [NAMES.get(score, score) for score in scores]
+
+    @field_validator("scores", mode="before")
+    @classmethod
+    def _without_names(cls, scores: object) -> object:
+        if not isinstance(scores, list):
+            return scores
+        return [INFINITE.get(s, s) if isinstance(s, str) else s for s in scores]
+
 
 class CalibrationRecord(_Record):
     """The fields of a calibration file, but for the checksum."""
@@ -50,7 +74,7 @@ class CalibrationRecord(_Record):
     count_missed: bool
     max_weight: float | None
     lowest_propensity: float = Field(gt=0, le=1)
-    threshold: float | Literal["keep_all"] | dict[str, float | Literal["keep_all"]]
+    threshold: Threshold | dict[str, Threshold]
     scorer: str
     relative_to_query: bool
     scorer_provenance: dict[str, JsonValue] | None

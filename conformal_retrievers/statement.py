@@ -88,6 +88,12 @@ def _why_everything(c: Calibration, group: str | None) -> str:
             f"{n} {_unit(c, n)} too few for any threshold to promise this, which takes at least "
             f"{c.n_needed}, that is {c.n_needed - n} more"
         )
+    dropped = sum(int((q.scores == math.inf).sum()) for q in queries)
+    if dropped:
+        return (
+            f"no threshold reaches this, because the scorer itself drops {dropped} of {found} "
+            "relevant snippets (score inf); let it drop fewer, or raise alpha"
+        )
     if c.count_missed and missed and not c.weighted:
         return (
             "no threshold reaches this at this depth K, because the retriever misses too many "

@@ -211,8 +211,6 @@ class Unpaid:
         ([ScoredQuery([0.1], [False])], "none of the 1 judged queries has a relevant"),
         ([ScoredQuery([], [], missed=3)], "none of the 1 judged queries has a relevant"),
         ([relevant(0.1, id="a"), relevant(0.2, math.nan, id="b")], r"'b': scores\[1\] is nan"),
-        ([relevant(math.inf, id="a")], r"'a': scores\[0\] is inf.*missed"),
-        ([relevant(-math.inf, id="a")], r"'a': scores\[0\] is -inf"),
         ([relevant(0.1), relevant(math.nan)], r"query number 2: scores\[0\] is nan"),
         ([relevant(0.1, id="a"), relevant(0.2, id="a")], "query id 'a' occurs 2 times"),
         ([relevant(0.1, id="a", only_kept=True)], r"'a': only_kept .* propensities are missing"),
@@ -932,3 +930,25 @@ def test_the_lowest_score_of_each_judged_query_is_kept_whatever_is_relevant(tmp_
     calibration.save(tmp_path / "c.json")
     assert Calibration.load(tmp_path / "c.json").lowest_scores == (0.1, 0.2, 0.3)
     assert calibration.at(0.5).lowest_scores == (0.1, 0.2, 0.3)
+
+
+def test_infinite_scores_are_kept_never_and_always_and_go_through_the_file(tmp_path):
+    # What a scorer itself drops is lost at every finite threshold; what it takes in is kept.
+    scored = [relevant(0.1 * i, id=f"q{i}") for i in range(8)]
+    scored += [relevant(math.inf, 0.5, id="dropped"), relevant(-math.inf, id="taken in")]
+    for guarantee, alpha, threshold in (
+        ("all", 0.2, 0.7),  # the 9th of 10 maxima
+        ("all", 0.1, math.inf),
+        ("any", 0.1, 0.7),
+        ("query-recall", 0.2, 0.7),  # of the 8.8 queries it takes, 8.5 are found at .6
+        ("all", 0.95, -math.inf),
+    ):
+        calibration = calibration_of(scored, alpha=alpha, guarantee=guarantee)
+        assert calibration.threshold() == pytest.approx(threshold)
+        calibration.save(tmp_path / "c.json")
+        loaded = Calibration.load(tmp_path / "c.json")
+        assert loaded == calibration
+        assert loaded.threshold() == calibration.threshold()
+        assert loaded.keep([-math.inf, math.inf]).tolist() == [True, threshold == math.inf]
+    out_of_reach = calibration_of(scored, alpha=0.1, guarantee="all").statement
+    assert "the scorer itself drops 1 of 11 relevant snippets" in out_of_reach

@@ -27,16 +27,17 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Cache CachedScorer Calibration CalibrationMismatch ConformalFilter Diagnostics "
-            "EmbeddingScorer Filtered JudgedQuery LLM LLMScorer Monitor NothingKept "
-            "RetrievalScorer ScoredQuery Scorer Snippet YesScorer __version__ calibrate certify "
-            "coverage_curve diagnose openai_options plan promise read_beir read_jsonl "
-            "score_queries threshold_for_budget track write_jsonl",
+            "Cache CachedScorer Calibration CalibrationMismatch Cascade ConformalFilter "
+            "CrossEncoderScorer Diagnostics EmbeddingScorer Filtered JudgedQuery LLM LLMScorer "
+            "LearnedScorer Monitor NothingKept QueryZScore RetrievalScorer ScoredQuery Scorer "
+            "Snippet TieBreak YesScorer __version__ calibrate certify coverage_curve diagnose "
+            "openai_options plan promise read_beir read_jsonl score_queries "
+            "threshold_for_budget track write_jsonl",
         ),
         (
             langchain_conformal,
-            "ConformalCompressor ConformalRetriever as_llm embedding_scorer judge_retriever "
-            "llm_scorer",
+            "ConformalCompressor ConformalRetriever as_llm cross_encoder_scorer "
+            "embedding_scorer judge_retriever llm_scorer",
         ),
         (
             llama_index_conformal,
@@ -132,6 +133,10 @@ def test_the_core_knows_its_neighbours_only():
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},
         "scoring.bm25": {"judged", "extras"},
+        "scoring.cross_encoder": {"judged"},
+        "scoring.combine": {"judged", "scoring.scorer"},
+        "scoring.features": {"judged", "scoring.combine"},
+        "scoring.learned": {"judged", "extras", "scoring.features", "scoring.scorer"},
     }
     for name, neighbours in may_import.items():
         path = PACKAGES["conformal_retrievers"] / f"{name.replace('.', '/')}.py"

@@ -1,7 +1,10 @@
 """Scorers: a query and its snippets in, nonconformity scores out (lower = more relevant)."""
 
 from conformal_retrievers.scoring.cached import CachedScorer
+from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
+from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
+from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.rating import LLMScorer, Ratings, YesScorer
 from conformal_retrievers.scoring.retrieval import RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
@@ -16,11 +19,16 @@ from conformal_retrievers.scoring.scorer import (
 __all__ = [
     "AsyncScorer",
     "CachedScorer",
+    "Cascade",
+    "CrossEncoderScorer",
     "EmbeddingScorer",
     "LLMScorer",
+    "LearnedScorer",
+    "QueryZScore",
     "Ratings",
     "RetrievalScorer",
     "Scorer",
+    "TieBreak",
     "YesScorer",
     "ascore_snippets",
     "relative_to_query",

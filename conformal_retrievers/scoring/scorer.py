@@ -67,7 +67,7 @@ def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
 
 def query_digest(query: str) -> str:
     """Return what tells a query again without its text: the start of its SHA-256."""
-    return hashlib.sha256(query.encode()).hexdigest()[:16]
+    return hashlib.sha256(query.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
@@ -106,6 +106,19 @@ async def ascore_snippets(
     else:
         scores = await asyncio.to_thread(scorer.score, query, snippets)
     return _checked(scorer, scores, len(snippets))
+
+
+async def ascore_together(
+    scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]
+) -> list[NDArray[np.float64]]:
+    """Return the scores (n,) of each scorer, all awaited at once; if one fails, none goes on."""
+    tasks = [asyncio.ensure_future(ascore_snippets(s, query, snippets)) for s in scorers]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def score_queries(

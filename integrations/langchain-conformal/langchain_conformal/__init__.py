@@ -3,12 +3,18 @@
 from langchain_conformal.compressor import ConformalCompressor
 from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
-from langchain_conformal.scorers import as_llm, embedding_scorer, llm_scorer
+from langchain_conformal.scorers import (
+    as_llm,
+    cross_encoder_scorer,
+    embedding_scorer,
+    llm_scorer,
+)
 
 __all__ = [
     "ConformalCompressor",
     "ConformalRetriever",
     "as_llm",
+    "cross_encoder_scorer",
     "embedding_scorer",
     "judge_retriever",
     "llm_scorer",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -14,6 +15,7 @@ from conformal_retrievers import (
     Cache,
     Calibration,
     ConformalFilter,
+    CrossEncoderScorer,
     EmbeddingScorer,
     LLMScorer,
     Scorer,
@@ -103,6 +105,20 @@ def as_llm(
     )
 
 
+def cross_encoder_scorer(
+    cross_encoder: BaseCrossEncoder, *, name: str | None = None
+) -> CrossEncoderScorer:
+    """Return the scorer −score of a LangChain cross-encoder.
+
+    Its name is "cross-encoder(<model>)" with the model's name as the cross-encoder tells it. Raises
+    ValueError where it does not tell it and no `name` is given. A cross-encoder that returns
+    probabilities instead of logits may round the highest ones to 1, so that they tie.
+    """
+    return CrossEncoderScorer(
+        cross_encoder.score, name or f"cross-encoder({_model_name(cross_encoder)})"
+    )
+
+
 def load_filter(
     path: str | Path,
     *,
@@ -127,15 +143,14 @@ def load_filter(
     return ConformalFilter(scorer, Calibration.load(path))
 
 
-def _model_name(model: Embeddings | BaseChatModel) -> str:
+def _model_name(model: Embeddings | BaseChatModel | BaseCrossEncoder) -> str:
     for attribute in ("model_name", "model"):
         name = getattr(model, attribute, None)
         if isinstance(name, str) and name:
             return name
-    scorer = "embedding_scorer" if isinstance(model, Embeddings) else "llm_scorer"
     raise ValueError(
         f"{type(model).__name__} does not tell its model's name (model_name or model), which "
-        f"identifies the scorer: give {scorer}(…, name='…')"
+        "identifies the scorer: give name='…' too"
     )
 
 

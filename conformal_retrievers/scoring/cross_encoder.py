@@ -1,0 +1,63 @@
+"""A cross-encoder's logit as the score: −logit of the pair (query, snippet).
+
+A cross-encoder reads query and snippet together (Nogueira and Cho 2019, arXiv 1901.04085). The
+logit is taken rather than its sigmoid, which rounds every confident pair to 1 and makes them tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformal_retrievers.judged import Snippet
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
+
+@dataclass(frozen=True)
+class CrossEncoderScorer:
+    """Scores by −logit; `predict` turns m pairs (query, text) into m logits, higher = relevant.
+
+    `name` identifies the model. All snippets of a query are one call. A blank text, and a logit
+    that is not finite, cannot be scored: NaN. Raises ValueError where logits do not fit the pairs.
+    """
+
+    predict: Callable[[list[tuple[str, str]]], ArrayLike]
+    name: str
+
+    @classmethod
+    def from_sentence_transformers(cls, model: CrossEncoder, *, name: str) -> CrossEncoderScorer:
+        """Return the scorer of a `sentence_transformers.CrossEncoder` with one output.
+
+        It gives raw logits, whatever activation the model was saved with.
+        """
+        return cls(
+            lambda pairs: model.predict(
+                pairs, activation_fn=lambda logits: logits, show_progress_bar=False
+            ),
+            name,
+        )
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+        """Return −logit of each snippet, (n,)."""
+        scores = np.full(len(snippets), np.nan)
+        readable = np.array([bool(s.text.strip()) for s in snippets], dtype=bool)
+        if readable.any():
+            pairs = [(query, s.text) for s in snippets if s.text.strip()]
+            scores[readable] = -self._logits(pairs)
+        return np.where(np.isfinite(scores), scores, np.nan)
+
+    def _logits(self, pairs: list[tuple[str, str]]) -> NDArray[np.float64]:
+        logits = np.asarray(self.predict(pairs), dtype=np.float64)
+        if logits.shape != (len(pairs),):
+            raise ValueError(
+                f"cross-encoder {self.name!r} returned logits of shape {logits.shape} for "
+                f"{len(pairs)} pairs; give a model with one output, or a predict that returns one "
+                "number for each pair"
+            )
+        return logits
