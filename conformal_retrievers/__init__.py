@@ -6,6 +6,7 @@ from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
 from conformal_retrievers.diagnostics import Diagnostics, diagnose
+from conformal_retrievers.filter_log import FilterLog, read_log
 from conformal_retrievers.filtering import (
     CalibrationMismatch,
     ConformalFilter,
@@ -50,6 +51,7 @@ __all__ = [
     "CrossEncoderScorer",
     "Diagnostics",
     "EmbeddingScorer",
+    "FilterLog",
     "Filtered",
     "JudgedQuery",
     "LLMScorer",
@@ -73,6 +75,7 @@ __all__ = [
     "promise",
     "read_beir",
     "read_jsonl",
+    "read_log",
     "score_queries",
     "threshold_for_budget",
     "track",

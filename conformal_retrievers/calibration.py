@@ -317,7 +317,7 @@ class Calibration:
 
     # --- the file ---------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def checksum(self) -> str:
         """SHA-256 of the file's fields: the identity of this calibration."""
         return self._record.sha256

@@ -28,20 +28,21 @@ PACKAGES = {
         (
             conformal_retrievers,
             "Cache CachedScorer Calibration CalibrationMismatch Cascade ConformalFilter "
-            "CrossEncoderScorer Diagnostics EmbeddingScorer Filtered JudgedQuery LLM LLMScorer "
-            "LearnedScorer Monitor NothingKept QueryZScore RetrievalScorer ScoredQuery Scorer "
-            "Snippet TieBreak YesScorer __version__ calibrate certify coverage_curve diagnose "
-            "openai_options plan promise read_beir read_jsonl score_queries "
-            "threshold_for_budget track write_jsonl",
+            "CrossEncoderScorer Diagnostics EmbeddingScorer FilterLog Filtered JudgedQuery LLM "
+            "LLMScorer LearnedScorer Monitor NothingKept QueryZScore RetrievalScorer "
+            "ScoredQuery Scorer Snippet TieBreak YesScorer __version__ calibrate certify "
+            "coverage_curve diagnose openai_options plan promise read_beir read_jsonl read_log "
+            "score_queries threshold_for_budget track write_jsonl",
         ),
         (
             langchain_conformal,
-            "ConformalCompressor ConformalRetriever as_llm cross_encoder_scorer "
-            "embedding_scorer judge_retriever llm_scorer",
+            "ConformalCallbackHandler ConformalCompressor ConformalRetriever as_llm "
+            "cross_encoder_scorer embedding_scorer judge_retriever llm_scorer",
         ),
         (
             llama_index_conformal,
-            "ConformalPostprocessor as_llm embedding_scorer judge_retriever llm_scorer",
+            "ConformalEventHandler ConformalFilterEvent ConformalPostprocessor as_llm "
+            "embedding_scorer judge_retriever llm_scorer",
         ),
     ],
 )
@@ -90,7 +91,7 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
     }
     outside = (
         r"conformal_retrievers|pydantic|typing_extensions|"
-        r"__future__|collections\.abc|math|numbers|pathlib|typing"
+        r"__future__|collections\.abc|contextlib|logging|math|numbers|pathlib|typing|uuid"
     )
     for package, pattern in allowed.items():
         for path in PACKAGES[package].rglob("*.py"):
@@ -122,6 +123,7 @@ def test_the_core_knows_its_neighbours_only():
         "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
         "diagnostics": {"calibration", "conformal", "judged"},
+        "filter_log": {"extras", "filtering", "judged", "monitor"},
         "monitor": {"atomic", "calibration", "certify", "guarantees", "judged", "tolerance"},
         "tracking": {"calibration", "judged"},
         "cache": set(),

@@ -1,6 +1,7 @@
 """Conformal filters for LangChain: a retriever and a document compressor with a guarantee."""
 
 from langchain_conformal.compressor import ConformalCompressor
+from langchain_conformal.events import ConformalCallbackHandler
 from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
 from langchain_conformal.scorers import (
@@ -11,6 +12,7 @@ from langchain_conformal.scorers import (
 )
 
 __all__ = [
+    "ConformalCallbackHandler",
     "ConformalCompressor",
     "ConformalRetriever",
     "as_llm",

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict  # pydantic wants this one below Python 
 
 from conformal_retrievers import ConformalFilter, Scorer
 from langchain_conformal.documents import kept_documents, to_snippets
+from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.scorers import load_filter
 
 
@@ -56,14 +57,14 @@ class ConformalCompressor(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return copies of the documents that are kept for the query."""
-        filtered = self.filter(query, to_snippets(documents))
+        filtered = filter_in_run(self.filter, query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return what `compress_documents` returns, without blocking the event loop."""
-        filtered = await self.filter.acall(query, to_snippets(documents))
+        filtered = await afilter_in_run(self.filter, query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:
@@ -75,5 +76,5 @@ class ConformalCompressor(BaseDocumentCompressor):
         async def acompress(given: CompressorInput) -> list[Document]:
             return await self.acompress_documents(given["documents"], given["query"])
 
-        runnable = RunnableLambda(compress, afunc=acompress, name="conformal_filter")
+        runnable = RunnableLambda(compress, afunc=acompress, name="conformal_compressor")
         return runnable.with_types(input_type=CompressorInput)

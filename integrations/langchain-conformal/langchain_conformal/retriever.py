@@ -17,6 +17,7 @@ from pydantic import ConfigDict
 
 from conformal_retrievers import ConformalFilter, Scorer
 from langchain_conformal.documents import kept_documents, to_snippets
+from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.scorers import load_filter
 
 
@@ -55,7 +56,8 @@ class ConformalRetriever(BaseRetriever):
         documents = self.retriever.invoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
-        filtered = self.filter(query, to_snippets(documents))
+        callbacks = run_manager.get_child()
+        filtered = filter_in_run(self.filter, query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def _aget_relevant_documents(
@@ -64,5 +66,6 @@ class ConformalRetriever(BaseRetriever):
         documents = await self.retriever.ainvoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
-        filtered = await self.filter.acall(query, to_snippets(documents))
+        callbacks = run_manager.get_child()
+        filtered = await afilter_in_run(self.filter, query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)

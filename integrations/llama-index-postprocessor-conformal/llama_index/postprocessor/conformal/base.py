@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers import Calibration, ConformalFilter, Scorer
+from llama_index.postprocessor.conformal.events import Outcome, rerank_events
 from llama_index.postprocessor.conformal.nodes import kept_nodes, to_snippets
 from llama_index.postprocessor.conformal.scorers import embedding_scorer, llm_scorer
 
@@ -75,20 +77,33 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        return kept_nodes(nodes, self.filter(_query_of(query_bundle), to_snippets(nodes)))
+        query, snippets = _query_of(query_bundle), to_snippets(nodes)
+        with self._events(query, nodes) as outcome:
+            outcome.filtered = self.filter(query.query_str, snippets)
+            outcome.nodes = kept_nodes(nodes, outcome.filtered)
+        return outcome.nodes
 
     @dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        filtered = await self.filter.acall(_query_of(query_bundle), to_snippets(nodes))
-        return kept_nodes(nodes, filtered)
+        query, snippets = _query_of(query_bundle), to_snippets(nodes)
+        with self._events(query, nodes) as outcome:
+            outcome.filtered = await self.filter.acall(query.query_str, snippets)
+            outcome.nodes = kept_nodes(nodes, outcome.filtered)
+        return outcome.nodes
+
+    def _events(
+        self, query: QueryBundle, nodes: list[NodeWithScore]
+    ) -> AbstractContextManager[Outcome]:
+        # Engines set the callback manager after construction: it is read at each call.
+        return rerank_events(query, nodes, self.filter.scorer.name, self.callback_manager)
 
 
-def _query_of(query_bundle: QueryBundle | None) -> str:
+def _query_of(query_bundle: QueryBundle | None) -> QueryBundle:
     if query_bundle is None:
         raise ValueError(
             "query is missing, and snippets are scored against it: give query_str= or "
             "query_bundle= to postprocess_nodes"
         )
-    return query_bundle.query_str
+    return query_bundle

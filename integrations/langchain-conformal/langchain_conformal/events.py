@@ -1,0 +1,100 @@
+"""The filter as a run of its own in LangChain's callbacks, with one custom event in it.
+
+The run and the event are called "conformal_filter". The event's data, which is also the run's
+output, is what `conformal_retrievers.filter_log.event_of` returns: plain JSON, without any snippet's text.
+Without a handler there is no run, and nothing is built for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import (
+    BaseCallbackHandler,
+    Callbacks,
+    adispatch_custom_event,
+    dispatch_custom_event,
+)
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import (
+    ensure_config,
+    get_async_callback_manager_for_config,
+    get_callback_manager_for_config,
+)
+
+from conformal_retrievers import ConformalFilter, Filtered, FilterLog, Snippet
+from conformal_retrievers import filter_log as events
+
+
+def filter_in_run(
+    conformal_filter: ConformalFilter,
+    query: str,
+    snippets: list[Snippet],
+    callbacks: Callbacks,
+) -> Filtered:
+    """Filter a query's snippets in a run below that of `callbacks`, or of the run one is in."""
+    config = ensure_config({"callbacks": callbacks})
+    if not get_callback_manager_for_config(config).handlers:
+        return conformal_filter(query, snippets)
+    decided: list[Filtered] = []
+
+    def decide(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        decided.append(conformal_filter(query, snippets))
+        event = events.event_of(decided[0], query=query)
+        dispatch_custom_event(events.EVENT, event, config=config)
+        return event
+
+    RunnableLambda(decide, name=events.EVENT).invoke(_inputs(query, snippets), config)
+    return decided[0]
+
+
+async def afilter_in_run(
+    conformal_filter: ConformalFilter,
+    query: str,
+    snippets: list[Snippet],
+    callbacks: Callbacks,
+) -> Filtered:
+    """Do what `filter_in_run` does, without blocking the event loop."""
+    config = ensure_config({"callbacks": callbacks})
+    if not get_async_callback_manager_for_config(config).handlers:
+        return await conformal_filter.acall(query, snippets)
+    decided: list[Filtered] = []
+
+    async def decide(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        decided.append(await conformal_filter.acall(query, snippets))
+        event = events.event_of(decided[0], query=query)
+        await adispatch_custom_event(events.EVENT, event, config=config)
+        return event
+
+    await RunnableLambda(decide, name=events.EVENT).ainvoke(_inputs(query, snippets), config)
+    return decided[0]
+
+
+def _inputs(query: str, snippets: list[Snippet]) -> dict[str, Any]:
+    return {"query": query, "k": len(snippets)}
+
+
+class ConformalCallbackHandler(BaseCallbackHandler):
+    """Counts m1 and m2 of each calibration, says what is filtered to `logging`, and logs it.
+
+    Give it where LangChain takes callbacks, sync or async: `config={"callbacks": [handler]}`. The
+    logger is "conformal_retrievers"; `log` is a file that several processes may share.
+    """
+
+    def __init__(self, log: FilterLog | None = None) -> None:
+        self.observer = events.Observer(log)
+
+    def on_custom_event(
+        self,
+        name: str,
+        data: Any,
+        *,
+        run_id: UUID,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Take in the filter's event; others are none of its business."""
+        if name == events.EVENT:
+            self.observer.observe(data)

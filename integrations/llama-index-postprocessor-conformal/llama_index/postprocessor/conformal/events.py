@@ -1,0 +1,138 @@
+"""The filter in LlamaIndex's instrumentation: two events that always come in pairs.
+
+`ReRankStartEvent` before, `ConformalFilterEvent` after, also where the scorer fails; the older
+callback manager sees one RERANKING event. What was decided is in the event's `decision`, which is
+what `conformal_retrievers.filter_log.event_of` returns: plain JSON, without any snippet's text. Where
+OpenTelemetry is at work, the current span carries it as conformal.* attributes. Without anybody
+who listens, nothing is built.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
+from llama_index.core.instrumentation import (  # type: ignore[attr-defined]
+    Dispatcher,
+    get_dispatcher,
+)
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from pydantic import PrivateAttr
+
+from conformal_retrievers import Filtered, FilterLog
+from conformal_retrievers import filter_log as events
+
+dispatcher = get_dispatcher(__name__)
+logger = logging.getLogger("conformal_retrievers")
+
+
+class ConformalFilterEvent(ReRankEndEvent):
+    """What the filter kept, and how it decided; `decision` is None where it failed."""
+
+    decision: dict[str, Any] | None
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that LlamaIndex knows the class by."""
+        return "ConformalFilterEvent"
+
+
+class ConformalEventHandler(BaseEventHandler):
+    """Counts m1 and m2 of each calibration, says what is filtered to `logging`, and logs it.
+
+    Add it where it shall listen: `get_dispatcher().add_event_handler(handler)`. The logger is
+    "conformal_retrievers"; `log` is a file that several processes may share.
+    """
+
+    _observer: events.Observer = PrivateAttr()
+
+    def __init__(self, log: FilterLog | None = None) -> None:
+        super().__init__()
+        self._observer = events.Observer(log)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that LlamaIndex knows the class by."""
+        return "ConformalEventHandler"
+
+    @property
+    def observer(self) -> events.Observer:
+        """What the handler has counted, and where it logs."""
+        return self._observer
+
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+        """Take in the filter's event; others are none of its business."""
+        if isinstance(event, ConformalFilterEvent) and event.decision is not None:
+            self._observer.observe(event.decision)
+
+
+class Outcome:
+    """What a filter decided, for the events that follow."""
+
+    filtered: Filtered | None = None
+    nodes: list[NodeWithScore]
+
+    def __init__(self) -> None:
+        self.nodes = []
+
+
+@contextmanager
+def rerank_events(
+    query: QueryBundle, nodes: list[NodeWithScore], scorer: str, callbacks: CallbackManager
+) -> Iterator[Outcome]:
+    """Emit both events and the older one around a filter, which fills in the `Outcome`."""
+    outcome = Outcome()
+    listened, legacy = _has_listener(), bool(callbacks.handlers)
+    started = ""
+    if legacy:
+        with _not_in_the_way():
+            payload: dict[str, Any] = {
+                EventPayload.NODES: nodes,
+                EventPayload.MODEL_NAME: scorer,
+                EventPayload.QUERY_STR: query.query_str,
+                EventPayload.TOP_K: len(nodes),
+            }
+            started = callbacks.on_event_start(CBEventType.RERANKING, payload=payload)
+    if listened:
+        dispatcher.event(
+            ReRankStartEvent(query=query, nodes=nodes, top_n=len(nodes), model_name=scorer)
+        )
+    try:
+        yield outcome
+    finally:
+        filtered = outcome.filtered
+        if filtered is not None:
+            events.note_on_span(filtered)
+        if listened:
+            decision = (
+                None if filtered is None else events.event_of(filtered, query=query.query_str)
+            )
+            dispatcher.event(ConformalFilterEvent(nodes=outcome.nodes, decision=decision))
+        if started:
+            with _not_in_the_way():
+                after: dict[str, Any] = {EventPayload.NODES: outcome.nodes}
+                callbacks.on_event_end(CBEventType.RERANKING, payload=after, event_id=started)
+
+
+@contextmanager
+def _not_in_the_way() -> Iterator[None]:
+    """Say it to `logging` where a handler fails; the dispatcher passes over its own in silence."""
+    try:
+        yield
+    except Exception:
+        logger.exception("a callback handler failed; filtering goes on")
+
+
+def _has_listener() -> bool:
+    place: Dispatcher | None = dispatcher
+    while place is not None:
+        if place.event_handlers:
+            return True
+        place = place.parent if place.propagate else None
+    return False
