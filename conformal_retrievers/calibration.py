@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers import conformal
 from conformal_retrievers.entry import (
+    check_flags,
     check_groups,
+    check_merging,
     check_name,
     check_scored,
     json_copy,
@@ -74,7 +77,8 @@ def calibrate(
     share delta, not on average over them; `by_group`, that it holds within each group of queries,
     some of them merged by `merge_groups` (from the name of a group to a common name);
     `count_missed`, that relevant snippets that were not retrieved count as dropped. `max_weight` is
-    the largest weight that a new query can have, by default that of the heaviest judged one.
+    the largest weight that a new query can have, by default that of the heaviest judged one, or of
+    one that the filter might have explored.
     `retrieval` (retriever, K, chunking) and `labels` (source, prompt) are written into the file for
     its reader, as is the scorer's own provenance. Raises ValueError as `Calibration.from_scores`
     does, and for a query that the scorer was fitted on.
@@ -121,7 +125,7 @@ class Calibration:
     by_group: bool = False
     merge_groups: Mapping[str, str] | None = None
     count_missed: bool = False
-    max_weight: float | None = None
+    max_weight: float = 1.0
     lowest_propensity: float = 1.0
     n_without_relevant: int = 0
     lowest_scores: tuple[float, ...] = field(default=(), repr=False)
@@ -142,7 +146,7 @@ class Calibration:
         check_weights(
             self.guarantee, self.delta, self.queries, self.lowest_propensity, self.max_weight
         )
-        check_groups(self.queries, self.by_group, self.merge_groups)
+        check_groups(self.queries, self.by_group, self.merge_groups is not None)
         if self.delta is not None:
             self._check_feasible(self.delta)
 
@@ -177,7 +181,9 @@ class Calibration:
         conformal.exact_alpha(alpha)
         check_guarantee(guarantee, delta)
         check_name(scorer)
+        check_flags(by_group=by_group, count_missed=count_missed)
         scored = list(scored_queries)
+        check_merging(merge_groups, [query.group for query in scored])
         check_scored(scored)
         warn_if_reversed(scored)
         known = [query for query in scored if query.relevant.any() or query.missed]
@@ -186,15 +192,12 @@ class Calibration:
             guarantee,
             scorer,
             tuple(map(_relevant_only, known)),
-            delta=None if delta is None else float(delta),
+            delta=_decimal(delta),
             by_group=by_group,
             merge_groups=None if merge_groups is None else dict(merge_groups),
             count_missed=count_missed,
-            max_weight=None if max_weight is None else float(max_weight),
-            lowest_propensity=min(
-                (float(q.propensities.min()) for q in scored if q.propensities is not None),
-                default=1.0,
-            ),
+            max_weight=_max_weight(scored, max_weight),
+            lowest_propensity=_lowest_propensity(scored),
             n_without_relevant=len(scored) - len(known),
             lowest_scores=_lowest_scores(scored),
             relative_to_query=bool(relative_to_query),
@@ -203,11 +206,22 @@ class Calibration:
             labels=json_copy("labels", labels),
         )
 
-    def at(self, alpha: float, *, guarantee: Guarantee | None = None) -> Calibration:
-        """Return the same calibration for another alpha or guarantee: nothing is scored again."""
-        alpha = float(conformal.exact_alpha(alpha))
+    def at(
+        self,
+        alpha: float,
+        *,
+        guarantee: Guarantee | None = None,
+        delta: float | Literal["same"] | None = "same",
+    ) -> Calibration:
+        """Return the same calibration for another alpha, guarantee or delta: nothing is scored.
+
+        A guarantee that cannot be had with the calibration's delta takes `delta=None`.
+        """
         return replace(
-            self, alpha=alpha, guarantee=self.guarantee if guarantee is None else guarantee
+            self,
+            alpha=float(conformal.exact_alpha(alpha)),
+            guarantee=self.guarantee if guarantee is None else guarantee,
+            delta=self.delta if isinstance(delta, str) else _decimal(delta),
         )
 
     # --- what is kept -----------------------------------------------------------------------------
@@ -268,7 +282,7 @@ class Calibration:
     @property
     def weighted(self) -> bool:
         """Whether queries count differently, or a new one may count more than a judged one."""
-        return self.max_weight not in (None, 1) or any(q.weight != 1 for q in self.queries)
+        return self.max_weight != 1 or any(query.weight != 1 for query in self.queries)
 
     @property
     def n_missed(self) -> int:
@@ -498,9 +512,39 @@ class Calibration:
             )
 
 
+def _max_weight(scored: Sequence[ScoredQuery], given: float | None) -> float:
+    """Return the largest weight of a new query: one that a filter explored may weigh 1/explore."""
+    explored = [1 / q.explore for q in scored if q.explore is not None and q.propensities is None]
+    least = max([*explored, *(query.weight for query in scored)])
+    if given is None:
+        return least
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise TypeError(f"max_weight is {given!r}; give a number, or None")
+    if not least <= float(given) < math.inf:  # NaN fails every comparison
+        raise ValueError(
+            f"max_weight is {given!r}, but there are queries of weight {least:g}, or explored with "
+            f"probability {1 / least:g}; give the largest weight that a query can have"
+        )
+    return float(given)
+
+
+def _lowest_propensity(scored: Sequence[ScoredQuery]) -> float:
+    """Return the lowest probability with which a snippet can have come to be judged."""
+    lowest = 1.0
+    for query in scored:
+        if query.propensities is not None:
+            known = [*query.propensities.tolist(), query.explore or 1.0]
+            lowest = min(lowest, *known)
+    return lowest
+
+
 def _lowest_scores(scored: Sequence[ScoredQuery]) -> tuple[float, ...]:
     finite = (query.scores[np.isfinite(query.scores)] for query in scored)
     return tuple(sorted(float(scores.min()) for scores in finite if len(scores)))
+
+
+def _decimal(delta: float | None) -> float | None:
+    return None if delta is None else float(str(delta))  # what was written, whatever its precision
 
 
 def _relevant_only(query: ScoredQuery) -> ScoredQuery:

@@ -72,7 +72,7 @@ class CalibrationRecord(_Record):
     by_group: bool
     merge_groups: dict[str, str] | None
     count_missed: bool
-    max_weight: float | None
+    max_weight: float
     lowest_propensity: float = Field(gt=0, le=1)
     threshold: Threshold | dict[str, Threshold]
     scorer: str

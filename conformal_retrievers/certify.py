@@ -10,6 +10,7 @@ surprising a measured coverage is.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -59,13 +60,15 @@ def certify(
     *,
     guarantee: Guarantee | None = None,
     confidence: float = 0.9,
+    count_missed: bool | None = None,
 ) -> Certificate:
     """Bound the realised coverage of a threshold from below, on judged queries it did not look at.
 
-    The guarantee is the calibration's own, unless named; a bare threshold needs one. Raises
+    The guarantee, and whether relevant snippets that were not retrieved count as lost, are the
+    calibration's own, unless given; a bare threshold needs a guarantee. Raises
     ValueError for "snippet", whose units are not independent, for an unknown guarantee, a
     confidence outside (0, 1), queries with weights or propensities, a query whose id is one of the
-    calibration's, or where no query has a relevant retrieved snippet.
+    calibration's or comes twice, or where no query has a relevant retrieved snippet.
     """
     given = calibration_or_threshold
     calibration = given if isinstance(given, Calibration) else None
@@ -79,7 +82,8 @@ def certify(
             "no bound for single ones holds; certify 'query-recall', 'all' or 'any'"
         )
     delta = 1 - check_probability("confidence", confidence, "the probability of the bound")
-    count_missed = calibration is not None and calibration.count_missed
+    if count_missed is None:
+        count_missed = calibration is not None and calibration.count_missed
     queries = _in_fixed_order(scored)
     if calibration is not None:
         _check_unseen(queries, calibration)
@@ -124,6 +128,10 @@ def _in_fixed_order(scored: Iterable[ScoredQuery]) -> list[ScoredQuery]:
                 f"{query.name}: a certificate counts every query and judgement alike; leave out "
                 "queries with a weight, with propensities or judged on survivors only"
             )
+    ids = Counter(query.id for query in queries if query.id is not None)
+    twice = next((id for id, times in ids.items() if times > 1), None)
+    if twice is not None:
+        raise ValueError(f"query id {twice!r} occurs {ids[twice]} times; give each query once")
     order = sorted(range(len(queries)), key=lambda i: digest(queries[i].id, i))
     return [queries[i] for i in order]
 

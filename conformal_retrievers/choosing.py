@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.guarantees import check_guarantee
-from conformal_retrievers.tolerance import query_recall_tolerance
+from conformal_retrievers.tolerance import check_delta, query_recall_tolerance
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ def coverage_curve(
     betting bound at level delta / len(alphas). +inf where no threshold can. Raises ValueError for
     "snippet", for a calibration by group or with weights, and for arguments out of range.
     """
-    check_guarantee(calibration.guarantee, delta)
+    if not isinstance(calibration, Calibration):
+        raise TypeError(f"calibration is {calibration!r:.60}; give a Calibration")
+    check_guarantee(calibration.guarantee, check_delta(delta))
     for alpha in alphas:
         exact_alpha(alpha)
     if not len(alphas):
@@ -87,6 +89,8 @@ def threshold_for_budget(
     if tokens is not None and not tokens > 0:
         raise ValueError(f"tokens is {tokens!r}; give a positive number of tokens a query")
     scores = [np.asarray(s, dtype=np.float64) for s in unjudged]
+    if any(s.ndim != 1 for s in scores):
+        raise ValueError("unjudged has no scores by query; give one list of scores for each query")
     if not scores:
         raise ValueError("unjudged is empty; give the scores of some queries' snippets")
     costs = (
@@ -96,6 +100,8 @@ def threshold_for_budget(
     )
     if [s.shape for s in scores] != [c.shape for c in costs]:
         raise ValueError("lengths does not fit unjudged; give one length for each score")
+    if any(not (cost >= 0).all() for cost in costs):  # NaN is not ≥ 0
+        raise ValueError("lengths holds a number that is negative or NaN; give numbers of tokens")
     budget = (keep_share if keep_share is not None else tokens or 0.0) * len(scores)
     v, cost = np.concatenate(scores), np.concatenate(costs)
     unscorable = np.isnan(v)  # kept whatever the threshold

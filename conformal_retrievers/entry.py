@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,13 @@ def check_name(scorer: object) -> None:
     """Raise ValueError unless the scorer's name is printable text."""
     if not isinstance(scorer, str) or not scorer.isprintable():
         raise ValueError(f"scorer is {scorer!r}; give the scorer's name, printable text")
+
+
+def check_flags(**flags: object) -> None:
+    """Raise TypeError, naming it, for a flag that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise TypeError(f"{name} is {value!r}; give True or False")
 
 
 def check_scored(scored: Sequence[ScoredQuery]) -> None:
@@ -52,26 +59,42 @@ def _name_unscorable(scored: Sequence[ScoredQuery]) -> None:
             )
 
 
-def check_groups(
-    queries: Sequence[ScoredQuery], by_group: bool, merge_groups: Mapping[str, str] | None
-) -> None:
-    """Raise ValueError for a query without a group, or a merged group that no query has."""
-    if merge_groups is not None and not by_group:
-        raise ValueError("merge_groups is given without by_group=True; give both or neither")
-    if not by_group:
+def check_merging(merge_groups: object, groups: Iterable[str | None]) -> None:
+    """Raise TypeError or ValueError unless it maps names of judged groups to those they get."""
+    if merge_groups is None:
         return
-    nameless = next((query for query in queries if query.group is None), None)
+    if not isinstance(merge_groups, Mapping):
+        raise TypeError(
+            f"merge_groups is {merge_groups!r:.60}; map names of groups to common names"
+        )
+    for one, other in merge_groups.items():
+        if not isinstance(one, str) or not isinstance(other, str):
+            raise TypeError(
+                f"merge_groups maps {one!r} to {other!r}; map names of groups to common names"
+            )
+        if merge_groups.get(other, other) != other:
+            raise ValueError(
+                f"merge_groups maps {one!r} to {other!r}, and that to {merge_groups[other]!r}; map "
+                "each group to its last name"
+            )
+    known = set(groups)
+    unknown = sorted(set(merge_groups) - known)
+    if unknown:
+        raise ValueError(
+            f"merge_groups names {unknown[0]!r}, a group of no judged query; the groups are "
+            f"{', '.join(map(repr, sorted(map(str, known))))}"
+        )
+
+
+def check_groups(queries: Sequence[ScoredQuery], by_group: bool, merged: bool) -> None:
+    """Raise ValueError for a query without a group, or groups merged that nothing goes by."""
+    if merged and not by_group:
+        raise ValueError("merge_groups is given without by_group=True; give both or neither")
+    nameless = next((query for query in queries if by_group and query.group is None), None)
     if nameless is not None:
         raise ValueError(
             f"{nameless.name}: group is None, but the calibration is by group; name the group of "
             "every query"
-        )
-    known = {query.group for query in queries}
-    unknown = sorted(set(merge_groups or {}) - known)
-    if unknown:
-        raise ValueError(
-            f"merge_groups names {unknown[0]!r}, a group of no judged query with a known relevant "
-            f"snippet; the groups are {', '.join(map(repr, sorted(map(str, known))))}"
         )
 
 

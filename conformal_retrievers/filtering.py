@@ -9,16 +9,16 @@ filter serves any number of threads and tasks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration import Calibration
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.judged import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,
@@ -78,11 +78,7 @@ class Filtered:
 
     @property
     def propensities(self) -> NDArray[np.float64]:
-        """The probability with which each snippet is passed on (n,): 1, or `explore` if dropped.
-
-        What was passed on and then judged makes a `JudgedQuery` with these propensities, which a
-        calibration for "snippet" takes.
-        """
+        """The probability with which each snippet is passed on (n,): 1, or `explore` if dropped."""
         return np.where(self._passes, 1.0, self.explore)
 
     @property
@@ -90,17 +86,60 @@ class Filtered:
         """Whether all snippets are passed on, so that all relevant ones can be known afterwards."""
         return bool(self.keeps.all())
 
-    @property
-    def weight(self) -> float:
-        """The inverse of the probability that all snippets are passed on, +inf if that is 0.
+    def judged(
+        self,
+        query: str,
+        snippets: Iterable[Snippet | str],
+        relevant: Iterable[bool],
+        *,
+        id: str | None = None,
+    ) -> JudgedQuery:
+        """Return the query as judged after this filter, to calibrate on again.
 
-        A query that is `complete`, once judged, makes a `JudgedQuery` with this weight, which a
-        calibration for any guarantee takes. The others stay out of it: they are what it stands for.
+        `relevant` has a judgement for each of the n snippets; those of dropped ones are not looked
+        at. For "snippet" it holds the snippets that were passed on, with their propensities. For
+        the other guarantees it holds all, and stands for the queries like it that were not explored
+        (`weight`, the inverse of the probability that all are passed on); only of one that is
+        `complete` every relevant snippet is known. Raises ValueError for another one, and where the
+        filter does not explore: calibrated on its own survivors, it loses more every time.
         """
-        dropped = int(np.count_nonzero(~self._passes))
-        draws = dropped if self.calibration.guarantee == "snippet" else min(dropped, 1)
-        chance = self.explore**draws
-        return 1 / chance if chance else math.inf
+        if self.explore == 0:
+            raise ValueError(
+                "explore is 0, so that what the filter drops is never judged: calibrated on its "
+                "own survivors, it loses more at every round; filter with explore=0.1, rng="
+            )
+        snippets, relevant = as_snippets(snippets), list(relevant)
+        if not len(snippets) == len(relevant) == len(self.keeps):
+            raise ValueError(
+                f"the filter saw {len(self.keeps)} snippets, but there are {len(snippets)} "
+                f"snippets and {len(relevant)} judgements; give those of the same query"
+            )
+        if self.calibration.guarantee == "snippet":
+            return JudgedQuery(
+                query,
+                [snippets[i] for i in self.kept],
+                [relevant[i] for i in self.kept],
+                id=id,
+                group=self.group,
+                propensities=self.propensities[self.keeps].tolist(),
+                only_kept=True,
+                explore=self.explore,
+            )
+        if not self.complete:
+            raise ValueError(
+                "the query is not complete: some snippets were dropped, and may be relevant; leave "
+                "it out, the complete queries stand for it"
+            )
+        weight = 1.0 if self._passes.all() else 1 / self.explore
+        return JudgedQuery(
+            query,
+            snippets,
+            relevant,
+            id=id,
+            group=self.group,
+            weight=weight,
+            explore=self.explore,
+        )
 
     @property
     def m1(self) -> float:
@@ -132,8 +171,8 @@ class ConformalFilter:
 
     `group_of` tells the group of a query from its text, for calibrations by group whose callers do
     not name it. `explore` lets what was dropped through with that probability, drawn from `rng`, so
-    that judgements of what was passed on can be calibrated on: for "snippet" each dropped snippet
-    on its own (see `Filtered.propensities`), else all those of a query or none (`Filtered.weight`).
+    that judgements of what was passed on can be calibrated on (`Filtered.judged`): for "snippet"
+    each dropped snippet on its own, else all those of a query or none.
 
     Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
     ValueError for options that are unknown or do not go together.
@@ -176,12 +215,14 @@ class ConformalFilter:
         ):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; give one of {', '.join(map(repr, known))}")
-        if not 0 <= explore < 1:
+        if isinstance(explore, bool) or not isinstance(explore, Real) or not 0 <= explore < 1:
             raise ValueError(f"explore is {explore!r}; give a probability of 0 or more, below 1")
         if (explore > 0) != (rng is not None):
             raise ValueError(
                 "explore and rng go together: give explore=0.1, rng=numpy.random.default_rng(seed)"
             )
+        if rng is not None and not isinstance(rng, np.random.Generator):
+            raise TypeError(f"rng is {rng!r}; give numpy.random.default_rng(seed)")
         if explore > 0 and on_empty != "allow":
             raise ValueError(
                 f"on_empty is {on_empty!r} with explore, which leaves no single propensity to "

@@ -8,7 +8,9 @@
 Exchangeable are the units: the snippets for "snippet", else the queries. A query enters with all
 its relevant scores, with their maximum for "all", with their minimum for "any". A relevant snippet
 that was not retrieved has the score +inf where missed snippets count, and does not exist where they
-do not: then each promise is one about retrieved snippets.
+do not: then each promise is one about retrieved snippets. Where they count, the promise is kept on
+average over calibrations that include those whose threshold is +inf, which say that it is out of
+reach: no query can be said to lose what no calibration claimed to keep.
 """
 
 from __future__ import annotations
@@ -36,28 +38,22 @@ def check_weights(
     delta: float | None,
     queries: Sequence[ScoredQuery],
     lowest_propensity: float,
-    max_weight: float | None,
+    max_weight: float,
 ) -> None:
     """Raise ValueError, naming the query, for judgements or weights that cannot give it."""
-    if max_weight is not None:
-        heaviest = max(queries, key=lambda query: query.weight)
-        if not heaviest.weight <= max_weight < math.inf:  # NaN fails every comparison
-            raise ValueError(
-                f"max_weight is {max_weight!r}, but {heaviest.name} has weight "
-                f"{heaviest.weight:g}; give the largest weight that a query can have"
-            )
-        if delta is not None and max_weight != 1:
-            raise ValueError(
-                f"max_weight is {max_weight:g}, but a calibration that holds for all but a share "
-                "delta counts every query alike; leave one of the two out"
-            )
+    heaviest = max(queries, key=lambda query: query.weight)
+    if not heaviest.weight <= max_weight < math.inf:  # NaN fails every comparison
+        raise ValueError(
+            f"max_weight is {max_weight!r}, but {heaviest.name} has weight {heaviest.weight:g}; "
+            "give the largest weight that a query can have"
+        )
     survivor = next((query for query in queries if query.only_kept), None)
     if survivor is not None and survivor.propensities is not None and lowest_propensity == 1:
         raise ValueError(
             f"{survivor.name}: only_kept says that only snippets were judged that a filter let "
             "through, and all propensities are 1, so that it never let a dropped one through: let "
-            "some through with ConformalFilter(..., explore=0.1), or take only_kept away where "
-            "the filter dropped nothing"
+            "some through with ConformalFilter(..., explore=0.1) and take Filtered.judged, or take "
+            "only_kept away where the filter dropped nothing"
         )
     for query in queries:
         sampled = query.propensities is not None and bool((query.propensities < 1).any())
@@ -66,20 +62,26 @@ def check_weights(
                 f"{query.name}: only_kept says that only snippets were judged that a filter let "
                 "through, and propensities are missing: calibrated on its own survivors, a filter "
                 "loses more at every round (0.90 to 0.32 in ten); let some dropped ones through "
-                "with ConformalFilter(..., explore=0.1) and give the propensities that it reports"
+                "with ConformalFilter(..., explore=0.1), and enter what Filtered.judged returns"
             )
         if sampled and guarantee != "snippet":
             raise ValueError(
                 f"{query.name}: propensities are below 1, and from a sample of its judgements "
                 f"nobody can tell all its relevant scores, which {guarantee!r} needs; choose "
-                "'snippet', or take the queries alone whose snippets were all judged "
-                "(Filtered.complete), with their weight (Filtered.weight) instead of propensities"
+                "'snippet', or take the queries alone whose snippets were all passed on and judged "
+                "(Filtered.complete, Filtered.judged)"
             )
         if delta is not None and (sampled or query.weight != 1):
             raise ValueError(
                 f"{query.name}: its weight or propensities are not 1, but a calibration that holds "
                 "for all but a share delta counts every query alike; leave delta out"
             )
+    if delta is not None and max_weight != 1:
+        raise ValueError(
+            f"max_weight is {max_weight:g}, given or from queries that a filter explored, but a "
+            "calibration that holds for all but a share delta counts every query alike; leave "
+            "delta out"
+        )
 
 
 def check_guarantee(guarantee: str, delta: float | None) -> None:
@@ -119,7 +121,7 @@ class Units:
     queries: Sequence[ScoredQuery]
     count_missed: bool
     lowest_propensity: float = 1.0
-    max_weight: float | None = None
+    max_weight: float = 1.0
 
     @cached_property
     def entering(self) -> list[ScoredQuery]:
@@ -156,17 +158,16 @@ class Units:
         """What each score counts: 1/N_q for "query-recall", else 1, times the query's weight.
 
         For "snippet", a judgement that was made with probability π stands for 1/π of them. The new
-        query counts as much as `max_weight`, or as the heaviest judged one where that is None, and
-        a new snippet as the rarest judgement.
+        query counts as much as `max_weight`, and a new snippet as the rarest judgement.
         """
-        if self.max_weight in (None, 1) and all(
-            q.weight == 1 and q.propensities is None for q in self.entering
+        if self.max_weight == self.lowest_propensity == 1 and all(
+            q.weight == 1 for q in self.entering
         ):
             lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
             sizes = lengths if self.guarantee == "query-recall" else np.ones_like(lengths)
             return Masses.of(sizes.repeat(lengths))
         masses: list[Fraction] = []
-        new = Fraction(self.max_weight or 0)
+        new = Fraction(self.max_weight)
         for query, scores in zip(self.entering, self.scores_by_query, strict=True):
             weight = Fraction(query.weight)
             share = weight / len(scores) if self.guarantee == "query-recall" else weight
@@ -174,10 +175,16 @@ class Units:
             judged_with = [] if sampled is None else sampled.tolist()
             masses += [share / Fraction(propensity) for propensity in judged_with]
             masses += [share] * (len(scores) - len(judged_with))  # the rest stand for themselves
-            new = max(new, weight)
         if self.guarantee == "snippet":
             new /= Fraction(self.lowest_propensity)
         return Masses.weighted(masses, new)
+
+    @property
+    def reach(self) -> float:
+        """The share of the judged mass that some finite threshold keeps: the rest scores +inf."""
+        finite = self.scores < math.inf
+        total = int(self.masses.parts.sum())
+        return float(Fraction(int(self.masses.parts[finite].sum()), total)) if total else math.nan
 
     def threshold(self, alpha: float, delta: float | None) -> float:
         """Return the largest score to keep, +inf where no finite one gives the guarantee."""

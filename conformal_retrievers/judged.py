@@ -66,9 +66,11 @@ class JudgedQuery:
     `missed` is the number of known relevant snippets that the retriever did not return, `group` a
     property of the query that is known at run time, `weight` its likelihood ratio, new queries to
     judged ones. `propensities` (n,) are the probabilities, in (0, 1], with which snippets came to
-    be judged; `only_kept` says that only those were judged that a filter let through. Raises
-    ValueError or TypeError, naming the field, where lengths disagree, an id occurs twice, a
-    judgement is not true or false, a weight is not positive or a propensity is no probability.
+    be judged; `only_kept` says that only those were judged that a filter let through, and `explore`
+    is the probability with which that filter let through what it dropped (`Filtered.judged` fills
+    these in). Raises ValueError or TypeError, naming the field, where lengths disagree, an id
+    occurs twice, a judgement is not true or false, a weight is not positive or a propensity is no
+    probability.
     """
 
     query: str
@@ -80,6 +82,7 @@ class JudgedQuery:
     weight: float = 1.0
     propensities: tuple[float, ...] | None = None
     only_kept: bool = False
+    explore: float | None = None
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class JudgedQuery:
         weight: float = 1.0,
         propensities: Iterable[float] | None = None,
         only_kept: bool = False,
+        explore: float | None = None,
     ) -> None:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the query's text as a str")
@@ -108,6 +112,7 @@ class JudgedQuery:
             "weight": _weight(where, weight),
             "propensities": _propensities(where, propensities),
             "only_kept": bool(only_kept),
+            "explore": _explore(where, explore),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -157,6 +162,7 @@ class JudgedQuery:
             group=self.group,
             missed=self.missed + not_returned,
             weight=self.weight,
+            explore=self.explore,
         )
 
 
@@ -165,9 +171,9 @@ class ScoredQuery:
     """The scores of one query's snippets: nonconformity, lower = more relevant.
 
     `scores` and `relevant` (n,) belong together; NaN is a snippet that could not be scored.
-    `weight` is the query's likelihood ratio, new queries to judged ones; `propensities` and
-    `only_kept` are those of `JudgedQuery`. Raises ValueError or TypeError, naming the field, where
-    lengths disagree or a value is out of range.
+    `weight` is the query's likelihood ratio, new queries to judged ones; `propensities`,
+    `only_kept` and `explore` are those of `JudgedQuery`. Raises ValueError or TypeError, naming the
+    field, where lengths disagree or a value is out of range.
     """
 
     scores: NDArray[np.float64]
@@ -178,6 +184,7 @@ class ScoredQuery:
     weight: float = field(default=1.0, kw_only=True)
     propensities: NDArray[np.float64] | None = field(default=None, kw_only=True)
     only_kept: bool = field(default=False, kw_only=True)
+    explore: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         where = _name_of(self.id, None)
@@ -195,6 +202,7 @@ class ScoredQuery:
         _check_names(where, self.id, self.group)
         object.__setattr__(self, "missed", _missed(where, self.missed))
         object.__setattr__(self, "weight", _weight(where, self.weight))
+        object.__setattr__(self, "explore", _explore(where, self.explore))
         propensities = _propensities(where, self.propensities)
         if propensities is not None:
             if len(propensities) != len(scores):
@@ -261,12 +269,23 @@ def _weight(where: str, value: Any) -> float:
     return float(value)
 
 
+def _explore(where: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not (isinstance(value, Real) and 0 < float(value) < 1):
+        raise ValueError(
+            f"{where}: explore is {value!r}; give the probability between 0 and 1 with which the "
+            "filter let through what it dropped, or None where no filter came before the judge"
+        )
+    return float(value)
+
+
 def _propensities(where: str, values: Iterable[float] | None) -> tuple[float, ...] | None:
     if values is None:
         return None
     checked = tuple(values)
     for i, value in enumerate(checked):
-        if not (isinstance(value, Real) and 0 < value <= 1):
+        if isinstance(value, bool) or not (isinstance(value, Real) and 0 < value <= 1):
             raise ValueError(
                 f"{where}: propensities[{i}] is {value!r}; give the probability, above 0 and at "
                 "most 1, with which the snippet came to be judged"
@@ -286,9 +305,9 @@ def _same(known: Snippet, snippet: Snippet) -> bool:
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     """Read judged queries from a file of JSON lines, one query a line; blank lines are passed over.
 
-    A line is {"id", "query", "group", "missed", "weight", "only_kept", "snippets": [{"id", "text",
-    "relevant", "document", "position", "retrieval_score", "propensity"}]}; "query", "snippets",
-    "text" and "relevant" are required.
+    A line is {"id", "query", "group", "missed", "weight", "only_kept", "explore", "snippets":
+    [{"id", "text", "relevant", "document", "position", "retrieval_score", "propensity"}]}; "query",
+    "snippets", "text" and "relevant" are required.
     Raises ValueError naming the file, the line and the field.
     """
     from pydantic import ValidationError
@@ -310,6 +329,7 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
                     group=row.group,
                     missed=cast(int, row.missed),
                     weight=cast(float, row.weight),
+                    explore=row.explore,
                     propensities=_propensities_of(row.snippets),
                     only_kept=row.only_kept,
                 )
@@ -372,6 +392,7 @@ def _line(query: JudgedQuery) -> str:
         missed=query.missed,
         weight=query.weight,
         only_kept=query.only_kept,
+        explore=query.explore,
         snippets=snippets,
     )
     return row.model_dump_json(exclude_none=True) + "\n"

@@ -11,10 +11,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from conformal_retrievers.conformal import conformal_rank, exact_alpha
 from conformal_retrievers.guarantees import Guarantee, Units, check_guarantee
-from conformal_retrievers.tolerance import betting_p_value, tolerance_rank
+from conformal_retrievers.tolerance import (
+    betting_p_value,
+    check_probability,
+    tolerance_rank,
+)
 
+LEAST = 1e-4  # the least distance, and alpha, that is planned for: some 10⁷ queries
 SURE = 0.9  # how surely the coverage of a calibration lies where `within` says
 
 
@@ -63,8 +70,10 @@ def plan(
     """
     exact_alpha(alpha)
     check_guarantee(guarantee, delta)
-    if within is not None and not 0 < within < 1:
-        raise ValueError(f"within is {within!r}; give a distance between 0 and 1, such as 0.03")
+    if within is not None and check_probability("within", within, "a distance") < LEAST:
+        raise ValueError(f"within is {within!r}; give a distance of {LEAST:g} or more")
+    if within is not None and not LEAST <= alpha <= 1 - LEAST:
+        raise ValueError(f"alpha is {alpha!r}, too near to 0 or 1 to plan a distance from it for")
     _check_design_effect(design_effect)
     feasible = Units(guarantee, (), False).n_needed(alpha, delta)
     enough = None if within is None else _enough(alpha, delta, within, feasible)
@@ -108,9 +117,9 @@ def _beta_cdf(x: float, k: int, n: int) -> float:
 def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> int:
     """Return the smallest n from which on the chance is high enough for every larger n tried."""
     # The chance rises like that of a normal law, with saw teeth from the rank that jumps: search
-    # for the first whole tooth, 1/α units, that is high enough, by doubling and halving; then look
-    # at each n of the teeth before it.
-    tooth = math.ceil(1 / alpha)
+    # for the first whole tooth, 1/α or 1/(1 − α) units, that is high enough, by doubling and
+    # halving; then look at each n before it.
+    tooth = math.ceil(1 / min(alpha, 1 - alpha))
 
     def good(n: int) -> bool:
         return chance_within(n, alpha, within, delta) >= SURE
@@ -164,6 +173,8 @@ def promise(
     """
     check_guarantee(guarantee, delta)
     _check_design_effect(design_effect)
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+        raise TypeError(f"n is {n!r}; give a whole number of units")
     if n < design_effect:
         raise ValueError(
             f"n is {n!r} with design_effect {design_effect:g}; give at least so many units"

@@ -35,6 +35,7 @@ class QueryRow(_Row):
     missed: JsonValue = 0
     weight: JsonValue = 1.0
     only_kept: bool = False
+    explore: float | None = None
 
 
 def explain(error: ValidationError) -> str:

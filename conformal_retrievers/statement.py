@@ -40,9 +40,9 @@ def _promise(c: Calibration) -> str:
         that="of any query" if c.count_missed else "that is retrieved",
     )
     if c.delta is None:
-        named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha:g})"
+        named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha!r})"
     else:
-        named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha:g}, delta = {c.delta:g})"
+        named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha!r}, delta = {c.delta!r})"
         promise = (
             f"of all calibrations like this one, at least {1 - c.delta:.6g} keep what follows: "
             f"{promise}"
@@ -63,13 +63,22 @@ def _groups(c: Calibration) -> str:
     rest = {g: n for g, n in c.n_units.items() if g not in finite}
     sentences = []
     if finite:
-        named = ", ".join(f"{g} ({c.n_units[g]}, score ≤ {c.threshold(g):.6g})" for g in finite)
+        named = ", ".join(
+            f"{_members(c, g)} ({c.n_units[g]}, score ≤ {c.threshold(g):.6g})" for g in finite
+        )
         sentences.append(f"The groups, with their number of {_unit(c)} and what is kept: {named}.")
     sentences += [
-        f"Everything is kept in {g} ({n}): {_why_everything(c, g)}." for g, n in rest.items()
+        f"Everything is kept in {_members(c, g)} ({n}): {_why_everything(c, g)}."
+        for g, n in rest.items()
     ]
     sentences.append("In a group that is not named here, everything is kept.")
     return " ".join(sentences)
+
+
+def _members(c: Calibration, group: str | None) -> str:
+    """Name a group, and those that were merged into it."""
+    merged = [one for one, other in (c.merge_groups or {}).items() if other == group != one]
+    return f"{group} ({', '.join(merged)})" if merged else f"{group}"
 
 
 def _rule(c: Calibration) -> str:
@@ -81,26 +90,36 @@ def _rule(c: Calibration) -> str:
 
 
 def _why_everything(c: Calibration, group: str | None) -> str:
-    n, queries = c.n_units[group], c.units(group).queries
-    found, missed = sum(len(q.scores) for q in queries), sum(q.missed for q in queries)
+    units, n = c.units(group), c.n_units[group]
     if n < c.n_needed:
         return (
             f"{n} {_unit(c, n)} too few for any threshold to promise this, which takes at least "
             f"{c.n_needed}, that is {c.n_needed - n} more"
         )
-    dropped = sum(int((q.scores == math.inf).sum()) for q in queries)
+    found = sum(len(query.scores) for query in units.queries)
+    missed = sum(query.missed for query in units.queries) * c.count_missed
+    dropped = sum(int((query.scores == math.inf).sum()) for query in units.queries)
     if dropped:
-        return (
-            f"no threshold reaches this, because the scorer itself drops {dropped} of {found} "
-            "relevant snippets (score inf); let it drop fewer, or raise alpha"
+        lost = f"the scorer itself drops {dropped} of {found} relevant snippets (score inf)"
+        remedy = "let it drop fewer, or raise alpha"
+    else:
+        lost = (
+            "the retriever misses too many relevant snippets: recall@K is "
+            f"{found / (found + missed):.3f} ({found} of {found + missed})"
         )
-    if c.count_missed and missed and not c.weighted:
+        remedy = "raise K or alpha"
+    more = "judge more queries, which leaves less to chance, or raise alpha"
+    if units.reach <= 1 - c.alpha:
         return (
-            "no threshold reaches this at this depth K, because the retriever misses too many "
-            f"relevant snippets: recall@K is {found / (found + missed):.3f} ({found} of "
-            f"{found + missed}); raise K or alpha"
+            f"no threshold reaches this at this depth K, because {lost}, and keeping all that is "
+            f"left would give {units.reach:.3f}; {remedy}"
         )
-    return "no threshold below the highest score reaches this with these weights"
+    if missed or dropped:
+        return f"no threshold is sure to reach this with so few {_unit(c)}, because {lost}; {more}"
+    return (
+        f"a new query may count {c.max_weight:g} times as much as one of weight 1, against "
+        f"{sum(query.weight for query in units.entering):.6g} of all judged ones; {more}"
+    )
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:
@@ -126,11 +145,13 @@ def _assumption(c: Calibration) -> str:
         if c.delta is None
         else "The probability is over the new query, and the share over calibrations like this one."
     )
+    if c.count_missed and c.delta is None:
+        over += " A calibration that finds no threshold for this, and says so, counts as kept."
     if c.weighted:
         same += (
             ", but for what the weights make good: the likelihood ratio of new to judged queries, "
             f"worth {c.effective_queries:.0f} queries of equal weight, where no new query weighs "
-            f"more than {c.max_weight or max(query.weight for query in c.queries):g}"
+            f"more than {c.max_weight:g}"
         )
     if c.lowest_propensity < 1:
         same += (

@@ -107,10 +107,18 @@ def betting_n(alpha: float, delta: float) -> int:
     """Return the smallest number of queries at which lossless ones give a p-value ≤ δ."""
     exact_alpha(alpha)
     check_delta(delta)
-    n = 1
-    while betting_p_value(np.zeros(n), alpha, delta) > delta:
-        n += 1
-    return n
+
+    def enough(n: int) -> bool:
+        return betting_p_value(np.zeros(n), alpha, delta) <= delta
+
+    above = 1
+    while not enough(above):
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (above + below) // 2
+        below, above = (below, middle) if enough(middle) else (middle, above)
+    return above
 
 
 def query_recall_tolerance(

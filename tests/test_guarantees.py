@@ -23,7 +23,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binomtest, kstest, norm, ttest_1samp
 
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery, calibrate
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    ScoredQuery,
+    calibrate,
+    score_queries,
+)
 from conformal_retrievers.conformal import Masses, mass_threshold
 from conformal_retrievers.guarantees import Guarantee
 
@@ -496,12 +503,13 @@ def test_one_group_is_no_group_and_groups_are_calibrated_one_by_one(guarantee, q
         queries, alpha, guarantee, by_group=True, merge_groups=dict.fromkeys(groups, "one")
     )
     by_group = calibration_of(queries, alpha, guarantee, by_group=True)
+    heaviest = max(query.weight for query in queries)  # may come in any group
     for group in groups:
         assert merged.threshold(group) == pooled.threshold()
         assert merged.p_values(AT, group).tolist() == pooled.p_values(AT).tolist()
         members = [query for query in queries if query.group == group]
         if any(query.relevant.any() for query in members):
-            alone = calibration_of(members, alpha, guarantee)
+            alone = calibration_of(members, alpha, guarantee, max_weight=heaviest)
             assert by_group.threshold(group) == alone.threshold()
             assert by_group.p_values(AT, group).tolist() == alone.p_values(AT).tolist()
             assert by_group.units(group).n == alone.n_units[None]
@@ -580,7 +588,7 @@ def test_groups_are_merged_by_name_alone():
     assert merged.n_units == {"German": 8, "fr": 4}
     assert merged.at(0.3).threshold("de") == 3.0  # ⌈9 × .7⌉ = 7th of 0 0 1 1 2 2 3 3
     assert merged.at(0.4).threshold("at") == 2.0
-    assert "German (8, score ≤ 3), fr (4, score ≤ 3)" in merged.statement
+    assert "German (de, at) (8, score ≤ 3), fr (4, score ≤ 3)" in merged.statement
     one_into_another = calibration_of(queries, 0.2, by_group=True, merge_groups={"at": "de"})
     assert one_into_another.n_units == {"de": 8, "fr": 4}
 
@@ -600,7 +608,7 @@ def test_the_mapping_of_groups_does_not_change_with_what_it_was_made_from():
         (
             [relevant(1, group="g"), relevant(2, group="h")],
             {"by_group": True, "merge_groups": {"g": "x", "i": "x"}},
-            "merge_groups names 'i', a group of no judged query with .*; the groups are 'g', 'h'",
+            "merge_groups names 'i', a group of no judged query; the groups are 'g', 'h'",
         ),
     ],
 )
@@ -679,7 +687,8 @@ def test_a_threshold_that_no_depth_reaches_is_said_to_be_so():
         assert calibration.threshold() == math.inf
         assert (
             "Everything is kept: no threshold reaches this at this depth K, because the retriever "
-            "misses too many relevant snippets: recall@K is 0.500 (100 of 200); raise K or alpha."
+            "misses too many relevant snippets: recall@K is 0.500 (100 of 200), and keeping all "
+            f"that is left would give {0.0 if guarantee == 'all' else 0.5:.3f}; raise K or alpha."
         ) in calibration.statement
         assert "Nothing is promised about relevant snippets that" not in calibration.statement
         assert "retrieved" not in calibration.statement.split(".")[0]
@@ -720,7 +729,10 @@ def test_a_heavy_query_must_be_reserved_for(guarantee):
     assert calibration_of(light, 0.1, guarantee).threshold() == 10
     heavy = [*light, relevant(5, weight=4.0)]
     assert calibration_of(heavy, 0.1, guarantee).threshold() == math.inf
-    assert "with these weights" in calibration_of(heavy, 0.1, guarantee).statement
+    assert (
+        "Everything is kept: a new query may count 4 times as much as one of weight 1, against 15 "
+        "of all judged ones; judge more queries"
+    ) in calibration_of(heavy, 0.1, guarantee).statement
     # .22 × (15 + 4) = 4.18 ≥ 4, and .26 × 19 = 4.94, .27 × 19 = 5.13 ≥ 4 + 1
     for alpha, threshold in ((0.22, 10), (0.26, 10), (0.27, 9)):
         assert calibration_of(heavy, alpha, guarantee).threshold() == threshold
@@ -992,7 +1004,8 @@ def test_every_combination_says_what_it_promises(guarantee):
         if c.by_group:
             for group, n in c.n_units.items():
                 threshold = c.threshold(group if group != "x" else "g")
-                kept = f"{group} ({n})" if math.isinf(threshold) else f"{group} ({n}, score ≤ "
+                name = "x (g, h)" if group == "x" else group
+                kept = f"{name} ({n})" if math.isinf(threshold) else f"{name} ({n}, score ≤ "
                 assert kept in statement
         elif math.isinf(c.threshold()):
             assert "Everything is kept: " in statement
@@ -1188,7 +1201,7 @@ def test_with_exploration_the_promise_stays_round_after_round():
     assert ttest_1samp(np.array(covered) - 0.03, 0.9, alternative="less").pvalue < FALSE_ALARM
 
 
-def after_rounds_of_queries(rng, *, rounds, explore):
+def after_rounds_of_queries(rng, guarantee, *, queries, rounds, explore):
     """What a filter loses after calibrating again and again on the queries passed on completely.
 
     A query has two relevant snippets, both with the score that is its difficulty, N(0, 1), so that
@@ -1198,32 +1211,32 @@ def after_rounds_of_queries(rng, *, rounds, explore):
     def draw():
         return np.append(np.full(2, rng.normal()), rng.normal(8, 1))
 
-    judged_queries = [ScoredQuery(draw(), [True, True, False]) for _ in range(200)]
+    judged_queries = [ScoredQuery(draw(), [True, True, False]) for _ in range(queries)]
     for _ in range(rounds):
-        calibration = calibration_of(judged_queries, 0.1)
+        calibration = calibration_of(judged_queries, 0.1, guarantee)
         conformal_filter = ConformalFilter(Drawn(), calibration, explore=explore, rng=rng)
-        decided = [conformal_filter.decide(draw()) for _ in range(400)]
-        judged_queries = [
-            ScoredQuery(filtered.scores, [True, True, False], weight=filtered.weight)
-            for filtered in decided
-            if filtered.complete
-        ]
-    return {
-        guarantee: norm.cdf(
-            calibration_of(judged_queries, 0.1, guarantee, max_weight=1 / explore).threshold()
-        )
-        for guarantee in OF_QUERIES
-    }
+        judged_queries = []
+        while len(judged_queries) < queries:
+            filtered = conformal_filter.decide(draw())
+            if filtered.complete:
+                judged = filtered.judged("q", ["a", "b", "c"], [True, True, False])
+                scorer = LookupScorer(dict(zip("abc", filtered.scores, strict=True)))
+                judged_queries += score_queries(scorer, [judged])
+    return norm.cdf(calibration_of(judged_queries, 0.1, guarantee).threshold())
 
 
-def test_with_queries_explored_as_a_whole_every_promise_about_queries_stays():
+@pytest.mark.parametrize(
+    ("guarantee", "queries", "explore"),
+    [("query-recall", 100, 0.2), ("all", 20, 0.1), ("any", 50, 0.02), ("query-recall", 50, 0.02)],
+)
+def test_with_queries_explored_as_a_whole_the_promise_stays(guarantee, queries, explore):
+    # Also where hardly a query is explored in a round, so that none has a weight.
     rng = np.random.default_rng(31)
-    runs = [after_rounds_of_queries(rng, rounds=10, explore=0.2) for _ in range(60)]
-    for guarantee in OF_QUERIES:
-        covered = np.array([run[guarantee] for run in runs])
-        assert ttest_1samp(covered, 0.9, alternative="less").pvalue > FALSE_ALARM
-        assert ttest_1samp(covered, 0.95, alternative="greater").pvalue > FALSE_ALARM
-        assert ttest_1samp(covered - 0.03, 0.9, alternative="less").pvalue < FALSE_ALARM
+    covered = [
+        after_rounds_of_queries(rng, guarantee, queries=queries, rounds=5, explore=explore)
+        for _ in range(40)
+    ]
+    assert ttest_1samp(covered, 0.9, alternative="less").pvalue > FALSE_ALARM
 
 
 def test_survivors_of_a_filter_that_never_explored_are_refused():
@@ -1274,9 +1287,11 @@ def test_leaving_each_query_out_where_the_heaviest_is_reserved_loses_at_most_alp
 def test_a_largest_weight_that_cannot_be_is_an_error():
     queries = [relevant(i, id=f"q{i}", weight=1.0 + i % 2) for i in range(40)]
     for wrong in (1.5, 0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="max_weight is .*'q1' has weight 2.*largest weight"):
+        with pytest.raises(ValueError, match="max_weight is .*of weight 2.*largest weight"):
             calibration_of(queries, 0.2, max_weight=wrong)
     even = [relevant(i) for i in range(40)]
+    with pytest.raises(TypeError, match="max_weight is '2'; give a number"):
+        calibration_of(queries, 0.2, max_weight="2")
     with pytest.raises(ValueError, match="max_weight is 3.*delta counts every query alike"):
         calibration_of(even, 0.2, max_weight=3.0, delta=0.1)
     assert calibration_of(even, 0.2, max_weight=1.0, delta=0.1).weighted is False
@@ -1323,24 +1338,68 @@ def test_exploring_lets_all_dropped_snippets_of_a_query_through_or_none(guarante
         kept = [0, 1, 2, 3, 4] if filtered.complete else [0, 1, 4]
         assert filtered.kept.tolist() == kept
         assert filtered.propensities.tolist() == [1, 1, 0.25, 0.25, 1]
-        assert filtered.weight == 4.0
 
 
-@every_guarantee
-def test_where_nothing_is_dropped_a_query_is_complete_and_stands_for_itself(guarantee):
-    filtered = explorer(guarantee).decide([0.1, 0.4, math.nan])
-    assert (filtered.complete, filtered.weight) == (True, 1.0)
-    assert (explorer(guarantee).decide([]).complete, explorer(guarantee).decide([]).weight) == (
-        True,
-        1.0,
+def test_a_complete_query_is_judged_as_what_it_stands_for():
+    conformal_filter = explorer("all", explore=0.5)
+    while not (explored := conformal_filter.decide([0.1, 0.5], "g")).complete:
+        with pytest.raises(ValueError, match="not complete.*leave it out"):
+            explored.judged("q", ["a", "b"], [True, False])
+    judged = explored.judged("q", ["a", "b"], [False, True], id="1")
+    assert judged == JudgedQuery(
+        "q", ["a", "b"], [False, True], id="1", group="g", weight=2.0, explore=0.5
     )
+    untouched = conformal_filter.decide([0.1, 0.4, math.nan])  # nothing is dropped
+    judged = untouched.judged("q", ["a", "b", "c"], [True, True, False])
+    assert (judged.weight, judged.explore) == (1.0, 0.5)
 
 
-def test_snippets_explored_one_by_one_hardly_make_a_complete_query():
-    filtered = explorer("snippet", explore=0.5).decide([0.1, 0.5, 0.6, 0.7])
-    assert filtered.weight == 8.0  # each of three is let through with probability 1/2
-    unexplored = ConformalFilter(Drawn(), filtered.calibration).decide([0.1, 0.5])
-    assert (unexplored.complete, unexplored.weight) == (False, math.inf)
+def test_snippets_explored_one_by_one_are_judged_with_their_propensities():
+    filtered = explorer("snippet", explore=0.5, seed=3).decide([0.1, 0.5, 0.6, 0.7])
+    assert 1 < len(filtered.kept) < 4
+    judged = filtered.judged("q", ["a", "b", "c", "d"], [True, False, True, False])
+    assert [snippet.text for snippet in judged.snippets] == ["abcd"[i] for i in filtered.kept]
+    assert judged.relevant == tuple([True, False, True, False][i] for i in filtered.kept)
+    assert judged.propensities == tuple([1.0, 0.5, 0.5, 0.5][i] for i in filtered.kept)
+    assert (judged.only_kept, judged.explore, judged.weight) == (True, 0.5, 1.0)
+
+
+def test_what_cannot_be_judged_after_a_filter_is_an_error():
+    unexplored = ConformalFilter(Drawn(), explorer().calibration).decide([0.1, 0.2])
+    with pytest.raises(ValueError, match="explore is 0.*filter with explore=0.1"):
+        unexplored.judged("q", ["a", "b"], [True, False])
+    filtered = explorer().decide([0.1, 0.2])
+    with pytest.raises(ValueError, match="the filter saw 2 snippets, but there are 1 snip"):
+        filtered.judged("q", ["a"], [True, False])
+
+
+@every_guarantee_of_queries
+def test_a_log_in_which_nothing_was_explored_reserves_for_what_might_have_been(guarantee):
+    # All of weight 1, but one in ten of those that lost something stands for ten.
+    log = [relevant(i, explore=0.1) for i in range(60)]
+    calibration = calibration_of(log, 0.2, guarantee)
+    assert (calibration.max_weight, calibration.weighted) == (10.0, True)
+    same(
+        calibration, calibration_of([relevant(i) for i in range(60)], 0.2, guarantee, max_weight=10)
+    )
+    with pytest.raises(ValueError, match="explored with probability 0.1"):
+        calibration_of(log, 0.2, guarantee, max_weight=9.0)
+    with pytest.raises(ValueError, match="max_weight is 10.*a filter explored.*delta"):
+        calibration_of(log, 0.2, guarantee, delta=0.1)
+
+
+def test_a_log_of_snippets_reserves_for_the_rarest_judgement_that_might_have_been():
+    log = [relevant(i, propensities=[1.0], only_kept=True, explore=0.1) for i in range(60)]
+    log.append(ScoredQuery([], [], propensities=[], only_kept=True, explore=0.1))  # nothing passed
+    calibration = calibration_of(log, 0.2, "snippet")
+    assert (calibration.lowest_propensity, calibration.max_weight) == (0.1, 1.0)
+    assert "down to 0.1" in calibration.statement
+
+
+@pytest.mark.parametrize("explore", [0, 1, -0.1, 2.0, True, "0.1", math.nan])
+def test_a_probability_of_exploring_that_is_none_is_named(explore):
+    with pytest.raises(ValueError, match="explore is .*; give the probability between 0 and 1"):
+        relevant(1, explore=explore)
 
 
 def test_exploring_lets_dropped_snippets_through_with_its_probability():

@@ -478,7 +478,7 @@ def test_too_much_that_is_missed_leaves_no_threshold_with_delta(guarantee):
     calibration = calibration_of(queries, 0.1, guarantee, delta=0.1, count_missed=True)
     assert calibration.threshold() == math.inf
     assert "no threshold reaches this at this depth K" in calibration.statement
-    assert "recall@K is 0.667 (100 of 150); raise K or alpha" in calibration.statement
+    assert "recall@K is 0.667 (100 of 150), and keeping all that is left" in calibration.statement
     assert math.isfinite(calibration.at(0.7).threshold())
 
 

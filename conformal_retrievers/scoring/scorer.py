@@ -144,6 +144,7 @@ def score_queries(
             weight=query.weight,
             propensities=None if query.propensities is None else np.array(query.propensities),
             only_kept=query.only_kept,
+            explore=query.explore,
         )
         for query in (_track(judged) if progress else judged)
     ]

@@ -1,7 +1,7 @@
 """The filter as a run of its own in LangChain's callbacks, with one custom event in it.
 
 The run and the event are called "conformal_filter". The event's data, which is also the run's
-output, is what `conformal_retrievers.filter_log.event_of` returns: plain JSON, without any snippet's text.
+output, is that of `conformal_retrievers.filter_log`: plain JSON, without any snippet's text.
 Without a handler there is no run, and nothing is built for it.
 """
 

@@ -1,9 +1,9 @@
 """The filter in LlamaIndex's instrumentation: two events that always come in pairs.
 
 `ReRankStartEvent` before, `ConformalFilterEvent` after, also where the scorer fails; the older
-callback manager sees one RERANKING event. What was decided is in the event's `decision`, which is
-what `conformal_retrievers.filter_log.event_of` returns: plain JSON, without any snippet's text. Where
-OpenTelemetry is at work, the current span carries it as conformal.* attributes. Without anybody
+callback manager sees one RERANKING event. What was decided is in the event's `decision`, that of
+`conformal_retrievers.filter_log`: plain JSON, without any snippet's text. Where OpenTelemetry is at
+work, the current span carries it as conformal.* attributes. Without anybody
 who listens, nothing is built.
 """
 
