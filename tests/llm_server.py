@@ -189,7 +189,7 @@ class LLMServer:
             message["content"], finish = "", "content_filter"
         elif trouble == "cut off":
             message["content"], finish = text[: len(text) // 2], "length"
-        elif body.get("max_tokens") == 1:
+        elif 1 in (body.get("max_tokens"), body.get("max_completion_tokens")):
             finish = "length"
         logprobs = None
         if body.get("logprobs") and trouble != "no logprobs":
