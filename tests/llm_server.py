@@ -24,6 +24,7 @@ import uvicorn
 
 TROUBLES = (
     "429",
+    "429 later",
     "429 for good",
     "500",
     "400",
@@ -139,8 +140,8 @@ class LLMServer:
             self._now -= 1
 
     async def _answer(self, send: Any, body: dict[str, Any], trouble: str | None) -> None:
-        if trouble in ("429", "429 for good"):
-            after = "0.05" if trouble == "429" else "1000"
+        if trouble in ("429", "429 later", "429 for good"):
+            after = {"429": "0.05", "429 later": "0.7", "429 for good": "1000"}[trouble]
             await self._send(send, 429, {"error": {"message": "busy"}}, retry_after=after)
         elif trouble in ("500", "400", "401", "404"):
             # With `retry-after`, the client's own backoff does not make tests slow.

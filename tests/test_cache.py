@@ -76,9 +76,9 @@ def test_a_score_belongs_to_scorer_query_and_text(cache):
 
 
 def test_more_snippets_than_one_statement_takes(cache):
-    texts = [f"{i} \ud800" for i in range(2500)]
-    cache.add_scores("s", "q", texts, np.arange(2500.0))
-    assert cache.scores("s", "q", texts).tolist() == list(range(2500))
+    texts = [f"{i} \ud800" for i in range(33_000)]
+    cache.add_scores("s", "q", texts, np.arange(33_000.0))
+    assert cache.scores("s", "q", texts).tolist() == list(range(33_000))
 
 
 def test_each_text_has_one_score(cache):
