@@ -216,9 +216,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> bool:
     """Return whether the tables are there; raise ValueError where they are not this version's."""
+    # Tables first: another process that makes them signs the file in the same transaction.
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == APPLICATION and version != VERSION:
         raise ValueError(
             f"{path} is a cache of version {version}, this library writes version {VERSION}; give "

@@ -133,17 +133,25 @@ def test_several_processes_begin_and_fill_one_file_at_once(tmp_path):
 
 
 def test_threads_share_a_cache(cache):
-    def work(worker):
-        for i in range(50):
-            cache.add_scores("s", f"{worker} {i}", ["a"], [i])
-            assert cache.scores("s", f"{worker} {i}", ["a"]).tolist() == [i]
+    together = threading.Barrier(8)
 
+    texts = [str(j) for j in range(20)]
+
+    def work(worker):
+        together.wait()
+        for i in range(50):
+            cache.add_scores("s", f"{worker} {i}", texts, [i] * 20)
+            assert cache.scores("s", f"{worker} {i}", texts).tolist() == [i] * 20
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # as many switches as there can be
     threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    known = [cache.scores("s", f"{w} {i}", ["a"])[0] == i for w in range(8) for i in range(50)]
+    sys.setswitchinterval(interval)
+    known = [cache.scores("s", f"{w} {i}", ["7"])[0] == i for w in range(8) for i in range(50)]
     assert all(known)
 
 
@@ -159,7 +167,8 @@ def test_a_forked_process_opens_the_file_for_itself(cache):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     child = context.Process(target=_in_child, args=(cache, results))
-    child.start()
+    with cache._lock:  # another thread is at work: the child must not wait for it
+        child.start()
     assert results.get(timeout=30) == [2.0]
     child.join()
     assert child.exitcode == 0
