@@ -161,17 +161,14 @@ class Cache:
                 connection = sqlite3.connect(
                     self.path, timeout=SECONDS, isolation_level=None, check_same_thread=False
                 )
-            except sqlite3.OperationalError as error:
-                raise OSError(
-                    f"{self.path}: {error}; give the cache a path that can be written"
-                ) from None
-            self._connection = connection
-            self._finalizer = weakref.finalize(self, _close, connection, os.getpid())
-            try:
+                self._connection = connection
+                self._finalizer = weakref.finalize(self, _close, connection, os.getpid())
                 _prepare(connection, self.path)
-            except BaseException as error:
-                if type(error) is not sqlite3.DatabaseError:
-                    self._close()
+            except sqlite3.OperationalError as error:
+                self._close()
+                raise OSError(f"{self.path}: {error}; give the cache a path to write to") from None
+            except ValueError:
+                self._close()
                 raise
             self._inode = _inode(self.path)
         return self._connection
@@ -219,9 +216,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> bool:
     """Return whether the tables are there; raise ValueError where they are not this version's."""
+    # Tables first: another process that makes them signs the file in the same transaction.
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == APPLICATION and version != VERSION:
         raise ValueError(
             f"{path} is a cache of version {version}, this library writes version {VERSION}; give "

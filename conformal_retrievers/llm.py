@@ -20,7 +20,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from string import Template
@@ -387,13 +387,12 @@ def _remember(cache: Cache | None, llm: LLM, request: Request, reply: Reply) -> 
     # Cut off after the first token is whole where that token's log-probabilities were asked for.
     whole = reply.finish == "stop" or (reply.finish == "length" and request.top_logprobs > 0)
     if cache is not None and whole:
-        fields = asdict(replace(reply, cached=False))
-        del fields["cached"]
+        fields = {name: value for name, value in vars(reply).items() if name != "cached"}
         cache.add_replies(llm.name, {_as_json(request): json.dumps(fields)})
 
 
 def _as_json(request: Request) -> str:
-    return json.dumps(asdict(request), sort_keys=True)
+    return json.dumps(vars(request), sort_keys=True)
 
 
 # --- what stands behind an LLM --------------------------------------------------------------------
@@ -405,14 +404,14 @@ def no_reply(error: BaseException) -> bool:
     That is a time-out, a broken connection, a body that is no JSON, or one of the status 408, 409,
     429 and 500 or more, told by the attributes that the errors of HTTP clients have.
     """
-    status = getattr(error, "status_code", None)
+    broken = (TimeoutError, asyncio.TimeoutError, ConnectionError, json.JSONDecodeError)
+    if isinstance(error, broken):
+        return True
+    response = getattr(error, "response", None)
+    status = getattr(error, "status_code", getattr(response, "status_code", None))
     if isinstance(status, int):
         return status in (408, 409, 429) or status >= 500
-    if isinstance(
-        error, (TimeoutError, asyncio.TimeoutError, ConnectionError, json.JSONDecodeError)
-    ):
-        return True
-    return hasattr(error, "request") and not hasattr(error, "response")
+    return response is None and "request" in dir(error)  # where httpx has none yet, it raises
 
 
 @contextmanager

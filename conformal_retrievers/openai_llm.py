@@ -27,6 +27,9 @@ require("llm", "openai")
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
 
+# Not by `client.chat.completions.create`, which knows OpenAI's fields only and checks them slowly.
+PATH = "/chat/completions"
+
 
 def openai_llm(
     model: str,
@@ -59,9 +62,10 @@ def openai_llm(
     settings = _Settings(base_url, client.api_key, timeout, max_retries)
 
     def complete(request: Request) -> Reply:
+        body = _body(model, fields, request)
         try:
             with unanswered_without_reply():
-                return _reply(client.chat.completions.create(**_body(model, fields, request)))
+                return _reply(client.post(PATH, cast_to=ChatCompletion, body=body))
         except BadRequestError as error:
             return _filtered(error)
 
@@ -70,7 +74,7 @@ def openai_llm(
         body = _body(model, fields, request)
         try:
             with unanswered_without_reply():
-                return _reply(await async_client.chat.completions.create(**body))
+                return _reply(await async_client.post(PATH, cast_to=ChatCompletion, body=body))
         except BadRequestError as error:
             return _filtered(error)
 
@@ -116,8 +120,7 @@ def _body(model: str, fields: Mapping[str, Any], request: Request) -> dict[str, 
     ]
     wishes = {"temperature": 0, **openai_options(request), **fields}
     wishes = {name: value for name, value in wishes.items() if value is not None}
-    # The SDK knows its own arguments only; what it passes on as it is may be any server's.
-    return {"model": model, "messages": messages, "extra_body": wishes}
+    return {"model": model, "messages": messages, **wishes}
 
 
 def _reply(completion: object) -> Reply:

@@ -24,6 +24,7 @@ import uvicorn
 
 TROUBLES = (
     "429",
+    "429 later",
     "429 for good",
     "500",
     "400",
@@ -139,11 +140,11 @@ class LLMServer:
             self._now -= 1
 
     async def _answer(self, send: Any, body: dict[str, Any], trouble: str | None) -> None:
-        if trouble in ("429", "429 for good"):
-            after = "0.05" if trouble == "429" else "1000"
+        if trouble in ("429", "429 later", "429 for good"):
+            after = {"429": "0.05", "429 later": "0.7", "429 for good": "1000"}[trouble]
             await self._send(send, 429, {"error": {"message": "busy"}}, retry_after=after)
         elif trouble in ("500", "400", "401", "404"):
-            # This header, an extension of the SDK's, keeps its backoff short.
+            # With `retry-after`, the client's own backoff does not make tests slow.
             error = {"message": f"error {trouble}"}
             await self._send(send, int(trouble), {"error": error}, retry_after="0.05")
         elif trouble == "content filter":
@@ -189,7 +190,7 @@ class LLMServer:
             message["content"], finish = "", "content_filter"
         elif trouble == "cut off":
             message["content"], finish = text[: len(text) // 2], "length"
-        elif body.get("max_tokens") == 1:
+        elif 1 in (body.get("max_tokens"), body.get("max_completion_tokens")):
             finish = "length"
         logprobs = None
         if body.get("logprobs") and trouble != "no logprobs":

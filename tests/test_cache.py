@@ -76,9 +76,9 @@ def test_a_score_belongs_to_scorer_query_and_text(cache):
 
 
 def test_more_snippets_than_one_statement_takes(cache):
-    texts = [f"{i} \ud800" for i in range(2500)]
-    cache.add_scores("s", "q", texts, np.arange(2500.0))
-    assert cache.scores("s", "q", texts).tolist() == list(range(2500))
+    texts = [f"{i} \ud800" for i in range(33_000)]
+    cache.add_scores("s", "q", texts, np.arange(33_000.0))
+    assert cache.scores("s", "q", texts).tolist() == list(range(33_000))
 
 
 def test_each_text_has_one_score(cache):
@@ -133,17 +133,25 @@ def test_several_processes_begin_and_fill_one_file_at_once(tmp_path):
 
 
 def test_threads_share_a_cache(cache):
-    def work(worker):
-        for i in range(50):
-            cache.add_scores("s", f"{worker} {i}", ["a"], [i])
-            assert cache.scores("s", f"{worker} {i}", ["a"]).tolist() == [i]
+    together = threading.Barrier(8)
 
+    texts = [str(j) for j in range(20)]
+
+    def work(worker):
+        together.wait()
+        for i in range(50):
+            cache.add_scores("s", f"{worker} {i}", texts, [i] * 20)
+            assert cache.scores("s", f"{worker} {i}", texts).tolist() == [i] * 20
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # as many switches as there can be
     threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    known = [cache.scores("s", f"{w} {i}", ["a"])[0] == i for w in range(8) for i in range(50)]
+    sys.setswitchinterval(interval)
+    known = [cache.scores("s", f"{w} {i}", ["7"])[0] == i for w in range(8) for i in range(50)]
     assert all(known)
 
 
@@ -159,7 +167,8 @@ def test_a_forked_process_opens_the_file_for_itself(cache):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     child = context.Process(target=_in_child, args=(cache, results))
-    child.start()
+    with cache._lock:  # another thread is at work: the child must not wait for it
+        child.start()
     assert results.get(timeout=30) == [2.0]
     child.join()
     assert child.exitcode == 0
@@ -279,10 +288,18 @@ def test_a_newer_cache_is_left_alone(cache):
 
 
 def test_a_path_that_cannot_be_opened_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(OSError, match=r"nowhere.*give the cache a path"):
+    with pytest.raises(OSError, match=r"nowhere.*give the cache a path to write"):
         Cache(tmp_path / "nowhere" / "cache.db")
     with pytest.raises(OSError, match="give the cache a path"):
         Cache(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root writes anywhere")
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
+    filled(tmp_path / "cache.db")
+    os.chmod(tmp_path / "cache.db", 0o400)
+    with pytest.raises(OSError, match=r"cache\.db.*readonly.*give the cache a path"):
+        Cache(tmp_path / "cache.db")
 
 
 def test_a_cache_that_is_dropped_closes_its_file(tmp_path):
