@@ -30,7 +30,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import feature_names, features
-from conformal_retrievers.scoring.learned import C, regress
+from conformal_retrievers.scoring.learned import C, regress, weights_by_query
 from conformal_retrievers.scoring.scorer import query_digest, relative_to_query
 
 CONTEXTS = ("none", "document", "document+position")
@@ -56,6 +56,7 @@ def test_the_features_of_scores_by_hand():
         "gap to best by s": [0.25, 0, 0.5, 0.25],
         "z-score by s": [0, -0.25 / sd, 0.25 / sd, 0],
         "log rank by s": np.log([2.5, 1, 4, 2.5]),
+        "relative rank by s": [0.625, 0.25, 1, 0.625],
         "share of best by s": [0.5, 1, 0, 0.5],
         "log length": np.log([2, 4, 2, 5]),
         "log number of snippets": [math.log(4)] * 4,
@@ -216,6 +217,35 @@ def test_the_score_is_minus_the_log_odds_of_scikit_learns_regression(fitted):
         np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
 
 
+def test_by_query_a_long_list_weighs_as_much_as_a_short_one():
+    short, long, nothing = [True, False], [True, True, False, False, False, False], [False]
+    weights = weights_by_query([np.array(r) for r in (short, long, nothing)])
+    assert weights.mean() == pytest.approx(1)
+    expected = np.array([1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 1]) * 9 / 5
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
+
+
+def test_the_fit_weighs_what_it_was_told_to():
+    judged, scorers = noisy(np.random.default_rng(3), places=False)
+    parts = [QueryZScore(s) for s in scorers]
+    by_query = LearnedScorer.fit(judged[:30], parts, unit="query")
+    table = np.vstack([_features(parts, query) for query in judged[:30]])
+    relevant = [np.array(query.relevant) for query in judged[:30]]
+    expected = regress(table, np.concatenate(relevant), weights_by_query(relevant))
+    assert by_query.regression == expected
+    assert by_query.regression != LearnedScorer.fit(judged[:30], parts).regression
+    assert LearnedScorer.fit(judged[:30], parts).regression == regress(
+        table, np.concatenate(relevant)
+    )
+    with pytest.raises(ValueError, match="unit is 'row'; give one of 'snippet' and 'query'"):
+        LearnedScorer.fit(judged[:30], parts, unit="row")
+
+
+def _features(parts, query):
+    scores = np.column_stack([part.score(query.query, query.snippets) for part in parts])
+    return features(scores, query.snippets, "none")
+
+
 def test_a_feature_that_never_varied_weighs_nothing():
     rng = np.random.default_rng(0)
     table = np.column_stack([rng.normal(size=50), np.full(50, 0.1)])
@@ -263,9 +293,9 @@ def without(judged, **changes):
 @pytest.mark.parametrize(
     ("changes", "context", "number"),
     [
-        ({}, "document+position", 2 * 13 + 4),
-        ({"position": None}, "document", 2 * 9 + 3),
-        ({"document": None}, "none", 2 * 5 + 2),
+        ({}, "document+position", 2 * 14 + 4),
+        ({"position": None}, "document", 2 * 10 + 3),
+        ({"document": None}, "none", 2 * 6 + 2),
     ],
 )
 def test_what_is_not_known_of_every_snippet_is_no_feature_and_the_name_says_so(
@@ -360,8 +390,9 @@ def test_every_difference_of_the_fit_is_another_name(fitted):
         LearnedScorer.fit(judged[:30], scorers[::-1]),
         LearnedScorer.fit(judged[:30], [QueryZScore(scorers[0]), scorers[1]]),
         LearnedScorer.fit(judged[:30], scorers[:1]),
+        LearnedScorer.fit(judged[:30], scorers, unit="query"),
     ]
-    assert len({learned.name, *(other.name for other in others)}) == 5
+    assert len({learned.name, *(other.name for other in others)}) == 6
     assert LearnedScorer.fit(judged[:30], scorers).name == learned.name
     assert learned.name.isprintable()
 
@@ -381,6 +412,7 @@ def test_other_parts_than_those_it_was_fitted_with_are_an_error_that_names_both(
         ("context", "none"),
         ("context", "everything"),
         ("context", None),
+        ("unit", "everything"),
         ("intercept", math.nan),
         ("intercept", None),
         ("features", []),
