@@ -44,8 +44,8 @@ Unit = Literal["snippet", "query"]
 
 FORMAT = "conformal-retrievers/learned-scorer"
 VERSION = 1
-# The inverse of the L2 penalty. On standardised features, from 20 queries to some hundred, it comes
-# within a point of the best of 0.001, 0.01, 0.1, 1, 10 (benchmarks/README.md).
+# The inverse of the L2 penalty on standardised features. Of 0.001, 0.01, 0.1, 1 and 10, tried on
+# three data sets with 20, 60 and 200 queries, it kept at most 3 % more context than the best.
 C = 0.1
 
 
