@@ -47,7 +47,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import Context, context_of, feature_names, features
-from conformal_retrievers.scoring.learned import regress
+from conformal_retrievers.scoring.learned import regress, weights_by_query
 
 RESULTS = Path(__file__).parent / "results" / "combinations.md"
 
@@ -175,13 +175,15 @@ def learned_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
     yield ["cosine", *plain.kept(), "", "", spread(plain.coverage)]
     check_against_the_library(data, deals[0])
     for context in dict.fromkeys(("none", data.context)):
-        outcome = over_deals(data, deals, learned(data, data.features(context)))
         known = "" if context == "none" else f" + {context.replace('+', ' and ')}"
-        label = f"cosine + BM25{known}"
-        yield [label, *outcome.kept(), *outcome.cut(plain), spread(outcome.coverage)]
+        for unit in ("snippet", "query"):
+            outcome = over_deals(data, deals, learned(data, data.features(context), unit))
+            label = f"cosine + BM25{known}, by {unit}"
+            yield [label, *outcome.kept(), *outcome.cut(plain), spread(outcome.coverage)]
 
 
 def feature_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
+    deals = deals[::4]  # ten fits a deal take long, and the spread is there to be seen
     plain = over_deals(data, deals, lambda deal: data.cosines)
     names = [name.split(" by ")[0] for name in feature_names(["", ""], data.context)]
     chosen: list[int] = []
@@ -197,7 +199,7 @@ def feature_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
 FEATURE_GROUPS = {
     "scores": ["score"],
     "+ gap to best, z-score, share of best": ["gap to best", "z-score", "share of best"],
-    "+ log rank": ["log rank"],
+    "+ log rank, relative rank": ["log rank", "relative rank"],
     "+ log length, log number of snippets": ["log length", "log number of snippets"],
     "+ log size of document": ["log size of document"],
     "+ best and mean of document, gap to its best": [
@@ -255,7 +257,7 @@ TABLES = {
     "Learned from cosine and BM25, alpha = 0.1": Table(
         ["scores", *KEPT, *CUT, "coverage"], learned_rows
     ),
-    "Features added one group after the other, alpha = 0.1": Table(
+    "Features added one group after the other, alpha = 0.1, every fourth deal": Table(
         ["features", "number", *CUT, "coverage"], feature_rows
     ),
     "Ties": Table(["score", "target", "coverage", *KEPT], tie_rows),
@@ -300,7 +302,9 @@ class Data:
         return context_of([snippet for query in self.judged for snippet in query.snippets])
 
 
-def learned(data: Data, tables: list[NDArray[np.float64]]) -> Callable[[Deal], Scores]:
+def learned(
+    data: Data, tables: list[NDArray[np.float64]], unit: str = "snippet"
+) -> Callable[[Deal], Scores]:
     """Return the scores of regressions on the training thirds: those of `LearnedScorer`.
 
     The features are computed once for all deals.
@@ -309,8 +313,9 @@ def learned(data: Data, tables: list[NDArray[np.float64]]) -> Callable[[Deal], S
 
     def scores_of(deal: Deal) -> Scores:
         training = [tables[i] for i in deal.training]
-        labels = np.concatenate([data.relevant[i] for i in deal.training])
-        regression = regress(np.vstack(training), labels)
+        relevant = [data.relevant[i] for i in deal.training]
+        weights = weights_by_query(relevant) if unit == "query" else None
+        regression = regress(np.vstack(training), np.concatenate(relevant), weights)
         return np.split(-regression.log_odds(whole), ends[:-1])
 
     return scores_of
@@ -318,8 +323,8 @@ def learned(data: Data, tables: list[NDArray[np.float64]]) -> Callable[[Deal], S
 
 def check_against_the_library(data: Data, deal: Deal) -> None:
     parts = [data.cosine, data.bm25]
-    scorer = LearnedScorer.fit([data.judged[i] for i in deal.training], parts)
-    here = learned(data, data.features(data.context))(deal)
+    scorer = LearnedScorer.fit([data.judged[i] for i in deal.training], parts, unit="query")
+    here = learned(data, data.features(data.context), "query")(deal)
     for i in deal.filtered[:50]:
         query = data.judged[i]
         if not np.array_equal(here[i], scorer.score(query.query, query.snippets)):

@@ -166,10 +166,12 @@ def test_the_order_is_lexicographic(pairs):
 
 
 @given(in_float32 | nearly, any_float)
+@example(float(np.finfo(float32).max), 0.5)
 def test_the_broken_score_is_exactly_between_the_score_and_the_next_float32(p, s):
     (score,) = lexicographic([p], [s])
     below = Fraction(float(float32(p)))
-    above = float(np.nextafter(float32(p), float32(np.inf)))
+    with np.errstate(over="ignore"):
+        above = float(np.nextafter(float32(p), float32(np.inf)))
     above = Fraction(2) ** 128 if math.isinf(above) else Fraction(above)
     steps = (Fraction(float(score)) - below) / (above - below) * 2**29
     assert steps.denominator == 1
@@ -190,6 +192,14 @@ def test_first_scores_that_a_float32_cannot_tell_apart_count_as_tied():
     closer = np.nextafter(0.3, 1)
     assert lexicographic([0.3], [0.5]) == lexicographic([closer], [0.5])
     assert lexicographic([0.3], [0.5]) > lexicographic([closer], [0.4])
+
+
+@pytest.mark.parametrize("second", [1.0, 0.75, -1.0, 3e-5])
+def test_second_scores_are_told_apart_to_20_bits_after_the_leading_one(second):
+    step = 2.0 ** (math.frexp(second)[1] - 1 - 20)
+    grid = [second, second + step, second + 2 * step]
+    assert (np.diff(lexicographic([0.3] * 3, grid)) > 0).all()
+    assert lexicographic([0.3], [1.0]) == lexicographic([0.3], [1 + 2.0**-22])
 
 
 def test_infinite_scores_stay_and_unscorable_ones_are_unscorable():

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,7 +42,7 @@ class QueryZScore:
     """
 
     scorer: Scorer
-    relative_to_query: bool = field(default=True, init=False)
+    relative_to_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_scorer(self.scorer)

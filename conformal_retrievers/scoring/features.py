@@ -110,6 +110,7 @@ OF_SCORES: Mapping[str, Callable[[Values], Values]] = {
     "gap to best": lambda x: x - x.min(),
     "z-score": z_scores,
     "log rank": lambda x: np.log(average_ranks(x)),
+    "relative rank": lambda x: average_ranks(x) / len(x),
     "share of best": share_of_best,
 }
 
