@@ -62,7 +62,7 @@ def test_the_core_imports_numpy_and_nothing_heavier():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     heavy = "bm25s langchain_core llama_index matplotlib pydantic rich scipy typer "
-    heavy += "semantic_text_splitter sentence_transformers sklearn torch transformers"
+    heavy += "rapidfuzz regex sentence_transformers sklearn torch transformers"
     assert "numpy" in loaded
     assert not set(heavy.split()) & set(loaded)
 
