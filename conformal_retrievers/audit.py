@@ -135,7 +135,7 @@ _FORMULA = r"[\s'=+\-@＝＋－＠]"
 
 
 def _cell(text: str | None) -> str:
-    """Return the text as no formula, not too long, and without NUL, which csv cannot always read."""
+    """Return the text as no formula, not too long, without NUL, which csv cannot always read."""
     cell = (text or "").replace("\0", "␀")
     if len(cell) > _LONGEST:
         cell = f"{cell[:_LONGEST]}… [cut]"
@@ -162,7 +162,7 @@ class AuditedSnippet(NamedTuple):
 
 
 class Confusion(NamedTuple):
-    """Numbers of snippets: labelled relevant rightly and wrongly, irrelevant wrongly and rightly."""
+    """Numbers of snippets: labelled relevant rightly, wrongly; irrelevant wrongly, rightly."""
 
     found: float
     false_alarms: float

@@ -27,16 +27,21 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Calibration CalibrationMismatch ConformalFilter Diagnostics EmbeddingScorer Filtered "
-            "JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer Snippet __version__ "
-            "calibrate certify coverage_curve diagnose plan promise read_beir read_jsonl "
-            "score_queries threshold_for_budget write_jsonl",
+            "Cache CachedScorer Calibration CalibrationMismatch ConformalFilter Diagnostics "
+            "EmbeddingScorer Filtered JudgedQuery LLM LLMScorer NothingKept RetrievalScorer "
+            "ScoredQuery Scorer Snippet YesScorer __version__ calibrate certify coverage_curve "
+            "diagnose openai_options plan promise read_beir read_jsonl score_queries "
+            "threshold_for_budget write_jsonl",
         ),
         (
             langchain_conformal,
-            "ConformalCompressor ConformalRetriever embedding_scorer judge_retriever",
+            "ConformalCompressor ConformalRetriever as_llm embedding_scorer judge_retriever "
+            "llm_scorer",
         ),
-        (llama_index_conformal, "ConformalPostprocessor embedding_scorer judge_retriever"),
+        (
+            llama_index_conformal,
+            "ConformalPostprocessor as_llm embedding_scorer judge_retriever llm_scorer",
+        ),
     ],
 )
 def test_the_public_names_are_these(module, names):
@@ -61,8 +66,10 @@ def test_the_core_imports_numpy_and_nothing_heavier():
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    heavy = "bm25s langchain_core llama_index matplotlib pydantic rich scipy typer "
-    heavy += "rapidfuzz regex sentence_transformers sklearn torch transformers"
+    heavy = (
+        "bm25s langchain_core llama_index matplotlib openai pydantic rapidfuzz regex rich scipy "
+    )
+    heavy += "sentence_transformers sklearn torch transformers typer"
     assert "numpy" in loaded
     assert not set(heavy.split()) & set(loaded)
 
@@ -116,6 +123,11 @@ def test_the_core_knows_its_neighbours_only():
         "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
         "diagnostics": {"calibration", "conformal", "judged"},
+        "cache": set(),
+        "llm": {"cache", "extras"},
+        "openai_llm": {"extras", "llm"},
+        "scoring.cached": {"cache", "judged", "scoring.retrieval", "scoring.scorer"},
+        "scoring.rating": {"cache", "judged", "llm"},
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},

@@ -47,6 +47,14 @@ def check_scorer(scorer: object) -> None:
         )
 
 
+def relative_to_query(scorer: object) -> bool:
+    """Return whether a score depends on the query's other snippets, as the scorer tells it.
+
+    A scorer tells by an attribute `relative_to_query`; without one, each score stands by itself.
+    """
+    return bool(getattr(scorer, "relative_to_query", False))
+
+
 def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
     """Return the scores (n,) of a query's snippets; no snippets, no call of the scorer.
 
