@@ -69,7 +69,13 @@ class LLMServer:
 
     def start(self) -> None:
         config = uvicorn.Config(
-            self.app, port=0, log_level="critical", lifespan="off", ws="none", loop="asyncio"
+            self.app,
+            interface="asgi3",
+            port=0,
+            log_level="critical",
+            lifespan="off",
+            ws="none",
+            loop="asyncio",
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
