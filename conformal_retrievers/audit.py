@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -78,8 +79,9 @@ def audit_sample(
     for label in (True, False):
         for decile in range(11):
             members = np.flatnonzero((labels == label) & (deciles == decile))
-            # 0.1 · 70 is 7.000000000000001
-            drawn = rng.choice(members, math.ceil(round(share * len(members), 9)), replace=False)
+            # 0.1 as written: a float's 0.1 · 30 is 3.0000000000000004
+            n = math.ceil(Fraction(str(share)) * len(members))
+            drawn = rng.choice(members, n, replace=False)
             for i in drawn.tolist():
                 query = judged[of_query[i]]
                 snippet = query.snippets[of_snippet[i]]
@@ -253,7 +255,7 @@ def _audited(row: Mapping[str, str], audited: bool) -> AuditedSnippet:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit says of a labeler; estimates are for all snippets that were sampled from.
+    """What an audit says of a labeler, estimated for all snippets that were sampled from.
 
     Intervals are Wilson's at 95 %, with the query as the unit, since snippets of a query are judged
     alike (`conformal.cluster_interval`); nan where there is nothing that it would be a share of.

@@ -222,10 +222,11 @@ def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelle
     """Label relevant what is from the right document and as close to the answer as eq. 1 asks.
 
     `beta` in [0, 1] is the share of the snippets from wrong documents that ROUGE-L is to exceed,
-    interpolated linearly between them. The paper takes 0.99 where documents are long; at 0 the
-    document alone decides, and no answer is needed. Raises ValueError, naming the query, where a
-    snippet's document, the right documents or the answer are missing, where no snippet is from a
-    wrong document but beta is above 0, and unless 0 ≤ beta ≤ 1.
+    interpolated linearly between them. At 0 the document alone decides, and no answer is needed.
+    The paper takes 0.99 where documents are long; but where an answer is a few words, F1 falls with
+    the snippet's length, and a high beta rejects much that holds the answer. Raises ValueError,
+    naming the query, where a snippet's document, the right documents or the answer are missing,
+    where no snippet is from a wrong document but beta is above 0, and unless 0 ≤ beta ≤ 1.
     """
     if not 0 <= beta <= 1:
         raise ValueError(f"beta is {beta}; give a share from 0 to 1, such as 0.99")

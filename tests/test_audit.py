@@ -173,6 +173,13 @@ def test_every_stratum_is_sampled_and_the_weights_add_up(tmp_path, rng):
     assert len({(r["query_number"], r["snippet_number"]) for r in rows}) == n
 
 
+def test_a_share_is_read_as_the_decimal_that_it_is(tmp_path, rng):
+    """In floats 0.1 · 30 is above 3, and a fourth row would be drawn."""
+    judged = [JudgedQuery("q", [f"s{i}" for i in range(30)], [True] * 30)]
+    scored = [ScoredQuery([0.0] * 30, [True] * 30)]
+    assert audit_sample(judged, scored, tmp_path / "a.csv", share=0.1, rng=rng) == 3
+
+
 def test_rows_map_back_to_their_snippets(tmp_path, rng):
     judged, scored, _ = population(rng, 5)
     audit_sample(judged, scored, tmp_path / "a.csv", share=1.0, rng=rng)
@@ -318,6 +325,9 @@ def test_queries_that_differ_are_an_error(tmp_path, rng):
         audit_sample(judged, scored[:2], tmp_path / "a.csv", rng=rng)
     with pytest.raises(ValueError, match=r"judged\[0\] and scored\[0\] differ"):
         audit_sample(judged, scored[::-1], tmp_path / "a.csv", rng=rng)
+    nameless = [ScoredQuery(q.scores, q.relevant) for q in scored]
+    with pytest.raises(ValueError, match=r"judged\[0\] and scored\[0\] differ"):
+        audit_sample(judged, nameless, tmp_path / "a.csv", rng=rng)
     other = ScoredQuery(scored[1].scores, ~scored[1].relevant, id=scored[1].id)
     with pytest.raises(ValueError, match=r"judged\[1\] and scored\[1\] differ"):
         audit_sample(judged, [scored[0], other, scored[2]], tmp_path / "a.csv", rng=rng)
@@ -341,9 +351,11 @@ def test_bad_rows_are_named_by_line(by_hand):
     text = by_hand.read_text()
     text = text.replace("yes,q,s,,,1,1", ',"a\nquery of\n3 lines",s,,,1,1')
     text = text.replace("no,q,s,,,2,1", "maybe,q,s,,,2,1")
+    text = text.replace("yes,q,s,,,0,0", "?,q,s,,,0,0")
     by_hand.write_text(text)
-    with pytest.raises(ValueError, match="2 faults") as raised:
+    with pytest.raises(ValueError, match="3 faults") as raised:
         audit_report(by_hand)
+    assert "line 2 (row 2): audited is '?'" in str(raised.value)
     assert "line 4 (row 4): audited is ''; write yes or no" in str(raised.value)
     assert "line 8 (row 6): audited is 'maybe'; write yes or no" in str(raised.value)
 
@@ -355,6 +367,12 @@ def test_of_many_faults_ten_are_shown(tmp_path, rng):
         audit_report(tmp_path / "a.csv")
     assert str(raised.value).count("write yes or no") == 10
     assert str(raised.value).endswith(f"and {n - 10} more")
+    audit_sample(judged[:1], scored[:1], tmp_path / "b.csv", share=0.5, rng=rng)
+    rows = read(tmp_path / "b.csv")[:10]
+    write(tmp_path / "b.csv", rows)
+    with pytest.raises(ValueError, match=f"{len(rows)} faults") as raised:
+        audit_report(tmp_path / "b.csv")
+    assert str(raised.value).endswith("write yes or no")
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ def test_the_core_knows_its_neighbours_only():
         "rows": set(),
         "beir": {"judged"},
         "snippets": {"judged", "extras"},
+        "labeling": {"cache", "extras", "judged", "llm"},
+        "audit": {"atomic", "conformal", "judged"},
         "calibration_file": {"atomic", "rows"},
         "entry": {"judged"},
         "tolerance": {"conformal"},
