@@ -18,9 +18,9 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from string import Template
@@ -259,26 +259,33 @@ def ask(
     answers = _cached(cache, llm, requests)
     missing = [i for i, answer in enumerate(answers) if answer is None]
 
-    def answer(i: int) -> None:
-        try:
-            reply = llm.complete(requests[i])
-        except Unanswered as unanswered:
-            answers[i] = unanswered
-        else:
-            answers[i] = reply
-            _remember(cache, llm, requests[i], reply)
+    if not missing:
+        return [a for a in answers if a is not None]
 
-    if missing:
-        with (
-            ThreadPoolExecutor(min(concurrency, len(missing))) as pool,
-            _bar(missing, progress) as step,
-        ):
-            # Each in a copy of this context, where frameworks keep the run that calls belong to.
-            futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in missing]
+    with (
+        ThreadPoolExecutor(min(concurrency, len(missing))) as pool,
+        _bar(missing, progress) as step,
+    ):
+
+        def answer(i: int) -> None:
             try:
-                _wait(futures, step)
-            finally:
+                answers[i] = reply = llm.complete(requests[i])
+                _remember(cache, llm, requests[i], reply)
+            except Unanswered as unanswered:
+                answers[i] = unanswered
+            except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            step()
+
+        # Each in a copy of this context, where frameworks keep the run that calls belong to.
+        futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in missing]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for future in done:
+            future.result()
     return [a for a in answers if a is not None]
 
 
@@ -348,14 +355,6 @@ def _threads(llm: LLM, workers: int) -> Iterator[Callable[[Request], Awaitable[R
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _wait(futures: list[Future[None]], step: Callable[[], None]) -> None:
-    for future in futures:
-        future.add_done_callback(lambda _: step())
-    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-    for future in done:
-        future.result()
-
-
 def _check_concurrency(concurrency: object) -> None:
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise ValueError(f"concurrency is {concurrency!r}; give the number of requests at a time")
@@ -388,13 +387,12 @@ def _remember(cache: Cache | None, llm: LLM, request: Request, reply: Reply) -> 
     # Cut off after the first token is whole where that token's log-probabilities were asked for.
     whole = reply.finish == "stop" or (reply.finish == "length" and request.top_logprobs > 0)
     if cache is not None and whole:
-        fields = asdict(replace(reply, cached=False))
-        del fields["cached"]
+        fields = {name: value for name, value in vars(reply).items() if name != "cached"}
         cache.add_replies(llm.name, {_as_json(request): json.dumps(fields)})
 
 
 def _as_json(request: Request) -> str:
-    return json.dumps(asdict(request), sort_keys=True)
+    return json.dumps(vars(request), sort_keys=True)
 
 
 # --- what stands behind an LLM --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm import (
@@ -26,6 +26,9 @@ from conformal_retrievers.llm import (
 require("llm", "openai")
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
+
+# Not by `client.chat.completions.create`, which knows OpenAI's fields only and checks them slowly.
+PATH = "/chat/completions"
 
 
 def openai_llm(
@@ -56,47 +59,58 @@ def openai_llm(
         api_key = "none"
     fields = dict(fields or {})
     client = OpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
-    # An asynchronous client's connections belong to an event loop, so each loop has its own. The
-    # client lives in an asynchronous generator, which the loop closes when it ends.
-    clients: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[AsyncOpenAI]]] = {}
-
-    async def lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[AsyncOpenAI]:
-        try:
-            async with AsyncOpenAI(
-                base_url=base_url,
-                api_key=client.api_key,
-                timeout=timeout,
-                max_retries=max_retries,
-            ) as async_client:
-                yield async_client
-        finally:
-            clients.pop(loop, None)
-
-    async def async_client_of_this_loop() -> AsyncOpenAI:
-        loop = asyncio.get_running_loop()
-        if loop not in clients:
-            generator = lifetime(loop)
-            clients[loop] = await anext(generator), generator
-        return clients[loop][0]
+    settings = _Settings(base_url, client.api_key, timeout, max_retries)
 
     def complete(request: Request) -> Reply:
+        body = _body(model, fields, request)
         try:
             with unanswered_without_reply():
-                return _reply(client.chat.completions.create(**_body(model, fields, request)))
+                return _reply(client.post(PATH, cast_to=ChatCompletion, body=body))
         except BadRequestError as error:
             return _filtered(error)
 
     async def acomplete(request: Request) -> Reply:
-        async_client = await async_client_of_this_loop()
+        async_client = await _client_of_this_loop(settings)
         body = _body(model, fields, request)
         try:
             with unanswered_without_reply():
-                return _reply(await async_client.chat.completions.create(**body))
+                return _reply(await async_client.post(PATH, cast_to=ChatCompletion, body=body))
         except BadRequestError as error:
             return _filtered(error)
 
     told = f" {json.dumps(fields, sort_keys=True)}" if fields else ""
     return LLM(complete, name or f"{model}{told}", acomplete)
+
+
+class _Settings(NamedTuple):
+    """What models that share their connections have in common."""
+
+    base_url: str | None
+    api_key: str
+    timeout: float
+    max_retries: int
+
+
+# An asynchronous client's connections belong to an event loop, so each loop has its own client. It
+# is held by an asynchronous generator: a loop closes those when it ends, and with it the client.
+_CLIENTS: dict[
+    tuple[asyncio.AbstractEventLoop, _Settings], tuple[AsyncOpenAI, AsyncGenerator[AsyncOpenAI]]
+] = {}
+
+
+async def _client_of_this_loop(settings: _Settings) -> AsyncOpenAI:
+    key = asyncio.get_running_loop(), settings
+    if key not in _CLIENTS:
+        for ended in [other for other in list(_CLIENTS) if other[0].is_closed()]:
+            _CLIENTS.pop(ended, None)
+        generator = _open(AsyncOpenAI(**settings._asdict()))
+        _CLIENTS[key] = await anext(generator), generator
+    return _CLIENTS[key][0]
+
+
+async def _open(client: AsyncOpenAI) -> AsyncGenerator[AsyncOpenAI]:
+    async with client:
+        yield client
 
 
 def _body(model: str, fields: Mapping[str, Any], request: Request) -> dict[str, Any]:
@@ -106,8 +120,7 @@ def _body(model: str, fields: Mapping[str, Any], request: Request) -> dict[str, 
     ]
     wishes = {"temperature": 0, **openai_options(request), **fields}
     wishes = {name: value for name, value in wishes.items() if value is not None}
-    # The SDK knows its own arguments only; what it passes on as it is may be any server's.
-    return {"model": model, "messages": messages, "extra_body": wishes}
+    return {"model": model, "messages": messages, **wishes}
 
 
 def _reply(completion: object) -> Reply:

@@ -70,12 +70,12 @@ class LLMServer:
     def start(self) -> None:
         config = uvicorn.Config(
             self.app,
-            interface="asgi3",
             port=0,
             log_level="critical",
             lifespan="off",
             ws="none",
             loop="asyncio",
+            interface="asgi3",
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -121,7 +121,8 @@ class LLMServer:
             return
         body = json.loads(raw)
         self.bodies.append(body)
-        self.headers.append({k.decode(): v.decode() for k, v in scope["headers"]})
+        headers = {k.decode(): v.decode() for k, v in scope["headers"]}
+        self.headers.append({**headers, "from": str(scope["client"])})
         key = json.dumps(body, sort_keys=True)
         self._times[key] += 1
         self._now += 1
@@ -129,8 +130,11 @@ class LLMServer:
         try:
             trouble = self.trouble(body, self._times[key])
             assert trouble is None or trouble in TROUBLES
-            await asyncio.sleep(5 if trouble == "slow" else self.latency)
-            await self._answer(send, body, trouble)
+            gone = asyncio.ensure_future(receive())  # when the client has gone
+            await asyncio.wait({gone}, timeout=5 if trouble == "slow" else self.latency)
+            if not gone.done():
+                gone.cancel()
+                await self._answer(send, body, trouble)
         finally:
             self._now -= 1
 
@@ -185,7 +189,7 @@ class LLMServer:
             message["content"], finish = "", "content_filter"
         elif trouble == "cut off":
             message["content"], finish = text[: len(text) // 2], "length"
-        elif body.get("max_tokens") == 1:
+        elif 1 in (body.get("max_tokens"), body.get("max_completion_tokens")):
             finish = "length"
         logprobs = None
         if body.get("logprobs") and trouble != "no logprobs":
