@@ -79,7 +79,7 @@ def audit_sample(
     for label in (True, False):
         for decile in range(11):
             members = np.flatnonzero((labels == label) & (deciles == decile))
-            # 0.1 as written: a float's 0.1 · 30 is 3.0000000000000004
+            # As the decimal that was written: in floats 0.07 · 100 is 7.000000000000001.
             n = math.ceil(Fraction(str(share)) * len(members))
             drawn = rng.choice(members, n, replace=False)
             for i in drawn.tolist():

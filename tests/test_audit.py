@@ -174,10 +174,10 @@ def test_every_stratum_is_sampled_and_the_weights_add_up(tmp_path, rng):
 
 
 def test_a_share_is_read_as_the_decimal_that_it_is(tmp_path, rng):
-    """In floats 0.1 · 30 is above 3, and a fourth row would be drawn."""
-    judged = [JudgedQuery("q", [f"s{i}" for i in range(30)], [True] * 30)]
-    scored = [ScoredQuery([0.0] * 30, [True] * 30)]
-    assert audit_sample(judged, scored, tmp_path / "a.csv", share=0.1, rng=rng) == 3
+    """In floats 0.07 · 100 is above 7, and an eighth row would be drawn."""
+    judged = [JudgedQuery("q", [f"s{i}" for i in range(100)], [True] * 100)]
+    scored = [ScoredQuery([0.0] * 100, [True] * 100)]
+    assert audit_sample(judged, scored, tmp_path / "a.csv", share=0.07, rng=rng) == 7
 
 
 def test_rows_map_back_to_their_snippets(tmp_path, rng):
