@@ -130,6 +130,29 @@ def test_the_statement_says_what_is_missed_where_and_what_follows(by_hand):
     assert "0.333 × coverage of the found + 0.667 × coverage of the missed" in report.statement
 
 
+def test_the_missed_lie_where_their_weight_is(by_hand):
+    by_hand.write_text(by_hand.read_text().replace("no,q,s,,,3,0", "yes,q,s,,,3,0"))
+    assert (
+        f"in score decile {(2 * 3 + 10 * 10) / 12:.1f} on average"
+        in audit_report(by_hand).statement
+    )
+
+
+def test_intervals_do_not_depend_on_how_many_snippets_a_row_stands_for(by_hand):
+    """Here queries are more alike than chance allows: a row still counts no more than once."""
+    header = by_hand.read_text().splitlines()[0]
+    agreements = []
+    for size in (40, 4000):
+        rows = [
+            f"{'yes' if snippet or query == 0 else 'no'},q,s,,,{query},{snippet},no,0,1,{size},40,40"
+            for query in range(20)
+            for snippet in range(2)
+        ]
+        by_hand.write_text("\n".join([header, *rows]))
+        agreements.append(audit_report(by_hand).agreement)
+    assert agreements[0] == pytest.approx(agreements[1])
+
+
 def test_with_one_row_a_query_and_equal_weights_the_interval_is_wilsons(tmp_path):
     """But for Student's t: with 399 degrees of freedom, 1.966 in place of 1.960."""
     n = 400
