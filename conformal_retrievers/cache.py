@@ -161,17 +161,14 @@ class Cache:
                 connection = sqlite3.connect(
                     self.path, timeout=SECONDS, isolation_level=None, check_same_thread=False
                 )
-            except sqlite3.OperationalError as error:
-                raise OSError(
-                    f"{self.path}: {error}; give the cache a path that can be written"
-                ) from None
-            self._connection = connection
-            self._finalizer = weakref.finalize(self, _close, connection, os.getpid())
-            try:
+                self._connection = connection
+                self._finalizer = weakref.finalize(self, _close, connection, os.getpid())
                 _prepare(connection, self.path)
-            except BaseException as error:
-                if type(error) is not sqlite3.DatabaseError:
-                    self._close()
+            except sqlite3.OperationalError as error:
+                self._close()
+                raise OSError(f"{self.path}: {error}; give the cache a path to write to") from None
+            except ValueError:
+                self._close()
                 raise
             self._inode = _inode(self.path)
         return self._connection

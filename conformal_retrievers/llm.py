@@ -404,14 +404,14 @@ def no_reply(error: BaseException) -> bool:
     That is a time-out, a broken connection, a body that is no JSON, or one of the status 408, 409,
     429 and 500 or more, told by the attributes that the errors of HTTP clients have.
     """
-    status = getattr(error, "status_code", None)
+    broken = (TimeoutError, asyncio.TimeoutError, ConnectionError, json.JSONDecodeError)
+    if isinstance(error, broken):
+        return True
+    response = getattr(error, "response", None)
+    status = getattr(error, "status_code", getattr(response, "status_code", None))
     if isinstance(status, int):
         return status in (408, 409, 429) or status >= 500
-    if isinstance(
-        error, (TimeoutError, asyncio.TimeoutError, ConnectionError, json.JSONDecodeError)
-    ):
-        return True
-    return hasattr(error, "request") and not hasattr(error, "response")
+    return response is None and "request" in dir(error)  # where httpx has none yet, it raises
 
 
 @contextmanager

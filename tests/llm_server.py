@@ -143,7 +143,7 @@ class LLMServer:
             after = "0.05" if trouble == "429" else "1000"
             await self._send(send, 429, {"error": {"message": "busy"}}, retry_after=after)
         elif trouble in ("500", "400", "401", "404"):
-            # This header, an extension of the SDK's, keeps its backoff short.
+            # With `retry-after`, the client's own backoff does not make tests slow.
             error = {"message": f"error {trouble}"}
             await self._send(send, int(trouble), {"error": error}, retry_after="0.05")
         elif trouble == "content filter":

@@ -144,9 +144,9 @@ def test_intervals_do_not_depend_on_how_many_snippets_a_row_stands_for(by_hand):
     agreements = []
     for size in (40, 4000):
         rows = [
-            f"{'yes' if snippet or query == 0 else 'no'},q,s,,,{query},{snippet},no,0,1,{size},40,40"
+            f"{said},q,s,,,{query},{snippet},no,0,1,{size},40,40"
             for query in range(20)
-            for snippet in range(2)
+            for snippet, said in enumerate(["yes" if query == 0 else "no", "yes"])
         ]
         by_hand.write_text("\n".join([header, *rows]))
         agreements.append(audit_report(by_hand).agreement)

@@ -279,10 +279,18 @@ def test_a_newer_cache_is_left_alone(cache):
 
 
 def test_a_path_that_cannot_be_opened_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(OSError, match=r"nowhere.*give the cache a path"):
+    with pytest.raises(OSError, match=r"nowhere.*give the cache a path to write"):
         Cache(tmp_path / "nowhere" / "cache.db")
     with pytest.raises(OSError, match="give the cache a path"):
         Cache(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root writes anywhere")
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
+    filled(tmp_path / "cache.db")
+    os.chmod(tmp_path / "cache.db", 0o400)
+    with pytest.raises(OSError, match=r"cache\.db.*readonly.*give the cache a path"):
+        Cache(tmp_path / "cache.db")
 
 
 def test_a_cache_that_is_dropped_closes_its_file(tmp_path):

@@ -9,6 +9,8 @@ import string
 import threading
 import time
 
+import httpx
+import openai
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -430,6 +432,14 @@ class StatusError(Exception):
 def test_what_a_later_try_may_mend_is_no_reply():
     for status, mended in ((429, True), (503, True), (408, True), (400, False), (401, False)):
         assert no_reply(StatusError(status)) == mended
+    request = httpx.Request("POST", "http://a")
+    for status, mended in ((429, True), (500, True), (404, False)):
+        response = httpx.Response(status, request=request)
+        assert no_reply(httpx.HTTPStatusError("", request=request, response=response)) == mended
+    assert no_reply(httpx.ReadTimeout("", request=request))
+    assert no_reply(httpx.ConnectError("no request yet"))
+    assert no_reply(openai.APIConnectionError(request=request))
+    assert no_reply(openai.APITimeoutError(request))
     assert no_reply(TimeoutError())
     assert no_reply(asyncio.TimeoutError())
     assert no_reply(ConnectionResetError())
