@@ -214,8 +214,8 @@ def test_a_prompt_of_ones_own_is_another_label(server):
 
 
 def test_what_is_no_answered_query_is_an_error(server):
-    for queries in (["a"], "a"):
-        with pytest.raises(TypeError, match=r"queries\[0\] is 'a'"):
+    for queries in (["ab"], "ab"):
+        with pytest.raises(TypeError, match=r"queries\[0\] is 'ab'"):
             label_by_llm(queries, model(server))
     with pytest.raises(TypeError, match="answer is 5"):
         AnsweredQuery("q", [], 5)
@@ -320,6 +320,8 @@ def test_rouge_l_is_that_of_rouge_score_on_any_ascii(text, reference):
         ("हिन्दी में", "हिन्दी भाषा", 1 / 2),
         ("東京は2020年", "東京2020", 6 / 8),
         ("ภาษาไทย", "ภาษาลาว", 2 * 4 / 14),
+        ("กิน", "กน", 1 / 2),  # a vowel above belongs to its consonant
+        ("កា។", "កា", 1),  # a full stop of the script is no token
         ("한국어 문장", "문장", 2 / 3),
         ("?", "?", 0),
         ("", "a", 0),
