@@ -61,9 +61,7 @@ def demo(
         exact_alpha(alpha)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--alpha") from None
-    message = missing(
-        "demo", "bm25s", "langchain_conformal", "matplotlib", "semantic_text_splitter"
-    )
+    message = missing("demo", "bm25s", "langchain_conformal", "matplotlib", "regex")
     if message is not None:
         _fail(message)
     from conformal_retrievers.demo import run
