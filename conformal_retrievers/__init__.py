@@ -4,7 +4,9 @@ from conformal_retrievers.beir import read_beir
 from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
+from conformal_retrievers.comparison import compare, fixed_thresholds, top_k
 from conformal_retrievers.diagnostics import Diagnostics, diagnose
+from conformal_retrievers.evaluation import Evaluation, evaluate
 from conformal_retrievers.filtering import (
     CalibrationMismatch,
     ConformalFilter,
@@ -15,6 +17,7 @@ from conformal_retrievers.judged import (
     JudgedQuery,
     ScoredQuery,
     Snippet,
+    iter_jsonl,
     read_jsonl,
     write_jsonl,
 )
@@ -33,6 +36,7 @@ __all__ = [
     "ConformalFilter",
     "Diagnostics",
     "EmbeddingScorer",
+    "Evaluation",
     "Filtered",
     "JudgedQuery",
     "NothingKept",
@@ -43,13 +47,18 @@ __all__ = [
     "__version__",
     "calibrate",
     "certify",
+    "compare",
     "coverage_curve",
     "diagnose",
+    "evaluate",
+    "fixed_thresholds",
+    "iter_jsonl",
     "plan",
     "promise",
     "read_beir",
     "read_jsonl",
     "score_queries",
     "threshold_for_budget",
+    "top_k",
     "write_jsonl",
 ]

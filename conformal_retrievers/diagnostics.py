@@ -10,14 +10,12 @@ The query is the unit of every interval (`conformal.cluster_interval`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from conformal_retrievers.calibration import Calibration
-from conformal_retrievers.conformal import Interval, cluster_interval
+from conformal_retrievers.conformal import Interval
+from conformal_retrievers.evaluation import evaluate
 from conformal_retrievers.judged import ScoredQuery
 
 
@@ -59,59 +57,16 @@ def diagnose(
 ) -> Diagnostics:
     """Measure what the calibration's threshold does to judged queries that it was not made from.
 
-    Raises ValueError where there is no query.
+    Raises what `evaluate` raises.
     """
-    queries = list(scored)
-    _check_scored(queries)
-    kept = [calibration.keep(query.scores, query.group) for query in queries]
-    return measure(queries, kept, level=level)
-
-
-def _check_scored(queries: Sequence[object]) -> None:
-    for i, query in enumerate(queries):
-        if not isinstance(query, ScoredQuery):
-            raise TypeError(
-                f"scored[{i}] is a {type(query).__name__}; score judged queries first, with "
-                "score_queries(scorer, judged)"
-            )
-
-
-def measure(
-    scored: Sequence[ScoredQuery], kept: Sequence[ArrayLike], *, level: float = 0.95
-) -> Diagnostics:
-    """Measure any choice of snippets: `kept` has one mask (n,) for each query.
-
-    Raises ValueError where there is no query or a mask does not fit its query.
-    """
-    if not scored:
-        raise ValueError("scored is empty; give the judged queries to measure on")
-    masks = [np.asarray(mask, dtype=bool) for mask in kept]
-    if [mask.shape for mask in masks] != [query.scores.shape for query in scored]:
-        raise ValueError("kept does not fit scored; give one mask a query, one value a snippet")
-    retrieved = _counts(len(query.scores) for query in scored)
-    relevant = _counts(int(query.relevant.sum()) for query in scored)
-    known = relevant + _counts(query.missed for query in scored)
-    passed = _counts(int(mask.sum()) for mask in masks)
-    covered = _counts(
-        int((mask & query.relevant).sum()) for mask, query in zip(masks, scored, strict=True)
-    )
+    e = evaluate(calibration, scored, level=level)
     return Diagnostics(
-        n_queries=len(scored),
-        n_relevant=int(relevant.sum()),
-        query_coverage=_mean_share(covered, relevant, level),
-        snippet_coverage=cluster_interval(covered, relevant, level),
-        removal=cluster_interval(retrieved - passed, retrieved, level),
-        recall_at_k=_mean_share(relevant, known, level),
-        m1=cluster_interval(passed > 0, np.ones(len(scored)), level),
-        m2=_mean_share(passed, retrieved, level),
+        n_queries=e.n_queries,
+        n_relevant=e.n_relevant,
+        query_coverage=e.coverage["query-recall"].interval,
+        snippet_coverage=e.coverage["snippet"].interval,
+        removal=e.removal.interval,
+        recall_at_k=e.recall_at_k.interval,
+        m1=e.m1.interval,
+        m2=e.m2.interval,
     )
-
-
-def _mean_share(parts: NDArray[np.float64], wholes: NDArray[np.float64], level: float) -> Interval:
-    """Return the mean over queries of part / whole, over those that have a whole."""
-    some = wholes > 0
-    return cluster_interval(parts[some] / wholes[some], np.ones(np.count_nonzero(some)), level)
-
-
-def _counts(numbers: Iterable[int]) -> NDArray[np.float64]:
-    return np.array(list(numbers), dtype=np.float64)

@@ -27,10 +27,11 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Calibration CalibrationMismatch ConformalFilter Diagnostics EmbeddingScorer Filtered "
-            "JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer Snippet __version__ "
-            "calibrate certify coverage_curve diagnose plan promise read_beir read_jsonl "
-            "score_queries threshold_for_budget write_jsonl",
+            "Calibration CalibrationMismatch ConformalFilter Diagnostics EmbeddingScorer "
+            "Evaluation Filtered JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer "
+            "Snippet __version__ calibrate certify compare coverage_curve diagnose evaluate "
+            "fixed_thresholds iter_jsonl plan promise read_beir read_jsonl score_queries "
+            "threshold_for_budget top_k write_jsonl",
         ),
         (
             langchain_conformal,
@@ -115,7 +116,14 @@ def test_the_core_knows_its_neighbours_only():
         "certify": {"calibration", "conformal", "guarantees", "judged", "tolerance"},
         "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
-        "diagnostics": {"calibration", "conformal", "judged"},
+        "diagnostics": {"calibration", "conformal", "evaluation", "judged"},
+        "measures": {"conformal", "guarantees"},
+        "verdict": {"calibration", "certify", "conformal", "guarantees", "measures", "tolerance"},
+        "evaluation": {
+            *("calibration", "filtering", "guarantees", "judged", "measures", "verdict"),
+            "scoring.scorer",
+        },
+        "comparison": {"calibration", "evaluation", "filtering", "judged", "measures"},
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},
