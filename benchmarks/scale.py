@@ -35,10 +35,7 @@ from conformal_retrievers import (
 
 K = 20
 REPETITIONS = 3
-WORDS = (
-    "the of and retrieval augmented generation snippet query relevant context conformal filter "
-    "threshold calibration score coverage answer document passage evidence model language".split()
-)
+WORDS = [f"word{i}" for i in range(2000)]
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from conformal_retrievers.evaluation import (
     Evaluation,
     calibration_of,
     checked,
-    count_words,
     measure,
     row_by,
 )
@@ -82,7 +81,7 @@ def compare(
     rng: np.random.Generator,
     resamples: int = 2000,
     level: float = 0.95,
-    count_tokens: Callable[[str], int] = count_words,
+    count_tokens: Callable[[str], int] = len,
 ) -> Mapping[str, Difference]:
     """Measure one filter less another on the same queries: every share of an `Evaluation`, by name.
 

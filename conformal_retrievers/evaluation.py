@@ -88,27 +88,20 @@ class Evaluation:
 # --- evaluating -----------------------------------------------------------------------------------
 
 
-def count_words(text: str) -> int:
-    """Return the number of words of a text: what stands between blanks.
-
-    Tokenizers cut words further, common English ones into 4 tokens for 3 words, other languages
-    and code into more. As the share of a context that is saved, words come close to tokens.
-    """
-    return len(text.split())
-
-
 def evaluate(
     filter_or_calibration: ConformalFilter | Calibration,
     judged: Iterable[JudgedQuery] | Iterable[ScoredQuery],
     *,
-    count_tokens: Callable[[str], int] = count_words,
+    count_tokens: Callable[[str], int] = len,
     level: float = 0.95,
 ) -> Evaluation:
     """Measure a filter on judged queries, or a calibration's threshold on scored ones.
 
     The queries are read once and only numbers are kept of each, so `iter_jsonl(path)` may be larger
     than memory. Each counts with its weight, as in a calibration: the shares are those of new
-    queries. What the filter adds to an empty result counts as kept, but not in m1 and m2. Raises
+    queries. What the filter adds to an empty result counts as kept, but not in m1 and m2. Tokens
+    are those of `count_tokens`: give your model's tokenizer. By default they are characters, which
+    are no tokens, but of which a context saves about the same share. Raises
     ValueError where there is no query, an id occurs twice or is one of the calibration's, only a
     sample of a query's snippets was judged, or the filter's scorer was fitted on it; TypeError for
     queries that are not scored, or not judged; and what the filter raises.

@@ -40,8 +40,8 @@ class Verdict:
         what = f"{'end-to-end ' if self.end_to_end else ''}{self.guarantee}"
         where = f" in group {self.group!r}" if self.group is not None else ""
         seen = (
-            f"{what} coverage{where} is {c.estimate:.1%} [{c.low:.1%}, {c.high:.1%}], promised are "
-            f"{self.target:.4g}"
+            f"{what} coverage{where} is {c.estimate:.1%} [{c.low:.1%}, {c.high:.1%}], promised is "
+            f"{100 * self.target:.6g}%"
         )
         if self.fails:
             return f"The promise fails: {seen} (p = {self.p_value:.2g} if it held)."
