@@ -1,6 +1,7 @@
 """Conformal filters for retrieval: of a query's relevant snippets, a share ≥ 1 − alpha is kept."""
 
 from conformal_retrievers.beir import read_beir
+from conformal_retrievers.cache import Cache
 from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
@@ -21,16 +22,23 @@ from conformal_retrievers.judged import (
     read_jsonl,
     write_jsonl,
 )
+from conformal_retrievers.llm import LLM, openai_options
 from conformal_retrievers.planning import plan, promise
 from conformal_retrievers.scoring import (
+    CachedScorer,
     EmbeddingScorer,
+    LLMScorer,
     RetrievalScorer,
     Scorer,
+    YesScorer,
     score_queries,
 )
 from conformal_retrievers.version import __version__
 
 __all__ = [
+    "LLM",
+    "Cache",
+    "CachedScorer",
     "Calibration",
     "CalibrationMismatch",
     "ConformalFilter",
@@ -39,11 +47,13 @@ __all__ = [
     "Evaluation",
     "Filtered",
     "JudgedQuery",
+    "LLMScorer",
     "NothingKept",
     "RetrievalScorer",
     "ScoredQuery",
     "Scorer",
     "Snippet",
+    "YesScorer",
     "__version__",
     "calibrate",
     "certify",
@@ -53,6 +63,7 @@ __all__ = [
     "evaluate",
     "fixed_thresholds",
     "iter_jsonl",
+    "openai_options",
     "plan",
     "promise",
     "read_beir",

@@ -2,14 +2,34 @@
 
 A prompt is a text file, identified by the hash of its content. With its fields filled in it is a
 request; a reply is what came back. A model is a plain function from requests to replies, with a
-name, so that any server, framework or test can stand behind it.
+name, so that any server, framework or test can stand behind it. `ask` and `aask` put many requests
+to a model at once.
+
+What fills a prompt's fields is not trusted. It enters the user's message as JSON, in which every
+character is escaped that could end a line, a string or a tag, or begin a marker of a chat format
+such as `<|im_start|>` or `[INST]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import contextvars
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from string import Template
 from typing import Any, Literal
+
+from conformal_retrievers.cache import Cache
+from conformal_retrievers.extras import require
+
+# --- values ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -33,7 +53,7 @@ class Reply:
 
     `finish` is "length" for a reply that was cut off and "refusal" for one that the model or its
     server declined; neither is an answer. `first_token` maps the alternatives of the first token to
-    their log-probabilities where they were asked for and given.
+    their log-probabilities where they were asked for and given. `cached` replies cost nothing.
     """
 
     text: str
@@ -41,6 +61,7 @@ class Reply:
     first_token: Mapping[str, float] | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached: bool = False
 
 
 class Unanswered(Exception):
@@ -53,9 +74,434 @@ class LLM:
 
     `complete` raises `Unanswered` where no reply came, and anything else where asking again could
     not help (a wrong key, an unknown model). `acomplete` is its asynchronous twin; without it,
-    `complete` runs in a thread.
+    `complete` runs in a thread. The name tells all that changes what the model answers: a score
+    with another model, even as a fallback, is another score.
     """
 
     complete: Callable[[Request], Reply]
     name: str
     acomplete: Callable[[Request], Awaitable[Reply]] | None = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How many requests there were, how many of them the cache answered and nobody did, and the
+    tokens of the others' prompts and replies as their server counted them."""
+
+    requests: int = 0
+    cached: int = 0
+    unanswered: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @classmethod
+    def of(cls, answers: Iterable[Reply | Unanswered]) -> Usage:
+        """Return what these answers of `ask` took."""
+        answers = list(answers)
+        replies = [answer for answer in answers if isinstance(answer, Reply)]
+        paid = [reply for reply in replies if not reply.cached]
+        return cls(
+            len(answers),
+            len(replies) - len(paid),
+            len(answers) - len(replies),
+            sum(reply.prompt_tokens for reply in paid),
+            sum(reply.completion_tokens for reply in paid),
+        )
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.requests + other.requests,
+            self.cached + other.cached,
+            self.unanswered + other.unanswered,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the system and the user say; `$name` in the user's part is a field to be filled in.
+
+    `$$` is a dollar sign. Raises ValueError where the system's part has a field, or the user's part
+    none.
+    """
+
+    system: str
+    user: str
+
+    def __post_init__(self) -> None:
+        for part, text in (("system", self.system), ("user", self.user)):
+            if not text.strip():
+                raise ValueError(f"{part} is {text!r}; give the {part}'s part of the prompt")
+        in_system = _fields(self.system)
+        if in_system:
+            raise ValueError(
+                f"the system's part has the fields {sorted(in_system)}; what fills them is not "
+                "trusted, so put them into the user's part"
+            )
+        if not self.fields:
+            raise ValueError("the user's part has no field such as $query; give it one")
+
+    @classmethod
+    def parse(cls, text: str) -> Prompt:
+        """Return the prompt of a file's text: a line [system], its part, a line [user], its part.
+
+        Raises ValueError for any other text.
+        """
+        parts = re.fullmatch(r"\s*\[system\]\n(.*?)\n\[user\]\n(.*)", text, re.DOTALL)
+        if parts is None or re.search(r"^\[(system|user)\]$", parts[2], re.MULTILINE):
+            raise ValueError(
+                f"prompt is {text!r:.80}; give a line [system], what the system says, a line "
+                "[user] and what the user says"
+            )
+        return cls(parts[1].strip(), parts[2].strip())
+
+    @classmethod
+    def load(cls, name: str) -> Prompt:
+        """Return a prompt of this library, prompts/<name>.txt.
+
+        Raises FileNotFoundError where there is none of that name.
+        """
+        file = files("conformal_retrievers") / "prompts" / f"{name}.txt"
+        return cls.parse(file.read_text(encoding="utf-8"))
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """The names of the fields."""
+        return _fields(self.user)
+
+    @property
+    def hash(self) -> str:
+        """The first twelve digits of the SHA-256 of both parts: the prompt's identity."""
+        return short_hash([self.system, self.user])
+
+    def request(
+        self,
+        values: Mapping[str, object],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        top_logprobs: int = 0,
+        max_tokens: int | None = None,
+    ) -> Request:
+        """Return the request with each field filled in by its value, as JSON (see `as_data`).
+
+        Raises ValueError where the names of the values are not those of the fields.
+        """
+        if set(values) != self.fields:
+            raise ValueError(
+                f"the prompt has the fields {sorted(self.fields)}, but is filled with "
+                f"{sorted(values)}; name the fields of its user's part so"
+            )
+        filled = Template(self.user).substitute({k: as_data(v) for k, v in values.items()})
+        return Request(Template(self.system).substitute(), filled, schema, top_logprobs, max_tokens)
+
+
+def _fields(text: str) -> frozenset[str]:
+    fields = set()
+    for found in Template.pattern.finditer(text):
+        if found["invalid"] is not None:
+            raise ValueError(
+                f"a $ stands alone in {text[found.start() :]!r:.40}; write $$ for a dollar sign"
+            )
+        fields.add(found["named"] or found["braced"])
+    return frozenset(fields - {None})
+
+
+def short_hash(value: object) -> str:
+    """Return the first twelve hexadecimal digits of the SHA-256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+# Tags and entities; [INST], [/INST], [gMASK] of chat formats; and what is not seen but read:
+# controls, separators, directions, widths of zero (but for the joiners, which scripts need), tag
+# letters, variation selectors, and halves of a character.
+_ESCAPED = re.compile(
+    r"[<>&]|\[(?=/?[A-Za-z_]+\])"
+    "|[\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]"
+    "|[\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+
+
+def as_data(value: object) -> str:
+    """Return a value as JSON on one line, in which no text can end its string or pass for more.
+
+    "</snippet>" becomes "\\u003c/snippet\\u003e", a line break \\n; `json.loads` gives the value
+    back.
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        return json.dumps(found[0])[1:-1] if ord(found[0]) > 0x7F else f"\\u{ord(found[0]):04x}"
+
+    return _ESCAPED.sub(escape, json.dumps(value, ensure_ascii=False))
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+def ask(
+    llm: LLM,
+    requests: Sequence[Request],
+    *,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+    progress: bool = False,
+) -> list[Reply | Unanswered]:
+    """Return the answer to each request, in their order, at most `concurrency` asked at a time.
+
+    A request that nobody answered gives its `Unanswered`; any other exception stops the rest and is
+    raised. The cache answers what it knows, and learns each reply as it comes, so that what was
+    interrupted goes on where it stopped. Only answers are cached: not what was cut off or refused.
+    """
+    _check_concurrency(concurrency)
+    answers = _cached(cache, llm, requests)
+    missing = [i for i, answer in enumerate(answers) if answer is None]
+
+    if not missing:
+        return [a for a in answers if a is not None]
+
+    with (
+        ThreadPoolExecutor(min(concurrency, len(missing))) as pool,
+        _bar(missing, progress) as step,
+    ):
+
+        def answer(i: int) -> None:
+            try:
+                answers[i] = reply = llm.complete(requests[i])
+                _remember(cache, llm, requests[i], reply)
+            except Unanswered as unanswered:
+                answers[i] = unanswered
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            step()
+
+        # Each in a copy of this context, where frameworks keep the run that calls belong to.
+        futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in missing]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for future in done:
+            future.result()
+    return [a for a in answers if a is not None]
+
+
+async def aask(
+    llm: LLM,
+    requests: Sequence[Request],
+    *,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+    progress: bool = False,
+) -> list[Reply | Unanswered]:
+    """Return what `ask` returns, without blocking the event loop.
+
+    Cancelling it, or an exception, cancels what it has asked and waits until that has ended: no
+    task is left behind. (A model without `acomplete` ends its calls under way in their threads.)
+    """
+    _check_concurrency(concurrency)
+    answers: list[Reply | Unanswered | None] = [None] * len(requests)
+    if cache is not None:
+        answers = await asyncio.to_thread(_cached, cache, llm, requests)
+    missing = [i for i, answer in enumerate(answers) if answer is None]
+    if not missing:
+        return [a for a in answers if a is not None]
+    workers = min(concurrency, len(missing))
+    todo = iter(missing)
+
+    with _threads(llm, workers) as complete, _bar(missing, progress) as step:
+
+        async def work() -> None:
+            for i in todo:
+                try:
+                    reply = await complete(requests[i])
+                except Unanswered as unanswered:
+                    answers[i] = unanswered
+                else:
+                    answers[i] = reply
+                    if cache is not None:
+                        await asyncio.to_thread(_remember, cache, llm, requests[i], reply)
+                step()
+
+        tasks = [asyncio.create_task(work()) for _ in range(workers)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return [a for a in answers if a is not None]
+
+
+@contextmanager
+def _threads(llm: LLM, workers: int) -> Iterator[Callable[[Request], Awaitable[Reply]]]:
+    """Yield the model's own `acomplete`, or one that runs `complete` in threads of its own."""
+    if llm.acomplete is not None:
+        yield llm.acomplete
+        return
+    pool = ThreadPoolExecutor(workers)  # the event loop's own may have fewer threads
+
+    async def complete(request: Request) -> Reply:
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(pool, context.run, llm.complete, request)
+
+    try:
+        yield complete
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _check_concurrency(concurrency: object) -> None:
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency is {concurrency!r}; give the number of requests at a time")
+
+
+@contextmanager
+def _bar(missing: list[int], shown: bool) -> Iterator[Callable[[], None]]:
+    if not shown:
+        yield lambda: None
+        return
+    require("cli", "rich")
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Asking", total=len(missing))
+        yield lambda: progress.advance(task)
+
+
+def _cached(
+    cache: Cache | None, llm: LLM, requests: Sequence[Request]
+) -> list[Reply | Unanswered | None]:
+    if cache is None or not requests:
+        return [None] * len(requests)
+    known = cache.replies(llm.name, [_as_json(request) for request in requests])
+    return [None if text is None else Reply(**json.loads(text), cached=True) for text in known]
+
+
+def _remember(cache: Cache | None, llm: LLM, request: Request, reply: Reply) -> None:
+    # Cut off after the first token is whole where that token's log-probabilities were asked for.
+    whole = reply.finish == "stop" or (reply.finish == "length" and request.top_logprobs > 0)
+    if cache is not None and whole:
+        fields = {name: value for name, value in vars(reply).items() if name != "cached"}
+        cache.add_replies(llm.name, {_as_json(request): json.dumps(fields)})
+
+
+def _as_json(request: Request) -> str:
+    return json.dumps(vars(request), sort_keys=True)
+
+
+# --- what stands behind an LLM --------------------------------------------------------------------
+
+
+def no_reply(error: BaseException) -> bool:
+    """Return whether an exception says that no reply came, so that a later try may have one.
+
+    That is a time-out, a broken connection, a body that is no JSON, or one of the status 408, 409,
+    429 and 500 or more, told by the attributes that the errors of HTTP clients have.
+    """
+    broken = (TimeoutError, asyncio.TimeoutError, ConnectionError, json.JSONDecodeError)
+    if isinstance(error, broken):
+        return True
+    response = getattr(error, "response", None)
+    status = getattr(error, "status_code", getattr(response, "status_code", None))
+    if isinstance(status, int):
+        return status in (408, 409, 429) or status >= 500
+    return response is None and "request" in dir(error)  # where httpx has none yet, it raises
+
+
+@contextmanager
+def unanswered_without_reply() -> Iterator[None]:
+    """Turn an exception that says that no reply came (`no_reply`) into `Unanswered`."""
+    try:
+        yield
+    except Exception as error:
+        if no_reply(error):
+            raise Unanswered(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+def finish_of(reason: object) -> Literal["stop", "length", "refusal"]:
+    """Return the `Reply.finish` of a server's own word for why a reply ended."""
+    word = str(reason).lower()
+    if word in ("length", "max_tokens", "model_length"):
+        return "length"
+    declined = (
+        "content_filter",
+        "refusal",
+        "safety",
+        "recitation",
+        "blocklist",
+        "prohibited_content",
+    )
+    return "refusal" if word in declined else "stop"
+
+
+def openai_options(request: Request) -> dict[str, Any]:
+    """Return a request's wishes as fields of OpenAI's Chat Completions, which many servers speak:
+    `response_format`, `logprobs` with `top_logprobs`, and `max_tokens`."""
+    options: dict[str, Any] = {}
+    if request.schema is not None:
+        form = {"name": "reply", "strict": True, "schema": dict(request.schema)}
+        options["response_format"] = {"type": "json_schema", "json_schema": form}
+    if request.top_logprobs:
+        options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if request.max_tokens is not None:
+        options["max_tokens"] = request.max_tokens
+    return options
+
+
+def name_of(
+    model: str,
+    *,
+    temperature: object,
+    options: Callable[[Request], Mapping[str, Any]] | None,
+) -> str:
+    """Return the name of a framework's model: with its temperature unless that is 0, and how it is
+    asked unless that is with `openai_options`, as `openai_llm` asks.
+
+    Raises ValueError for options of one's own: two of them cannot be told apart.
+    """
+    if options not in (None, openai_options):
+        raise ValueError(
+            f"options is {options!r}, and another way to ask may be another score: give a name "
+            "that tells it, name='…'"
+        )
+    warmth = "" if temperature == 0 else f", temperature={temperature}"
+    return f"{model}{warmth}{', as text' if options is None else ''}"
+
+
+def parse_json(text: str) -> dict[str, Any] | None:
+    """Return the one JSON object of a reply, bare, fenced or between words; None if in doubt.
+
+    In doubt is a reply with a brace outside the object, which may be a second one or a piece of a
+    broken one, with a name twice, and with a number that JSON does not know. What a reasoning model
+    thinks aloud, up to </think>, is left out.
+    """
+    text = text.rpartition("</think>")[2]
+    start = text.find("{")
+    if start < 0:
+        return None
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    outside = text[:start] + text[end:]
+    return value if isinstance(value, dict) and not re.search(r"[{}]", outside) else None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)

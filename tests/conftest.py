@@ -83,3 +83,21 @@ def minilm():
 
     torch.set_num_threads(1)  # on few cores, its threads wait for one another 60 times as long
     return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
+
+
+@pytest.fixture(scope="session")
+def _llm_server():
+    from frameworks import cosine
+    from llm_server import LLMServer
+
+    server = LLMServer(cosine)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def llm_server(_llm_server):
+    """An OpenAI-compatible server whose ratings are MiniLM's cosines, rounded to 0.1."""
+    _llm_server.reset()
+    return _llm_server

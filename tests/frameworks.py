@@ -44,6 +44,11 @@ def _vector(text: str) -> list[float]:
     return list(_vectors()[text])
 
 
+def cosine(query: str, text: str) -> float:
+    one, other = _vector(query), _vector(text)
+    return float(np.dot(one, other) / (np.linalg.norm(one) * np.linalg.norm(other)))
+
+
 class MiniLMEmbeddings(Embeddings):
     """all-MiniLM-L6-v2 as a LangChain user has it, counting what it is asked."""
 

@@ -27,17 +27,22 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Calibration CalibrationMismatch ConformalFilter Diagnostics EmbeddingScorer "
-            "Evaluation Filtered JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer "
-            "Snippet __version__ calibrate certify compare coverage_curve diagnose evaluate "
-            "fixed_thresholds iter_jsonl plan promise read_beir read_jsonl score_queries "
+            "Cache CachedScorer Calibration CalibrationMismatch ConformalFilter Diagnostics "
+            "EmbeddingScorer Evaluation Filtered JudgedQuery LLM LLMScorer NothingKept "
+            "RetrievalScorer ScoredQuery Scorer Snippet YesScorer __version__ calibrate certify "
+            "compare coverage_curve diagnose evaluate fixed_thresholds iter_jsonl "
+            "openai_options plan promise read_beir read_jsonl score_queries "
             "threshold_for_budget top_k write_jsonl",
         ),
         (
             langchain_conformal,
-            "ConformalCompressor ConformalRetriever embedding_scorer judge_retriever",
+            "ConformalCompressor ConformalRetriever as_llm embedding_scorer judge_retriever "
+            "llm_scorer",
         ),
-        (llama_index_conformal, "ConformalPostprocessor embedding_scorer judge_retriever"),
+        (
+            llama_index_conformal,
+            "ConformalPostprocessor as_llm embedding_scorer judge_retriever llm_scorer",
+        ),
     ],
 )
 def test_the_public_names_are_these(module, names):
@@ -62,7 +67,7 @@ def test_the_core_imports_numpy_and_nothing_heavier():
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    heavy = "bm25s langchain_core llama_index matplotlib pydantic rich scipy typer "
+    heavy = "bm25s langchain_core llama_index matplotlib openai pydantic rich scipy typer "
     heavy += "semantic_text_splitter sentence_transformers sklearn torch transformers"
     assert "numpy" in loaded
     assert not set(heavy.split()) & set(loaded)
@@ -124,6 +129,11 @@ def test_the_core_knows_its_neighbours_only():
             "scoring.scorer",
         },
         "comparison": {"calibration", "evaluation", "filtering", "judged", "measures"},
+        "cache": set(),
+        "llm": {"cache", "extras"},
+        "openai_llm": {"extras", "llm"},
+        "scoring.cached": {"cache", "judged", "scoring.retrieval", "scoring.scorer"},
+        "scoring.rating": {"cache", "judged", "llm"},
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},

@@ -1,21 +1,29 @@
 """Scorers: a query and its snippets in, nonconformity scores out (lower = more relevant)."""
 
+from conformal_retrievers.scoring.cached import CachedScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
+from conformal_retrievers.scoring.rating import LLMScorer, Ratings, YesScorer
 from conformal_retrievers.scoring.retrieval import RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     AsyncScorer,
     Scorer,
     ascore_snippets,
+    relative_to_query,
     score_queries,
     score_snippets,
 )
 
 __all__ = [
     "AsyncScorer",
+    "CachedScorer",
     "EmbeddingScorer",
+    "LLMScorer",
+    "Ratings",
     "RetrievalScorer",
     "Scorer",
+    "YesScorer",
     "ascore_snippets",
+    "relative_to_query",
     "score_queries",
     "score_snippets",
 ]

@@ -3,6 +3,13 @@
 from langchain_conformal.compressor import ConformalCompressor
 from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
-from langchain_conformal.scorers import embedding_scorer
+from langchain_conformal.scorers import as_llm, embedding_scorer, llm_scorer
 
-__all__ = ["ConformalCompressor", "ConformalRetriever", "embedding_scorer", "judge_retriever"]
+__all__ = [
+    "ConformalCompressor",
+    "ConformalRetriever",
+    "as_llm",
+    "embedding_scorer",
+    "judge_retriever",
+    "llm_scorer",
+]

@@ -8,6 +8,7 @@ from pathlib import Path
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
@@ -43,11 +44,12 @@ class ConformalCompressor(BaseDocumentCompressor):
         path: str | Path,
         *,
         embeddings: Embeddings | None = None,
+        llm: BaseChatModel | None = None,
         scorer: Scorer | None = None,
         metadata_prefix: str | None = "conformal_",
     ) -> ConformalCompressor:
         """Return the compressor of a calibration file and the model that was calibrated with."""
-        conformal_filter = load_filter(path, embeddings=embeddings, scorer=scorer)
+        conformal_filter = load_filter(path, embeddings=embeddings, chat_model=llm, scorer=scorer)
         return cls(filter=conformal_filter, metadata_prefix=metadata_prefix)
 
     def compress_documents(

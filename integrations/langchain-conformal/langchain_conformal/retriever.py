@@ -11,6 +11,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from pydantic import ConfigDict
 
@@ -40,11 +41,12 @@ class ConformalRetriever(BaseRetriever):
         *,
         retriever: RetrieverLike,
         embeddings: Embeddings | None = None,
+        llm: BaseChatModel | None = None,
         scorer: Scorer | None = None,
         metadata_prefix: str | None = "conformal_",
     ) -> ConformalRetriever:
         """Return the filtered retriever of a calibration file and the model calibrated with."""
-        conformal_filter = load_filter(path, embeddings=embeddings, scorer=scorer)
+        conformal_filter = load_filter(path, embeddings=embeddings, chat_model=llm, scorer=scorer)
         return cls(retriever=retriever, filter=conformal_filter, metadata_prefix=metadata_prefix)
 
     def _get_relevant_documents(

@@ -2,6 +2,6 @@
 
 from llama_index.postprocessor.conformal.base import ConformalPostprocessor
 from llama_index.postprocessor.conformal.judge import judge_retriever
-from llama_index.postprocessor.conformal.scorers import embedding_scorer
+from llama_index.postprocessor.conformal.scorers import as_llm, embedding_scorer, llm_scorer
 
-__all__ = ["ConformalPostprocessor", "embedding_scorer", "judge_retriever"]
+__all__ = ["ConformalPostprocessor", "as_llm", "embedding_scorer", "judge_retriever", "llm_scorer"]

@@ -9,12 +9,13 @@ from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import BaseModel, ConfigDict, Field
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
+from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers import Calibration, ConformalFilter, Scorer
 from llama_index.postprocessor.conformal.nodes import kept_nodes, to_snippets
-from llama_index.postprocessor.conformal.scorers import embedding_scorer
+from llama_index.postprocessor.conformal.scorers import embedding_scorer, llm_scorer
 
 dispatcher = get_dispatcher(__name__)
 
@@ -51,18 +52,23 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         path: str | Path,
         *,
         embed_model: BaseEmbedding | None = None,
+        llm: LLM | None = None,
         scorer: Scorer | None = None,
     ) -> ConformalPostprocessor:
         """Return the postprocessor of a calibration file and the model that was calibrated with.
 
-        That is `scorer`, or else `embed_model`, or else `Settings.embed_model`. Raises TypeError if
-        both are given, `CalibrationMismatch` if it is not what the calibration was made with, and
-        what `Calibration.load` raises.
+        That is `scorer`, `llm` or `embed_model`, or else `Settings.embed_model`. Raises TypeError
+        if more than one is given, `CalibrationMismatch` if it is not what the calibration was made
+        with, and what `Calibration.load` raises.
         """
-        if scorer is not None and embed_model is not None:
-            raise TypeError("give either embed_model= or scorer=, the one that was calibrated with")
+        if sum(given is not None for given in (embed_model, llm, scorer)) > 1:
+            raise TypeError(
+                "give one of embed_model=, llm= and scorer=, the one that was calibrated with"
+            )
         calibration = Calibration.load(path)
-        if scorer is None:
+        if llm is not None:
+            scorer = llm_scorer(llm)
+        elif scorer is None:
             scorer = embedding_scorer(embed_model or Settings.embed_model)
         return cls(filter=ConformalFilter(scorer, calibration))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from llama_index.core.base.embeddings.base import BaseEmbedding
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from conformal_retrievers import EmbeddingScorer
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM, ChatMessage, ChatResponse, MessageRole
+
+from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm
 
 
 def embedding_scorer(embed_model: BaseEmbedding, *, name: str | None = None) -> EmbeddingScorer:
@@ -20,6 +24,90 @@ def embedding_scorer(embed_model: BaseEmbedding, *, name: str | None = None) -> 
         aembed=embed_model.aget_text_embedding_batch,
         aembed_query=embed_model.aget_query_embedding,
     )
+
+
+def llm_scorer(
+    model: LLM,
+    *,
+    options: Callable[[llm.Request], Mapping[str, Any]] | None = None,
+    name: str | None = None,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+) -> LLMScorer:
+    """Return the scorer 1 − rating of a LlamaIndex LLM, see `LLMScorer` and `as_llm`."""
+    return LLMScorer(
+        as_llm(model, options=options, name=name), concurrency=concurrency, cache=cache
+    )
+
+
+def as_llm(
+    model: LLM,
+    *,
+    options: Callable[[llm.Request], Mapping[str, Any]] | None = None,
+    name: str | None = None,
+) -> llm.LLM:
+    """Return a LlamaIndex LLM as an `LLM` of the core, with its own `chat`, `achat` and retries.
+
+    `options` turns a request into arguments of `chat`: a model that speaks OpenAI's Chat
+    Completions takes `openai_options`, without which a reply's schema, its length and
+    log-probabilities are not asked for. The name is the model's, with its temperature unless that
+    is 0, and "as text" without options, so that the same model asked in the same way has the same
+    name in LangChain and in `openai_llm`.
+
+    Raises ValueError where the model does not tell its name, or is asked with options of your own,
+    and no `name` is given.
+    """
+
+    def messages(request: llm.Request) -> list[ChatMessage]:
+        return [
+            ChatMessage(request.system, role=MessageRole.SYSTEM),
+            ChatMessage(request.user, role=MessageRole.USER),
+        ]
+
+    def arguments(request: llm.Request) -> Mapping[str, Any]:
+        return {} if options is None else options(request)
+
+    def complete(request: llm.Request) -> llm.Reply:
+        with llm.unanswered_without_reply():
+            return _reply(model.chat(messages(request), **arguments(request)))
+
+    async def acomplete(request: llm.Request) -> llm.Reply:
+        with llm.unanswered_without_reply():
+            return _reply(await model.achat(messages(request), **arguments(request)))
+
+    if name is None:
+        temperature = getattr(model, "temperature", 0)
+        name = llm.name_of(_llm_name(model), temperature=temperature, options=options)
+    return llm.LLM(complete, name, acomplete)
+
+
+def _reply(response: ChatResponse) -> llm.Reply:
+    # What LlamaIndex does not carry over is read from the server's own answer, an object or a dict.
+    choice = (_get(response.raw, "choices") or [None])[0]
+    refusal = _get(_get(choice, "message"), "refusal")
+    first = response.logprobs[0] if response.logprobs else None
+    usage = response.additional_kwargs
+    return llm.Reply(
+        response.message.content or str(refusal or ""),
+        "refusal" if refusal else llm.finish_of(_get(choice, "finish_reason")),
+        {top.token: top.logprob for top in first} if first else None,
+        usage.get("prompt_tokens", 0),
+        usage.get("completion_tokens", 0),
+    )
+
+
+def _get(raw: Any, name: str) -> Any:
+    return raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)
+
+
+def _llm_name(model: LLM) -> str:
+    name = model.metadata.model_name
+    if name in ("", "unknown"):  # "unknown" is the field's default
+        raise ValueError(
+            f"{type(model).__name__} has no model_name, which identifies the scorer: give "
+            "llm_scorer(model, name='…')"
+        )
+    return name
 
 
 def _model_name(embed_model: BaseEmbedding) -> str:

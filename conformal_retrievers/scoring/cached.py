@@ -1,0 +1,85 @@
+"""A scorer that remembers: what was scored once is read from a cache."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.cache import Cache
+from conformal_retrievers.judged import Snippet
+from conformal_retrievers.scoring.retrieval import RetrievalScorer
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    ascore_snippets,
+    check_scorer,
+    relative_to_query,
+    score_snippets,
+)
+
+
+@dataclass(frozen=True)
+class CachedScorer:
+    """Scores as the scorer does, under its name, but each pair of query and text only once.
+
+    What could not be scored (NaN) is tried again. The scorer must go by the texts of query and
+    snippet alone. Raises TypeError for one that is relative to the query's other snippets, and for
+    `RetrievalScorer`.
+    """
+
+    scorer: Scorer
+    cache: Cache
+
+    def __post_init__(self) -> None:
+        check_scorer(self.scorer)
+        if relative_to_query(self.scorer):
+            raise TypeError(
+                f"{self.scorer.name!r} scores a snippet relative to the others of its query, so no "
+                "score of one snippet can be kept; cache the scorers inside it, or an LLM's "
+                "replies with LLMScorer(..., cache=)"
+            )
+        if isinstance(self.scorer, RetrievalScorer):
+            raise TypeError(
+                f"{self.scorer.name!r} reads its score from the snippet, not from its text; use it "
+                "without a cache"
+            )
+
+    @property
+    def name(self) -> str:
+        """The scorer's own."""
+        return self.scorer.name
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+        """Return the scores (n,), from the cache where it knows them."""
+        scores, unknown = self._known(query, snippets)
+        if unknown:
+            self._learn(query, unknown, score_snippets(self.scorer, query, unknown), scores)
+        return scores
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+        """Return what `score` returns, without blocking the event loop."""
+        scores, unknown = await asyncio.to_thread(self._known, query, snippets)
+        if unknown:
+            new = await ascore_snippets(self.scorer, query, unknown)
+            await asyncio.to_thread(self._learn, query, unknown, new, scores)
+        return scores
+
+    def _known(
+        self, query: str, snippets: Sequence[Snippet]
+    ) -> tuple[NDArray[np.float64], list[Snippet]]:
+        scores = self.cache.scores(self.name, query, [s.text for s in snippets])
+        return scores, [snippets[i] for i in np.flatnonzero(np.isnan(scores)).tolist()]
+
+    def _learn(
+        self,
+        query: str,
+        unknown: list[Snippet],
+        new: NDArray[np.float64],
+        scores: NDArray[np.float64],
+    ) -> None:
+        """Keep the new scores, and fill them in where `scores` has none."""
+        self.cache.add_scores(self.name, query, [s.text for s in unknown], new)
+        scores[np.isnan(scores)] = new

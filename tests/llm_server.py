@@ -1,0 +1,239 @@
+"""A real OpenAI-compatible server on loopback, whose model is a function from texts to a rating.
+
+An ASGI application under uvicorn in a thread. It reads query and snippets out of the prompt that
+reached it, rates each by `similarity`, and answers in the wire format of Chat Completions, with
+log-probabilities and token counts where they are asked for. `trouble` tells what goes wrong with a
+request: a function of the request's body and of how often this body has come, to a key of TROUBLES
+or None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+
+TROUBLES = (
+    "429",
+    "429 for good",
+    "500",
+    "400",
+    "401",
+    "404",
+    "content filter",
+    "slow",
+    "dropped",
+    "malformed",
+    "not json",
+    "no choices",
+    "refusal",
+    "filtered",
+    "cut off",
+    "chatty",
+    "fenced",
+    "unreadable",
+    "no logprobs",
+)
+
+
+def fields_of(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the query and the snippet or snippets in the user's message of a request."""
+    user = body["messages"][-1]["content"]
+    found = re.findall(r"^<(query|snippets?)>\n(.*)\n</\1>$", user, re.MULTILINE)
+    return {tag: json.loads(data) for tag, data in found}
+
+
+@dataclass
+class LLMServer:
+    """The server, running from `start` to `stop`; `bodies` and `headers` are what reached it."""
+
+    similarity: Callable[[str, str], float]
+    latency: float = 0.0
+    trouble: Callable[[dict[str, Any], int], str | None] = lambda body, times: None
+    words: tuple[str, str] = ("YES", "NO")
+    reply: Callable[[dict[str, Any]], str] | None = None  # instead of a rating
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    busiest: int = 0
+    _times: Counter[str] = field(default_factory=Counter)
+    _now: int = 0
+
+    def start(self) -> None:
+        config = uvicorn.Config(
+            self.app,
+            port=0,
+            log_level="critical",
+            lifespan="off",
+            ws="none",
+            loop="asyncio",
+            interface="asgi3",
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.005)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/v1"
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    def reset(self) -> None:
+        """Forget all that happened, and behave well."""
+        fresh = LLMServer(self.similarity)
+        for name in (
+            "latency",
+            "trouble",
+            "words",
+            "reply",
+            "bodies",
+            "headers",
+            "busiest",
+            "_times",
+        ):
+            setattr(self, name, getattr(fresh, name))
+
+    # --- ASGI -------------------------------------------------------------------------------------
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        raw = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            raw += message["body"]
+            if not message["more_body"]:
+                break
+        if scope["path"] != "/v1/chat/completions":
+            await self._send(send, 404, {"error": {"message": f"no {scope['path']}"}})
+            return
+        body = json.loads(raw)
+        self.bodies.append(body)
+        headers = {k.decode(): v.decode() for k, v in scope["headers"]}
+        self.headers.append({**headers, "from": str(scope["client"])})
+        key = json.dumps(body, sort_keys=True)
+        self._times[key] += 1
+        self._now += 1
+        self.busiest = max(self.busiest, self._now)
+        try:
+            trouble = self.trouble(body, self._times[key])
+            assert trouble is None or trouble in TROUBLES
+            gone = asyncio.ensure_future(receive())  # when the client has gone
+            await asyncio.wait({gone}, timeout=5 if trouble == "slow" else self.latency)
+            if not gone.done():
+                gone.cancel()
+                await self._answer(send, body, trouble)
+        finally:
+            self._now -= 1
+
+    async def _answer(self, send: Any, body: dict[str, Any], trouble: str | None) -> None:
+        if trouble in ("429", "429 for good"):
+            after = "0.05" if trouble == "429" else "1000"
+            await self._send(send, 429, {"error": {"message": "busy"}}, retry_after=after)
+        elif trouble in ("500", "400", "401", "404"):
+            # This header, an extension of the SDK's, keeps its backoff short.
+            error = {"message": f"error {trouble}"}
+            await self._send(send, int(trouble), {"error": error}, retry_after="0.05")
+        elif trouble == "content filter":
+            error = {"message": "the prompt was filtered", "code": "content_filter"}
+            await self._send(send, 400, {"error": error})
+        elif trouble == "malformed":
+            await self._send(send, 200, '{"id": "chatcmpl-1", "choices": [{"ind')
+        elif trouble == "not json":
+            await self._send(send, 200, "<html>gateway</html>", kind="text/html")
+        elif trouble == "dropped":
+            await self._send(send, 200, self.completion(body, None), promised=100_000)
+        else:
+            await self._send(send, 200, self.completion(body, trouble))
+
+    async def _send(
+        self,
+        send: Any,
+        status: int,
+        body: dict[str, Any] | str,
+        *,
+        kind: str = "application/json",
+        retry_after: str | None = None,
+        promised: int | None = None,
+    ) -> None:
+        data = (body if isinstance(body, str) else json.dumps(body)).encode()
+        length = str(len(data) if promised is None else promised)
+        headers = [(b"content-type", kind.encode()), (b"content-length", length.encode())]
+        if retry_after is not None:
+            headers.append((b"retry-after", retry_after.encode()))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        # Fewer bytes than promised: uvicorn breaks the connection off.
+        await send({"type": "http.response.body", "body": data, "more_body": promised is not None})
+
+    # --- the model --------------------------------------------------------------------------------
+
+    def completion(self, body: dict[str, Any], trouble: str | None) -> dict[str, Any]:
+        text, first = self._says(body, trouble)
+        message = {"role": "assistant", "content": text, "refusal": None}
+        finish = "stop"
+        if trouble == "refusal":
+            message |= {"content": None, "refusal": "I cannot help with that."}
+        elif trouble == "filtered":
+            message["content"], finish = "", "content_filter"
+        elif trouble == "cut off":
+            message["content"], finish = text[: len(text) // 2], "length"
+        elif 1 in (body.get("max_tokens"), body.get("max_completion_tokens")):
+            finish = "length"
+        logprobs = None
+        if body.get("logprobs") and trouble != "no logprobs":
+            tops = [{"token": t, "logprob": p, "bytes": None} for t, p in first.items()]
+            tops = sorted(tops, key=lambda top: -top["logprob"])[: body["top_logprobs"]]
+            logprobs = {"content": [{**tops[0], "top_logprobs": tops}], "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}
+        prompt, completion = sum(len(m["content"]) for m in body["messages"]), len(text)
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1_700_000_000,
+            "model": body["model"],
+            "choices": [] if trouble == "no choices" else [choice],
+            "usage": {
+                "prompt_tokens": prompt,
+                "completion_tokens": completion,
+                "total_tokens": prompt + completion,
+            },
+        }
+
+    def _says(self, body: dict[str, Any], trouble: str | None) -> tuple[str, dict[str, float]]:
+        if self.reply is not None:
+            return self.reply(body), {}
+        asked = fields_of(body)
+        if body.get("logprobs"):
+            yes = min(max(self.similarity(asked["query"], asked["snippet"]), 0.001), 0.999)
+            first = {self.words[0]: math.log(yes * 0.9), self.words[1]: math.log((1 - yes) * 0.9)}
+            return max(first, key=first.__getitem__), {**first, "Well": math.log(0.05)}
+        if "snippets" in asked:
+            ratings = [
+                {"id": s["id"], **self._rating(asked["query"], s["text"])}
+                for s in asked["snippets"]
+            ]
+            text = json.dumps({"ratings": ratings})
+        else:
+            text = json.dumps(self._rating(asked["query"], asked["snippet"]))
+        said = {
+            "chatty": f"Sure! Here is my rating:\n\n{text}\n\nLet me know if you need more.",
+            "fenced": f"<think>Perhaps {{'rating': 1}}?</think>\n```json\n{text}\n```",
+            "unreadable": "I would say it is quite relevant, 7/10.",
+        }
+        return said.get(str(trouble), text), {}
+
+    def _rating(self, query: str, text: str) -> dict[str, Any]:
+        rating = min(max(round(self.similarity(query, text), 1), 0.0), 1.0)
+        return {"reason": 'It says {"as much"}.', "rating": rating}
