@@ -129,6 +129,7 @@ def test_the_core_knows_its_neighbours_only():
             "scoring.scorer",
         },
         "comparison": {"calibration", "evaluation", "filtering", "judged", "measures"},
+        "nuggets": {"cache", "comparison", "conformal", "llm"},
         "cache": set(),
         "llm": {"cache", "extras"},
         "openai_llm": {"extras", "llm"},
