@@ -4,7 +4,8 @@ from conformal_retrievers.beir import read_beir
 from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
-from conformal_retrievers.diagnostics import Diagnostics, diagnose
+from conformal_retrievers.diagnostics import Diagnosis, diagnose
+from conformal_retrievers.evaluation import Diagnostics
 from conformal_retrievers.filtering import (
     CalibrationMismatch,
     ConformalFilter,
@@ -31,6 +32,7 @@ __all__ = [
     "Calibration",
     "CalibrationMismatch",
     "ConformalFilter",
+    "Diagnosis",
     "Diagnostics",
     "EmbeddingScorer",
     "Filtered",

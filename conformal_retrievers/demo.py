@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.conformal import Interval
-from conformal_retrievers.diagnostics import Diagnostics, diagnose, measure
 from conformal_retrievers.docstrings import DocstringCorpus, docstring_corpus
+from conformal_retrievers.evaluation import Diagnostics, measure
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import ConformalFilter, Filtered
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery, Snippet
@@ -213,15 +213,16 @@ def _print_measurements(
     signs = _table("alpha", "m1", "m2", f"recall@{K}")
     for alpha in sorted({*ALPHAS, calibration.alpha}):
         at = calibration.at(alpha)
-        here = diagnose(at, scored)
+        masks = [at.keep(query.scores) for query in scored]
+        here = measure(scored, masks)
         coverage.add_row(f"[bold]alpha {alpha:g}, target {100 * (1 - alpha):g} %[/]")
         coverage.add_row("conformal", *_shares(here), style="bold")
-        masks = [at.keep(query.scores) for query in scored]
         for name, baseline in baselines(queries, scored, masks).items():
             coverage.add_row(name, *_shares(baseline))
         coverage.add_section()
         signs.add_row(f"{alpha:g}", *map(_percent, (here.m1, here.m2, here.recall_at_k)))
-    promised, own = 1 - calibration.alpha, diagnose(calibration, scored).query_coverage
+    promised = 1 - calibration.alpha
+    own = measure(scored, [calibration.keep(query.scores) for query in scored]).query_coverage
     console.print(
         f"{INDENT}promised: {promised:.4g} of a question's relevant snippets on average;\n"
         f"{INDENT}kept: {own.estimate:.3f}"
@@ -332,7 +333,8 @@ def coverage_figure(calibration: Calibration, scored: Sequence[ScoredQuery]) -> 
     """Draw coverage against target with the ideal line, and the share removed below it."""
     alphas = np.round(np.arange(0.02, 0.41, 0.02), 2)
     targets = 1 - alphas
-    at = [diagnose(calibration.at(float(alpha)), scored) for alpha in alphas]
+    calibrations = [calibration.at(float(alpha)) for alpha in alphas]
+    at = [measure(scored, [c.keep(query.scores) for query in scored]) for c in calibrations]
     figure = Figure(figsize=(6, 7), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     above.plot(targets, targets, color="0.4", linestyle="--", label="ideal: coverage = target")

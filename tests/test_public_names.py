@@ -27,8 +27,9 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Calibration CalibrationMismatch ConformalFilter Diagnostics EmbeddingScorer Filtered "
-            "JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer Snippet __version__ "
+            "Calibration CalibrationMismatch ConformalFilter Diagnosis Diagnostics EmbeddingScorer "
+            "Filtered JudgedQuery NothingKept RetrievalScorer ScoredQuery Scorer Snippet "
+            "__version__ "
             "calibrate certify coverage_curve diagnose plan promise read_beir read_jsonl "
             "score_queries threshold_for_budget write_jsonl",
         ),
@@ -115,7 +116,13 @@ def test_the_core_knows_its_neighbours_only():
         "certify": {"calibration", "conformal", "guarantees", "judged", "tolerance"},
         "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
-        "diagnostics": {"calibration", "conformal", "judged"},
+        "evaluation": {"conformal", "judged"},
+        "exchangeability": set(),
+        "findings": {"conformal", "diagnostics"},  # diagnostics for its types only
+        "diagnostics": {
+            *("calibration", "certify", "conformal", "exchangeability", "filtering", "findings"),
+            *("guarantees", "judged", "tolerance"),
+        },
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},
