@@ -6,7 +6,7 @@ from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
 from conformal_retrievers.comparison import compare, fixed_thresholds, top_k
-from conformal_retrievers.diagnostics import Diagnostics, diagnose
+from conformal_retrievers.diagnostics import Diagnosis, diagnose
 from conformal_retrievers.evaluation import Evaluation, evaluate
 from conformal_retrievers.filtering import (
     CalibrationMismatch,
@@ -42,7 +42,7 @@ __all__ = [
     "Calibration",
     "CalibrationMismatch",
     "ConformalFilter",
-    "Diagnostics",
+    "Diagnosis",
     "EmbeddingScorer",
     "Evaluation",
     "Filtered",

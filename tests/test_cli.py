@@ -17,9 +17,11 @@ from conformal_retrievers import (
     JudgedQuery,
     RetrievalScorer,
     Snippet,
+    diagnose,
     evaluate,
     read_beir,
     read_jsonl,
+    score_queries,
     write_jsonl,
 )
 from conformal_retrievers.cli import app
@@ -260,6 +262,40 @@ def test_the_baselines_are_every_k_and_some_thresholds(files):
 def test_where_everything_is_kept_nothing_can_fail(files):
     out, _ = calibrated(files, "--alpha", "0.001")
     assert "no promise can fail" in run("evaluate", out, files / "shifted.jsonl").stdout
+
+
+# --- diagnose -------------------------------------------------------------------------------------
+
+
+def test_a_promise_that_can_be_trusted_exits_with_0_findings_and_a_sweep(files):
+    out, _ = calibrated(files)
+    shown = run("diagnose", out, files / "new.jsonl").stdout
+    assert within_80_columns(shown)
+    scored = score_queries(SCORER, read_jsonl(files / "new.jsonl"))
+    found = diagnose(Calibration.load(out), scored)
+    words = " ".join(shown.split())
+    for finding in found.findings:
+        assert words.count(finding.sentence) == 1
+    assert "✓ coverage" in shown
+    assert found.verdict.split(". ")[0] in words
+    assert len(re.findall(r"^0\.\d+ ", shown, re.M)) == len(found.sweep)
+
+
+def test_a_reason_not_to_rely_on_it_exits_with_1(files):
+    out, _ = calibrated(files)
+    shown = run("diagnose", out, files / "shifted.jsonl", code=1).stdout
+    assert "Do not rely on this calibration" in shown
+    assert "✗ coverage" in shown
+    found = json.loads(run("diagnose", out, files / "shifted.jsonl", "--json", code=1).stdout)
+    assert found["verdict"].startswith("Do not rely")
+    assert found["judgements"]["coverage"][0] < 0.8
+    assert len(found["sweep"]) == 20
+
+
+def test_a_diagnosis_leaves_out_what_was_calibrated_on(files):
+    out, _ = calibrated(files, "--hold-out", "0.5")
+    shown = run("diagnose", out, files / "judged.jsonl").stdout
+    assert "Left out: 100 queries" in shown
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Cache CachedScorer Calibration CalibrationMismatch ConformalFilter Diagnostics "
+            "Cache CachedScorer Calibration CalibrationMismatch ConformalFilter Diagnosis "
             "EmbeddingScorer Evaluation Filtered JudgedQuery LLM LLMScorer NothingKept "
             "RetrievalScorer ScoredQuery Scorer Snippet YesScorer __version__ calibrate certify "
             "compare coverage_curve diagnose evaluate fixed_thresholds iter_jsonl "
@@ -121,7 +121,6 @@ def test_the_core_knows_its_neighbours_only():
         "certify": {"calibration", "conformal", "guarantees", "judged", "tolerance"},
         "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
-        "diagnostics": {"calibration", "conformal", "evaluation", "judged"},
         "measures": {"conformal", "guarantees"},
         "verdict": {"calibration", "certify", "conformal", "guarantees", "measures", "tolerance"},
         "evaluation": {
@@ -135,6 +134,12 @@ def test_the_core_knows_its_neighbours_only():
         "openai_llm": {"extras", "llm"},
         "scoring.cached": {"cache", "judged", "scoring.retrieval", "scoring.scorer"},
         "scoring.rating": {"cache", "judged", "llm"},
+        "exchangeability": set(),
+        "findings": {"conformal", "diagnostics"},  # diagnostics for its types only
+        "diagnostics": {
+            *("calibration", "certify", "conformal", "exchangeability", "filtering", "findings"),
+            *("guarantees", "judged", "tolerance"),
+        },
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},

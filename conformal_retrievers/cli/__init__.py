@@ -1,4 +1,4 @@
-"""The command line: `conformal-retrievers calibrate | show | evaluate | plan | demo`.
+"""The command line: `conformal-retrievers calibrate | show | evaluate | diagnose | plan | demo`.
 
 Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not understood. Results
 go to standard output, as JSON with --json; progress and errors go to standard error.
@@ -16,6 +16,7 @@ import typer
 
 from conformal_retrievers.cli.calibrate import calibrate
 from conformal_retrievers.cli.demo import demo
+from conformal_retrievers.cli.diagnose import diagnose
 from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.plan import plan
 from conformal_retrievers.cli.show import show
@@ -38,5 +39,5 @@ def options(
     """Filter retrieved snippets with a guarantee on the relevant ones that are kept."""
 
 
-for command in (calibrate, show, evaluate, plan, demo):
+for command in (calibrate, show, evaluate, diagnose, plan, demo):
     app.command()(command)

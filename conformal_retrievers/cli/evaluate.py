@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import numpy as np
@@ -19,7 +19,9 @@ from conformal_retrievers.cli.inputs import (
     Json,
     Judged,
     Model,
+    NewQueries,
     Run,
+    depth_of,
     judged_queries,
     scorer_named,
 )
@@ -66,8 +68,7 @@ def evaluate(
         conformal = ConformalFilter(
             scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged), tested
         )
-        depth = (tested.retrieval or {}).get("k") if k is None and run is not None else k
-        new = New(judged_queries(judged, run, depth if isinstance(depth, int) else None), tested)
+        new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
         queries: Iterable[JudgedQuery] = tracked(new, "Evaluating")
         others: Mapping[str, Evaluation] = {}
         if baselines:
@@ -80,29 +81,6 @@ def evaluate(
         _print(Console(highlight=False), result, tested, new.left_out, others)
     if result.verdict is not None and result.verdict.fails:
         raise typer.Exit(1)
-
-
-class New:
-    """The queries that a calibration was not made from, read once, and how many it was."""
-
-    def __init__(self, judged: Iterable[JudgedQuery], calibration: Calibration) -> None:
-        self.judged = judged
-        self.known = {query.id for query in calibration.queries} - {None}
-        self.left_out = 0
-
-    def __iter__(self) -> Iterator[JudgedQuery]:
-        some = False
-        for query in self.judged:
-            if query.id in self.known:
-                self.left_out += 1
-                continue
-            some = True
-            yield query
-        if self.left_out and not some:
-            raise ValueError(
-                f"all {self.left_out} queries are those that the calibration was made from; "
-                "evaluate on others, or calibrate with --hold-out 0.5 and evaluate on the rest"
-            )
 
 
 def _baselines(conformal: ConformalFilter, queries: list[JudgedQuery]) -> dict[str, Evaluation]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from conformal_retrievers.beir import read_beir, read_corpus
+from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import require
 from conformal_retrievers.guarantees import Guarantee
@@ -95,6 +96,35 @@ def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[Judge
             f"{path} is a file, which holds what was retrieved; --run and --k are for BEIR folders"
         )
     return iter_jsonl(path)
+
+
+def depth_of(calibration: Calibration, run: str | None, k: int | None) -> int | None:
+    """Return how many snippets of a run count: what is asked for, or what was calibrated with."""
+    calibrated = (calibration.retrieval or {}).get("k")
+    return calibrated if k is None and run is not None and isinstance(calibrated, int) else k
+
+
+class NewQueries:
+    """The queries that a calibration was not made from, read once, and how many it was."""
+
+    def __init__(self, judged: Iterable[JudgedQuery], calibration: Calibration) -> None:
+        self.judged = judged
+        self.known = {query.id for query in calibration.queries} - {None}
+        self.left_out = 0
+
+    def __iter__(self) -> Iterator[JudgedQuery]:
+        some = False
+        for query in self.judged:
+            if query.id in self.known:
+                self.left_out += 1
+                continue
+            some = True
+            yield query
+        if self.left_out and not some:
+            raise ValueError(
+                f"all {self.left_out} queries are those that the calibration was made from; "
+                "evaluate on others, or calibrate with --hold-out 0.5 and evaluate on the rest"
+            )
 
 
 # --- scorers --------------------------------------------------------------------------------------
