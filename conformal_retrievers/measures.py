@@ -132,22 +132,26 @@ class Share:
         return str(self.interval)
 
 
-def ratios(c: Counts) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def ratios(c: Counts) -> dict[str, tuple[Column, Column]]:
     """Return for each measure its parts and wholes, (K,) each: the measure is Σ parts / Σ wholes.
 
-    Weights are scaled so that they add up to the number of queries that they are worth.
+    The weights of the queries that a measure is about are scaled so that they add up to the number
+    of queries that they are worth, (Σ w)² / Σ w².
     """
-    w = c.weight * c.weight.sum() / np.sum(c.weight**2)
     known = c.relevant + c.missed
 
-    def mean(value: NDArray[Any], over: NDArray[np.float64]) -> tuple[Any, Any]:
-        """Mean of a value over the queries that have some of what it is about."""
-        return w * value * (over > 0), w * (over > 0)
+    def pooled(part: NDArray[Any], whole: NDArray[Any]) -> tuple[Column, Column]:
+        w = c.weight * (whole > 0)
+        w *= w.sum() / max(np.sum(w**2), np.finfo(float).tiny)
+        return w * part, w * whole
 
-    def coverages(of: NDArray[np.float64]) -> dict[str, tuple[Any, Any]]:
+    def mean(value: NDArray[Any], over: Column) -> tuple[Column, Column]:
+        return pooled(value, over > 0)
+
+    def coverages(of: Column) -> dict[str, tuple[Column, Column]]:
         return {
             "query-recall": mean(_quotient(c.relevant_kept, of), of),
-            "snippet": (w * c.relevant_kept, w * of),
+            "snippet": pooled(c.relevant_kept, of),
             "all": mean(c.relevant_kept == of, of),
             "any": mean(c.relevant_kept > 0, of),
         }
@@ -156,14 +160,14 @@ def ratios(c: Counts) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64
         **coverages(c.relevant),
         **{END_TO_END + name: ratio for name, ratio in coverages(known).items()},
         "recall@K": mean(_quotient(c.relevant, known), known),
-        "removal": (w * (c.retrieved - c.kept), w * c.retrieved),
-        "precision": (w * c.relevant_kept, w * c.kept),
-        "m1": mean(c.passed > 0, np.ones_like(w)),
+        "removal": pooled(c.retrieved - c.kept, c.retrieved),
+        "precision": pooled(c.relevant_kept, c.kept),
+        "m1": mean(c.passed > 0, np.ones_like(known)),
         "m2": mean(_quotient(c.passed, c.retrieved), c.retrieved),
-        "unscorable": (w * c.unscorable, w * c.retrieved),
+        "unscorable": pooled(c.unscorable, c.retrieved),
     }
     if not np.isnan(c.tokens).any():
-        measures["tokens saved"] = (w * (c.tokens - c.tokens_kept), w * c.tokens)
+        measures["tokens saved"] = pooled(c.tokens - c.tokens_kept, c.tokens)
     return measures
 
 
@@ -175,17 +179,15 @@ def shares(c: Counts, level: float) -> dict[str, Share]:
     return {name: _share(name, *ratio, level) for name, ratio in ratios(c).items()}
 
 
-def _share(
-    name: str, parts: NDArray[np.float64], wholes: NDArray[np.float64], level: float
-) -> Share:
+def _share(name: str, parts: Column, wholes: Column, level: float) -> Share:
     total = float(wholes.sum())
     if total == 0:
         return Share(math.nan, 0.0, 1.0, 0.0, 0.0)
     if name in YES_OR_NO:
-        n = total**2 / float((wholes**2).sum())
-        return Share(*wilson_interval(float(parts.sum()) / total, n, level), n, n)
-    return Share(*cluster_interval(parts, wholes, level), total, effective_n(parts, wholes))
+        return Share(*wilson_interval(float(parts.sum()) / total, total, level), total, total)
+    n = min(total, effective_n(parts, wholes))
+    return Share(*cluster_interval(parts, wholes, level), total, n)
 
 
-def _quotient(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def _quotient(a: Column, b: Column) -> Column:
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0)

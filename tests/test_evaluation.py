@@ -122,7 +122,10 @@ def test_a_query_of_twice_the_weight_counts_twice():
     one, other = evaluate(calibrated(), heavy), evaluate(calibrated(), twice)
     for name, share in one.shares.items():
         assert share.estimate == pytest.approx(other.shares[name].estimate, abs=1e-15)
-    assert one.coverage["all"].n == pytest.approx(9 / 5)  # (2 + 1)² / (2² + 1²)
+    with_another = evaluate(calibrated(), [*heavy, ScoredQuery([0.1], [False], weight=7.0)])
+    for e in (one, with_another):  # of which no coverage is a share
+        for share in (e.coverage["all"], e.coverage["query-recall"], e.coverage["snippet"]):
+            assert share.n == pytest.approx(9 / 5)  # (2 + 1)² / (2² + 1²)
     assert one.coverage_std == pytest.approx(other.coverage_std)
 
 
@@ -152,6 +155,14 @@ def test_groups_are_measured_apart():
     assert list(e.by_group) == ["a", "b", None]
     assert [part.coverage["all"].estimate for part in e.by_group.values()] == [1, 0, 1]
     assert [part.n_queries for part in e.by_group.values()] == [1, 1, 1]
+    merged = Calibration.from_scores(
+        [ScoredQuery([0.25], [True], group=group) for group in "ab"],
+        alpha=0.5,
+        scorer="lookup",
+        by_group=True,
+        merge_groups={"a": "both", "b": "both"},
+    )
+    assert list(evaluate(merged, queries).by_group) == ["both", None]
     assert evaluate(calibrated(), QUERIES).by_group == {}
 
 
@@ -186,6 +197,18 @@ def test_what_is_added_to_an_empty_result_is_kept_but_not_in_m1_and_m2():
     assert e.coverage["all"].estimate == 1
     assert (e.m1.estimate, e.m2.estimate) == (0, 0)
     assert evaluate(lookup_filter(), judged).coverage["all"].estimate == 0
+
+
+def test_a_filter_decides_by_the_group_of_the_query():
+    queries = [
+        ScoredQuery([score], [True], group=group) for score, group in ((0.1, "a"), (0.9, "b"))
+    ]
+    calibration = Calibration.from_scores(queries, alpha=0.5, by_group=True, scorer="lookup")
+    conformal = ConformalFilter(LookupScorer(TEXTS), calibration)
+    judged = [JudgedQuery("q", ["four five six"], [True], group=group) for group in ("a", "b")]
+    scored = [ScoredQuery([0.9], [True], group=group) for group in ("a", "b")]
+    for e in (evaluate(conformal, judged), evaluate(calibration, scored)):
+        assert [part.coverage["all"].estimate for part in e.by_group.values()] == [0, 1]
 
 
 def test_any_iterable_is_read_once_and_a_file_streams(tmp_path):
