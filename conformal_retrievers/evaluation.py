@@ -240,9 +240,7 @@ def checked(queries: Iterable[Any], calibration: Calibration | None) -> Iterator
 def evaluation_of(c: Counts, level: float, *, by_group: bool = True) -> Evaluation:
     """Return the evaluation of some rows, by group too where any has one."""
     share = shares(c, level)
-    groups = sorted(set(c.group), key=lambda group: (group is None, group)) if by_group else []
-    if groups == [None]:
-        groups = []
+    groups = c.by_group if by_group else {}
     return Evaluation(
         n_queries=len(c.weight),
         n_relevant=int(c.relevant.sum()),
@@ -259,7 +257,9 @@ def evaluation_of(c: Counts, level: float, *, by_group: bool = True) -> Evaluati
         precision=share["precision"],
         unscorable=share["unscorable"],
         by_group={
-            group: evaluation_of(c.of_group(group), level, by_group=False) for group in groups
+            name: evaluation_of(part, level, by_group=False)
+            for name, part in groups.items()
+            if list(groups) != [None]
         },
     )
 

@@ -85,10 +85,16 @@ class Counts(NamedTuple):
         columns = {name: table[:, i] for i, name in enumerate(cls._fields[:-1])}
         return cls(**columns, group=np.array(groups, dtype=object))
 
-    def of_group(self, group: str | None) -> Counts:
-        """Return the rows of one group."""
-        chosen = np.array([name == group for name in self.group])
-        return Counts._make(column[chosen] for column in self)
+    @property
+    def by_group(self) -> dict[str | None, Counts]:
+        """The rows of each group, those without a group last."""
+        places: dict[str | None, list[int]] = {}
+        for i, name in enumerate(self.group):
+            places.setdefault(name, []).append(i)
+        return {
+            name: Counts._make(column[places[name]] for column in self)
+            for name in sorted(places, key=lambda name: (name is None, name or ""))
+        }
 
     @property
     def coverage_std(self) -> float:

@@ -95,16 +95,18 @@ def test_a_calibration_that_holds_for_all_but_a_few_takes_delta(files):
     assert Calibration.load(out).delta == 0.1
 
 
-def test_held_out_queries_are_a_seeded_share_and_evaluate_finds_them(files):
-    out, _ = calibrated(files, "--hold-out", "0.25", "--seed", "3")
-    used = {query.id for query in Calibration.load(out).queries}
-    assert len(used) == 150
-    calibrated(files, "--hold-out", "0.25", "--seed", "4")
-    assert {query.id for query in Calibration.load(out).queries} != used
-    calibrated(files, "--hold-out", "0.25", "--seed", "3")
-    assert {query.id for query in Calibration.load(out).queries} == used
+def test_held_out_queries_are_seeded_and_evaluate_finds_them(files):
+    def calibrated_on(seed):
+        out, _ = calibrated(files, "--hold-out", "0.25", "--seed", seed)
+        return out, {query.id for query in Calibration.load(out).queries}
+
+    out, used = calibrated_on(3)
+    assert 130 <= len(used) <= 170  # of 200, each with probability 3/4
+    assert calibrated_on(4)[1] != used
+    assert calibrated_on(3)[1] == used
     found = json.loads(run("evaluate", out, files / "judged.jsonl", "--json").stdout)
-    assert (found["left_out"], found["evaluation"]["n_queries"]) == (150, 50)
+    assert found["left_out"] == len(used)
+    assert found["evaluation"]["n_queries"] == 200 - len(used)
 
 
 def test_json_says_what_show_says(files):
@@ -146,7 +148,7 @@ def test_a_beir_folder_stands_for_a_file(files):
     new = [q for q in read_beir(folder, "run.tsv", k=3) if q.id not in used]
     found = json.loads(run("evaluate", out, folder, "--run", "run.tsv", "--json").stdout)
     expected = evaluate(ConformalFilter(SCORER, calibration), new)
-    assert found["evaluation"]["n_snippets"] == expected.n_snippets == 300
+    assert found["evaluation"]["n_snippets"] == expected.n_snippets == 3 * len(new) > 0
     assert found["evaluation"]["removal"]["estimate"] == expected.removal.estimate
 
 
@@ -295,7 +297,7 @@ def test_a_reason_not_to_rely_on_it_exits_with_1(files):
 def test_a_diagnosis_leaves_out_what_was_calibrated_on(files):
     out, _ = calibrated(files, "--hold-out", "0.5")
     shown = run("diagnose", out, files / "judged.jsonl").stdout
-    assert "Left out: 100 queries" in shown
+    assert f"Left out: {len(Calibration.load(out).queries)} queries" in shown
 
 
 # --- what is refused ------------------------------------------------------------------------------

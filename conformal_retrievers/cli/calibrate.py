@@ -26,12 +26,12 @@ from conformal_retrievers.cli.inputs import (
     embedding_scorer,
     judged_queries,
     retrieval_scorer,
+    scored,
 )
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
 from conformal_retrievers.guarantees import check_guarantee
-from conformal_retrievers.judged import JudgedQuery
-from conformal_retrievers.scoring import Scorer, score_queries
+from conformal_retrievers.scoring import Scorer
 from conformal_retrievers.scoring.scorer import relative_to_query
 
 
@@ -76,8 +76,8 @@ def calibrate(
     hold_out: Annotated[
         float,
         typer.Option(
-            help="The share of queries to leave out, at random: evaluate finds them.",
-            metavar="SHARE",
+            help="Leave each query out with this probability: evaluate finds those left out.",
+            metavar="RATE",
             min=0,
             max=1,
         ),
@@ -92,16 +92,15 @@ def calibrate(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     with bad_data_in_one_line():
-        queries = list(tracked(judged_queries(judged, run, k), "Reading"))
-        queries = _without_held_out(queries, hold_out, seed)
+        rng = np.random.default_rng(seed)
+        queries = (q for q in judged_queries(judged, run, k) if rng.random() >= hold_out)
         chosen: Scorer = {
             "retrieval": lambda: retrieval_scorer(retriever, better),
             "bm25": lambda: bm25_scorer(corpus, judged),
             "embedding": lambda: embedding_scorer(model),
         }[scorer]()
-        scored = score_queries(chosen, tracked(queries, "Scoring", total=len(queries)))
         calibrated = calibration.Calibration.from_scores(
-            scored,
+            scored(chosen, tracked(queries, "Scoring")),
             alpha=alpha,
             guarantee=guarantee,
             delta=delta,
@@ -117,10 +116,3 @@ def calibrate(
         print_json({"file": str(out), **facts_of(calibrated)})
         return
     Console(highlight=False).print(Text(calibrated.statement), f"\nSaved as {out}", sep="\n")
-
-
-def _without_held_out(queries: list[JudgedQuery], share: float, seed: int) -> list[JudgedQuery]:
-    """Return the queries but for a random share of them, in their order."""
-    order = np.random.default_rng(seed).permutation(len(queries))
-    staying = np.sort(order[round(share * len(queries)) :])
-    return [queries[i] for i in staying]

@@ -22,6 +22,7 @@ from conformal_retrievers.cli.inputs import (
     Run,
     depth_of,
     judged_queries,
+    scored,
     scorer_named,
 )
 from conformal_retrievers.cli.show import CalibrationFile
@@ -34,7 +35,6 @@ from conformal_retrievers.cli.terminal import (
 )
 from conformal_retrievers.diagnostics import Diagnosis
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.scoring import score_queries
 
 MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
 
@@ -58,7 +58,7 @@ def diagnose(
         scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
         ConformalFilter(scorer, tested)  # refuses another scorer
         new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
-        found = diagnostics.diagnose(tested, score_queries(scorer, tracked(new, "Scoring")))
+        found = diagnostics.diagnose(tested, scored(scorer, tracked(new, "Scoring")))
     if as_json:
         print_json({"left_out": new.left_out, **_as_fields(found)})
     else:

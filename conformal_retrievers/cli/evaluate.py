@@ -23,6 +23,7 @@ from conformal_retrievers.cli.inputs import (
     Run,
     depth_of,
     judged_queries,
+    scored,
     scorer_named,
 )
 from conformal_retrievers.cli.show import CalibrationFile
@@ -39,7 +40,6 @@ from conformal_retrievers.evaluation import Evaluation
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.judged import JudgedQuery
 from conformal_retrievers.measures import END_TO_END, Share
-from conformal_retrievers.scoring import score_queries
 
 PERCENTILES = (50, 75, 90, 95, 99)  # of all scores: where the fixed thresholds are put
 
@@ -84,12 +84,12 @@ def evaluate(
 
 
 def _baselines(conformal: ConformalFilter, queries: list[JudgedQuery]) -> dict[str, Evaluation]:
-    scored = score_queries(conformal.scorer, tracked(queries, "Scoring", total=len(queries)))
-    scores = np.concatenate([query.scores for query in scored])
+    given = list(scored(conformal.scorer, tracked(queries, "Scoring")))
+    scores = np.concatenate([query.scores for query in given])
     thresholds = np.unique(np.nanpercentile(scores, [100 - p for p in PERCENTILES][::-1]))
     return {
-        **{f"top {k}": e for k, e in top_k(scored).items()},
-        **{f"score ≤ {t:.4g}": e for t, e in fixed_thresholds(scored, thresholds).items()},
+        **{f"top {k}": e for k, e in top_k(given).items()},
+        **{f"score ≤ {t:.4g}": e for t, e in fixed_thresholds(given, thresholds).items()},
     }
 
 

@@ -14,8 +14,13 @@ from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import require
 from conformal_retrievers.guarantees import Guarantee
-from conformal_retrievers.judged import JudgedQuery, iter_jsonl
-from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Scorer
+from conformal_retrievers.judged import JudgedQuery, ScoredQuery, iter_jsonl
+from conformal_retrievers.scoring import (
+    EmbeddingScorer,
+    RetrievalScorer,
+    Scorer,
+    score_queries,
+)
 
 # --- options that commands share ------------------------------------------------------------------
 
@@ -125,6 +130,12 @@ class NewQueries:
                 f"all {self.left_out} queries are those that the calibration was made from; "
                 "evaluate on others, or calibrate with --hold-out 0.5 and evaluate on the rest"
             )
+
+
+def scored(scorer: Scorer, queries: Iterable[JudgedQuery]) -> Iterator[ScoredQuery]:
+    """Yield the queries scored, one by one, so that no text is held any longer."""
+    for query in queries:
+        yield from score_queries(scorer, [query])
 
 
 # --- scorers --------------------------------------------------------------------------------------

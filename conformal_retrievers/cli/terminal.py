@@ -58,7 +58,7 @@ def tracked(items: Iterable[Item], description: str, *, total: int | None = None
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        yield from progress.track(items, total=total, description=description)
+        yield from progress.track(items, description=description)
 
 
 # --- tables ---------------------------------------------------------------------------------------
