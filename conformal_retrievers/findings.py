@@ -152,8 +152,10 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
     j = d.judgements
     evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "target": target}
     kept = f"Something is kept of {d.m1.estimate:.1%} of the queries (m1)"
+    outside = False
     if d.m1_band is not None:
         evidence |= {"band_low": d.m1_band[0], "band_high": d.m1_band[1]}
+        outside = not d.m1_band[0] <= d.m1.estimate <= d.m1_band[1]
         kept += f", where exchangeable queries have {d.m1_band[0]:.1%} to {d.m1_band[1]:.1%}"
     if j is None:
         meaning = f"It is no coverage, and {target:.0%} is not what it should be"
@@ -163,7 +165,7 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
             f"Of the judged ones, {j.relevant_kept:.1%} keep a relevant snippet and "
             f"{j.only_irrelevant:.1%} irrelevant ones alone"
         )
-    yield Finding("m1", "fine", f"{kept}. {meaning}.", evidence)
+    yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.", evidence)
 
 
 def _missing(d: Diagnosis) -> Iterator[Finding]:
