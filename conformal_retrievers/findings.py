@@ -50,17 +50,18 @@ def verdict(d: Diagnosis) -> str:
     problems = [f for f in d.findings if f.severity == "problem"]
     if problems:
         opening = "Do not rely on this calibration for these queries."
-    elif d.judgements is not None:
+    elif d.judgements is not None and d.judgements.n_measured:
         opening = "As far as these queries tell, the promise holds for them."
     elif d.comparison is not None:
         opening = (
-            "Nothing speaks against the promise, and without judgements nothing can speak for it: "
-            "judge some of these queries to know their coverage."
+            "Nothing speaks against the promise, and without judged relevant snippets nothing can "
+            "speak for it: judge some of these queries to know their coverage."
         )
     else:
         opening = (
-            "These queries are not judged, and there is nothing to hold them against, so that they "
-            "say nothing about the promise: give judgements, or reference queries."
+            "No relevant snippet of these queries is judged, and there is nothing to hold them "
+            "against, so that they say nothing about the promise: judge some of them, or give "
+            "reference queries."
         )
     evidence = [f for f in d.findings if f.severity == "fine" and f.name in ("coverage", "scores")]
     notices = [f for f in d.findings if f.severity == "notice"]
@@ -218,7 +219,16 @@ def _removes(d: Diagnosis) -> Iterator[Finding]:
             f"it takes {c.n_needed}.",
             evidence | {"n_units": c.n_units[None], "n_needed": c.n_needed},
         )
-    elif d.removal <= LITTLE_REMOVED:
+        return
+    if d.keep_all > 0:
+        yield Finding(
+            "threshold",
+            "notice",
+            f"Everything is kept of {d.keep_all:.1%} of the queries, because their group is not "
+            "named, not known to the calibration, or too small there.",
+            evidence | {"keep_all": d.keep_all},
+        )
+    if d.removal <= LITTLE_REMOVED:
         yield Finding(
             "removal",
             "notice",

@@ -87,12 +87,12 @@ def html(
 def _pictures(d: Diagnosis, queries: Sequence[object]) -> list[dict[str, str]]:
     target = f"{1 - d.calibration.alpha:.1%}"
     pictures = []
-    if d.promised_coverage is not None:
+    if d.judgements is not None and d.judgements.n_measured:
         pictures.append(
             _picture(
                 "Coverage",
                 f"Coverage against the promised one. At the calibration's alpha it is "
-                f"{shown(d.promised_coverage)}, and {target} are promised.",
+                f"{_interval(d.promised_coverage)}, and {target} are promised.",
                 "Below the dashed line less is kept than promised; the shaded interval says how "
                 "surely these queries tell.",
                 figures.coverage(d),

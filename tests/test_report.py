@@ -112,11 +112,13 @@ def test_without_judgements_there_is_no_coverage(calibration, rng):
     page = Page(report.html(calibration, [query.scores for query in draw(rng, 70)]))
     assert len(page.images) == 4
     assert "Coverage" not in page.words
-    assert "without judgements nothing can speak for it" in page.words
+    assert "without judged relevant snippets nothing can speak for it" in page.words
     assert "not judged, held against" in page.words
 
 
-@pytest.mark.parametrize("case", ["keeps everything", "by group", "delta", "one query", "no score"])
+@pytest.mark.parametrize(
+    "case", ["keeps everything", "by group", "delta", "one query", "no score", "all missed"]
+)
 def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibration, queries):
     own = list(calibration.queries)
     if case == "keeps everything":
@@ -129,7 +131,10 @@ def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibrati
         some = Calibration.from_scores(own, alpha=0.2, delta=0.1, guarantee="all", scorer="drawn")
         assert "δ = 0.1" in report.html(some, queries)
     elif case == "one query":
-        assert "1 queries with 10 snippets" in report.html(calibration, queries[:1])
+        assert "1 query with 10 snippets" in report.html(calibration, queries[:1])
+    elif case == "all missed":
+        lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in queries]
+        assert "nan" not in Page(report.html(calibration, lost)).words
     else:
         page = Page(report.html(calibration, [[np.nan, np.nan], []]))
         assert "100.0% of the snippets could not be scored" in page.words
