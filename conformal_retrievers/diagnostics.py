@@ -148,7 +148,8 @@ class GroupRow:
 class Diagnosis:
     """What `diagnose` found: numbers, findings in words with their evidence, and a verdict.
 
-    `m1_band` and `m2_band` are where exchangeable queries have them with probability `level`;
+    `keep_all` is the share of queries without a threshold, of which everything is kept. `m1_band`
+    and `m2_band` are where exchangeable queries have them with probability `level`;
     `comparison` is None where nothing can be held against the queries, `judgements` where none is
     judged.
     """
@@ -160,6 +161,7 @@ class Diagnosis:
     m1: Interval
     m2: Interval
     removal: float
+    keep_all: float
     m1_band: Band | None
     m2_band: Band | None
     comparison: Comparison | None
@@ -234,6 +236,7 @@ def diagnose(
         m1=wilson_interval(float(m1.mean()), new.n, level),
         m2=cluster_interval(m2, np.ones(len(m2)), level),
         removal=removal,
+        keep_all=float(np.mean(np.isinf(new.thresholds(calibration)))),
         m1_band=at_own_alpha.m1_band,
         m2_band=at_own_alpha.m2_band,
         comparison=comparison,

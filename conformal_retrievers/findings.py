@@ -50,17 +50,18 @@ def verdict(d: Diagnosis) -> str:
     problems = [f for f in d.findings if f.severity == "problem"]
     if problems:
         opening = "Do not rely on this calibration for these queries."
-    elif d.judgements is not None:
+    elif d.judgements is not None and d.judgements.n_measured:
         opening = "As far as these queries tell, the promise holds for them."
     elif d.comparison is not None:
         opening = (
-            "Nothing speaks against the promise, and without judgements nothing can speak for it: "
-            "judge some of these queries to know their coverage."
+            "Nothing speaks against the promise, and without judged relevant snippets nothing can "
+            "speak for it: judge some of these queries to know their coverage."
         )
     else:
         opening = (
-            "These queries are not judged, and there is nothing to hold them against, so that they "
-            "say nothing about the promise: give judgements, or reference queries."
+            "No relevant snippet of these queries is judged, and there is nothing to hold them "
+            "against, so that they say nothing about the promise: judge some of them, or give "
+            "reference queries."
         )
     evidence = [f for f in d.findings if f.severity == "fine" and f.name in ("coverage", "scores")]
     notices = [f for f in d.findings if f.severity == "notice"]
@@ -152,8 +153,10 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
     j = d.judgements
     evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "target": target}
     kept = f"Something is kept of {d.m1.estimate:.1%} of the queries (m1)"
+    outside = False
     if d.m1_band is not None:
         evidence |= {"band_low": d.m1_band[0], "band_high": d.m1_band[1]}
+        outside = not d.m1_band[0] <= d.m1.estimate <= d.m1_band[1]
         kept += f", where exchangeable queries have {d.m1_band[0]:.1%} to {d.m1_band[1]:.1%}"
     if j is None:
         meaning = f"It is no coverage, and {target:.0%} is not what it should be"
@@ -163,7 +166,7 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
             f"Of the judged ones, {j.relevant_kept:.1%} keep a relevant snippet and "
             f"{j.only_irrelevant:.1%} irrelevant ones alone"
         )
-    yield Finding("m1", "fine", f"{kept}. {meaning}.", evidence)
+    yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.", evidence)
 
 
 def _missing(d: Diagnosis) -> Iterator[Finding]:
@@ -216,7 +219,16 @@ def _removes(d: Diagnosis) -> Iterator[Finding]:
             f"it takes {c.n_needed}.",
             evidence | {"n_units": c.n_units[None], "n_needed": c.n_needed},
         )
-    elif d.removal <= LITTLE_REMOVED:
+        return
+    if d.keep_all > 0:
+        yield Finding(
+            "threshold",
+            "notice",
+            f"Everything is kept of {d.keep_all:.1%} of the queries, because their group is not "
+            "named, not known to the calibration, or too small there.",
+            evidence | {"keep_all": d.keep_all},
+        )
+    if d.removal <= LITTLE_REMOVED:
         yield Finding(
             "removal",
             "notice",

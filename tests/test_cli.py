@@ -25,6 +25,7 @@ from conformal_retrievers import (
     write_jsonl,
 )
 from conformal_retrievers.cli import app
+from conformal_retrievers.report import html
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)
 
@@ -298,6 +299,19 @@ def test_a_diagnosis_leaves_out_what_was_calibrated_on(files):
     out, _ = calibrated(files, "--hold-out", "0.5")
     shown = run("diagnose", out, files / "judged.jsonl").stdout
     assert f"Left out: {len(Calibration.load(out).queries)} queries" in shown
+
+
+def test_the_report_of_the_command_line_is_that_of_the_library(files):
+    out, _ = calibrated(files, "--hold-out", "0.5")
+    page = files / "report.html"
+    done = run("report", out, files / "judged.jsonl", "--out", page)
+    assert "Left out: " in done.stdout
+    calibration = Calibration.load(out)
+    used = {query.id for query in calibration.queries}
+    new = [query for query in read_jsonl(files / "judged.jsonl") if query.id not in used]
+    assert page.read_text() == html(calibration, score_queries(SCORER, new))
+    told = json.loads(run("report", out, files / "new.jsonl", "--out", page, "--json").stdout)
+    assert told == {"file": str(page), "left_out": 0}
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from conformal_retrievers import (
     Calibration,
@@ -17,6 +17,7 @@ from conformal_retrievers import (
     ConformalFilter,
     JudgedQuery,
     ScoredQuery,
+    certify,
     diagnose,
 )
 from conformal_retrievers.diagnostics import auc
@@ -270,6 +271,22 @@ def test_exchangeable_queries_raise_no_alarm_more_often_than_they_may(guarantee)
         assert binomtest(count, 300, 0.05, alternative="greater").pvalue > 1e-4, alarms
 
 
+@pytest.mark.parametrize("guarantee", ["all", "any"])
+def test_the_p_value_of_a_coverage_is_exact_where_units_are_queries(guarantee, rng):
+    queries = draw(rng, 100)
+    calibration = Calibration.from_scores(
+        queries[:40], alpha=0.15, guarantee=guarantee, scorer="drawn"
+    )
+    p_value = diagnose(calibration, queries[40:]).judgements.p_value
+    assert p_value == pytest.approx(certify(calibration, queries[40:]).surprise, abs=1e-12)
+    strict = Calibration.from_scores(
+        queries[:40], alpha=0.15, delta=0.1, guarantee=guarantee, scorer="drawn"
+    )
+    d = diagnose(strict, queries[40:])
+    kept = round(60 * d.judgements.coverage.estimate)
+    assert d.judgements.p_value == pytest.approx(binom.cdf(kept, 60, 0.85), abs=1e-12)
+
+
 def test_the_band_for_m2_holds_95_percent_of_exchangeable_queries():
     """1,000 draws; fails once in 10,000 if it holds 93 % to 97 %."""
     rng = np.random.default_rng(12)
@@ -450,10 +467,28 @@ def test_a_weighted_calibration_is_not_compared_and_says_why(rng):
     assert "nothing to hold them against" in d.verdict
 
 
+def test_queries_of_an_unknown_group_keep_everything_and_that_is_told(rng):
+    grouped = [replace(q, group="a") for q in draw(rng, 60)]
+    calibration = Calibration.from_scores(grouped, alpha=0.1, by_group=True, scorer="drawn")
+    d = diagnose(calibration, [*(replace(q, group="a") for q in draw(rng, 30)), [0.1, 9.0]])
+    assert by_name(d, "threshold").evidence["keep_all"] == 1 / 31
+    assert d.keep_all == 1 / 31
+
+
+def test_judged_queries_without_a_retrieved_relevant_snippet_do_not_speak_for_the_promise(rng):
+    calibration = Calibration.from_scores(draw(rng, 60), alpha=0.1, scorer="drawn")
+    lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in draw(rng, 30)]
+    d = diagnose(calibration, lost)
+    assert d.judgements.n_measured == 0
+    assert d.judgements.recall_at_k.estimate == 0
+    assert "the promise holds" not in d.verdict
+    assert "coverage" not in {finding.name for finding in d.findings}
+
+
 def test_without_judgements_the_verdict_claims_no_coverage(rng):
     calibration = Calibration.from_scores(draw(rng, 100), alpha=0.1, scorer="drawn")
     d = diagnose(calibration, [q.scores for q in draw(rng, 100)])
-    assert d.verdict.startswith("Nothing speaks against the promise, and without judgements")
+    assert d.verdict.startswith("Nothing speaks against the promise, and without judged")
     assert "It is no coverage" in by_name(d, "m1").sentence
     assert d.verdict in str(d)
 

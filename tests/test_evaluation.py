@@ -299,6 +299,40 @@ def test_the_p_value_is_that_of_the_beta_binomial():
     assert "Nothing speaks against the promise" in str(fine)
 
 
+def test_a_promise_fails_below_5_of_100():
+    calibration = calibrated(np.linspace(0, 0.5, 99), alpha=0.1, guarantee="all")
+    verdict = evaluate(calibration, half_covered(50, 40)).verdict
+    assert 0.05 < verdict.p_value < 0.06
+    assert not verdict.fails
+
+
+def test_snippets_that_come_in_queries_count_by_their_effective_number():
+    """Three snippets of one score each are worth one, in the calibration and beyond."""
+    threes = [ScoredQuery([s] * 3, [True] * 3) for s in np.linspace(0, 0.5, 99)]
+    calibration = Calibration.from_scores(threes, alpha=0.1, guarantee="snippet", scorer="lookup")
+    new = [ScoredQuery([0.1 if i < 39 else 0.9] * 3, [True] * 3) for i in range(50)]
+    verdict = evaluate(calibration, new).verdict
+    n, m = round(calibration.effective_n), round(verdict.coverage.effective_n)
+    assert (n, m, verdict.coverage.n) == (98, 49, 150)
+    k = math.ceil((n + 1) * 0.9)
+    kept = math.ceil(0.78 * m)
+    assert verdict.p_value == pytest.approx(betabinom(m, k, n + 1 - k).cdf(kept), rel=1e-9)
+
+
+def test_a_calibration_with_weights_counts_by_its_effective_number():
+    weights = [4.0 if i < 20 else 1.0 for i in range(100)]
+    queries = [
+        ScoredQuery([s], [True], weight=w)
+        for s, w in zip(np.linspace(0, 0.5, 100), weights, strict=True)
+    ]
+    calibration = Calibration.from_scores(queries, alpha=0.1, guarantee="all", scorer="lookup")
+    n = round(sum(weights) ** 2 / sum(w * w for w in weights))
+    k = math.ceil((n + 1) * 0.9)
+    p = evaluate(calibration, half_covered(50, 39)).verdict.p_value
+    assert n == 64
+    assert p == pytest.approx(betabinom(50, k, n + 1 - k).cdf(39), rel=1e-9)
+
+
 def test_with_delta_the_p_value_is_binomial():
     calibration = calibrated(np.linspace(0, 0.5, 99), alpha=0.1, guarantee="all", delta=0.1)
     verdict = evaluate(calibration, half_covered(50, 40)).verdict

@@ -67,8 +67,8 @@ def test_the_core_imports_numpy_and_nothing_heavier():
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    heavy = "bm25s langchain_core llama_index matplotlib openai pydantic rich scipy typer "
-    heavy += "semantic_text_splitter sentence_transformers sklearn torch transformers"
+    heavy = "bm25s jinja2 langchain_core llama_index matplotlib openai pydantic rich scipy "
+    heavy += "typer semantic_text_splitter sentence_transformers sklearn torch transformers"
     assert "numpy" in loaded
     assert not set(heavy.split()) & set(loaded)
 
@@ -139,6 +139,11 @@ def test_the_core_knows_its_neighbours_only():
         "diagnostics": {
             *("calibration", "certify", "conformal", "exchangeability", "filtering", "findings"),
             *("guarantees", "judged", "tolerance"),
+        },
+        "figures": {"diagnostics", "extras"},
+        "report": {
+            *("atomic", "calibration", "conformal", "diagnostics", "extras", "figures"),
+            *("filtering", "findings", "judged"),
         },
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},

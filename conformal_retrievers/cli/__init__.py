@@ -1,4 +1,4 @@
-"""The command line: `conformal-retrievers calibrate | show | evaluate | diagnose | plan | demo`.
+"""The command line: `conformal-retrievers`, one command a file.
 
 Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not understood. Results
 go to standard output, as JSON with --json; progress and errors go to standard error.
@@ -19,6 +19,7 @@ from conformal_retrievers.cli.demo import demo
 from conformal_retrievers.cli.diagnose import diagnose
 from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.plan import plan
+from conformal_retrievers.cli.report import report
 from conformal_retrievers.cli.show import show
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -39,5 +40,5 @@ def options(
     """Filter retrieved snippets with a guarantee on the relevant ones that are kept."""
 
 
-for command in (calibrate, show, evaluate, diagnose, plan, demo):
+for command in (calibrate, show, evaluate, diagnose, report, plan, demo):
     app.command()(command)
