@@ -73,6 +73,7 @@ def test_a_difference_is_that_of_the_two_evaluations():
         assert difference.estimate == pytest.approx(one[name].estimate - other[name].estimate)
         assert difference.low <= difference.estimate <= difference.high
     assert differences["snippet"].significant
+    assert compare(at(0.4), at(0.8), queries, rng=rng)["snippet"].significant
     assert not differences["recall@K"].significant
     assert str(differences["snippet"]).lstrip().startswith("+")
 
