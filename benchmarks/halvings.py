@@ -44,6 +44,7 @@ from conformal_retrievers import (
     ScoredQuery,
     Scorer,
     __version__,
+    evaluate,
     read_beir,
     score_queries,
 )
@@ -179,21 +180,9 @@ def over_halvings(
 
 def measures(calibration: Calibration, queries: list[ScoredQuery]) -> list[float]:
     """Return `MEASURES` of one calibration on queries that it has not seen."""
-    kept = [calibration.keep(query.scores) for query in queries]
-    parts = [
-        (np.count_nonzero(k & query.relevant), np.count_nonzero(query.relevant))
-        for k, query in zip(kept, queries, strict=True)
-        if query.relevant.any()
-    ]
-    relevant_kept, relevant = np.array(parts).T
-    shares = np.array([k.mean() if len(k) else 0.0 for k in kept])
-    return [
-        float(np.mean(relevant_kept / relevant)),
-        float(relevant_kept.sum() / relevant.sum()),
-        1 - sum(map(np.count_nonzero, kept)) / sum(map(len, kept)),
-        float(np.mean(shares > 0)),
-        float(np.mean(shares)),
-    ]
+    e = evaluate(calibration, queries)
+    shares = (e.coverage["query-recall"], e.coverage["snippet"], e.removal, e.m1, e.m2)
+    return [share.estimate for share in shares]
 
 
 # --- scores ---------------------------------------------------------------------------------------

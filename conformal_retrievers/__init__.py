@@ -5,7 +5,9 @@ from conformal_retrievers.cache import Cache
 from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
-from conformal_retrievers.diagnostics import Diagnostics, diagnose
+from conformal_retrievers.comparison import compare, fixed_thresholds, top_k
+from conformal_retrievers.diagnostics import Diagnosis, diagnose
+from conformal_retrievers.evaluation import Evaluation, evaluate
 from conformal_retrievers.filter_log import FilterLog, read_log
 from conformal_retrievers.filtering import (
     CalibrationMismatch,
@@ -17,6 +19,7 @@ from conformal_retrievers.judged import (
     JudgedQuery,
     ScoredQuery,
     Snippet,
+    iter_jsonl,
     read_jsonl,
     write_jsonl,
 )
@@ -49,8 +52,9 @@ __all__ = [
     "Cascade",
     "ConformalFilter",
     "CrossEncoderScorer",
-    "Diagnostics",
+    "Diagnosis",
     "EmbeddingScorer",
+    "Evaluation",
     "FilterLog",
     "Filtered",
     "JudgedQuery",
@@ -68,8 +72,12 @@ __all__ = [
     "__version__",
     "calibrate",
     "certify",
+    "compare",
     "coverage_curve",
     "diagnose",
+    "evaluate",
+    "fixed_thresholds",
+    "iter_jsonl",
     "openai_options",
     "plan",
     "promise",
@@ -78,6 +86,7 @@ __all__ = [
     "read_log",
     "score_queries",
     "threshold_for_budget",
+    "top_k",
     "track",
     "write_jsonl",
 ]

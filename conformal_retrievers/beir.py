@@ -31,10 +31,7 @@ def read_beir(
     if k is not None and k < 1:
         raise ValueError(f"k is {k!r}; give how many snippets to keep of each query, 1 or more")
     folder = Path(folder)
-    corpus = {
-        document: _text_of(row, place)
-        for document, (place, row) in _by_id(_existing(folder, "corpus.jsonl")).items()
-    }
+    corpus = read_corpus(folder)
     qrels = _read_qrels(_existing(folder, "qrels.tsv", "qrels/test.tsv"))
     ranked = _read_run(Path(run) if Path(run).exists() else _existing(folder, str(run)))
     queries = []
@@ -67,6 +64,16 @@ def read_beir(
                 f"{next(iter(left))!r}; remove them or take the queries.jsonl that they belong to"
             )
     return queries
+
+
+def read_corpus(path: str | Path) -> dict[str, str]:
+    """Read the texts of a corpus by their ids, from corpus.jsonl or the BEIR folder that holds it.
+
+    Raises FileNotFoundError or ValueError naming the file and the line.
+    """
+    file = Path(path)
+    rows = _by_id(_existing(file, "corpus.jsonl") if file.is_dir() else file)
+    return {document: _text_of(row, place) for document, (place, row) in rows.items()}
 
 
 def _by_id(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration import Calibration, calibrate
-from conformal_retrievers.conformal import Interval
-from conformal_retrievers.diagnostics import Diagnostics, diagnose, measure
 from conformal_retrievers.docstrings import DocstringCorpus, docstring_corpus
+from conformal_retrievers.evaluation import Evaluation, evaluate, measure
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import ConformalFilter, Filtered
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.measures import Share
 from conformal_retrievers.scoring import EmbeddingScorer, Scorer, score_queries
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 
@@ -213,7 +213,7 @@ def _print_measurements(
     signs = _table("alpha", "m1", "m2", f"recall@{K}")
     for alpha in sorted({*ALPHAS, calibration.alpha}):
         at = calibration.at(alpha)
-        here = diagnose(at, scored)
+        here = evaluate(at, scored)
         coverage.add_row(f"[bold]alpha {alpha:g}, target {100 * (1 - alpha):g} %[/]")
         coverage.add_row("conformal", *_shares(here), style="bold")
         masks = [at.keep(query.scores) for query in scored]
@@ -221,7 +221,7 @@ def _print_measurements(
             coverage.add_row(name, *_shares(baseline))
         coverage.add_section()
         signs.add_row(f"{alpha:g}", *map(_percent, (here.m1, here.m2, here.recall_at_k)))
-    promised, own = 1 - calibration.alpha, diagnose(calibration, scored).query_coverage
+    promised, own = 1 - calibration.alpha, evaluate(calibration, scored).coverage["query-recall"]
     console.print(
         f"{INDENT}promised: {promised:.4g} of a question's relevant snippets on average;\n"
         f"{INDENT}kept: {own.estimate:.3f}"
@@ -241,8 +241,8 @@ def _print_measurements(
     )
 
 
-def _shares(d: Diagnostics) -> Iterator[str]:
-    return map(_percent, (d.query_coverage, d.snippet_coverage, d.removal))
+def _shares(e: Evaluation) -> Iterator[str]:
+    return map(_percent, (e.coverage["query-recall"], e.coverage["snippet"], e.removal))
 
 
 def _table(*heads: str) -> Table:
@@ -254,7 +254,7 @@ def _table(*heads: str) -> Table:
 
 def baselines(
     queries: Sequence[JudgedQuery], scored: Sequence[ScoredQuery], kept: Sequence[Mask]
-) -> dict[str, Diagnostics]:
+) -> dict[str, Evaluation]:
     """Measure the top k and fixed thresholds on the retriever's similarity that remove as much.
 
     One threshold is a similarity, the other a share of the query's best similarity.
@@ -314,8 +314,8 @@ def _telling(
     )
 
 
-def _percent(interval: Interval) -> str:
-    value, low, high = (100 * part for part in interval)
+def _percent(share: Share) -> str:
+    value, low, high = (100 * part for part in share.interval)
     return f"{value:.1f} \\[{low:.0f}–{high:.0f}]"
 
 
@@ -332,12 +332,16 @@ def coverage_figure(calibration: Calibration, scored: Sequence[ScoredQuery]) -> 
     """Draw coverage against target with the ideal line, and the share removed below it."""
     alphas = np.round(np.arange(0.02, 0.41, 0.02), 2)
     targets = 1 - alphas
-    at = [diagnose(calibration.at(float(alpha)), scored) for alpha in alphas]
+    at = [evaluate(calibration.at(float(alpha)), scored) for alpha in alphas]
     figure = Figure(figsize=(6, 7), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     above.plot(targets, targets, color="0.4", linestyle="--", label="ideal: coverage = target")
-    _draw(above, targets, [d.query_coverage for d in at], "C0", "mean over queries")
-    _draw(above, targets, [d.snippet_coverage for d in at], "C1", "pooled over snippets")
+    _draw(
+        above, targets, [e.coverage["query-recall"].interval for e in at], "C0", "mean over queries"
+    )
+    _draw(
+        above, targets, [e.coverage["snippet"].interval for e in at], "C1", "pooled over snippets"
+    )
     above.set_ylabel("relevant snippets kept")
     above.set_title(
         f"{len(scored)} held-out queries, guarantee {calibration.guarantee!r}\n"
@@ -345,7 +349,7 @@ def coverage_figure(calibration: Calibration, scored: Sequence[ScoredQuery]) -> 
         fontsize="medium",
     )
     above.legend(loc="upper left", frameon=False, title="shaded: 95 % interval over queries")
-    _draw(below, targets, [d.removal for d in at], "C2", "removed")
+    _draw(below, targets, [e.removal.interval for e in at], "C2", "removed")
     below.set_ylabel("snippets removed")
     below.set_xlabel("target coverage, 1 − alpha")
     below.set_ylim(0, 1)
@@ -357,7 +361,7 @@ def coverage_figure(calibration: Calibration, scored: Sequence[ScoredQuery]) -> 
 
 
 def _draw(
-    axes: Any, x: NDArray[np.float64], intervals: Sequence[Interval], color: str, label: str
+    axes: Any, x: NDArray[np.float64], intervals: Sequence[Sequence[float]], color: str, label: str
 ) -> None:
     estimate, low, high = np.array(intervals).T
     axes.plot(x, estimate, color=color, marker="o", markersize=3, label=label)

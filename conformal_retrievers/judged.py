@@ -303,42 +303,45 @@ def _same(known: Snippet, snippet: Snippet) -> bool:
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
-    """Read judged queries from a file of JSON lines, one query a line; blank lines are passed over.
+    """Read judged queries from a file of JSON lines: the list of what `iter_jsonl` yields."""
+    return list(iter_jsonl(path))
+
+
+def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
+    """Yield judged queries from a file of JSON lines, one query a line, as they are read.
 
     A line is {"id", "query", "group", "missed", "weight", "only_kept", "explore", "snippets":
     [{"id", "text", "relevant", "document", "position", "retrieval_score", "propensity"}]}; "query",
-    "snippets", "text" and "relevant" are required.
+    "snippets", "text" and "relevant" are required. Blank lines are passed over.
     Raises ValueError naming the file, the line and the field.
     """
     from pydantic import ValidationError
 
     from conformal_retrievers.rows import QueryRow, explain
 
-    queries = []
     for number, line in numbered_lines(Path(path)):
         try:
             row = QueryRow.model_validate_json(line)
-            own = {"relevant", "propensity"}
-            snippets = [Snippet(**s.model_dump(exclude=own)) for s in row.snippets]
-            queries.append(
-                JudgedQuery(
-                    row.query,
-                    snippets,
-                    [cast(bool, s.relevant) for s in row.snippets],
-                    id=row.id,
-                    group=row.group,
-                    missed=cast(int, row.missed),
-                    weight=cast(float, row.weight),
-                    explore=row.explore,
-                    propensities=_propensities_of(row.snippets),
-                    only_kept=row.only_kept,
-                )
+            query = JudgedQuery(
+                row.query,
+                [
+                    Snippet(s.text, s.id, s.document, s.position, s.retrieval_score)
+                    for s in row.snippets
+                ],
+                [cast(bool, s.relevant) for s in row.snippets],
+                id=row.id,
+                group=row.group,
+                missed=cast(int, row.missed),
+                weight=cast(float, row.weight),
+                explore=row.explore,
+                propensities=_propensities_of(row.snippets),
+                only_kept=row.only_kept,
             )
         except ValidationError as error:
             raise ValueError(f"{path}, line {number}: {explain(error)}") from None
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
-    return queries
+        yield query
 
 
 def _propensities_of(rows: list[SnippetRow]) -> list[float] | None:

@@ -28,11 +28,12 @@ PACKAGES = {
         (
             conformal_retrievers,
             "Cache CachedScorer Calibration CalibrationMismatch Cascade ConformalFilter "
-            "CrossEncoderScorer Diagnostics EmbeddingScorer FilterLog Filtered JudgedQuery LLM "
-            "LLMScorer LearnedScorer Monitor NothingKept QueryZScore RetrievalScorer "
-            "ScoredQuery Scorer Snippet TieBreak YesScorer __version__ calibrate certify "
-            "coverage_curve diagnose openai_options plan promise read_beir read_jsonl read_log "
-            "score_queries threshold_for_budget track write_jsonl",
+            "CrossEncoderScorer Diagnosis EmbeddingScorer Evaluation FilterLog Filtered "
+            "JudgedQuery LLM LLMScorer LearnedScorer Monitor NothingKept QueryZScore "
+            "RetrievalScorer ScoredQuery Scorer Snippet TieBreak YesScorer __version__ "
+            "calibrate certify compare coverage_curve diagnose evaluate fixed_thresholds "
+            "iter_jsonl openai_options plan promise read_beir read_jsonl read_log score_queries "
+            "threshold_for_budget top_k track write_jsonl",
         ),
         (
             langchain_conformal,
@@ -69,9 +70,9 @@ def test_the_core_imports_numpy_and_nothing_heavier():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     heavy = (
-        "bm25s langchain_core llama_index matplotlib openai pydantic rapidfuzz regex rich scipy "
+        "bm25s jinja2 langchain_core llama_index matplotlib openai pydantic rapidfuzz regex rich "
     )
-    heavy += "sentence_transformers sklearn torch transformers typer"
+    heavy += "scipy sentence_transformers sklearn torch transformers typer"
     assert "numpy" in loaded
     assert not set(heavy.split()) & set(loaded)
 
@@ -126,15 +127,33 @@ def test_the_core_knows_its_neighbours_only():
         "certify": {"calibration", "conformal", "guarantees", "judged", "tolerance"},
         "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
-        "diagnostics": {"calibration", "conformal", "judged"},
         "filter_log": {"extras", "filtering", "judged", "monitor"},
         "monitor": {"atomic", "calibration", "certify", "guarantees", "judged", "tolerance"},
         "tracking": {"calibration", "judged"},
+        "measures": {"conformal", "guarantees"},
+        "verdict": {"calibration", "certify", "conformal", "guarantees", "measures", "tolerance"},
+        "evaluation": {
+            *("calibration", "filtering", "guarantees", "judged", "measures", "verdict"),
+            "scoring.scorer",
+        },
+        "comparison": {"calibration", "evaluation", "filtering", "judged", "measures"},
+        "nuggets": {"cache", "comparison", "conformal", "llm"},
         "cache": set(),
         "llm": {"cache", "extras"},
         "openai_llm": {"extras", "llm"},
         "scoring.cached": {"cache", "judged", "scoring.retrieval", "scoring.scorer"},
         "scoring.rating": {"cache", "judged", "llm"},
+        "exchangeability": set(),
+        "findings": {"conformal", "diagnostics"},  # diagnostics for its types only
+        "diagnostics": {
+            *("calibration", "certify", "conformal", "exchangeability", "filtering", "findings"),
+            *("guarantees", "judged", "tolerance"),
+        },
+        "figures": {"diagnostics", "extras"},
+        "report": {
+            *("atomic", "calibration", "conformal", "diagnostics", "extras", "figures"),
+            *("filtering", "findings", "judged"),
+        },
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},
         "scoring.retrieval": {"judged"},

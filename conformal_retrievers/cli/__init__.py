@@ -1,0 +1,44 @@
+"""The command line: `conformal-retrievers`, one command a file.
+
+Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not understood. Results
+go to standard output, as JSON with --json; progress and errors go to standard error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from conformal_retrievers.extras import require
+from conformal_retrievers.version import __version__
+
+require("cli", "typer", "rich")
+import typer
+
+from conformal_retrievers.cli.calibrate import calibrate
+from conformal_retrievers.cli.demo import demo
+from conformal_retrievers.cli.diagnose import diagnose
+from conformal_retrievers.cli.evaluate import evaluate
+from conformal_retrievers.cli.plan import plan
+from conformal_retrievers.cli.report import report
+from conformal_retrievers.cli.show import show
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Filter retrieved snippets with a guarantee on the relevant ones that are kept."""
+
+
+for command in (calibrate, show, evaluate, diagnose, report, plan, demo):
+    app.command()(command)

@@ -1,0 +1,118 @@
+"""`conformal-retrievers calibrate`: judged queries and a scorer become a calibration file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from conformal_retrievers import calibration
+from conformal_retrievers.cli.inputs import (
+    Alpha,
+    Corpus,
+    Delta,
+    Depth,
+    GuaranteeOption,
+    Json,
+    Judged,
+    Model,
+    Run,
+    bm25_scorer,
+    checked_alpha,
+    embedding_scorer,
+    judged_queries,
+    retrieval_scorer,
+    scored,
+)
+from conformal_retrievers.cli.show import facts_of
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
+from conformal_retrievers.guarantees import check_guarantee
+from conformal_retrievers.scoring import Scorer
+from conformal_retrievers.scoring.scorer import relative_to_query
+
+
+def calibrate(
+    judged: Judged,
+    alpha: Alpha,
+    scorer: Annotated[
+        Literal["retrieval", "bm25", "embedding"],
+        typer.Option(
+            help="What snippets are scored by: retrieval (the retriever's own numbers), bm25 or "
+            "embedding.",
+            metavar="NAME",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Where the calibration goes.", dir_okay=False, metavar="FILE")
+    ] = Path("calibration.json"),
+    run: Run = None,
+    k: Depth = None,
+    better: Annotated[
+        Literal["higher", "lower"] | None,
+        typer.Option(
+            help="For retrieval: which numbers are better, higher (similarities) or lower "
+            "(distances).",
+            metavar="WHICH",
+        ),
+    ] = None,
+    retriever: Annotated[
+        str, typer.Option(help="For retrieval: what gave the numbers.", metavar="NAME")
+    ] = "retriever",
+    model: Model = None,
+    corpus: Corpus = None,
+    guarantee: GuaranteeOption = "query-recall",
+    delta: Delta = None,
+    by_group: Annotated[
+        bool, typer.Option("--by-group", help="Promise it within each group of queries.")
+    ] = False,
+    count_missed: Annotated[
+        bool,
+        typer.Option("--count-missed", help="Relevant snippets not retrieved count as dropped."),
+    ] = False,
+    hold_out: Annotated[
+        float,
+        typer.Option(
+            help="Leave each query out with this probability: evaluate finds those left out.",
+            metavar="RATE",
+            min=0,
+            max=1,
+        ),
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Which queries are left out.", metavar="NUMBER")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Calibrate a filter on judged queries, and save what it promises."""
+    checked_alpha(alpha)
+    try:
+        check_guarantee(guarantee, delta)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    with bad_data_in_one_line():
+        rng = np.random.default_rng(seed)
+        queries = (q for q in judged_queries(judged, run, k) if rng.random() >= hold_out)
+        chosen: Scorer = {
+            "retrieval": lambda: retrieval_scorer(retriever, better),
+            "bm25": lambda: bm25_scorer(corpus, judged),
+            "embedding": lambda: embedding_scorer(model),
+        }[scorer]()
+        calibrated = calibration.Calibration.from_scores(
+            scored(chosen, tracked(queries, "Scoring")),
+            alpha=alpha,
+            guarantee=guarantee,
+            delta=delta,
+            by_group=by_group,
+            count_missed=count_missed,
+            scorer=chosen.name,
+            relative_to_query=relative_to_query(chosen),
+            retrieval=None if run is None else {"run": Path(run).name, "k": k},
+            labels={"source": judged.name},
+        )
+        calibrated.save(out)
+    if as_json:
+        print_json({"file": str(out), **facts_of(calibrated)})
+        return
+    Console(highlight=False).print(Text(calibrated.statement), f"\nSaved as {out}", sep="\n")

@@ -1,0 +1,107 @@
+"""`conformal-retrievers diagnose`: can a calibration's promise be trusted here, and if not, why?"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from conformal_retrievers import diagnostics
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.cli.inputs import (
+    Corpus,
+    Depth,
+    Json,
+    Judged,
+    Model,
+    NewQueries,
+    Run,
+    depth_of,
+    judged_queries,
+    scored,
+    scorer_named,
+)
+from conformal_retrievers.cli.show import CalibrationFile
+from conformal_retrievers.cli.terminal import (
+    bad_data_in_one_line,
+    print_json,
+    score,
+    table,
+    tracked,
+)
+from conformal_retrievers.diagnostics import Diagnosis
+from conformal_retrievers.filtering import ConformalFilter
+
+MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
+
+
+def diagnose(
+    calibration: CalibrationFile,
+    judged: Judged,
+    run: Run = None,
+    k: Depth = None,
+    model: Model = None,
+    corpus: Corpus = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether a calibration's promise can be trusted for some queries, and if not, why.
+
+    Exits with 1 if there is a reason not to rely on it. Queries that the calibration was made from
+    are left out, and counted. Where no snippet is judged relevant, queries count as not judged.
+    """
+    with bad_data_in_one_line():
+        tested = Calibration.load(calibration)
+        scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
+        ConformalFilter(scorer, tested)  # refuses another scorer
+        new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
+        found = diagnostics.diagnose(tested, scored(scorer, tracked(new, "Scoring")))
+    if as_json:
+        print_json({"left_out": new.left_out, **_as_fields(found)})
+    else:
+        _print(Console(highlight=False), found, new.left_out)
+    if any(finding.severity == "problem" for finding in found.findings):
+        raise typer.Exit(1)
+
+
+def _as_fields(found: Diagnosis) -> dict[str, Any]:
+    """Return the verdict, the findings and all numbers, but not the calibration itself."""
+    numbers = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "calibration"}
+    return {"verdict": found.verdict, "findings": found.findings, **numbers}
+
+
+def _print(console: Console, found: Diagnosis, left_out: int) -> None:
+    console.print(f"{found.n_queries:,} queries, {found.n_snippets:,} snippets.")
+    if left_out:
+        console.print(f"Left out: {left_out:,} queries that the calibration was made from.")
+    console.print()
+    opening = found.verdict  # repeats the findings that matter, which are listed below
+    for finding in found.findings:
+        opening = opening.replace(finding.sentence, "")
+    console.print(Text(opening.strip(), style="bold"), "\n")
+    for finding in found.findings:
+        name, sentence = Text(finding.name, style="bold"), Text(finding.sentence)
+        console.print(MARKS[finding.severity], name)
+        console.print(Padding(sentence, (0, 0, 0, 2)))
+    sweep = table("alpha", "score ≤", "m1", "expected", "m2", "expected", "removed", "covered")
+    for point in found.sweep:
+        sweep.add_row(
+            f"{point.alpha:g}",
+            "–" if point.threshold is None else score(point.threshold),
+            f"{100 * point.m1:.1f}",
+            _band(point.m1_band),
+            f"{100 * point.m2:.1f}",
+            _band(point.m2_band),
+            f"{100 * point.removal:.1f}",
+            "–" if point.coverage is None else f"{100 * point.coverage.estimate:.1f}",
+            style="bold" if point.alpha == found.calibration.alpha else "",
+        )
+    console.print("\nOver alpha, in %; expected is where exchangeable queries lie")
+    console.print(sweep)
+
+
+def _band(band: tuple[float, float] | None) -> str:
+    return "–" if band is None else f"{100 * band[0]:.1f} – {100 * band[1]:.1f}"

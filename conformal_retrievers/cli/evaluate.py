@@ -1,0 +1,197 @@
+"""`conformal-retrievers evaluate`: does a calibration keep its promise on new judged queries?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from conformal_retrievers import evaluation
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.cli.inputs import (
+    Corpus,
+    Depth,
+    Json,
+    Judged,
+    Model,
+    NewQueries,
+    Run,
+    depth_of,
+    judged_queries,
+    scored,
+    scorer_named,
+)
+from conformal_retrievers.cli.show import CalibrationFile
+from conformal_retrievers.cli.terminal import (
+    bad_data_in_one_line,
+    between,
+    percent,
+    print_json,
+    table,
+    tracked,
+)
+from conformal_retrievers.comparison import fixed_thresholds, top_k
+from conformal_retrievers.evaluation import Evaluation
+from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.judged import JudgedQuery
+from conformal_retrievers.measures import END_TO_END, Share
+
+PERCENTILES = (50, 75, 90, 95, 99)  # of all scores: where the fixed thresholds are put
+
+
+def evaluate(
+    calibration: CalibrationFile,
+    judged: Judged,
+    run: Run = None,
+    k: Depth = None,
+    model: Model = None,
+    corpus: Corpus = None,
+    baselines: Annotated[
+        bool,
+        typer.Option("--baselines", help="Also keep the top k, and what scores below a number."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a calibration on judged queries that it was not made from, and test its promise.
+
+    Exits with 1 if coverage is significantly below the target: p < 0.05, one-sided, for the share
+    of new queries covered if the promise just holds (beta-binomial, over calibration and new
+    queries). Queries that the calibration was made from are left out, and counted.
+    """
+    with bad_data_in_one_line():
+        tested = Calibration.load(calibration)
+        conformal = ConformalFilter(
+            scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged), tested
+        )
+        new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
+        queries: Iterable[JudgedQuery] = tracked(new, "Evaluating")
+        others: Mapping[str, Evaluation] = {}
+        if baselines:
+            queries = list(queries)
+            others = _baselines(conformal, queries)
+        result = evaluation.evaluate(conformal, queries)
+    if as_json:
+        print_json({"left_out": new.left_out, "evaluation": result, "baselines": others})
+    else:
+        _print(Console(highlight=False), result, tested, new.left_out, others)
+    if result.verdict is not None and result.verdict.fails:
+        raise typer.Exit(1)
+
+
+def _baselines(conformal: ConformalFilter, queries: list[JudgedQuery]) -> dict[str, Evaluation]:
+    given = list(scored(conformal.scorer, tracked(queries, "Scoring")))
+    scores = np.concatenate([query.scores for query in given])
+    thresholds = np.unique(np.nanpercentile(scores, [100 - p for p in PERCENTILES][::-1]))
+    return {
+        **{f"top {k}": e for k, e in top_k(given).items()},
+        **{f"score ≤ {t:.4g}": e for t, e in fixed_thresholds(given, thresholds).items()},
+    }
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def _print(
+    console: Console,
+    result: Evaluation,
+    calibration: Calibration,
+    left_out: int,
+    others: Mapping[str, Evaluation],
+) -> None:
+    console.print(
+        f"{result.n_queries:,} queries, {result.n_snippets:,} snippets, {result.n_relevant:,} of "
+        f"them relevant; {result.n_missed:,} relevant ones were not retrieved."
+    )
+    if left_out:
+        console.print(f"Left out: {left_out:,} queries that the calibration was made from.")
+    console.print()
+    console.print(_measures(result, calibration))
+    if result.tokens_saved is not None:
+        console.print("Tokens are counted as characters. A unit is a query or a snippet.")
+    if result.by_group:
+        console.print()
+        console.print(_groups(result, calibration))
+    if others:
+        console.print()
+        console.print(_others(result, others))
+    console.print()
+    console.print(Text(_verdict(result), style="bold"))
+
+
+def _measures(result: Evaluation, calibration: Calibration) -> Table:
+    shown = table("%", "target", "measured", "95 % range", "units", "effective", "design\neffect")
+    promised = (END_TO_END if calibration.count_missed else "") + calibration.guarantee
+    sections = {
+        "of the retrieved": {str(g): s for g, s in result.coverage.items()},
+        "end to end": {END_TO_END + g: s for g, s in result.end_to_end.items()},
+    }
+    told = {name for section in sections.values() for name in section}
+    sections[""] = {name: share for name, share in result.shares.items() if name not in told}
+    for title, section in sections.items():
+        if title:
+            shown.add_row(Text(title, style="italic"))
+        for name, share in section.items():
+            shown.add_row(
+                f"{'  ' if title else ''}{name.removeprefix(END_TO_END)}",
+                f"{100 * (1 - calibration.alpha):g}" if name == promised else "",
+                *(_cells(share) if name != "tokens saved" else _cells(share)[:2]),
+                style="bold" if name == promised else "",
+            )
+        shown.add_section()
+    return shown
+
+
+def _cells(share: Share) -> tuple[str, ...]:
+    """Return what is measured, its interval, the units, those they are worth, the design effect."""
+    if not share.n:
+        return ("–", "–", "0", "0", "–")
+    return (
+        f"{100 * share.estimate:.1f}",
+        between(share),
+        f"{share.n:,.0f}",
+        f"{share.effective_n:,.0f}",
+        f"{share.design_effect:.1f}",
+    )
+
+
+def _groups(result: Evaluation, calibration: Calibration) -> Table:
+    shown = table("group", "queries", "coverage", "95 % interval", "removal", "p")
+    for group, part in result.by_group.items():
+        measured = part.end_to_end if calibration.count_missed else part.coverage
+        share = measured[calibration.guarantee]
+        shown.add_row(
+            Text("none" if group is None else group),
+            f"{part.n_queries:,}",
+            percent(share.estimate),
+            between(share),
+            percent(part.removal.estimate),
+            "–" if part.verdict is None else f"{part.verdict.p_value:.2g}",
+        )
+    return shown
+
+
+def _others(result: Evaluation, others: Mapping[str, Evaluation]) -> Table:
+    shown = table("kept is", "coverage", "95 % interval", "± std", "removal")
+    for name, part in {"the calibrated": result, **others}.items():
+        share = part.coverage["query-recall"]
+        shown.add_row(
+            Text(name),
+            percent(share.estimate),
+            between(share),
+            percent(part.coverage_std),
+            percent(part.removal.estimate),
+            style="bold" if part is result else "",
+            end_section=part is result,
+        )
+    return shown
+
+
+def _verdict(result: Evaluation) -> str:
+    if result.verdict is None:
+        return "Everything is kept, so that no promise can fail here."
+    return str(result.verdict)

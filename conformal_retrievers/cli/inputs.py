@@ -1,0 +1,198 @@
+"""What goes into the commands: judged queries from a file or a BEIR folder, and a scorer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from conformal_retrievers.beir import read_beir, read_corpus
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.conformal import exact_alpha
+from conformal_retrievers.extras import require
+from conformal_retrievers.guarantees import Guarantee
+from conformal_retrievers.judged import JudgedQuery, ScoredQuery, iter_jsonl
+from conformal_retrievers.scoring import (
+    EmbeddingScorer,
+    RetrievalScorer,
+    Scorer,
+    score_queries,
+)
+
+# --- options that commands share ------------------------------------------------------------------
+
+Alpha = Annotated[
+    float, typer.Option(help="The miscoverage rate, between 0 and 1.", metavar="RATE")
+]
+Delta = Annotated[
+    float | None,
+    typer.Option(help="The share of calibrations that may fall short.", metavar="SHARE"),
+]
+GuaranteeOption = Annotated[
+    Guarantee,
+    typer.Option(
+        help="What 1 - alpha is a probability of: query-recall, snippet, all or any.",
+        metavar="NAME",
+    ),
+]
+Judged = Annotated[
+    Path,
+    typer.Argument(
+        help="Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder.",
+        exists=True,
+        metavar="JUDGED",
+    ),
+]
+Run = Annotated[
+    str | None,
+    typer.Option(help="What a retriever found: a run file, for a BEIR folder.", metavar="FILE"),
+]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--k", help="How many snippets of each query count, of a run file.", min=1, metavar="K"
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="For embedding: a sentence-transformers model, a path or a name.",
+        metavar="PATH_OR_NAME",
+    ),
+]
+Corpus = Annotated[
+    Path | None,
+    typer.Option(
+        help="For bm25: the texts that may be retrieved, as corpus.jsonl of a BEIR folder.",
+        exists=True,
+        metavar="FILE",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+def checked_alpha(alpha: float) -> None:
+    """Exit with 2 unless alpha is a rate strictly between 0 and 1."""
+    try:
+        exact_alpha(alpha)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--alpha") from None
+
+
+# --- judged queries -------------------------------------------------------------------------------
+
+
+def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[JudgedQuery]:
+    """Return the judged queries of a file, as a stream, or those of a BEIR folder and a run.
+
+    Exits with 2 where a folder comes without a run, or a file with one.
+    """
+    if path.is_dir():
+        if run is None:
+            raise typer.BadParameter(
+                f"{path} is a folder; say with --run FILE what a retriever found in it"
+            )
+        return read_beir(path, run, k=k)
+    if run is not None or k is not None:
+        raise typer.BadParameter(
+            f"{path} is a file, which holds what was retrieved; --run and --k are for BEIR folders"
+        )
+    return iter_jsonl(path)
+
+
+def depth_of(calibration: Calibration, run: str | None, k: int | None) -> int | None:
+    """Return how many snippets of a run count: what is asked for, or what was calibrated with."""
+    calibrated = (calibration.retrieval or {}).get("k")
+    return calibrated if k is None and run is not None and isinstance(calibrated, int) else k
+
+
+class NewQueries:
+    """The queries that a calibration was not made from, read once, and how many it was."""
+
+    def __init__(self, judged: Iterable[JudgedQuery], calibration: Calibration) -> None:
+        self.judged = judged
+        self.known = {query.id for query in calibration.queries} - {None}
+        self.left_out = 0
+
+    def __iter__(self) -> Iterator[JudgedQuery]:
+        some = False
+        for query in self.judged:
+            if query.id in self.known:
+                self.left_out += 1
+                continue
+            some = True
+            yield query
+        if self.left_out and not some:
+            raise ValueError(
+                f"all {self.left_out} queries are those that the calibration was made from; "
+                "evaluate on others, or calibrate with --hold-out 0.5 and evaluate on the rest"
+            )
+
+
+def scored(scorer: Scorer, queries: Iterable[JudgedQuery]) -> Iterator[ScoredQuery]:
+    """Yield the queries scored, one by one, so that no text is held any longer."""
+    for query in queries:
+        yield from score_queries(scorer, [query])
+
+
+# --- scorers --------------------------------------------------------------------------------------
+
+
+def retrieval_scorer(retriever: str, better: Literal["higher", "lower"] | None) -> Scorer:
+    """Return the scorer by the retriever's own numbers; exits with 2 without their direction."""
+    if better is None:
+        raise typer.BadParameter(
+            "say which of the retriever's numbers are better: --better higher for similarities, "
+            "--better lower for distances"
+        )
+    return RetrievalScorer(retriever, higher_is_better=better == "higher")
+
+
+def bm25_scorer(corpus: Path | None, judged: Path) -> Scorer:
+    """Return the BM25 scorer of a corpus, by default that of the BEIR folder of the queries.
+
+    Exits with 2 where there is none.
+    """
+    if corpus is None and not judged.is_dir():
+        raise typer.BadParameter("bm25 weighs words by a corpus; name it with --corpus FILE")
+    from conformal_retrievers.scoring.bm25 import BM25Scorer
+
+    return BM25Scorer(read_corpus(corpus or judged).values())
+
+
+def embedding_scorer(model: str | None, name: str | None = None) -> Scorer:
+    """Return the cosine scorer of a sentence-transformers model; exits with 2 without one.
+
+    `name` is what the scorer is called where the model lies under another path now.
+    """
+    if model is None:
+        raise typer.BadParameter("embedding needs a model; name it with --model PATH_OR_NAME")
+    require("embedding", "sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    encoder = SentenceTransformer(model)
+    return EmbeddingScorer(
+        lambda texts: encoder.encode(texts, show_progress_bar=False), name or f"cosine({model})"
+    )
+
+
+def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: Path) -> Scorer:
+    """Return the scorer that a calibration names, from its name and what it cannot say.
+
+    Raises ValueError for a scorer that is made in Python only.
+    """
+    retrieval = re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name)
+    if retrieval:
+        return RetrievalScorer(retrieval[1], higher_is_better=retrieval[2] == "higher")
+    cosine = re.fullmatch(r"cosine\((.*)\)", name)
+    if cosine:
+        return embedding_scorer(model or cosine[1], name)
+    if name.startswith("bm25s("):
+        return bm25_scorer(corpus, judged)
+    raise ValueError(
+        f"the calibration was made with scorer {name!r}, which the command line cannot make; "
+        "evaluate in Python: evaluate(ConformalFilter(scorer, calibration), judged)"
+    )

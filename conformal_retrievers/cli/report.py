@@ -1,0 +1,58 @@
+"""`conformal-retrievers report`: a diagnosis as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.cli.inputs import (
+    Corpus,
+    Depth,
+    Json,
+    Judged,
+    Model,
+    NewQueries,
+    Run,
+    depth_of,
+    judged_queries,
+    scored,
+    scorer_named,
+)
+from conformal_retrievers.cli.show import CalibrationFile
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
+from conformal_retrievers.filtering import ConformalFilter
+
+
+def report(
+    calibration: CalibrationFile,
+    judged: Judged,
+    out: Annotated[
+        Path, typer.Option(help="Where the report goes.", dir_okay=False, metavar="FILE")
+    ] = Path("report.html"),
+    run: Run = None,
+    k: Depth = None,
+    model: Model = None,
+    corpus: Corpus = None,
+    as_json: Json = False,
+) -> None:
+    """Write what diagnose finds into one HTML file with pictures, which needs no network.
+
+    Queries that the calibration was made from are left out, and counted.
+    """
+    with bad_data_in_one_line():
+        from conformal_retrievers.report import write
+
+        tested = Calibration.load(calibration)
+        scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
+        ConformalFilter(scorer, tested)  # refuses another scorer
+        new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
+        write(out, tested, scored(scorer, tracked(new, "Scoring")))
+    if as_json:
+        print_json({"file": str(out), "left_out": new.left_out})
+        return
+    if new.left_out:
+        typer.echo(f"Left out: {new.left_out:,} queries that the calibration was made from.")
+    typer.echo(f"Saved as {out}")

@@ -1,0 +1,115 @@
+"""`conformal-retrievers show`: what a calibration file promises, and what it rests on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.cli.inputs import Json
+from conformal_retrievers.cli.terminal import (
+    bad_data_in_one_line,
+    print_json,
+    score,
+    table,
+)
+
+ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
+
+CalibrationFile = Annotated[
+    Path,
+    typer.Argument(help="A calibration file.", exists=True, dir_okay=False, metavar="CALIBRATION"),
+]
+
+
+def show(calibration: CalibrationFile, as_json: Json = False) -> None:
+    """Say what a calibration file promises, and what it rests on."""
+    with bad_data_in_one_line():
+        shown = Calibration.load(calibration)
+    if as_json:
+        print_json({"file": str(calibration), **facts_of(shown)})
+        return
+    console = Console(highlight=False)
+    console.print(Text(shown.statement), "\n")
+    facts = table("", "")
+    facts.show_header = False
+    facts.columns[1].justify, facts.columns[1].no_wrap = "left", False
+    facts.columns[1].overflow = "fold"
+    for name, value in facts_of(shown).items():
+        if name not in ("statement", "thresholds", "promise") and value is not None:
+            facts.add_row(name.replace("_", " "), Text(_worded(value)))
+    console.print(facts)
+    alphas = sorted({*ALPHAS, shown.alpha})
+    console.print("\nKept is what scores at most, for alpha =")
+    thresholds = table("", *(f"{alpha:g}" for alpha in alphas))
+    for group, row in facts_of(shown)["thresholds"].items():
+        thresholds.add_row(Text(group or "all queries"), *map(_cell, row.values()))
+    console.print(thresholds)
+
+
+def facts_of(calibration: Calibration) -> dict[str, Any]:
+    """Return what there is to know of a calibration, as names and plain values.
+
+    `thresholds` are by group ("" for all queries) and alpha: a number, "keep_all", or None where
+    delta cannot be had.
+    """
+    c = calibration
+    alphas = sorted({*ALPHAS, c.alpha})
+    groups = sorted(c.n_units, key=str)
+    at = {alpha: _at(c, alpha) for alpha in alphas}
+    return {
+        "statement": c.statement,
+        "guarantee": c.guarantee,
+        "alpha": c.alpha,
+        "delta": c.delta,
+        "by_group": c.by_group,
+        "count_missed": c.count_missed,
+        "scorer": c.scorer,
+        "queries": c.n_queries,
+        "relevant_snippets": c.n_relevant,
+        "missed_snippets": c.n_missed,
+        "effective_snippets": round(c.effective_n, 1),
+        "design_effect": round(c.design_effect, 2),
+        "retrieval": c.retrieval,
+        "labels": c.labels,
+        "created": c.created,
+        "library": c.library,
+        "sha256": c.checksum,
+        "thresholds": {
+            group or "": {f"{alpha:g}": _threshold(at[alpha], group) for alpha in alphas}
+            for group in groups
+        },
+    }
+
+
+def _at(calibration: Calibration, alpha: float) -> Calibration | None:
+    try:
+        return calibration.at(alpha)
+    except ValueError:  # too few queries for delta at this alpha
+        return None
+
+
+def _threshold(calibration: Calibration | None, group: str | None) -> float | str | None:
+    if calibration is None:
+        return None
+    threshold = calibration.threshold(group)
+    return "keep_all" if math.isinf(threshold) else threshold
+
+
+def _cell(threshold: float | str | None) -> str:
+    if threshold is None:
+        return "–"
+    return "all" if isinstance(threshold, str) else score(threshold)
+
+
+def _worded(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {item}" for key, item in value.items() if item is not None)
+    return str(value)

@@ -1,0 +1,102 @@
+"""Whether the coverage measured on new judged queries speaks against what was promised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.certify import beta_binomial_cdf
+from conformal_retrievers.conformal import conformal_rank, exact_alpha
+from conformal_retrievers.guarantees import Guarantee
+from conformal_retrievers.measures import Share
+from conformal_retrievers.tolerance import binomial_cdf
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the coverage that a calibration promises was seen, and how surprising it would be.
+
+    `p_value` is the probability of a coverage as low as this or lower if the promise holds, see
+    `promise_p_value`. Of a calibration by group it is that of the worst `group`, times the number
+    of groups tested (Bonferroni).
+    """
+
+    guarantee: Guarantee
+    end_to_end: bool
+    target: float
+    coverage: Share
+    p_value: float
+    group: str | None = None
+
+    @property
+    def fails(self) -> bool:
+        """Whether coverage is significantly below the target: p < 0.05, one-sided."""
+        return self.p_value < 0.05
+
+    def __str__(self) -> str:
+        c = self.coverage
+        what = f"{'end-to-end ' if self.end_to_end else ''}{self.guarantee}"
+        where = f" in group {self.group!r}" if self.group is not None else ""
+        seen = (
+            f"{what} coverage{where} is {c.estimate:.1%} [{c.low:.1%}, {c.high:.1%}], promised is "
+            f"{100 * self.target:.6g}%"
+        )
+        if self.fails:
+            return f"The promise fails: {seen} (p = {self.p_value:.2g} if it held)."
+        return f"Nothing speaks against the promise: {seen} (p = {self.p_value:.2g})."
+
+
+def verdict_on(
+    calibration: Calibration, coverage: Share, group: str | None = None
+) -> Verdict | None:
+    """Return the verdict on the promise of a calibration, None where it makes none.
+
+    `coverage` is what was measured of the calibration's own guarantee, in the `group` if there is
+    one. A calibration that keeps everything promises nothing that could fail.
+    """
+    if math.isinf(calibration.threshold(group)) or not coverage.n:
+        return None
+    return Verdict(
+        calibration.guarantee,
+        calibration.count_missed,
+        float(1 - exact_alpha(calibration.alpha)),
+        coverage,
+        promise_p_value(calibration, coverage, group),
+        group,
+    )
+
+
+def worst_of(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the verdict of the lowest p-value, times the number of verdicts (Bonferroni)."""
+    given = list(verdicts)
+    if not given:
+        return None
+    worst = min(given, key=lambda verdict: verdict.p_value)
+    return replace(worst, p_value=min(1.0, len(given) * worst.p_value))
+
+
+def promise_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:
+    """Return the probability of a coverage as low as this or lower if the promise just holds.
+
+    A threshold of rank k of n calibration queries keeps BetaBinomial(m; k, n + 1 − k) of m new ones
+    (Marques 2023, arXiv 2303.02770): coverage varies with the calibration too. That is exact for
+    "all" and "any" without ties, and cautious with them. For "query-recall" a query's share counts
+    as all or nothing, which varies most: cautious too. For "snippet", and with weights, n and m are
+    effective numbers, and it is approximate. With delta the promise is about nearly every
+    calibration, and what is kept is Binomial(m, 1 − alpha).
+    """
+    m = round(coverage.effective_n)
+    kept = math.ceil(coverage.estimate * m - 1e-9)
+    if calibration.delta is not None:
+        return float(binomial_cdf(m, float(1 - exact_alpha(calibration.alpha)))[kept])
+    units = calibration.n_units[group]
+    worth = 1.0
+    if calibration.guarantee == "snippet":
+        worth = calibration.effective_n / calibration.n_relevant
+    elif calibration.weighted:
+        worth = calibration.effective_queries / calibration.n_queries
+    n = max(1, round(units * worth))
+    k = min(n, conformal_rank(n, calibration.alpha))
+    return float(beta_binomial_cdf(m, k, n + 1 - k)[kept])

