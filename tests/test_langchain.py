@@ -313,9 +313,9 @@ def test_another_model_than_the_calibrated_one_is_refused(file):
 
 
 def test_one_of_embeddings_and_scorer_is_needed(file):
-    with pytest.raises(TypeError, match="either embeddings= or scorer="):
+    with pytest.raises(TypeError, match="one of embeddings=, llm= and scorer="):
         ConformalCompressor.from_calibration(file)
-    with pytest.raises(TypeError, match="either embeddings= or scorer="):
+    with pytest.raises(TypeError, match="one of embeddings=, llm= and scorer="):
         ConformalCompressor.from_calibration(
             file, embeddings=MiniLMEmbeddings(), scorer=embedding_scorer(MiniLMEmbeddings())
         )

@@ -251,7 +251,7 @@ def test_another_model_than_the_calibrated_one_is_refused(file):
 
 def test_a_model_and_a_scorer_are_one_too_many(file):
     model = MiniLMEmbedding()
-    with pytest.raises(TypeError, match="either embed_model= or scorer="):
+    with pytest.raises(TypeError, match="one of embed_model=, llm= and scorer="):
         ConformalPostprocessor.from_calibration(
             file, embed_model=model, scorer=embedding_scorer(model)
         )
