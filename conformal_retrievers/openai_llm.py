@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import weakref
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple
 
@@ -79,6 +80,8 @@ def openai_llm(
             return _filtered(error)
 
     told = f" {json.dumps(fields, sort_keys=True)}" if fields else ""
+    # The client is in reference cycles, and collecting those may drop its sockets unclosed.
+    weakref.finalize(complete, client.close)
     return LLM(complete, name or f"{model}{told}", acomplete)
 
 
