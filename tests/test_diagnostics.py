@@ -184,12 +184,12 @@ def test_level_and_alphas_are_checked():
 
 def test_alphas_that_delta_cannot_promise_are_left_out(rng):
     calibration = Calibration.from_scores(
-        draw(rng, 40), alpha=0.2, delta=0.1, guarantee="any", scorer="drawn"
-    )
+        draw(rng, 11), alpha=0.2, delta=0.1, guarantee="any", scorer="drawn"
+    )  # 0.8¹¹ ≤ 0.1 < 0.8¹⁰
     d = diagnose(calibration, draw(rng, 40))
     needed = calibration.units().n_needed
-    assert [p.alpha for p in d.sweep] == [k / 40 for k in range(1, 21) if needed(k / 40, 0.1) <= 40]
-    assert 0 < len(d.sweep) < 20
+    assert [p.alpha for p in d.sweep] == [k / 40 for k in range(1, 21) if needed(k / 40, 0.1) <= 11]
+    assert d.sweep[0].alpha == 0.2
 
 
 # --- exact tests ----------------------------------------------------------------------------------
