@@ -46,26 +46,29 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
 
 
 def verdict(d: Diagnosis) -> str:
-    """Return the findings that matter as one paragraph, behind a sentence that sums them up."""
+    """Return the findings that matter as one paragraph, behind the sentence that sums them up."""
     problems = [f for f in d.findings if f.severity == "problem"]
-    if problems:
-        opening = "Do not rely on this calibration for these queries."
-    elif d.judgements is not None and d.judgements.n_measured:
-        opening = "As far as these queries tell, the promise holds for them."
-    elif d.comparison is not None:
-        opening = (
+    evidence = [f for f in d.findings if f.severity == "fine" and f.name in ("coverage", "scores")]
+    notices = [f for f in d.findings if f.severity == "notice"]
+    return " ".join([summary(d), *(f.sentence for f in (*problems, *evidence, *notices))])
+
+
+def summary(d: Diagnosis) -> str:
+    """Return the sentence that sums the findings up."""
+    if any(finding.severity == "problem" for finding in d.findings):
+        return "Do not rely on this calibration for these queries."
+    if d.judgements is not None and d.judgements.n_measured:
+        return "As far as these queries tell, the promise holds for them."
+    if d.comparison is not None:
+        return (
             "Nothing speaks against the promise, and without judged relevant snippets nothing can "
             "speak for it: judge some of these queries to know their coverage."
         )
-    else:
-        opening = (
-            "No relevant snippet of these queries is judged, and there is nothing to hold them "
-            "against, so that they say nothing about the promise: judge some of them, or give "
-            "reference queries."
-        )
-    evidence = [f for f in d.findings if f.severity == "fine" and f.name in ("coverage", "scores")]
-    notices = [f for f in d.findings if f.severity == "notice"]
-    return " ".join([opening, *(f.sentence for f in (*problems, *evidence, *notices))])
+    return (
+        "No relevant snippet of these queries is judged, and there is nothing to hold them "
+        "against, so that they say nothing about the promise: judge some of them, or give "
+        "reference queries."
+    )
 
 
 # --- rules: each looks at one thing ---------------------------------------------------------------

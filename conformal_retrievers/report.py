@@ -7,6 +7,7 @@ same input. Everything that comes from the data is escaped.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from conformal_retrievers.conformal import Interval
 from conformal_retrievers.diagnostics import ALPHAS, Band, Diagnosis, diagnose
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import Filtered
-from conformal_retrievers.findings import shown
+from conformal_retrievers.findings import shown, summary
 from conformal_retrievers.judged import ScoredQuery
 
 require("report", "jinja2", "matplotlib")
@@ -74,10 +75,11 @@ def html(
         title=title,
         c=calibration,
         d=d,
-        opening=d.verdict.split(". ")[0],
+        summary=summary(d),
         thresholds=_thresholds(calibration),
         pictures=_pictures(d, given),
         provenance=_provenance(calibration),
+        infinity=math.inf,
     )
 
 

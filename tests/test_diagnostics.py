@@ -184,12 +184,12 @@ def test_level_and_alphas_are_checked():
 
 def test_alphas_that_delta_cannot_promise_are_left_out(rng):
     calibration = Calibration.from_scores(
-        draw(rng, 40), alpha=0.2, delta=0.1, guarantee="any", scorer="drawn"
-    )
+        draw(rng, 11), alpha=0.2, delta=0.1, guarantee="any", scorer="drawn"
+    )  # 0.8¹¹ ≤ 0.1 < 0.8¹⁰
     d = diagnose(calibration, draw(rng, 40))
     needed = calibration.units().n_needed
-    assert [p.alpha for p in d.sweep] == [k / 40 for k in range(1, 21) if needed(k / 40, 0.1) <= 40]
-    assert 0 < len(d.sweep) < 20
+    assert [p.alpha for p in d.sweep] == [k / 40 for k in range(1, 21) if needed(k / 40, 0.1) <= 11]
+    assert d.sweep[0].alpha == 0.2
 
 
 # --- exact tests ----------------------------------------------------------------------------------
@@ -366,6 +366,7 @@ def test_a_shift_of_the_scores_is_found_without_judgements(rng):
     assert "higher than a calibration query's" in d.verdict
     assert d.verdict.startswith("Do not rely on this calibration for these queries.")
     assert not d.m1_band[0] <= d.m1.estimate
+    assert by_name(d, "m1").severity == "notice"
 
 
 def test_scores_of_another_scale_are_called_so(rng):
@@ -451,6 +452,7 @@ def test_a_group_below_the_target_is_named(rng):
     found = by_name(d, "group")
     assert found.severity == "notice"
     assert "'hard'" in found.sentence
+    assert found.evidence["p_value"] == 2 * d.groups[1].p_value  # there are two groups
     assert "calibrating by group" in found.sentence
     by_group = Calibration.from_scores(two(50), alpha=0.1, by_group=True, scorer="drawn")
     assert "group" not in {f.name for f in diagnose(by_group, two(50)).findings}
@@ -490,6 +492,7 @@ def test_without_judgements_the_verdict_claims_no_coverage(rng):
     d = diagnose(calibration, [q.scores for q in draw(rng, 100)])
     assert d.verdict.startswith("Nothing speaks against the promise, and without judged")
     assert "It is no coverage" in by_name(d, "m1").sentence
+    assert by_name(d, "m1").severity == "fine"
     assert d.verdict in str(d)
 
 
