@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from conformal_retrievers import (
@@ -25,6 +26,7 @@ from conformal_retrievers import (
     write_jsonl,
 )
 from conformal_retrievers.cli import app
+from conformal_retrievers.cli.terminal import fail
 from conformal_retrievers.report import html
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)
@@ -187,6 +189,16 @@ def test_similarities_called_distances_are_warned_of(files):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_evaluate_reads_the_direction_from_the_calibration(files):
+    out, _ = calibrated(files, "--better", "lower")
+    found = json.loads(run("evaluate", out, files / "new.jsonl", "--json").stdout)
+    expected = evaluate(
+        ConformalFilter(RetrievalScorer("toy", higher_is_better=False), Calibration.load(out)),
+        read_jsonl(files / "new.jsonl"),
+    )
+    assert found["evaluation"]["removal"]["estimate"] == expected.removal.estimate
+
+
 # --- show -----------------------------------------------------------------------------------------
 
 
@@ -339,6 +351,12 @@ def test_bad_data_is_told_in_one_line_with_file_line_and_field(files):
     assert "all 200 queries are those" in one_line(
         run("evaluate", out, files / "judged.jsonl", code=1)
     )
+
+
+def test_a_message_of_several_lines_becomes_one(capsys):
+    with pytest.raises(typer.Exit):
+        fail("two\n  lines")
+    assert capsys.readouterr().err == "Error: two lines\n"
 
 
 def test_a_model_that_is_not_there_and_a_scorer_of_python_are_told_in_one_line(files):

@@ -121,6 +121,15 @@ def test_too_few_resamples_and_queries_of_either_calibration_are_refused():
         compare(at(0.5), other, mine, rng=rng)
 
 
+@pytest.mark.parametrize(("level", "z"), [(0.95, 1.96), (0.8, 1.28)])
+def test_for_many_queries_the_interval_is_that_of_the_normal_law(level, z):
+    rng = np.random.default_rng(6)
+    queries = [ScoredQuery([score], [True]) for score in rng.random(1000)]
+    d = compare(at(0.8), at(0.6), queries, rng=rng, level=level)["query-recall"]
+    se = np.sqrt(d.estimate * (1 - d.estimate) / 1000)  # a query differs by 1 or by 0
+    assert d.high - d.low == pytest.approx(2 * z * se, rel=0.08)
+
+
 def test_the_paired_bootstrap_holds_the_true_difference_as_often_as_it_says():
     """300 sets of 80 queries, true difference 0.2; exact binomial tests at 1e-4 for 91 % and 98 %.
 

@@ -141,7 +141,9 @@ def test_without_context_or_sentences_nobody_is_asked():
         JudgedAnswer((), (False, False), None, "a"),
     )
     no_context = Answer("q", ("Dough rises.", "No."), (), ("Dough rises.",))
-    (judged,) = judge_answers([no_context, ANSWER], LLM(substring_model, "substring")).judged[:1]
+    done = judge_answers([no_context], LLM(substring_model, "substring"))
+    assert done.usage.requests == 1  # of the nugget
+    (judged,) = done.judged
     assert (judged.supported, judged.stated) == ((False, False), (True,))
 
 
