@@ -70,17 +70,17 @@ def test_the_features_of_documents_and_positions_by_hand():
     # Document x at 10, 30, 40 and 70, y at 5 and 6, z once; not in their order.
     where = [("y", 6), ("x", 30), ("x", 10), ("z", 0), ("x", 70), ("y", 5), ("x", 40)]
     snippets = [Snippet("text", document=d, position=p) for d, p in where]
-    scores = [[0.6], [0.3], [0.1], [0.9], [0.7], [0.5], [0.4]]
+    scores = [[0.42], [0.3], [0.1], [0.98], [0.95], [0.4], [0.36]]  # y is better on average
     columns = by_name(scores, snippets, "document+position")
     expected = {
-        "best of document by s": [0.5, 0.1, 0.1, 0.9, 0.1, 0.5, 0.1],
-        "mean of document by s": [0.55, 0.375, 0.375, 0.9, 0.375, 0.55, 0.375],
-        "gap to best of document by s": [0.1, 0.2, 0, 0, 0.6, 0, 0.3],
+        "best of document by s": [0.4, 0.1, 0.1, 0.98, 0.1, 0.4, 0.1],
+        "mean of document by s": [0.41, 0.4275, 0.4275, 0.98, 0.4275, 0.41, 0.4275],
+        "gap to best of document by s": [0.02, 0.2, 0, 0, 0.85, 0, 0.26],
         "log rank of document by s": np.log([2, 1, 1, 3, 1, 2, 1]),
-        "score two before by s": [0.9, 0.9, 0.9, 0.9, 0.3, 0.9, 0.1],
-        "score before by s": [0.5, 0.1, 0.9, 0.9, 0.4, 0.9, 0.3],
-        "score after by s": [0.9, 0.4, 0.3, 0.9, 0.9, 0.6, 0.7],
-        "score two after by s": [0.9, 0.7, 0.4, 0.9, 0.9, 0.9, 0.9],
+        "score two before by s": [0.98, 0.98, 0.98, 0.98, 0.3, 0.98, 0.1],
+        "score before by s": [0.4, 0.1, 0.98, 0.98, 0.36, 0.98, 0.3],
+        "score after by s": [0.98, 0.36, 0.3, 0.98, 0.98, 0.42, 0.95],
+        "score two after by s": [0.98, 0.95, 0.36, 0.98, 0.98, 0.98, 0.98],
         "log size of document": np.log([2, 4, 4, 1, 4, 2, 4]),
         "relative position": [1, 1 / 3, 0, 0, 1, 0, 2 / 3],
     }
