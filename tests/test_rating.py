@@ -455,8 +455,8 @@ async def test_a_filter_keeps_what_could_not_be_rated(llm_server, model):
     calibration = calibrate(queries, scorer, alpha=0.2)
     conformal = ConformalFilter(scorer, calibration)
     assert math.isfinite(calibration.threshold())
-    query = top(judged()[41])
-    plain = conformal(query.query, query.snippets)
+    decided = ((q, conformal(q.query, q.snippets)) for q in map(top, judged()[30:]))
+    query, plain = next((q, filtered) for q, filtered in decided if len(filtered.dropped))
     lost = int(plain.dropped[0])
     llm_server.trouble = lambda body, times: (
         "refusal" if fields_of(body)["snippet"] == query.snippets[lost].text else None
