@@ -1,0 +1,215 @@
+"""What a filter did: as an event, and in a log that many processes append."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import LookupScorer
+
+from conformal_retrievers import Calibration, ConformalFilter, FilterLog, ScoredQuery, read_log
+from conformal_retrievers.filter_log import Observer, event_of, note_on_span, scores_of
+
+
+def calibration_of(scores=(0.1, 0.2, 0.3, 0.4, 0.5), alpha=0.4, **options):
+    queries = [ScoredQuery([score], [True]) for score in scores]
+    return Calibration.from_scores(queries, alpha=alpha, scorer="lookup", **options)
+
+
+def decided(scores, **options):
+    return ConformalFilter(LookupScorer({}), calibration_of(**options)).decide(scores)
+
+
+# --- the event ------------------------------------------------------------------------------------
+
+
+def test_an_event_is_plain_json_that_says_what_was_decided():
+    filtered = decided([0.9, 0.1, math.nan, math.inf])
+    event = json.loads(json.dumps(event_of(filtered, query="why?"), allow_nan=False))
+    assert event.pop("time").endswith("+00:00")
+    assert event == {
+        "event": "conformal_filter",
+        "version": 1,
+        "calibration": filtered.calibration.checksum,
+        "scorer": "lookup",
+        "guarantee": "query-recall",
+        "alpha": 0.4,
+        "group": None,
+        "query": "why?",
+        "k": 4,
+        "kept": [1, 2],
+        "unscorable": [2],
+        "threshold": 0.4,
+        "scores": [0.9, 0.1, None, "inf"],
+        "m1": 1.0,
+        "m2": 0.5,
+        "explore": 0.0,
+    }
+    np.testing.assert_array_equal(scores_of(event), [0.9, 0.1, math.nan, math.inf])
+
+
+def test_a_threshold_that_keeps_everything_has_a_name():
+    assert event_of(decided([0.9], alpha=0.01))["threshold"] == "keep_all"
+    assert event_of(decided([]))["k"] == 0
+
+
+def test_without_opentelemetry_nothing_is_loaded_for_a_span():
+    code = (
+        "import sys; from conformal_retrievers import *; "
+        "from conformal_retrievers.filter_log import note_on_span; "
+        "c = Calibration.from_scores([ScoredQuery([1.0], [True])], alpha=.5, scorer='s'); "
+        "S = type('S', (), {'name': 's', 'score': lambda s, q, x: [1.0]}); "
+        "note_on_span(ConformalFilter(S(), c).decide([1.0])); "
+        "print('opentelemetry' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("queries", "stored"), [("hashed", "e1ea4ac41c9b11b0"), ("text", "why? 😀"), ("none", None)]
+)
+def test_a_query_is_stored_as_it_was_asked_for(tmp_path, queries, stored):
+    log = FilterLog(tmp_path / "log.jsonl", queries=queries)
+    log.append(event_of(decided([0.1]), query="why? 😀"))
+    log.append(event_of(decided([0.1])))
+    found = [event["query"] for event in read_log(log.path)]
+    if queries == "hashed":
+        import hashlib
+
+        stored = hashlib.sha256("why? 😀".encode()).hexdigest()[:16]
+        assert "why" not in log.path.read_text(encoding="utf-8")
+    assert found == [stored, None]
+
+
+def test_a_full_file_is_renamed_and_the_oldest_are_given_up(tmp_path):
+    log = FilterLog(tmp_path / "log.jsonl", max_bytes=1200, backups=2)
+    for i in range(40):
+        log.append({**event_of(decided([0.1])), "group": str(i)})
+    names = sorted(path.name for path in tmp_path.glob("log.jsonl*") if path.suffix != ".lock")
+    assert names == ["log.jsonl", "log.jsonl.1", "log.jsonl.2"]
+    assert all(len((tmp_path / name).read_bytes()) <= 1200 for name in names)
+    groups = [int(event["group"]) for event in read_log(log.path)]
+    assert groups == list(range(groups[0], 40))  # oldest first, and none is lost in between
+    lone = FilterLog(tmp_path / "lone.jsonl", max_bytes=1, backups=0)
+    lone.append(event_of(decided([0.1])))
+    lone.append({**event_of(decided([0.1])), "group": "last"})
+    assert [event["group"] for event in read_log(lone.path)] == ["last"]
+
+
+def test_processes_and_threads_append_whole_lines(tmp_path):
+    path = tmp_path / "log.jsonl"
+    code = (
+        "import sys; from concurrent.futures import ThreadPoolExecutor; "
+        "from conformal_retrievers import FilterLog; "
+        "log = FilterLog(sys.argv[1], max_bytes=20_000, backups=1000); "
+        "event = {'event': 'conformal_filter', 'version': 1, 'calibration': 'c', 'k': 0, "
+        "'kept': [], 'scores': [], 'm1': 0.0, 'm2': 0.0, 'by': sys.argv[2], 'more': 'x' * 300}; "
+        "pool = ThreadPoolExecutor(4); "
+        "list(pool.map(lambda i: log.append({**event, 'i': i}), range(100)))"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, path, name]) for name in "abc"]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
+    found = [(event["by"], event["i"]) for event in read_log(path)]
+    assert sorted(found) == [(name, i) for name in "abc" for i in range(100)]
+    assert (tmp_path / "log.jsonl.3").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2 is no JSON"),
+        ("[]", "line 2: its field 'event' is not 'conformal_filter'"),
+        ('{"event": "conformal_filter", "version": 2}', "line 2 has version 2"),
+        ('{"event": "conformal_filter", "version": 1}', "line 2: its field 'calibration' is miss"),
+    ],
+)
+def test_a_line_that_is_no_event_is_named(tmp_path, line, said):
+    log = FilterLog(tmp_path / "log.jsonl")
+    log.append(event_of(decided([0.1])))
+    with log.path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=rf"log\.jsonl, {said}"):
+        list(read_log(log.path))
+    with pytest.raises(FileNotFoundError):
+        list(read_log(tmp_path / "none.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"queries": "plain"}, {"max_bytes": 0}, {"backups": -1}], ids=str
+)
+def test_an_option_of_the_log_that_cannot_be_is_named(options):
+    (name, value), *_ = options.items()
+    with pytest.raises(ValueError, match=f"{name} is {value!r}; give"):
+        FilterLog("log.jsonl", **options)
+
+
+# --- what handlers do with events -----------------------------------------------------------------
+
+
+def test_an_observer_counts_by_calibration_and_says_it(caplog, tmp_path):
+    observer = Observer(FilterLog(tmp_path / "log.jsonl"))
+    one, other = decided([0.1, 0.9]), decided([0.9, 0.9, math.nan], alpha=0.5)
+    with caplog.at_level(logging.INFO, logger="conformal_retrievers"):
+        for filtered in (one, decided([0.9, 0.9]), other):
+            observer.observe(event_of(filtered))
+    counts = observer.counts[one.calibration.checksum]
+    assert (counts.queries, counts.m1, counts.m2, counts.kept) == (2, 0.5, 0.25, 1)
+    assert observer.counts[other.calibration.checksum].unscorable == 1
+    assert "kept 0 of 2 snippets (m1 0.500, m2 0.250 over 2 queries)" in caplog.text
+    assert "1 of 3 snippets could not be scored" in caplog.text
+    assert len(list(read_log(tmp_path / "log.jsonl"))) == 3
+
+
+def test_an_observer_may_be_shared_by_threads():
+    observer = Observer()
+    event = event_of(decided([0.1, 0.9]))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(observer.observe, [event] * 400))
+    (counts,) = observer.counts.values()
+    assert (counts.queries, counts.kept) == (400, 400)
+
+
+def test_a_log_that_cannot_be_written_does_not_get_in_the_way(caplog, tmp_path):
+    observer = Observer(FilterLog(tmp_path))  # a folder
+    event = event_of(decided([0.1]))
+    observer.observe(event)
+    observer.observe(event)
+    assert caplog.text.count("cannot be written; events are lost") == 1
+    assert sum(counts.queries for counts in observer.counts.values()) == 2
+
+
+def test_the_current_span_says_what_was_decided():
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    filtered = decided([0.1, 0.9, math.nan])
+    with provider.get_tracer("test").start_as_current_span("retrieval"):
+        assert trace.get_current_span().is_recording()
+        note_on_span(filtered)
+    (span,) = exporter.get_finished_spans()
+    assert dict(span.attributes) == {
+        "conformal.calibration": filtered.calibration.checksum,
+        "conformal.guarantee": "query-recall",
+        "conformal.alpha": 0.4,
+        "conformal.threshold": 0.4,
+        "conformal.k": 3,
+        "conformal.kept": 2,
+        "conformal.unscorable": 1,
+        "conformal.m1": 1.0,
+        "conformal.m2": 2 / 3,
+    }
