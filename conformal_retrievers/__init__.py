@@ -5,6 +5,9 @@ from conformal_retrievers.cache import Cache
 from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
+from conformal_retrievers.claim_evaluation import ClaimEvaluation, evaluate_claims
+from conformal_retrievers.claim_filter import ClaimFilter, ClaimScorer, FilteredClaims
+from conformal_retrievers.claims import AnnotatedAnswer, ClaimCalibration, calibrate_claims
 from conformal_retrievers.diagnostics import Diagnostics, diagnose
 from conformal_retrievers.filtering import (
     CalibrationMismatch,
@@ -41,16 +44,22 @@ from conformal_retrievers.version import __version__
 
 __all__ = [
     "LLM",
+    "AnnotatedAnswer",
     "Cache",
     "CachedScorer",
     "Calibration",
     "CalibrationMismatch",
     "Cascade",
+    "ClaimCalibration",
+    "ClaimEvaluation",
+    "ClaimFilter",
+    "ClaimScorer",
     "ConformalFilter",
     "CrossEncoderScorer",
     "Diagnostics",
     "EmbeddingScorer",
     "Filtered",
+    "FilteredClaims",
     "JudgedQuery",
     "LLMScorer",
     "LearnedScorer",
@@ -65,9 +74,11 @@ __all__ = [
     "YesScorer",
     "__version__",
     "calibrate",
+    "calibrate_claims",
     "certify",
     "coverage_curve",
     "diagnose",
+    "evaluate_claims",
     "openai_options",
     "plan",
     "promise",

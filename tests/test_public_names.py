@@ -27,6 +27,8 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
+            "AnnotatedAnswer ClaimCalibration ClaimEvaluation ClaimFilter ClaimScorer "
+            "FilteredClaims calibrate_claims evaluate_claims "
             "Cache CachedScorer Calibration CalibrationMismatch Cascade ConformalFilter "
             "CrossEncoderScorer Diagnostics EmbeddingScorer Filtered JudgedQuery LLM LLMScorer "
             "LearnedScorer Monitor NothingKept QueryZScore RetrievalScorer ScoredQuery Scorer "
@@ -109,6 +111,10 @@ def test_the_core_knows_its_neighbours_only():
         "beir": {"judged"},
         "snippets": {"judged", "extras"},
         "calibration_file": {"atomic", "rows"},
+        "claims": {"calibration", "claims_file", "conformal", "entry", "judged"},
+        "claims_file": {"calibration_file", "rows"},
+        "claim_evaluation": {"claims", "conformal"},
+        "claim_filter": {"claims", "filtering", "judged"},
         "entry": {"judged"},
         "tolerance": {"conformal"},
         "guarantees": {"conformal", "judged", "tolerance"},
