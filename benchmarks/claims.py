@@ -5,7 +5,8 @@ with a score and an LLM's annotation against a reference answer: `similarity` is
 their algorithm 1 in answers written from retrieved documents, `gpt` an LLM's own confidence, in
 answers with (rag) and without (llm) documents. S is "factual"; every other letter is not, as
 theirs, but for NF, which their reader writes where it found no letter: it is no annotation, so that
-an answer with one does not enter. Scores are taken without the noise that was added to them.
+an answer with one does not enter. Scores are taken as they are, and, as "+ noise", with the noise
+(sd .001) that was added to them to break ties.
 
 Each variant is halved at random 200 times; a query's answers stay in one half. One half calibrates,
 the other is filtered. For each target 1 − alpha the table holds the mean over the halvings of
@@ -49,11 +50,13 @@ MARGINAL = {
     "hotpotqa similarity": ["hotpotqa/rag/similarity"],
     "hotpotqa gpt, rag": ["hotpotqa/rag/gpt"],
     "hotpotqa gpt, llm": ["hotpotqa/llm/gpt"],
+    "hotpotqa gpt + noise, llm": ["hotpotqa/llm/gpt + noise"],
     "popqa similarity": ["popqa/rag/similarity"],
     "popqa gpt, rag (two runs)": ["popqa/rag/gpt/run1", "popqa/rag/gpt/run2"],
     "popqa gpt, rag (run 1)": ["popqa/rag/gpt/run1"],
     "popqa gpt, rag (run 2)": ["popqa/rag/gpt/run2"],
     "popqa gpt, llm": ["popqa/llm/gpt"],
+    "popqa gpt + noise, llm": ["popqa/llm/gpt + noise"],
     "factscore similarity": ["factscore/rag/similarity"],
     "medlfqa similarity": [
         f"{name}/rag/similarity"
@@ -64,6 +67,7 @@ BY_GROUP = {
     "medlfqa similarity": MARGINAL["medlfqa similarity"],
     "wiki similarity": ["hotpotqa/rag/similarity", "popqa/rag/similarity"],
     "wiki gpt, llm": ["hotpotqa/llm/gpt", "popqa/llm/gpt"],
+    "wiki gpt + noise, llm": ["hotpotqa/llm/gpt + noise", "popqa/llm/gpt + noise"],
 }
 
 
@@ -109,13 +113,15 @@ def read(path: Path) -> dict[str, list[tuple[str, AnnotatedAnswer]]]:
             rows[row["variant"], row["query_id"]].append(row)
     answers = defaultdict(list)
     for (variant, id), claims in rows.items():
-        answer = AnnotatedAnswer(
-            [next(v for k, v in c["scores"].items() if "noise" not in k) for c in claims],
-            [None if c["annotation_raw"] == "NF" else c["annotation_raw"] == "S" for c in claims],
-            id=id,
-            group=claims[0]["group"],
-        )
-        answers[variant].append((claims[0]["query"], answer))
+        scores = np.array([list(claim["scores"].values()) for claim in claims])  # score, noise
+        letters = [claim["annotation_raw"] for claim in claims]
+        factual = [None if letter == "NF" else letter == "S" for letter in letters]
+        for name, relevance in (
+            (variant, scores[:, 0]),
+            (f"{variant} + noise", scores.sum(axis=1)),
+        ):
+            answer = AnnotatedAnswer(relevance, factual, id=id, group=claims[0]["group"])
+            answers[name].append((claims[0]["query"], answer))
     return answers
 
 

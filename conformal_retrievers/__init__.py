@@ -1,5 +1,6 @@
 """Conformal filters for retrieval: of a query's relevant snippets, a share ≥ 1 − alpha is kept."""
 
+from conformal_retrievers.answer_filter import AnswerFilter, FilteredAnswer
 from conformal_retrievers.beir import read_beir
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.calibration import Calibration, calibrate
@@ -7,6 +8,13 @@ from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
 from conformal_retrievers.claim_evaluation import ClaimEvaluation, evaluate_claims
 from conformal_retrievers.claim_filter import ClaimFilter, ClaimScorer, FilteredClaims
+from conformal_retrievers.claim_llm import annotate, decompose, merge
+from conformal_retrievers.claim_scores import (
+    Agreement,
+    ClaimRelevance,
+    SelfConfidence,
+    claim_relevance,
+)
 from conformal_retrievers.claims import AnnotatedAnswer, ClaimCalibration, calibrate_claims
 from conformal_retrievers.diagnostics import Diagnostics, diagnose
 from conformal_retrievers.filtering import (
@@ -44,7 +52,9 @@ from conformal_retrievers.version import __version__
 
 __all__ = [
     "LLM",
+    "Agreement",
     "AnnotatedAnswer",
+    "AnswerFilter",
     "Cache",
     "CachedScorer",
     "Calibration",
@@ -53,12 +63,14 @@ __all__ = [
     "ClaimCalibration",
     "ClaimEvaluation",
     "ClaimFilter",
+    "ClaimRelevance",
     "ClaimScorer",
     "ConformalFilter",
     "CrossEncoderScorer",
     "Diagnostics",
     "EmbeddingScorer",
     "Filtered",
+    "FilteredAnswer",
     "FilteredClaims",
     "JudgedQuery",
     "LLMScorer",
@@ -69,16 +81,21 @@ __all__ = [
     "RetrievalScorer",
     "ScoredQuery",
     "Scorer",
+    "SelfConfidence",
     "Snippet",
     "TieBreak",
     "YesScorer",
     "__version__",
+    "annotate",
     "calibrate",
     "calibrate_claims",
     "certify",
+    "claim_relevance",
     "coverage_curve",
+    "decompose",
     "diagnose",
     "evaluate_claims",
+    "merge",
     "openai_options",
     "plan",
     "promise",

@@ -28,7 +28,8 @@ PACKAGES = {
         (
             conformal_retrievers,
             "AnnotatedAnswer ClaimCalibration ClaimEvaluation ClaimFilter ClaimScorer "
-            "FilteredClaims calibrate_claims evaluate_claims "
+            "FilteredClaims calibrate_claims evaluate_claims AnswerFilter FilteredAnswer "
+            "Agreement ClaimRelevance SelfConfidence annotate claim_relevance decompose merge "
             "Cache CachedScorer Calibration CalibrationMismatch Cascade ConformalFilter "
             "CrossEncoderScorer Diagnostics EmbeddingScorer Filtered JudgedQuery LLM LLMScorer "
             "LearnedScorer Monitor NothingKept QueryZScore RetrievalScorer ScoredQuery Scorer "
@@ -114,6 +115,9 @@ def test_the_core_knows_its_neighbours_only():
         "claims": {"calibration", "claims_file", "conformal", "entry", "judged"},
         "claims_file": {"calibration_file", "rows"},
         "claim_evaluation": {"claims", "conformal"},
+        "claim_llm": {"cache", "judged", "llm"},
+        "claim_scores": {"cache", "claim_llm", "judged", "llm", "scoring.embedding"},
+        "answer_filter": {"cache", "claim_filter", "claim_llm", "judged", "llm"},
         "claim_filter": {"claims", "filtering", "judged"},
         "entry": {"judged"},
         "tolerance": {"conformal"},
