@@ -96,7 +96,7 @@ class AnswerFilter:
     llm: LLM
     prompt: Prompt | None = field(default=None, kw_only=True)
     merge_with: LLM | None = field(default=None, kw_only=True)
-    abstention: str = field(default="", kw_only=True)
+    abstention: str = field(default="I cannot answer this reliably.", kw_only=True)
     cache: Cache | None = field(default=None, kw_only=True)
 
     def __call__(

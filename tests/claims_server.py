@@ -1,7 +1,7 @@
 """The model of the loopback server for answers: it writes, divides, annotates, rates and merges.
 
 It goes into `LLMServer.reply`. Each prompt is known by the fields in the user's message. What it
-generates is the first sentences of the context that it was given, and one that nobody gave it.
+generates is the first sentences of the context that it was given, and mostly one that it invents.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-INVENTED = "Its author won the Nobel Prize for it in 1987."
+INVENTED = (
+    "Its author won the Nobel Prize for it in 1987.",
+    "It returns a list of strings in all other cases.",
+    "The function raises an error if the argument is a negative number.",
+    "Paris has more bridges than Venice.",
+    "It was removed from Python in version 4.2.",
+)
 
 
 def fields_in(body: dict[str, Any]) -> dict[str, Any]:
@@ -63,4 +69,5 @@ def generated(prompt: str) -> str:
     """Answer from a prompt whose context is paragraphs between lines of dashes."""
     _, context, *_ = re.split(r"^-{5,}$", prompt, flags=re.MULTILINE)
     firsts = [sentences(paragraph)[0] for paragraph in context.split("\n\n") if paragraph.strip()]
-    return " ".join([*dict.fromkeys(firsts), INVENTED])
+    invented = INVENTED[len(prompt) % 6 :][:1]  # of six answers, one invents nothing
+    return " ".join([*dict.fromkeys(firsts), *invented])

@@ -39,12 +39,13 @@ PACKAGES = {
         ),
         (
             langchain_conformal,
-            "ConformalCompressor ConformalRetriever as_llm cross_encoder_scorer "
-            "embedding_scorer judge_retriever llm_scorer",
+            "ConformalCompressor ConformalRetriever answer_filter_runnable as_llm "
+            "cross_encoder_scorer embedding_scorer judge_retriever llm_scorer",
         ),
         (
             llama_index_conformal,
-            "ConformalPostprocessor as_llm embedding_scorer judge_retriever llm_scorer",
+            "ConformalPostprocessor ConformalQueryEngine as_llm embedding_scorer "
+            "judge_retriever llm_scorer",
         ),
     ],
 )

@@ -1,5 +1,6 @@
-"""Conformal filters for LangChain: a retriever and a document compressor with a guarantee."""
+"""Conformal filters for LangChain: a retriever, a document compressor and a filter of answers."""
 
+from langchain_conformal.claims import answer_filter_runnable
 from langchain_conformal.compressor import ConformalCompressor
 from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
@@ -13,6 +14,7 @@ from langchain_conformal.scorers import (
 __all__ = [
     "ConformalCompressor",
     "ConformalRetriever",
+    "answer_filter_runnable",
     "as_llm",
     "cross_encoder_scorer",
     "embedding_scorer",

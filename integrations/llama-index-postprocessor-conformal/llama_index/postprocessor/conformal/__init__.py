@@ -1,7 +1,15 @@
-"""Conformal filters for LlamaIndex: a node postprocessor with a guarantee."""
+"""Conformal filters for LlamaIndex: a node postprocessor and a query engine with a guarantee."""
 
 from llama_index.postprocessor.conformal.base import ConformalPostprocessor
+from llama_index.postprocessor.conformal.engine import ConformalQueryEngine
 from llama_index.postprocessor.conformal.judge import judge_retriever
 from llama_index.postprocessor.conformal.scorers import as_llm, embedding_scorer, llm_scorer
 
-__all__ = ["ConformalPostprocessor", "as_llm", "embedding_scorer", "judge_retriever", "llm_scorer"]
+__all__ = [
+    "ConformalPostprocessor",
+    "ConformalQueryEngine",
+    "as_llm",
+    "embedding_scorer",
+    "judge_retriever",
+    "llm_scorer",
+]
