@@ -5,10 +5,14 @@ Imported where a file is read or written, because pydantic takes longer to load 
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from pydantic import (
+    BaseModel,
+    ConfigDict,
     Field,
     JsonValue,
     ValidationError,
@@ -23,6 +27,8 @@ from conformal_retrievers.calibration_file import (
     read_fields,
     write_record,
 )
+from conformal_retrievers.claims import AnnotatedAnswer
+from conformal_retrievers.judged import numbered_lines
 from conformal_retrievers.rows import explain
 
 FORMAT = "conformal-retrievers/claims"
@@ -81,3 +87,49 @@ def read(path: str | Path) -> ClaimsRecord:
         return ClaimsRecord.model_validate(fields)
     except ValidationError as error:
         raise ValueError(f"{path}: {explain(error)}; calibrate and save again") from None
+
+
+# --- annotated answers ----------------------------------------------------------------------------
+
+
+class ClaimRow(BaseModel):
+    """A claim of an answer; a relevance of null cannot be scored, a `factual` of null be told."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    relevance: float | None
+    factual: bool | None
+    claim: str | None = None
+
+
+class AnswerRow(BaseModel):
+    """A line of a file: one annotated answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    claims: list[ClaimRow]
+    id: str | None = None
+    group: str | None = None
+    query: str | None = None
+    answer: str | None = None
+
+
+def read_answers(path: str | Path) -> list[AnnotatedAnswer]:
+    """Read annotated answers from a file of JSON lines, one answer a line; .gz is unpacked.
+
+    A line is {"id", "group", "query", "answer", "claims": [{"claim", "relevance", "factual"}]};
+    "claims", "relevance" and "factual" are required. A relevance of null could not be scored, a
+    `factual` of null not be annotated. Raises ValueError naming the file, the line and the field.
+    """
+    answers = []
+    for number, line in numbered_lines(Path(path)):
+        try:
+            row = AnswerRow.model_validate_json(line)
+        except ValidationError as error:
+            raise ValueError(f"{path}, line {number}: {explain(error)}") from None
+        relevance = [math.nan if c.relevance is None else c.relevance for c in row.claims]
+        factual = [c.factual for c in row.claims]
+        answers.append(
+            AnnotatedAnswer(np.array(relevance), tuple(factual), id=row.id, group=row.group)
+        )
+    return answers

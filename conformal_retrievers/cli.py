@@ -1,4 +1,4 @@
-"""The command line: `conformal-retrievers demo | plan`.
+"""The command line: `conformal-retrievers demo | plan | claims`.
 
 Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not understood.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
-from conformal_retrievers import planning
+from conformal_retrievers import claims_cli, planning
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import missing, require
 from conformal_retrievers.version import __version__
@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(claims_cli.app, name="claims")
 
 
 def _print_version(wanted: bool) -> None:
