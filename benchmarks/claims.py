@@ -20,6 +20,7 @@ says why that is the right one). By group, thresholds are those of each group, a
 factuality has to hold.
 
     python -m benchmarks.claims --data FOLDER [--write]
+    python -m benchmarks.claims --speed
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ import argparse
 import gzip
 import json
 import os
+import statistics
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -41,7 +44,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from conformal_retrievers import AnnotatedAnswer, __version__, calibrate_claims
+from conformal_retrievers import (
+    AnnotatedAnswer,
+    __version__,
+    calibrate_claims,
+    claim_relevance,
+)
 
 TARGETS = (0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95)
 SHOWN = (0.60, 0.70, 0.80, 0.85, 0.90, 0.95)
@@ -73,6 +81,9 @@ BY_GROUP = {
 
 def main() -> None:
     arguments = parsed_arguments()
+    if arguments.speed:
+        speed()
+        return
     answers = read(arguments.data / "conformal-rag-claims" / "claims.jsonl.gz")
     console = Console(record=True, width=200)
     measured: dict[tuple[str, bool], dict[str, NDArray[np.float64]]] = {}
@@ -96,12 +107,15 @@ def parsed_arguments() -> argparse.Namespace:
         "--data",
         type=Path,
         default=data,
-        required=data is None,
         help="folder that holds conformal-rag-claims; default: $CONFORMAL_DATA",
     )
     parser.add_argument("--halvings", type=int, default=200)
     parser.add_argument("--write", action="store_true", help="also write results/claims.*")
-    return parser.parse_args()
+    parser.add_argument("--speed", action="store_true", help="measure speed alone")
+    arguments = parser.parse_args()
+    if arguments.data is None and not arguments.speed:
+        parser.error("--data is required without --speed")
+    return arguments
 
 
 def read(path: Path) -> dict[str, list[tuple[str, AnnotatedAnswer]]]:
@@ -238,6 +252,38 @@ def draw(axis: Axes, values: NDArray[np.float64], label: str) -> None:
     mean, sd = values.mean(axis=0), values.std(axis=0, ddof=1)
     (line,) = axis.plot(TARGETS, mean, marker=".", label=label)
     axis.fill_between(TARGETS, mean - sd, mean + sd, alpha=0.12, color=line.get_color())
+
+
+def speed() -> None:
+    """Print the ratio of scoring to its two matrix products, and the time of a calibration."""
+    rng = np.random.default_rng(0)
+    query, claims, documents = (rng.normal(size=(n, 384)) for n in (1, 50, 20))
+    ratios, scoring, products = [], [], []
+    for _ in range(400):
+        scoring.append(seconds(lambda: claim_relevance(query[0], claims, documents), 20))
+        products.append(seconds(lambda: (claims @ documents.T, documents @ query[0]), 20))
+        ratios.append(scoring[-1] / products[-1])
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"50 claims x 20 documents, 384 dimensions: {1e6 * statistics.median(scoring):.1f} µs, the "
+        f"two products {1e6 * statistics.median(products):.1f} µs; ratio {middle:.2f} "
+        f"[{low:.2f}, {high:.2f}]"
+    )
+    answers = [
+        AnnotatedAnswer(rng.random(n), (rng.random(n) < 0.9).tolist(), id=str(i))
+        for i, n in enumerate(rng.integers(1, 12, 100_000))
+    ]
+    times = [
+        seconds(lambda: calibrate_claims(answers, 0.1, scorer="s").threshold(), 1) for _ in range(5)
+    ]
+    print(f"calibrating 100,000 answers: {statistics.median(times):.2f} s of processor time")
+
+
+def seconds(work: Callable[[], object], times: int) -> float:
+    start = time.process_time()
+    for _ in range(times):
+        work()
+    return (time.process_time() - start) / times
 
 
 if __name__ == "__main__":

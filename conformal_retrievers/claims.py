@@ -109,12 +109,14 @@ def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDA
     annotations = list(chain.from_iterable(answer.factual for answer in answers))
     scored = ~np.isnan(relevance)
     of = np.arange(len(answers)).repeat(sizes)[scored]
-    for i in np.flatnonzero(np.fromiter((a is None for a in annotations), bool)[scored])[:1]:
-        raise ValueError(
-            f"{_name(answers, of[i])}: a claim has a relevance but no annotation; annotate it, or "
-            "leave the answer out"
-        )
-    factual = np.fromiter((a is True for a in annotations), bool)[scored]
+    if None in annotations:
+        unknown = np.array([a is None for a in annotations])[scored]
+        for i in np.flatnonzero(unknown)[:1]:
+            raise ValueError(
+                f"{_name(answers, of[i])}: a claim has a relevance but no annotation; annotate it, "
+                "or leave the answer out"
+            )
+    factual = np.fromiter(annotations, dtype=bool)[scored]  # None becomes False, and is not scored
     relevance = relevance[scored]
 
     # Answer by answer, from the highest relevance down: how many claims there are, and how many of
@@ -195,7 +197,7 @@ def calibrate_claims(
         share=float(share),
         unannotated=unannotated,
         n_without_claims=without_claims,
-        n_unscorable=sum(int(np.isnan(answer.relevance).sum()) for answer in entering),
+        n_unscorable=int(np.isnan(np.concatenate([a.relevance for a in entering])).sum()),
     )
 
 
