@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -71,6 +72,16 @@ def snippet_filter():
     )
 
 
+@pytest.fixture
+def own_loop():
+    """LlamaIndex's synchronous engines open an event loop, where there is none, and leave it."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
 def by_hand(texts):
     """A calibration with threshold .5 of a scorer that looks relevances up by the claim's text."""
 
@@ -88,7 +99,9 @@ def by_hand(texts):
 # --- the whole path -------------------------------------------------------------------------------
 
 
-def test_from_a_question_to_a_filtered_answer_in_both_frameworks(llm, llm_server, snippet_filter):
+def test_from_a_question_to_a_filtered_answer_in_both_frameworks(
+    llm, llm_server, snippet_filter, own_loop
+):
     def text(documents):
         return "\n\n".join(document.page_content for document in documents)
 
@@ -305,7 +318,7 @@ async def test_what_is_synthesized_is_filtered_too(llm):
     assert any("text_qa_template" in name for name in engine.get_prompts())
 
 
-def test_an_engine_whose_answers_are_no_text_is_refused(llm):
+def test_an_engine_whose_answers_are_no_text_is_refused(llm, own_loop):
     from llama_index.core.base.response.schema import PydanticResponse
 
     class Colour(BaseModel):
