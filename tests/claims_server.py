@@ -1,0 +1,73 @@
+"""The model of the loopback server for answers: it writes, divides, annotates, rates and merges.
+
+It goes into `LLMServer.reply`. Each prompt is known by the fields in the user's message. What it
+generates is the first sentences of the context that it was given, and mostly one that it invents.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+INVENTED = (
+    "Its author won the Nobel Prize for it in 1987.",
+    "It returns a list of strings in all other cases.",
+    "The function raises an error if the argument is a negative number.",
+    "Paris has more bridges than Venice.",
+    "It was removed from Python in version 4.2.",
+)
+
+
+def fields_in(body: dict[str, Any]) -> dict[str, Any]:
+    """Return what fills the fields of a prompt, by the names of its tags."""
+    user = body["messages"][-1]["content"]
+    found = re.findall(r"^<(\w+)>\n(.*)\n</\1>$", user, re.MULTILINE)
+    return {tag: json.loads(data) for tag, data in found}
+
+
+def sentences(text: str) -> list[str]:
+    return [s.strip() for s in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if s.strip()]
+
+
+def model(similarity: Callable[[str, str], float]) -> Callable[[dict[str, Any]], str]:
+    """Return the model: a function from a request's body to the reply's text."""
+
+    def reply(body: dict[str, Any]) -> str:
+        asked = fields_in(body)
+        if "reference" in asked:
+            return json.dumps(annotation(asked))
+        if "text" in asked:
+            claims = [
+                {"id": c["id"], "agreement": 1 if c["claim"] in asked["text"] else 0}
+                for c in asked["claims"]
+            ]
+            return json.dumps({"claims": claims})
+        if "answer" in asked:
+            return json.dumps({"claims": sentences(asked["answer"])})
+        if "claims" in asked and "id" in str(asked["claims"]):
+            claims = [
+                {"id": c["id"], "confidence": round(similarity(asked["query"], c["claim"]), 1)}
+                for c in asked["claims"]
+            ]
+            return json.dumps({"claims": claims})
+        if "claims" in asked:
+            return json.dumps({"text": "In short: " + " ".join(asked["claims"])})
+        return generated(body["messages"][-1]["content"])
+
+    return reply
+
+
+def annotation(asked: dict[str, Any]) -> dict[str, str]:
+    given = " ".join(" ".join([asked["reference"], *asked["documents"]]).split())
+    verdict = "supported" if asked["claim"] in given else "contradicted"
+    return {"reason": 'It says {"so"}.', "verdict": verdict}
+
+
+def generated(prompt: str) -> str:
+    """Answer from a prompt whose context is paragraphs between lines of dashes."""
+    _, context, *_ = re.split(r"^-{5,}$", prompt, flags=re.MULTILINE)
+    firsts = [sentences(paragraph)[0] for paragraph in context.split("\n\n") if paragraph.strip()]
+    invented = INVENTED[len(prompt) % 6 :][:1]  # of six answers, one invents nothing
+    return " ".join([*dict.fromkeys(firsts), *invented])
