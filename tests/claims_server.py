@@ -54,7 +54,10 @@ def model(similarity: Callable[[str, str], float]) -> Callable[[dict[str, Any]],
             return json.dumps({"claims": claims})
         if "claims" in asked:
             return json.dumps({"text": "In short: " + " ".join(asked["claims"])})
-        return generated(body["messages"][-1]["content"])
+        if "documents" in asked:
+            return written(asked["documents"], len(asked["query"]))
+        _, context, *_ = re.split(r"^-{5,}$", body["messages"][-1]["content"], flags=re.MULTILINE)
+        return written(context.split("\n\n"), len(context))
 
     return reply
 
@@ -65,9 +68,8 @@ def annotation(asked: dict[str, Any]) -> dict[str, str]:
     return {"reason": 'It says {"so"}.', "verdict": verdict}
 
 
-def generated(prompt: str) -> str:
-    """Answer from a prompt whose context is paragraphs between lines of dashes."""
-    _, context, *_ = re.split(r"^-{5,}$", prompt, flags=re.MULTILINE)
-    firsts = [sentences(paragraph)[0] for paragraph in context.split("\n\n") if paragraph.strip()]
-    invented = INVENTED[len(prompt) % 6 :][:1]  # of six answers, one invents nothing
+def written(paragraphs: list[str], number: int) -> str:
+    """Answer with the first sentence of each paragraph, and one that is picked by a number."""
+    firsts = [sentences(paragraph)[0] for paragraph in paragraphs if paragraph.strip()]
+    invented = INVENTED[number % 6 :][:1]  # of six answers, one invents nothing
     return " ".join([*dict.fromkeys(firsts), *invented])
