@@ -258,7 +258,18 @@ async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
     assert seen == [["d"]] * 3
 
 
-def test_a_chain_keeps_working_behind_an_async_step(llm):
+def test_the_runnable_passes_the_group_on(llm):
+    answers = [AnnotatedAnswer([r], [False], group=g) for g, r in (("x", 0.5), ("y", 0.95)) * 4]
+    calibration = calibrate_claims(answers, 0.4, scorer="lookup", by_group=True)
+    runnable = answer_filter_runnable(
+        AnswerFilter(ClaimFilter(by_hand([]).scorer, calibration), llm, abstention="No.")
+    )
+    given = {"question": "q", "context": [], "answer": "It is red."}
+    said = [runnable.invoke(given | more).text for more in ({"group": "x"}, {"group": "y"}, {})]
+    assert said == ["It is red.", "No.", "No."]
+
+
+def test_a_batch_of_answers_is_filtered(llm):
     chain = RunnableLambda(lambda q: {"question": q, "context": [], "answer": "It is red."})
     filtered = chain | answer_filter_runnable(AnswerFilter(by_hand([]), llm))
     assert filtered.batch(["a", "b"])[1].text == "It is red."
