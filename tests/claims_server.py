@@ -9,7 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
+
+from conformal_retrievers import LLM
+from conformal_retrievers.openai_llm import openai_llm
 
 INVENTED = (
     "Its author won the Nobel Prize for it in 1987.",
@@ -18,6 +22,12 @@ INVENTED = (
     "Paris has more bridges than Venice.",
     "It was removed from Python in version 4.2.",
 )
+
+
+@cache
+def llm_at(url: str) -> LLM:
+    """The model of a server, kept: collected as garbage, it may lose its sockets unclosed."""
+    return openai_llm("m", base_url=url, max_retries=0)
 
 
 def fields_in(body: dict[str, Any]) -> dict[str, Any]:

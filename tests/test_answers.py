@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
+import httpx
 import pytest
-from claims_server import INVENTED, fields_in, model
+from claims_server import INVENTED, fields_in, llm_at, model
 from frameworks import (
     MiniLMEmbedding,
     MiniLMEmbeddings,
@@ -41,7 +42,6 @@ from conformal_retrievers import (
     evaluate_claims,
 )
 from conformal_retrievers.conformal import conformal_rank
-from conformal_retrievers.openai_llm import openai_llm
 from langchain_conformal import (
     ConformalRetriever,
     answer_filter_runnable,
@@ -60,7 +60,7 @@ PROMPT = ChatPromptTemplate.from_template(
 @pytest.fixture
 def llm(llm_server):
     llm_server.reply = model(cosine)
-    return openai_llm("m", base_url=llm_server.url, max_retries=0)
+    return llm_at(llm_server.url)
 
 
 @pytest.fixture
@@ -82,6 +82,12 @@ def own_loop():
     loop.close()
 
 
+@pytest.fixture
+def http():
+    with httpx.Client() as client:
+        yield client
+
+
 def by_hand(texts):
     """A calibration with threshold .5 of a scorer that looks relevances up by the claim's text."""
 
@@ -100,7 +106,7 @@ def by_hand(texts):
 
 
 def test_from_a_question_to_a_filtered_answer_in_both_frameworks(
-    llm, llm_server, snippet_filter, own_loop
+    llm, llm_server, snippet_filter, own_loop, http
 ):
     def text(documents):
         return "\n\n".join(document.page_content for document in documents)
@@ -156,6 +162,7 @@ def test_from_a_question_to_a_filtered_answer_in_both_frameworks(
                 api_key="none",
                 is_chat_model=True,
                 temperature=0,
+                http_client=http,
             ),
             similarity_top_k=4,
             node_postprocessors=[ConformalPostprocessor(filter=snippet_filter)],
