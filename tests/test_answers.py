@@ -30,6 +30,7 @@ from pydantic import BaseModel
 from scipy.stats import betabinom
 
 from conformal_retrievers import (
+    LLM,
     AnnotatedAnswer,
     AnswerFilter,
     ClaimFilter,
@@ -249,7 +250,7 @@ def test_an_answer_that_cannot_be_divided_is_not_passed_on(llm, llm_server, trou
 
 
 @pytest.mark.parametrize(
-    "context", ["d", ["d"], [Document("d")]], ids=["one text", "texts", "documents"]
+    "context", ["a d", ["a d"], [Document("a d")]], ids=["one text", "texts", "documents"]
 )
 @pytest.mark.parametrize("answer", ["It is red. It is low.", AIMessage("It is red. It is low.")])
 async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
@@ -262,7 +263,7 @@ async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
     assert [c["claim"] for c in message.response_metadata["conformal_claims"]["removed"]] == [
         "It is low."
     ]
-    assert seen == [["d"]] * 3
+    assert seen == [["a d"]] * 3
 
 
 def test_the_runnable_passes_the_group_on(llm):
@@ -274,6 +275,17 @@ def test_the_runnable_passes_the_group_on(llm):
     given = {"question": "q", "context": [], "answer": "It is red."}
     said = [runnable.invoke(given | more).text for more in ({"group": "x"}, {"group": "y"}, {})]
     assert said == ["It is red.", "No.", "No."]
+
+
+async def test_an_awaited_chain_awaits_the_model(llm):
+    def never(request):
+        raise AssertionError("asked synchronously")
+
+    runnable = answer_filter_runnable(
+        AnswerFilter(by_hand([]), LLM(never, llm.name, llm.acomplete), merge_with=llm)
+    )
+    message = await runnable.ainvoke({"question": "q", "context": [], "answer": "It is red."})
+    assert message.text == "In short: It is red."
 
 
 def test_a_batch_of_answers_is_filtered(llm):
