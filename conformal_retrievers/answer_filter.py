@@ -110,7 +110,7 @@ class AnswerFilter:
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         claims = self.filter(query, divided.claims, as_snippets(documents), group)
         merged = None
-        if self.merge_with is not None and claims.kept_claims:
+        if self.merge_with is not None:
             merged = merge(self.merge_with, query, claims.kept_claims, cache=self.cache)
         return self._filtered(answer, divided, claims, merged)
 
@@ -125,7 +125,7 @@ class AnswerFilter:
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         claims = await self.filter.acall(query, divided.claims, as_snippets(documents), group)
         merged = None
-        if self.merge_with is not None and claims.kept_claims:
+        if self.merge_with is not None:
             merged = await amerge(self.merge_with, query, claims.kept_claims, cache=self.cache)
         return self._filtered(answer, divided, claims, merged)
 

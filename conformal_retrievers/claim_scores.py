@@ -44,13 +44,11 @@ def claim_relevance(
     d = d if d.size else d.reshape(0, len(q))
     with np.errstate(invalid="ignore"):
         # Each product is divided by |q| |d_j|² |c|: by |d_j|² before the maximum over j, by the
-        # rest, which is the same for all j, after it.
-        squares = np.einsum("ij,ij->i", d, d)
-        squares[squares == 0] = np.inf
+        # rest, which is the same for all j, after it. Of a document without a direction they are
+        # NaN, which the maximum passes over.
         products = c @ d.T
-        products *= d @ q / squares
+        products *= d @ q / np.einsum("ij,ij->i", d, d)
         lengths = np.sqrt(np.einsum("ij,ij->i", c, c) * (q @ q))
-        lengths[lengths == 0] = np.nan
         relevance = np.fmax.reduce(products, axis=1, initial=0.0) / lengths
     return np.asarray(relevance)
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
+
+from conformal_retrievers import LLM
+from conformal_retrievers.openai_llm import openai_llm
 
 INVENTED = (
     "Its author won the Nobel Prize for it in 1987.",
@@ -18,6 +22,12 @@ INVENTED = (
     "Paris has more bridges than Venice.",
     "It was removed from Python in version 4.2.",
 )
+
+
+@cache
+def llm_at(url: str) -> LLM:
+    """The model of a server, kept: collected as garbage, it may lose its sockets unclosed."""
+    return openai_llm("m", base_url=url, max_retries=0)
 
 
 def fields_in(body: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +64,10 @@ def model(similarity: Callable[[str, str], float]) -> Callable[[dict[str, Any]],
             return json.dumps({"claims": claims})
         if "claims" in asked:
             return json.dumps({"text": "In short: " + " ".join(asked["claims"])})
-        return generated(body["messages"][-1]["content"])
+        if "documents" in asked:
+            return written(asked["documents"])
+        _, context, *_ = re.split(r"^-{5,}$", body["messages"][-1]["content"], flags=re.MULTILINE)
+        return written(context.split("\n\n"))
 
     return reply
 
@@ -65,10 +78,9 @@ def annotation(asked: dict[str, Any]) -> dict[str, str]:
     return {"reason": 'It says {"so"}.', "verdict": verdict}
 
 
-def generated(prompt: str) -> str:
-    """Answer from a prompt whose context is paragraphs between lines of dashes."""
-    _, context, *_ = re.split(r"^-{5,}$", prompt, flags=re.MULTILINE)
-    firsts = [sentences(paragraph)[0] for paragraph in context.split("\n\n") if paragraph.strip()]
+def written(paragraphs: list[str]) -> str:
+    """Answer with the first sentence of each paragraph, and mostly one that is invented."""
+    firsts = [sentences(paragraph)[0] for paragraph in paragraphs if paragraph.strip()]
     # Of six answers, one invents nothing; frameworks differ in the white space of their prompts.
     invented = INVENTED[len("".join(firsts)) % 6 :][:1]
     return " ".join([*dict.fromkeys(firsts), *invented])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
+import httpx
 import pytest
-from claims_server import INVENTED, fields_in, model
+from claims_server import INVENTED, fields_in, llm_at, model
 from frameworks import (
     MiniLMEmbedding,
     MiniLMEmbeddings,
@@ -29,6 +30,7 @@ from pydantic import BaseModel
 from scipy.stats import betabinom
 
 from conformal_retrievers import (
+    LLM,
     AnnotatedAnswer,
     AnswerFilter,
     ClaimFilter,
@@ -41,7 +43,6 @@ from conformal_retrievers import (
     evaluate_claims,
 )
 from conformal_retrievers.conformal import conformal_rank
-from conformal_retrievers.openai_llm import openai_llm
 from langchain_conformal import (
     ConformalRetriever,
     answer_filter_runnable,
@@ -60,7 +61,7 @@ PROMPT = ChatPromptTemplate.from_template(
 @pytest.fixture
 def llm(llm_server):
     llm_server.reply = model(cosine)
-    return openai_llm("m", base_url=llm_server.url, max_retries=0)
+    return llm_at(llm_server.url)
 
 
 @pytest.fixture
@@ -82,6 +83,12 @@ def own_loop():
     loop.close()
 
 
+@pytest.fixture
+def http():
+    with httpx.Client() as client:
+        yield client
+
+
 def by_hand(texts):
     """A calibration with threshold .5 of a scorer that looks relevances up by the claim's text."""
 
@@ -100,7 +107,7 @@ def by_hand(texts):
 
 
 def test_from_a_question_to_a_filtered_answer_in_both_frameworks(
-    llm, llm_server, snippet_filter, own_loop
+    llm, llm_server, snippet_filter, own_loop, http
 ):
     def text(documents):
         return "\n\n".join(document.page_content for document in documents)
@@ -156,6 +163,7 @@ def test_from_a_question_to_a_filtered_answer_in_both_frameworks(
                 api_key="none",
                 is_chat_model=True,
                 temperature=0,
+                http_client=http,
             ),
             similarity_top_k=4,
             node_postprocessors=[ConformalPostprocessor(filter=snippet_filter)],
@@ -242,7 +250,7 @@ def test_an_answer_that_cannot_be_divided_is_not_passed_on(llm, llm_server, trou
 
 
 @pytest.mark.parametrize(
-    "context", ["d", ["d"], [Document("d")]], ids=["one text", "texts", "documents"]
+    "context", ["a d", ["a d"], [Document("a d")]], ids=["one text", "texts", "documents"]
 )
 @pytest.mark.parametrize("answer", ["It is red. It is low.", AIMessage("It is red. It is low.")])
 async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
@@ -255,10 +263,32 @@ async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
     assert [c["claim"] for c in message.response_metadata["conformal_claims"]["removed"]] == [
         "It is low."
     ]
-    assert seen == [["d"]] * 3
+    assert seen == [["a d"]] * 3
 
 
-def test_a_chain_keeps_working_behind_an_async_step(llm):
+def test_the_runnable_passes_the_group_on(llm):
+    answers = [AnnotatedAnswer([r], [False], group=g) for g, r in (("x", 0.5), ("y", 0.95)) * 4]
+    calibration = calibrate_claims(answers, 0.4, scorer="lookup", by_group=True)
+    runnable = answer_filter_runnable(
+        AnswerFilter(ClaimFilter(by_hand([]).scorer, calibration), llm, abstention="No.")
+    )
+    given = {"question": "q", "context": [], "answer": "It is red."}
+    said = [runnable.invoke(given | more).text for more in ({"group": "x"}, {"group": "y"}, {})]
+    assert said == ["It is red.", "No.", "No."]
+
+
+async def test_an_awaited_chain_awaits_the_model(llm):
+    def never(request):
+        raise AssertionError("asked synchronously")
+
+    runnable = answer_filter_runnable(
+        AnswerFilter(by_hand([]), LLM(never, llm.name, llm.acomplete), merge_with=llm)
+    )
+    message = await runnable.ainvoke({"question": "q", "context": [], "answer": "It is red."})
+    assert message.text == "In short: It is red."
+
+
+def test_a_batch_of_answers_is_filtered(llm):
     chain = RunnableLambda(lambda q: {"question": q, "context": [], "answer": "It is red."})
     filtered = chain | answer_filter_runnable(AnswerFilter(by_hand([]), llm))
     assert filtered.batch(["a", "b"])[1].text == "It is red."

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from claims_server import model
+from claims_server import llm_at, model
 from frameworks import MiniLMEmbeddings, cosine
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,6 @@ from conformal_retrievers import (
     claim_relevance,
 )
 from conformal_retrievers.llm import Prompt, Reply, Unanswered
-from conformal_retrievers.openai_llm import openai_llm
 from langchain_conformal import embedding_scorer
 
 NUMBERS = st.integers(-4, 4).map(float)
@@ -136,7 +135,7 @@ async def test_one_function_embeds_query_claims_and_documents_in_one_batch():
 
 async def test_self_confidence_asks_for_all_claims_at_once(llm_server):
     llm_server.reply = model(cosine)
-    scorer = SelfConfidence(openai_llm("m", base_url=llm_server.url))
+    scorer = SelfConfidence(llm_at(llm_server.url))
     claims = [CLAIMS[0], CLAIMS[2]]
     confidence = scorer.relevance(QUERY, claims, DOCUMENTS)
     assert confidence.tolist() == [round(cosine(QUERY, claim), 1) for claim in claims]
@@ -189,7 +188,7 @@ def test_a_confidence_that_cannot_be_read_is_none(reply, expected):
 def test_agreement_is_the_mean_over_other_answers(llm_server):
     llm_server.reply = model(cosine)
     texts = ["Yes. It is red.", "It is red.", "It is blue.", "It is red, or so."]
-    scorer = Agreement(openai_llm("m", base_url=llm_server.url), lambda query: texts, "four texts")
+    scorer = Agreement(llm_at(llm_server.url), lambda query: texts, "four texts")
     assert scorer.relevance("q", ["It is red.", "It is blue."], []).tolist() == [0.5, 0.25]
     assert scorer.name.endswith("drawn=four texts)")
 

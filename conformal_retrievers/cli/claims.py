@@ -1,4 +1,4 @@
-"""The command line for claims of answers: `conformal-retrievers claims calibrate | evaluate`.
+"""The command line for claims: `conformal-retrievers claims calibrate | evaluate | demo`.
 
 Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not understood.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 from conformal_retrievers.claim_evaluation import evaluate_claims
 from conformal_retrievers.claims import ClaimCalibration, calibrate_claims
 from conformal_retrievers.conformal import exact_alpha, exact_share
-from conformal_retrievers.extras import require
+from conformal_retrievers.extras import missing, require
 
 require("cli", "typer")
 import typer
@@ -86,6 +86,46 @@ def evaluate(
     typer.echo(measured)
     if measured.factuality.high < measured.target:
         _fail("factuality is below its target")
+
+
+@app.command()
+def demo(
+    base_url: Annotated[str, typer.Option(help="An OpenAI-compatible server.")],
+    llm: Annotated[str, typer.Option(help="The name of its model.")],
+    model: Annotated[str, typer.Option(help="A sentence-transformers model, a path or a name.")],
+    alpha: Annotated[float, typer.Option(help="The risk, for snippets and for claims.")] = 0.2,
+    questions: Annotated[int, typer.Option(help="How many questions to ask.", min=15)] = 60,
+) -> None:
+    """Ask the standard library's docstrings: retrieve, filter, answer, divide, filter again."""
+    try:
+        exact_alpha(alpha)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--alpha") from None
+    for extra, modules in (
+        ("llm", ("openai",)),
+        ("embedding", ("sentence_transformers",)),
+        ("snippets", ("semantic_text_splitter",)),
+    ):
+        message = missing(extra, *modules)
+        if message is not None:
+            _fail(message)
+    from sentence_transformers import SentenceTransformer
+
+    from conformal_retrievers.claims_demo import run
+    from conformal_retrievers.llm import Unanswered
+    from conformal_retrievers.openai_llm import openai_llm
+    from conformal_retrievers.scoring.embedding import EmbeddingScorer
+
+    try:
+        encoder = SentenceTransformer(model)
+        embedding = EmbeddingScorer(
+            lambda texts: encoder.encode(texts, show_progress_bar=False), f"cosine({model})"
+        )
+        asked = openai_llm(llm, base_url=base_url)
+        for part in run(asked, embedding, alpha=alpha, n_questions=questions):
+            typer.echo(part)
+    except (OSError, ValueError, Unanswered) as error:
+        _fail(error)
 
 
 def _fail(why: object) -> NoReturn:
