@@ -2,7 +2,8 @@
 
 A score is kept under its scorer's name and the SHA-256 of query and text, as the eight bytes of
 the float, so that it comes back bit for bit; a reply under its model's name and the SHA-256 of the
-whole request. Texts of queries and snippets are not in the file, replies are.
+whole request. Each carries a check sum: a row that rotted on the disk is not known any more. Texts
+of queries and snippets are not in the file, replies are.
 
 Threads and processes may use one file at once (write-ahead log), and a writer that is killed loses
 at most what it was writing. A file that turns out to be broken is set aside under another name,
@@ -18,6 +19,7 @@ import threading
 import time
 import warnings
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -37,7 +39,7 @@ CREATE TABLE scores (
     scorer BLOB, query BLOB, text BLOB, score BLOB NOT NULL, PRIMARY KEY (scorer, query, text)
 ) WITHOUT ROWID;
 CREATE TABLE replies (
-    llm BLOB, request BLOB, reply TEXT NOT NULL, PRIMARY KEY (llm, request)
+    llm BLOB, request BLOB, reply BLOB NOT NULL, PRIMARY KEY (llm, request)
 ) WITHOUT ROWID;
 """
 
@@ -66,7 +68,7 @@ class Cache:
             keys,
         )
         unknown = np.float64(np.nan).tobytes()
-        stored = b"".join(found.get(key, unknown) for key in keys)
+        stored = b"".join(_checked(found.get(key)) or unknown for key in keys)
         return np.frombuffer(stored, "<f8").astype(np.float64)  # a copy, which can be written to
 
     def add_scores(self, scorer: str, query: str, texts: Sequence[str], scores: ArrayLike) -> None:
@@ -80,7 +82,7 @@ class Cache:
         self._insert(
             "scores",
             [
-                (*both, _sha256(text), score.tobytes())
+                (*both, _sha256(text), _with_sum(score.tobytes()))
                 for text, score in zip(texts, array, strict=True)
                 if not np.isnan(score)
             ],
@@ -92,12 +94,14 @@ class Cache:
         found = self._select(
             "request, reply FROM replies WHERE llm=? AND request", [_sha256(llm)], keys
         )
-        return [found.get(key) for key in keys]
+        stored = [_checked(found.get(key)) for key in keys]
+        return [None if reply is None else reply.decode("utf-8") for reply in stored]
 
     def add_replies(self, llm: str, replies: Mapping[str, str]) -> None:
         """Keep the reply to each request."""
         name = _sha256(llm)
-        self._insert("replies", [(name, _sha256(r), reply) for r, reply in replies.items()])
+        rows = [(name, _sha256(r), _with_sum(reply.encode())) for r, reply in replies.items()]
+        self._insert("replies", rows)
 
     def close(self) -> None:
         """Close the file; it is opened again when it is next used."""
@@ -123,7 +127,7 @@ class Cache:
 
         return self._run(select)
 
-    def _insert(self, table: str, rows: list[tuple[bytes | str, ...]]) -> None:
+    def _insert(self, table: str, rows: Sequence[tuple[bytes, ...]]) -> None:
         def insert(connection: sqlite3.Connection) -> None:
             with _transaction(connection):
                 marks = ",".join("?" * len(rows[0]))
@@ -264,6 +268,17 @@ def _inode(path: Path) -> int | None:
         return path.stat().st_ino
     except FileNotFoundError:
         return None
+
+
+def _with_sum(value: bytes) -> bytes:
+    return zlib.crc32(value).to_bytes(4, "big") + value
+
+
+def _checked(stored: bytes | None) -> bytes | None:
+    """Return the value that was stored, None where there is none or it is not what it was."""
+    if not isinstance(stored, bytes) or stored[:4] != _with_sum(stored[4:])[:4]:
+        return None
+    return stored[4:]
 
 
 def _sha256(text: str) -> bytes:

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,6 +56,9 @@ if TYPE_CHECKING:  # pydantic is loaded where a file is read or written
     from conformal_retrievers.calibration_file import CalibrationRecord
 
 
+OnUnscorable = Literal["raise", "keep"]
+
+
 def calibrate(
     judged: Iterable[JudgedQuery],
     scorer: Scorer,
@@ -67,6 +70,7 @@ def calibrate(
     merge_groups: Mapping[str, str] | None = None,
     count_missed: bool = False,
     max_weight: float | None = None,
+    on_unscorable: OnUnscorable = "raise",
     retrieval: Mapping[str, JsonValue] | None = None,
     labels: Mapping[str, JsonValue] | None = None,
     progress: bool = False,
@@ -78,7 +82,9 @@ def calibrate(
     some of them merged by `merge_groups` (from the name of a group to a common name);
     `count_missed`, that relevant snippets that were not retrieved count as dropped. `max_weight` is
     the largest weight that a new query can have, by default that of the heaviest judged one, or of
-    one that the filter might have explored.
+    one that the filter might have explored. A relevant snippet that cannot be scored raises
+    ValueError, or with `on_unscorable="keep"` counts as kept at every threshold, as the filter
+    keeps it.
     `retrieval` (retriever, K, chunking) and `labels` (source, prompt) are written into the file for
     its reader, as is the scorer's own provenance. Raises ValueError as `Calibration.from_scores`
     does, and for a query that the scorer was fitted on.
@@ -98,6 +104,7 @@ def calibrate(
         merge_groups=merge_groups,
         count_missed=count_missed,
         max_weight=max_weight,
+        on_unscorable=on_unscorable,
         scorer=scorer.name,
         relative_to_query=relative_to_query(scorer),
         scorer_provenance=provenance_of(scorer),
@@ -111,7 +118,8 @@ class Calibration:
     """Relevant scores of judged queries, with all that follows from them; made by `calibrate`.
 
     `queries` hold, of each judged query with a known relevant snippet, the sorted scores of its
-    relevant retrieved snippets alone; `n_without_relevant` counts the other queries.
+    relevant retrieved snippets alone; `n_without_relevant` counts the other queries, whose ids are
+    `other_ids`.
     `lowest_scores` hold, ascending, the lowest score of each judged query that has one, relevant or
     not, which new queries can be held against without judgements. Two calibrations are equal if
     their files are.
@@ -128,6 +136,7 @@ class Calibration:
     max_weight: float = 1.0
     lowest_propensity: float = 1.0
     n_without_relevant: int = 0
+    other_ids: tuple[str, ...] = field(default=(), repr=False)
     lowest_scores: tuple[float, ...] = field(default=(), repr=False)
     relative_to_query: bool = False
     scorer_provenance: Mapping[str, JsonValue] | None = None
@@ -162,6 +171,7 @@ class Calibration:
         merge_groups: Mapping[str, str] | None = None,
         count_missed: bool = False,
         max_weight: float | None = None,
+        on_unscorable: OnUnscorable = "raise",
         scorer: str,
         relative_to_query: bool = False,
         scorer_provenance: Mapping[str, JsonValue] | None = None,
@@ -182,7 +192,7 @@ class Calibration:
         check_guarantee(guarantee, delta)
         check_name(scorer)
         check_flags(by_group=by_group, count_missed=count_missed)
-        scored = list(scored_queries)
+        scored = [_with_unscorable_kept(query, on_unscorable) for query in scored_queries]
         check_merging(merge_groups, [query.group for query in scored])
         check_scored(scored)
         warn_if_reversed(scored)
@@ -199,6 +209,7 @@ class Calibration:
             max_weight=_max_weight(scored, max_weight),
             lowest_propensity=_lowest_propensity(scored),
             n_without_relevant=len(scored) - len(known),
+            other_ids=tuple(q.id for q in scored if q.id and not (q.relevant.any() or q.missed)),
             lowest_scores=_lowest_scores(scored),
             relative_to_query=bool(relative_to_query),
             scorer_provenance=json_copy("scorer_provenance", scorer_provenance),
@@ -273,6 +284,11 @@ class Calibration:
     def n_queries(self) -> int:
         """K, the number of queries that enter: with a relevant snippet that counts."""
         return sum(len(units.entering) for units in self._units.values())
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """The ids of all judged queries that it was made from, also those that did not enter."""
+        return frozenset([*self.other_ids, *(query.id for query in self.queries if query.id)])
 
     @property
     def n_relevant(self) -> int:
@@ -412,6 +428,7 @@ class Calibration:
             max_weight=record.max_weight,
             lowest_propensity=record.lowest_propensity,
             n_without_relevant=record.n_without_relevant,
+            other_ids=tuple(record.other_ids),
             lowest_scores=tuple(record.lowest_scores),
             relative_to_query=record.relative_to_query,
             scorer_provenance=record.scorer_provenance,
@@ -456,6 +473,7 @@ class Calibration:
             labels=None if self.labels is None else dict(self.labels),
             library=self.library,
             created=self.created,
+            other_ids=list(self.other_ids),
             lowest_scores=list(self.lowest_scores),
             queries=[
                 QueryRecord(
@@ -510,6 +528,16 @@ class Calibration:
                 f"promise: it takes at least {self.n_needed}; judge {self.n_needed - n} more, or "
                 "raise alpha or delta"
             )
+
+
+def _with_unscorable_kept(query: ScoredQuery, on_unscorable: OnUnscorable) -> ScoredQuery:
+    """Return the query with −inf for what could not be scored: kept whatever the threshold."""
+    if on_unscorable not in get_args(OnUnscorable):
+        raise ValueError(f"on_unscorable is {on_unscorable!r}; give 'raise' or 'keep'")
+    lost = np.isnan(query.scores) & query.relevant
+    if on_unscorable == "raise" or not lost.any():
+        return query
+    return replace(query, scores=np.where(lost, -math.inf, query.scores))
 
 
 def _max_weight(scored: Sequence[ScoredQuery], given: float | None) -> float:

@@ -95,6 +95,7 @@ class CalibrationRecord(Record):
     labels: dict[str, JsonValue] | None
     library: str
     created: str
+    other_ids: list[str]
     lowest_scores: list[float]
     queries: list[QueryRecord]
 

@@ -137,12 +137,12 @@ def _in_fixed_order(scored: Iterable[ScoredQuery]) -> list[ScoredQuery]:
 
 
 def _check_unseen(queries: Sequence[ScoredQuery], calibration: Calibration) -> None:
-    seen = {query.id for query in calibration.queries} - {None}
+    seen = calibration.ids
     for query in queries:
         if query.id in seen:
             raise ValueError(
-                f"{query.name} is one of those that the calibration was made from; certify on "
-                "judged queries that it did not look at"
+                f"{query.name} is one of those that the calibration was made from, by its id; "
+                "certify on judged queries that it did not look at"
             )
 
 

@@ -17,7 +17,7 @@ coverage too, and says what a deviation comes from. `findings.py` has the rules 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -291,8 +291,8 @@ class _Columns:
         items = list(given)
         if not items:
             raise ValueError(f"{name} is empty; give the queries to look at")
-        ids: set[str | None] = {query.id for query in calibration.queries} - {None}
-        seen = set() if name == "reference" else ids
+        ids = calibration.ids
+        seen: Container[str | None] = () if name == "reference" else ids
         queries = [
             _checked(f"{name}[{i}]", item, calibration, seen) for i, item in enumerate(items)
         ]
@@ -371,7 +371,7 @@ class _Columns:
 
 
 def _checked(
-    where: str, item: object, calibration: Calibration, seen: set[str | None]
+    where: str, item: object, calibration: Calibration, seen: Container[str | None]
 ) -> ScoredQuery:
     """Return the query as a `ScoredQuery`, with nothing relevant if it is not judged."""
     if isinstance(item, Filtered):
@@ -397,8 +397,8 @@ def _checked(
         )
     if item.id in seen:
         raise ValueError(
-            f"{where}, {item.name}, is one of those that the calibration was made from, which say "
-            "nothing about new ones; diagnose queries that it did not look at"
+            f"{where}, {item.name}, has the id of one that the calibration was made from, which "
+            "says nothing about new ones; diagnose queries that it did not look at"
         )
     return item
 

@@ -55,7 +55,8 @@ def _name_unscorable(scored: Sequence[ScoredQuery]) -> None:
             where = query.name if query.id is not None else f"query number {number + 1}"
             raise ValueError(
                 f"{where}: scores[{i}] is nan, so its relevant snippet could not be scored; score "
-                "it again, or leave the query out"
+                "it again, or calibrate with on_unscorable='keep', which counts it as kept, as the "
+                "filter keeps it"
             )
 
 

@@ -211,7 +211,7 @@ def _scored_row(query: ScoredQuery, kept: NDArray[np.bool_]) -> Row:
 
 def checked(queries: Iterable[Any], calibration: Calibration | None) -> Iterator[Any]:
     """Yield the queries; raise ValueError for one that coverage cannot be measured on."""
-    calibrated_on = {q.id for q in calibration.queries} - {None} if calibration else set()
+    calibrated_on = calibration.ids if calibration else frozenset()
     seen: set[str] = set()
     for query in queries:
         if isinstance(query, (JudgedQuery, ScoredQuery)):  # all else is refused by its row
@@ -224,7 +224,7 @@ def checked(queries: Iterable[Any], calibration: Calibration | None) -> Iterator
                 )
             if query.id in calibrated_on:
                 raise ValueError(
-                    f"{where} is one of those that the calibration was made from; evaluate on "
+                    f"{where} has the id of one that the calibration was made from; evaluate on "
                     "judged queries that it did not look at"
                 )
             if query.id in seen:

@@ -16,6 +16,7 @@ import asyncio
 import contextvars
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -28,6 +29,8 @@ from typing import Any, Literal
 
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.extras import require
+
+logger = logging.getLogger("conformal_retrievers")
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -255,6 +258,7 @@ def ask(
     raised. The cache answers what it knows, and learns each reply as it comes, so that what was
     interrupted goes on where it stopped. Only answers are cached: not what was cut off or refused.
     """
+    check_llm(llm)
     _check_concurrency(concurrency)
     answers = _cached(cache, llm, requests)
     missing = [i for i, answer in enumerate(answers) if answer is None]
@@ -286,7 +290,7 @@ def ask(
             pool.shutdown(wait=False, cancel_futures=True)
         for future in done:
             future.result()
-    return [a for a in answers if a is not None]
+    return _told([a for a in answers if a is not None], llm)
 
 
 async def aask(
@@ -302,6 +306,7 @@ async def aask(
     Cancelling it, or an exception, cancels what it has asked and waits until that has ended: no
     task is left behind. (A model without `acomplete` ends its calls under way in their threads.)
     """
+    check_llm(llm)
     _check_concurrency(concurrency)
     answers: list[Reply | Unanswered | None] = [None] * len(requests)
     if cache is not None:
@@ -333,7 +338,21 @@ async def aask(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-    return [a for a in answers if a is not None]
+    return _told([a for a in answers if a is not None], llm)
+
+
+def _told(answers: list[Reply | Unanswered], llm: LLM) -> list[Reply | Unanswered]:
+    """Say to `logging` what nobody answered, and why: to the filter it is a snippet like others."""
+    unanswered = [answer for answer in answers if isinstance(answer, Unanswered)]
+    if unanswered:
+        logger.warning(
+            "%s did not answer %d of %d requests, the last because: %s",
+            llm.name,
+            len(unanswered),
+            len(answers),
+            unanswered[-1],
+        )
+    return answers
 
 
 @contextmanager
@@ -353,6 +372,15 @@ def _threads(llm: LLM, workers: int) -> Iterator[Callable[[Request], Awaitable[R
         yield complete
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_llm(llm: object) -> None:
+    """Raise TypeError, saying what an LLM is here, for anything that is none."""
+    if not isinstance(llm, LLM):
+        raise TypeError(
+            f"llm is a {type(llm).__name__}; give an LLM: openai_llm(model, base_url=…), or as_llm(model) of "
+            "langchain_conformal or llama_index.postprocessor.conformal"
+        )
 
 
 def _check_concurrency(concurrency: object) -> None:
@@ -460,9 +488,11 @@ def name_of(
     *,
     temperature: object,
     options: Callable[[Request], Mapping[str, Any]] | None,
+    settings: Mapping[str, Any],
 ) -> str:
-    """Return the name of a framework's model: with its temperature unless that is 0, and how it is
-    asked unless that is with `openai_options`, as `openai_llm` asks.
+    """Return the name of a framework's model: with its temperature unless that is 0, with its other
+    `settings` if there are any, and how it is asked unless that is with `openai_options`, as
+    `openai_llm` asks.
 
     Raises ValueError for options of one's own: two of them cannot be told apart.
     """
@@ -472,7 +502,46 @@ def name_of(
             "that tells it, name='…'"
         )
     warmth = "" if temperature == 0 else f", temperature={temperature}"
-    return f"{model}{warmth}{', as text' if options is None else ''}"
+    told = f" {json.dumps(settings, sort_keys=True)}" if settings else ""
+    return f"{model}{told}{warmth}{', as text' if options is None else ''}"
+
+
+# Fields of frameworks' models that say which model it is, how it is reached or who listens: they
+# change nothing that it answers. `temperature` has its own place in the name.
+_NO_SETTINGS = frozenset(
+    {
+        *("model", "model_name", "deployment_name", "temperature", "name", "class_name"),
+        *("api_key", "api_base", "base_url", "api_version", "azure_endpoint", "organization"),
+        *("openai_api_key", "openai_api_base", "openai_organization", "openai_proxy"),
+        *("timeout", "request_timeout", "max_retries", "default_headers", "http_socket_options"),
+        *("cache", "verbose", "tags", "metadata", "rate_limiter", "profile", "num_workers"),
+        *("streaming", "disable_streaming", "stream_usage", "stream_chunk_timeout"),
+        *("output_version", "include_response_headers", "use_responses_api", "strict"),
+        *("is_chat_model", "is_function_calling_model", "allow_parallel_tool_calls"),
+        *("context_window", "tokenizer", "tiktoken_model_name", "reuse_client"),
+    }
+)
+
+
+def settings_of(model: object) -> dict[str, Any]:
+    """Return the settings of a framework's model that may change its answers, but for defaults.
+
+    They are its pydantic fields that hold plain JSON and are not known to change nothing.
+    """
+    fields: Mapping[str, Any] = getattr(type(model), "model_fields", {})
+    found = {}
+    for name, field in fields.items():
+        value = getattr(model, name, None)
+        if name in _NO_SETTINGS or value == field.get_default(call_default_factory=True):
+            continue
+        if value in (None, {}, [], ""):
+            continue
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            continue  # clients, callbacks and the like
+        found[name] = value
+    return found
 
 
 def parse_json(text: str) -> dict[str, Any] | None:
@@ -483,6 +552,8 @@ def parse_json(text: str) -> dict[str, Any] | None:
     thinks aloud, up to </think>, is left out.
     """
     text = text.rpartition("</think>")[2]
+    if "<think>" in text:
+        return None  # it never ended, so that nothing is said yet
     start = text.find("{")
     if start < 0:
         return None

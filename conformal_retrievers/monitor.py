@@ -83,7 +83,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Watch:
-    """What a monitor knows: each alarm stays once it went off.
+    """What a monitor knows, true if an alarm went off: each stays once it did.
 
     `drift_evidence` and `harm_evidence` are the largest wealth so far of the bets against "still
     exchangeable" and "no more lost than the calibration's luck explains": e-values, so that 1 / max
@@ -104,6 +104,10 @@ class Watch:
     def harm(self) -> bool:
         """Whether more is lost than promised: while exchangeable, a false alarm with P ≤ level."""
         return self.harm_evidence >= 2 / self.level
+
+    def __bool__(self) -> bool:
+        """Whether an alarm went off."""
+        return self.drift or self.harm
 
     def __str__(self) -> str:
         c = self.counts
@@ -191,6 +195,11 @@ class Monitor:
         calibration whose promise is not one about equal queries ("snippet", weights, groups), and
         for a query that is weighted or judged on what a filter let through alone.
         """
+        if not isinstance(query, ScoredQuery):
+            raise TypeError(
+                f"query is {query!r:.60}; give a ScoredQuery, as score_queries(scorer, [judged]) "
+                "returns it"
+            )
         if query.only_kept or query.propensities is not None or query.weight != 1:
             raise ValueError(
                 f"{query.name}: a query that is weighted, or judged in parts, says nothing on what "

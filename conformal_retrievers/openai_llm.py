@@ -39,7 +39,7 @@ def openai_llm(
     api_key: str | None = None,
     fields: Mapping[str, Any] | None = None,
     timeout: float = 60.0,
-    max_retries: int = 5,
+    max_retries: int = 3,
     name: str | None = None,
 ) -> LLM:
     """Return a model of the server at `base_url`, OpenAI's own by default, at temperature 0.

@@ -27,7 +27,7 @@ def split_snippets(
     one. A longer one is cut between lines, else words, else what a reader sees as characters. White
     space between windows is dropped. `position` is the window's first character in `text`, and `id`
     is "<document>:<position>" where the document is named. Raises ValueError unless
-    0 ≤ overlap < size. O(len(text)) for a given size.
+    0 ≤ overlap < size.
     """
     if not 0 <= overlap < size:
         raise ValueError(

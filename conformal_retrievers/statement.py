@@ -177,6 +177,12 @@ def _basis(c: Calibration) -> str:
         f"{_count(round(c.effective_n), 'independent snippet')} (design effect "
         f"{c.design_effect:.1f})."
     ]
+    unscorable = sum(int((query.scores == -math.inf).sum()) for query in c.queries)
+    if unscorable:
+        sentences.append(
+            f"{_count(unscorable, 'of them', 'of them')} could not be scored, or score −inf, and "
+            "count as kept at every threshold."
+        )
     left_out = len(c.queries) - c.n_queries + c.n_without_relevant
     if left_out:
         sentences.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import multiprocessing
@@ -363,7 +364,24 @@ def test_a_score_that_depends_on_the_others_is_not_cached(cache, counting):
     assert not relative_to_query(counting)
     with pytest.raises(TypeError, match="relative to the others of its query.*cache the scorers"):
         CachedScorer(Relative({}), cache)
-    with pytest.raises(TypeError, match="reads its score from the snippet"):
+    with pytest.raises(TypeError, match="reads more of a snippet than its text"):
         CachedScorer(RetrievalScorer("faiss", higher_is_better=True), cache)
     with pytest.raises(TypeError, match="scorer is"):
         CachedScorer(len, cache)
+
+
+def test_a_row_that_rotted_is_not_known_any_more(tmp_path):
+    path = tmp_path / "cache.db"
+    cache = Cache(path)
+    cache.add_scores("s", "q", ["a", "b"], [0.123, 0.5])
+    cache.add_replies("m", {"one": "yes, indeed", "other": "no"})
+    cache.close()
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        file.create_function("rot", 1, lambda value: value[:-1] + bytes([value[-1] ^ 64]))
+        file.execute("UPDATE scores SET score = rot(score)")
+        file.execute("UPDATE replies SET reply = rot(reply) WHERE length(reply) > 10")
+    cache = Cache(path)
+    assert np.isnan(cache.scores("s", "q", ["a", "b"])).all()
+    assert cache.replies("m", ["one", "other"]) == [None, "no"]
+    cache.add_scores("s", "q", ["a"], [0.123])
+    assert cache.scores("s", "q", ["a"]).tolist() == [0.123]

@@ -165,7 +165,7 @@ def test_a_snippet_that_cannot_be_scored_is_kept_and_told():
         (["text"], TypeError, r"queries\[0\] is 'text'"),
         ([ScoredQuery([0.1], [True], weight=2)], ValueError, "counts every query"),
         ([ScoredQuery([0.1], [True], only_kept=True)], ValueError, "give its scores alone"),
-        ([ScoredQuery([0.1], [True], id="seen")], ValueError, "'seen', is one of those"),
+        ([ScoredQuery([0.1], [True], id="seen")], ValueError, "'seen', has the id of one"),
     ],
 )
 def test_what_cannot_be_diagnosed_is_refused(queries, error, message):

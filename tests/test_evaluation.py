@@ -252,7 +252,7 @@ def test_what_is_not_scored_or_not_judged_is_refused():
 def test_a_query_of_the_calibration_is_refused():
     mine = ScoredQuery([0.25], [True], id="q1")
     calibration = Calibration.from_scores([mine], alpha=0.5, scorer="lookup")
-    with pytest.raises(ValueError, match="query 'q1' is one of those that the calibration"):
+    with pytest.raises(ValueError, match="query 'q1' has the id of one that the calibration"):
         evaluate(calibration, [mine])
 
 

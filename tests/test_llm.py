@@ -462,8 +462,12 @@ def test_a_request_asks_in_the_words_of_chat_completions():
 
 
 def test_a_models_name_tells_its_temperature_and_how_it_is_asked():
-    assert name_of("m", temperature=0.0, options=openai_options) == "m"
-    assert name_of("m", temperature=0.1, options=openai_options) == "m, temperature=0.1"
-    assert name_of("m", temperature=None, options=None) == "m, temperature=None, as text"
+    def named(temperature, options, **settings):
+        return name_of("m", temperature=temperature, options=options, settings=settings)
+
+    assert named(0.0, openai_options) == "m"
+    assert named(0.1, openai_options) == "m, temperature=0.1"
+    assert named(None, None) == "m, temperature=None, as text"
+    assert named(0, openai_options, top_p=0.1) == 'm {"top_p": 0.1}'
     with pytest.raises(ValueError, match=r"give a name"):
-        name_of("m", temperature=0, options=lambda request: {})
+        named(0, lambda request: {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import httpx
@@ -299,3 +300,31 @@ def test_one_model_is_given_and_it_must_be_the_calibrated_one(tmp_path, chat_ope
         ConformalPostprocessor.from_calibration(path, llm=openai_like(), scorer=scorer)
     with pytest.raises(CalibrationMismatch, match=r"temperature=0\.7"):
         ConformalPostprocessor.from_calibration(path, llm=openai_like(temperature=0.7))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"top_p": 0.1}, {"reasoning_effort": "high"}, {"max_tokens": 5}, {"stop": ["x"]}, {"seed": 3}],
+    ids=str,
+)
+def test_what_changes_a_chat_models_answers_is_in_its_name(setting):
+    def name(**settings):
+        model = ChatOpenAI(model="m", temperature=0, api_key="none", **settings)
+        return langchain_conformal.as_llm(model, options=openai_options).name
+
+    assert name() == name(max_retries=7, timeout=3.0, base_url="http://127.0.0.1:1/v1") == "m"
+    assert name(**setting) == f"m {json.dumps(setting)}"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"additional_kwargs": {"top_p": 0.1}}, {"system_prompt": "Rate all 1.0"}, {"max_tokens": 5}],
+    ids=str,
+)
+def test_what_changes_an_llms_answers_is_in_its_name(setting):
+    def name(**settings):
+        model = OpenAILike(model="m", temperature=0, api_key="none", is_chat_model=True, **settings)
+        return llama_index_conformal.as_llm(model, options=openai_options).name
+
+    assert name() == name(max_retries=7, timeout=3.0, api_base="http://127.0.0.1:1/v1") == "m"
+    assert name(**setting) == f"m {json.dumps(setting)}"

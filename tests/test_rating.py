@@ -483,3 +483,39 @@ def test_an_llm_is_any_function_with_a_name():
     (scored,) = score_queries(LLMScorer(LLM(complete, "f")), [JudgedQuery(QUERY, ["a"], [True])])
     assert scored.scores.tolist() == [0.5]
     assert asyncio.run(LLMScorer(LLM(complete, "f")).ascore(QUERY, [])).shape == (0,)
+
+
+@pytest.mark.parametrize("first_token", [{"YES": -9999.0}, {"NO": -math.inf}, {"YES": math.nan}])
+async def test_log_probabilities_that_say_nothing_are_none(first_token):
+    ratings = await both(yes(first_token), snippets("a"))
+    assert ratings.unscorable == {"no log-probabilities": 1}
+    assert np.isnan(ratings.ratings).all()
+
+
+async def test_a_reply_of_several_ratings_that_was_cut_off_is_no_rating():
+    whole = '{"ratings": [{"id": 1, "reason": "", "rating": 1.0}, {"id": 2, "rating": 1.0}]}'
+    scorer = LLMScorer(replying(whole, finish="length"), snippets_per_call=2)
+    ratings = await both(scorer, snippets("ab"))
+    assert ratings.unscorable == {"cut off": 2}
+
+
+async def test_what_a_model_never_ended_to_think_is_no_rating():
+    scorer = LLMScorer(replying('<think>perhaps {"rating": 1.0}'))
+    assert (await both(scorer, snippets("a"))).unscorable == {"unreadable": 1}
+
+
+@pytest.mark.parametrize("scorer", [LLMScorer, YesScorer])
+def test_a_model_of_a_framework_is_no_llm_and_the_error_says_what_to_do(scorer):
+    class ChatModel:
+        """Not an LLM."""
+
+    with pytest.raises(TypeError, match=r"llm is a ChatModel.*as_llm\(model\)"):
+        scorer(ChatModel())
+
+
+def test_who_did_not_answer_is_said_to_logging(caplog):
+    def complete(request):
+        raise Unanswered("connection refused")
+
+    LLMScorer(LLM(complete, "m")).score(QUERY, snippets("ab"))
+    assert "m did not answer 2 of 2 requests, the last because: connection refused" in caplog.text

@@ -63,6 +63,14 @@ def calibrate(
         str, typer.Option(help="For retrieval: what gave the numbers.", metavar="NAME")
     ] = "retriever",
     model: Model = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="For embedding: what the model is called in the chain that will be filtered, such "
+            "as all-MiniLM-L6-v2; by default as in --model.",
+            metavar="NAME",
+        ),
+    ] = None,
     corpus: Corpus = None,
     guarantee: GuaranteeOption = "query-recall",
     delta: Delta = None,
@@ -97,7 +105,7 @@ def calibrate(
         chosen: Scorer = {
             "retrieval": lambda: retrieval_scorer(retriever, better),
             "bm25": lambda: bm25_scorer(corpus, judged),
-            "embedding": lambda: embedding_scorer(model),
+            "embedding": lambda: embedding_scorer(model, name and f"cosine({name})"),
         }[scorer]()
         calibrated = calibration.Calibration.from_scores(
             scored(chosen, tracked(queries, "Scoring")),

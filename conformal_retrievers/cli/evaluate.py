@@ -192,6 +192,17 @@ def _others(result: Evaluation, others: Mapping[str, Evaluation]) -> Table:
 
 
 def _verdict(result: Evaluation) -> str:
-    if result.verdict is None:
-        return "Everything is kept, so that no promise can fail here."
-    return str(result.verdict)
+    lost = result.unscorable.estimate
+    said = []
+    if lost > 0.01:
+        said.append(
+            f"{lost:.1%} of the snippets could not be scored, and are kept: see that the scorer "
+            "knows these texts (for bm25, --corpus)."
+        )
+    if result.verdict is not None:
+        said.append(str(result.verdict))
+    elif not result.n_relevant:
+        said.append("No retrieved snippet is judged relevant, so that no coverage can be measured.")
+    else:
+        said.append("Everything is kept, so that no promise can fail here.")
+    return " ".join(said)

@@ -126,7 +126,7 @@ class NewQueries:
 
     def __init__(self, judged: Iterable[JudgedQuery], calibration: Calibration) -> None:
         self.judged = judged
-        self.known = {query.id for query in calibration.queries} - {None}
+        self.known = calibration.ids
         self.left_out = 0
 
     def __iter__(self) -> Iterator[JudgedQuery]:
@@ -139,7 +139,7 @@ class NewQueries:
             yield query
         if self.left_out and not some:
             raise ValueError(
-                f"all {self.left_out} queries are those that the calibration was made from; "
+                f"all {self.left_out} queries are those that the calibration was made from, by id; "
                 "evaluate on others, or calibrate with --hold-out 0.5 and evaluate on the rest"
             )
 

@@ -7,6 +7,7 @@ they are in a corpus, so the corpus is a part of the scorer, and of its name. Co
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -37,7 +38,7 @@ class BM25Scorer:
         self._places = {text: i for i, text in enumerate(self.corpus) if text.strip()}
         self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
         self._index.index(tokens, show_progress=False)
-        digest = hashlib.sha256("\0".join(self.corpus).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(json.dumps(self.corpus).encode()).hexdigest()[:12]
         self.name = f"bm25s(lucene, k1=1.5, b=0.75, stopwords=english, corpus={digest})"
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.judged import Snippet
-from conformal_retrievers.scoring.retrieval import RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,
     check_scorer,
+    goes_by_texts,
     relative_to_query,
     score_snippets,
 )
@@ -25,9 +25,8 @@ from conformal_retrievers.scoring.scorer import (
 class CachedScorer:
     """Scores as the scorer does, under its name, but each pair of query and text only once.
 
-    What could not be scored (NaN) is tried again. The scorer must go by the texts of query and
-    snippet alone. Raises TypeError for one that is relative to the query's other snippets, and for
-    `RetrievalScorer`.
+    What could not be scored (NaN) is tried again. Raises TypeError for a scorer that is relative to
+    the query's other snippets, or goes by more than texts, as `RetrievalScorer` does.
     """
 
     scorer: Scorer
@@ -41,11 +40,16 @@ class CachedScorer:
                 "score of one snippet can be kept; cache the scorers inside it, or an LLM's "
                 "replies with LLMScorer(..., cache=)"
             )
-        if isinstance(self.scorer, RetrievalScorer):
+        if not goes_by_texts(self.scorer):
             raise TypeError(
-                f"{self.scorer.name!r} reads its score from the snippet, not from its text; use it "
-                "without a cache"
+                f"{self.scorer.name!r} reads more of a snippet than its text (a retrieval score, "
+                "an embedding), so that equal texts may score differently; use it without a cache"
             )
+
+    @property
+    def parts(self) -> tuple[Scorer, ...]:
+        """The scorer inside."""
+        return (self.scorer,)
 
     @property
     def name(self) -> str:

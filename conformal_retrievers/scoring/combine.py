@@ -48,6 +48,11 @@ class QueryZScore:
         check_scorer(self.scorer)
 
     @property
+    def parts(self) -> tuple[Scorer, ...]:
+        """The scorer inside."""
+        return (self.scorer,)
+
+    @property
     def name(self) -> str:
         """The scorer's name, within its query."""
         return f"zscore({self.scorer.name})"
@@ -98,6 +103,11 @@ class TieBreak:
     def __post_init__(self) -> None:
         check_scorer(self.scorer)
         check_scorer(self.then)
+
+    @property
+    def parts(self) -> tuple[Scorer, ...]:
+        """Both scorers."""
+        return (self.scorer, self.then)
 
     @property
     def name(self) -> str:
@@ -185,6 +195,11 @@ class Cascade:
         if isinstance(t, (bool, np.bool_)) or not isinstance(t, Real) or not math.isfinite(t):
             raise ValueError(f"pass_below is {t!r}; give the highest score of cheap that passes")
         object.__setattr__(self, "pass_below", float(t))
+
+    @property
+    def parts(self) -> tuple[Scorer, ...]:
+        """Both scorers."""
+        return (self.cheap, self.costly)
 
     @property
     def name(self) -> str:

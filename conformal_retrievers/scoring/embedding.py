@@ -45,6 +45,11 @@ class EmbeddingScorer:
                 "would differ, so give both"
             )
 
+    @property
+    def goes_by_texts(self) -> bool:
+        """Whether a score depends on texts alone, and not on embeddings that snippets bring."""
+        return not self.reuse_embeddings
+
     def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
         """Return 1 − cosine for each snippet, (n,)."""
         texts = self._texts(snippets)

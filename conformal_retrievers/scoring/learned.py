@@ -183,6 +183,11 @@ class LearnedScorer:
         return learned
 
     @property
+    def parts(self) -> tuple[Scorer, ...]:
+        """The scorers that it combines."""
+        return self.scorers
+
+    @property
     def provenance(self) -> dict[str, JsonValue]:
         """What the scorer was made of, as JSON: parts, features, coefficients, queries."""
         names = [part.name for part in self.scorers]

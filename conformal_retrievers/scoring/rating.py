@@ -30,6 +30,7 @@ from conformal_retrievers.llm import (
     Usage,
     aask,
     ask,
+    check_llm,
     parse_json,
     short_hash,
 )
@@ -73,9 +74,10 @@ class LLMScorer:
 
     `prompt` has the fields $query and $snippet; with `snippets_per_call` above 1, several snippets
     are rated in one call, the prompt has $query and $snippets, a list of {"id", "text"}, and a
-    score may depend on the snippets beside it (`relative_to_query`). At most `concurrency` calls
-    run at a time; `cache` keeps the replies. `max_tokens` bounds a reply; one that is cut off is no
-    rating. `on_ratings` is called with the `Ratings` of each query, for whoever counts them.
+    score may depend on the snippets beside it (`relative_to_query`). At most `concurrency` calls of
+    one query run at a time; `cache` keeps the replies. `max_tokens` bounds a reply; one that is cut
+    off is no rating. `on_ratings` is called with the `Ratings` of each query, for whoever counts
+    them.
 
     A blank snippet is not sent, and equal texts of a query are sent once. Raises ValueError for a
     prompt with other fields.
@@ -90,8 +92,9 @@ class LLMScorer:
     on_ratings: Callable[[Ratings], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_llm(self.llm)
         n = self.snippets_per_call
-        if n < 1:
+        if n < 1 or int(n) != n:
             raise ValueError(f"snippets_per_call is {n!r}; give how many to rate in one call")
         if self.prompt is None:
             prompt = Prompt.load("ratings" if self.relative_to_query else "rating")
@@ -235,6 +238,7 @@ class YesScorer:
     on_ratings: Callable[[Ratings], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_llm(self.llm)
         if self.top_logprobs < 1:
             raise ValueError(f"top_logprobs is {self.top_logprobs!r}; give a number, such as 20")
         _check_prompt(self.prompt, "snippet")
@@ -300,6 +304,8 @@ def _p_yes(answer: Answer) -> Rated:
             sides[word] += probability
     not_listed = max(0.0, min(*probabilities, 1 - math.fsum(probabilities)))
     yes, no = sides["YES"] or not_listed, sides["NO"] or not_listed
+    if not yes + no > 0:  # 0, or NaN: a server's way to say that it does not know
+        return math.nan, "no log-probabilities"
     return yes / (yes + no), None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ class RetrievalScorer:
 
     retriever: str
     higher_is_better: bool
+    goes_by_texts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.higher_is_better, bool):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -59,10 +59,30 @@ def relative_to_query(scorer: Scorer) -> bool:
     return bool(getattr(scorer, "relative_to_query", False))
 
 
+def with_parts(scorer: Scorer) -> Iterator[Scorer]:
+    """Yield a scorer and all that it is made of: a scorer names those in an attribute `parts`."""
+    yield scorer
+    for part in getattr(scorer, "parts", ()):
+        yield from with_parts(part)
+
+
+def goes_by_texts(scorer: Scorer) -> bool:
+    """Return whether a score depends on the texts of query and snippet alone.
+
+    A scorer that reads something else of a snippet has an attribute `goes_by_texts` that is False.
+    """
+    return all(getattr(part, "goes_by_texts", True) for part in with_parts(scorer))
+
+
 def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
-    """Return what a scorer was made from, its attribute `provenance`, None where it has none."""
-    provenance: Mapping[str, JsonValue] | None = getattr(scorer, "provenance", None)
-    return provenance
+    """Return what a scorer was made from, its attribute `provenance`, None where it has none.
+
+    Of a scorer with parts that have one, it is a mapping from their names to theirs.
+    """
+    found = {p.name: p.provenance for p in with_parts(scorer) if hasattr(p, "provenance")}
+    if list(found) == [scorer.name]:
+        return dict(found[scorer.name])
+    return found or None
 
 
 def query_digest(query: str) -> str:
@@ -76,7 +96,8 @@ def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
     A scorer that learned from queries has the attribute `fitted_on`, their `query_digest`s. On them
     it scores better than on new ones, which are then not exchangeable with them.
     """
-    fitted_on: frozenset[str] = getattr(scorer, "fitted_on", frozenset())
+    none: frozenset[str] = frozenset()
+    fitted_on = none.union(*(getattr(part, "fitted_on", none) for part in with_parts(scorer)))
     for query in judged:
         if query_digest(query.query) in fitted_on:
             raise ValueError(

@@ -100,7 +100,13 @@ def as_llm(
     temperature = getattr(chat_model, "temperature", 0)
     return llm.LLM(
         complete,
-        name or llm.name_of(_model_name(chat_model), temperature=temperature, options=options),
+        name
+        or llm.name_of(
+            _model_name(chat_model),
+            temperature=temperature,
+            options=options,
+            settings=llm.settings_of(chat_model),
+        ),
         acomplete,
     )
 

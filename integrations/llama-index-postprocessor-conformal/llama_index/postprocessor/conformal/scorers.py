@@ -77,7 +77,10 @@ def as_llm(
 
     if name is None:
         temperature = getattr(model, "temperature", 0)
-        name = llm.name_of(_llm_name(model), temperature=temperature, options=options)
+        settings = llm.settings_of(model)
+        name = llm.name_of(
+            _llm_name(model), temperature=temperature, options=options, settings=settings
+        )
     return llm.LLM(complete, name, acomplete)
 
 
