@@ -53,7 +53,7 @@ def main() -> None:
         file = FOLDER / f"reproduction-{what}.png"
         with matplotlib.rc_context(STYLE):
             figure = PICTURES[what](results)
-            figure.savefig(file, dpi=100, metadata={"Software": None})
+            figure.savefig(file, dpi=88, metadata={"Software": None}, pil_kwargs={"optimize": True})
         print(file)
 
 
@@ -64,19 +64,20 @@ def coverage(results: dict[str, Any]) -> Figure:
     promised = 1 - np.array(results["alphas"])
     figure = Figure(figsize=(13, 5.4))
     rows = figure.subplots(2, len(results["filters"]), sharex=True, sharey="row")
-    for (covered, removed), (name, found) in zip(rows.T, results["filters"].items(), strict=True):
-        covered.plot(promised, promised, color=GREY, linestyle=":", label="promised")
+    for (above, removed), (name, found) in zip(rows.T, results["filters"].items(), strict=True):
+        above.axhline(0, color=GREY, linestyle=":", label="promised")
         for score, color, line in (("BM25", RED, "--"), ("MiniLM", BLUE, "-")):
             measured = found[score]["query-recall"]
-            for axes, measure in ((covered, "coverage"), (removed, "removed")):
-                mean, sd = (np.array(measured[measure][key]) for key in ("mean", "sd"))
+            for axes, measure, at in ((above, "coverage", promised), (removed, "removed", 0)):
+                mean, sd = (100 * np.array(measured[measure][key]) for key in ("mean", "sd"))
+                mean -= 100 * at
                 axes.fill_between(promised, mean - sd, mean + sd, color=color, alpha=0.2, lw=0)
                 axes.plot(promised, mean, color=color, linestyle=line, label=f"{score}, ± sd")
-        covered.set_title(name)
-        removed.set(xlabel="promised coverage, 1 − α", ylim=(0, 1))
-    rows[0, 0].set_ylabel("coverage per query")
-    rows[1, 0].set_ylabel("share removed")
-    rows[0, 0].legend()
+        above.set(title=name, ylim=(-4, 12))
+        removed.set(xlabel="promised coverage, 1 − α", ylim=(0, 100))
+    rows[0, 0].set_ylabel("coverage less promised, points")
+    rows[1, 0].set_ylabel("removed, %")
+    rows[0, 0].legend(loc="upper left")
     return figure
 
 
@@ -104,8 +105,8 @@ def baselines(results: dict[str, Any]) -> Figure:
 
 def reranking(results: dict[str, Any]) -> Figure:
     alphas = np.array(results["alphas"])
-    figure = Figure(figsize=(14, 5.4))
-    rows = figure.subplots(2, len(results["at_depth_10"]), sharex=True, sharey=True)
+    figure = Figure(figsize=(13, 5.4))
+    rows = figure.subplots(2, len(results["at_depth_10"]), sharex=True, sharey="row")
     columns = zip(rows.T, results["at_depth_10"].items(), strict=True)
     for (m1, m2), (name, found) in columns:
         m1.plot(alphas, 1 - alphas, color=GREY, linestyle=":", label="1 − α")
@@ -119,6 +120,7 @@ def reranking(results: dict[str, Any]) -> Figure:
             m1.plot(0.1, paper[0] / 100, "*", color="black", markersize=10, label="Table 1a (BM25)")
             m2.plot(0.1, paper[2] / 100, "*", color="black", markersize=10)
         m1.set_title(name.replace(", ROUGE", ",\nROUGE"))
+        m1.set_ylim(0.4, 1.03)
         m2.set(xlabel="α", ylim=(0, 1.03))
     rows[0, 0].set_ylabel("m1")
     rows[1, 0].set_ylabel("m2")

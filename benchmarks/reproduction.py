@@ -329,14 +329,11 @@ def depth_results(folder: Path, cache: Path, arguments: argparse.Namespace) -> d
         "reranked by MiniLM": (cosines, best),
     }
     results: dict[str, Any] = {}
-    for name, (relevant, missed) in labelled(folder, judged).items():
+    for name, relevant in labelled(folder, judged).items():
         results[name] = {}
         for ranking, (scores, chosen) in rankings.items():
             table = Table.of(cut(scores, chosen), cut(relevant, chosen))
-            known = missed + np.array([mask.sum() for mask in relevant])
-            some = known > 0
             results[name][ranking] = {
-                "recall": round(float((table.relevant_counts[some] / known[some]).mean()), 4),
                 "with a relevant snippet": round(float((table.relevant_counts > 0).mean()), 4),
                 "relevant share": round(float(table.relevant.mean()), 4),
                 **over_splits(table, "snippet", arguments.splits, arguments.seed),
@@ -344,23 +341,15 @@ def depth_results(folder: Path, cache: Path, arguments: argparse.Namespace) -> d
     return results
 
 
-def labelled(
-    folder: Path, judged: list[JudgedQuery]
-) -> dict[str, tuple[list[NDArray[np.bool_]], NDArray[np.intp]]]:
-    """Return which snippets are relevant and how many are missed, by the name of the labels."""
-    by_qrels = (
-        [np.array(query.relevant, dtype=bool) for query in judged],
-        np.array([query.missed for query in judged]),
-    )
+def labelled(folder: Path, judged: list[JudgedQuery]) -> dict[str, list[NDArray[np.bool_]]]:
+    """Return which snippets of each query are relevant, by the name of the labels."""
+    by_document = {folder.name: [np.array(query.relevant, dtype=bool) for query in judged]}
     if folder.name != "nq-open":
-        return {folder.name: by_qrels}
+        return by_document
     depth = max(len(query.snippets) for query in judged)
-    by_rouge = label_by_source(labels.answered(folder, "title", depth), beta=BETA).judged
-    masks = [np.array(query.relevant, dtype=bool) for query in by_rouge]
-    return {
-        "nq-open": by_qrels,
-        f"nq-open, ROUGE-L, β = {BETA}": (masks, np.zeros(len(masks), dtype=np.intp)),
-    }
+    by_answer = label_by_source(labels.answered(folder, "title", depth), beta=BETA).judged
+    name = f"nq-open, ROUGE-L, β = {BETA}"
+    return {**by_document, name: [np.array(query.relevant, dtype=bool) for query in by_answer]}
 
 
 def cut(parts: Sequence[NDArray[Any]], chosen: Sequence[NDArray[np.intp]]) -> list[NDArray[Any]]:
