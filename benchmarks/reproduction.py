@@ -16,8 +16,9 @@ and without reranking (Figure 4), both with the pooled threshold, "snippet" here
 
 A pretrained cross-encoder, as the paper reranks with, is not at hand: the cosine stands in for it.
 
-Everything is a mean and an sd over the splits, in results/reproduction.json; each split's standard
-error is about the sd, that of the mean sd / √splits. `benchmarks/pictures.py` draws them.
+Everything is a mean and an sd over the splits, in results/reproduction.json: the sd is the spread
+of one split, the standard error of the mean is sd / √splits (`benchmarks/halvings.py` says why).
+`benchmarks/pictures.py` draws them.
 
     python -m benchmarks.reproduction --data FOLDER [--sets scifact …] [--cache FOLDER] [--write]
 """
@@ -51,10 +52,11 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.conformal import conformal_quantile, query_recall_threshold
+from conformal_retrievers.guarantees import Guarantee
 from conformal_retrievers.labeling import label_by_source
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
-GUARANTEES = ("query-recall", "snippet")
+GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet")
 SIMILARITIES = tuple(round(0.05 * i, 2) for i in range(-1, 20))  # of the fixed thresholds
 DEPTH = 10  # K of the factual-confidence paper
 BETA = 0.99  # of its ROUGE-L labels, on Natural Questions
@@ -77,7 +79,8 @@ def main() -> None:
     arguments = parsed_arguments()
     with tempfile.TemporaryDirectory() as temporary:
         cache = arguments.cache or Path(temporary)
-        filters, at_depth = {}, {}
+        filters: dict[str, Any] = {}
+        at_depth: dict[str, Any] = {}
         for name in arguments.sets:
             folder = arguments.data / name
             filters[name] = filter_results(folder, cache, arguments)
@@ -124,7 +127,7 @@ def held(results: dict[str, Any], splits: int) -> str:
     words = []
     for score in ("BM25", "MiniLM"):
         for guarantee in GUARANTEES:
-            mean, sd = (np.array(results[score][guarantee]["coverage"][key]) for key in MEAN_SD)
+            mean, sd = (np.array(results[score][guarantee]["coverage"][k]) for k in ("mean", "sd"))
             holds = mean >= 1 - np.array(ALPHAS) - 3 * sd / math.sqrt(splits)
             words.append(f"{score}, {guarantee} {holds.sum()} of {len(holds)}")
     return "; ".join(words)
@@ -207,13 +210,13 @@ def snippet(table: Table, queries: NDArray[np.bool_], alpha: float) -> float:
     return conformal_quantile(table.scores[known], alpha)
 
 
-RULES: dict[str, Rule] = {"query-recall": query_recall, "snippet": snippet}
+RULES: dict[Guarantee, Rule] = {"query-recall": query_recall, "snippet": snippet}
 
 
 # --- splits ---------------------------------------------------------------------------------------
 
 
-def over_splits(table: Table, guarantee: str, splits: int, seed: int) -> dict[str, Any]:
+def over_splits(table: Table, guarantee: Guarantee, splits: int, seed: int) -> dict[str, Any]:
     """Calibrate on one half and filter the other, and return the measures over all splits."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -231,20 +234,17 @@ def over_splits(table: Table, guarantee: str, splits: int, seed: int) -> dict[st
     }
 
 
-MEAN_SD = ("mean", "sd")
-
-
 def check_against_the_library(
     table: Table,
     calibrating: NDArray[np.bool_],
-    guarantee: str,
+    guarantee: Guarantee,
     thresholds: list[float],
     measures: Floats,
 ) -> None:
     ends = np.cumsum(table.sizes)[:-1]
     parts = zip(np.split(table.scores, ends), np.split(table.relevant, ends), strict=True)
     queries = [
-        ScoredQuery(np.where(np.isinf(scores), np.nan, scores), relevant)
+        ScoredQuery(np.where(np.isneginf(scores), np.nan, scores), relevant)
         for scores, relevant in parts
     ]
     calibration = Calibration.from_scores(
