@@ -93,11 +93,12 @@ def baselines(results: dict[str, Any]) -> Figure:
         for similarity in SHOWN_SIMILARITIES:
             i = fixed["similarity"].index(similarity)
             x, y = fixed["removed"][i], fixed["coverage"][i]
-            label = "cosine ≥ 0.3, 0.4, 0.5, 0.6" if similarity == SHOWN_SIMILARITIES[0] else None
+            label = "cosine ≥ 0.3 … 0.6" if similarity == SHOWN_SIMILARITIES[0] else None
             axes.plot(x, y, "x", color=GREY, markersize=7, markeredgewidth=2, label=label)
         x, y = ([calibrated[m]["mean"][i] for i in marked] for m in ("removed", "coverage"))
-        axes.plot(x, y, "o", color=BLUE, label="calibrated, α = 0.05, 0.1, 0.2, 0.4")
+        axes.plot(x, y, "o", color=BLUE, label="calibrated, α 0.4 … 0.05")
         axes.set(title=name, xlabel="share removed", xlim=(-0.03, 1.03), ylim=(0, 1.03))
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     panels[0].set_ylabel("coverage per query")
     panels[0].legend(loc="lower left", fontsize=7.5)
     return figure
