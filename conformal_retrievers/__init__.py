@@ -1,10 +1,21 @@
 """Conformal filters for retrieval: of a query's relevant snippets, a share ≥ 1 − alpha is kept."""
 
+from conformal_retrievers.answer_filter import AnswerFilter, FilteredAnswer
 from conformal_retrievers.beir import read_beir
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
+from conformal_retrievers.claim_evaluation import ClaimEvaluation, evaluate_claims
+from conformal_retrievers.claim_filter import ClaimFilter, ClaimScorer, FilteredClaims
+from conformal_retrievers.claim_llm import annotate, decompose, merge
+from conformal_retrievers.claim_scores import (
+    Agreement,
+    ClaimRelevance,
+    SelfConfidence,
+    claim_relevance,
+)
+from conformal_retrievers.claims import AnnotatedAnswer, ClaimCalibration, calibrate_claims
 from conformal_retrievers.comparison import compare, fixed_thresholds, top_k
 from conformal_retrievers.diagnostics import Diagnosis, diagnose
 from conformal_retrievers.evaluation import Evaluation, evaluate
@@ -45,11 +56,19 @@ from conformal_retrievers.version import __version__
 
 __all__ = [
     "LLM",
+    "Agreement",
+    "AnnotatedAnswer",
+    "AnswerFilter",
     "Cache",
     "CachedScorer",
     "Calibration",
     "CalibrationMismatch",
     "Cascade",
+    "ClaimCalibration",
+    "ClaimEvaluation",
+    "ClaimFilter",
+    "ClaimRelevance",
+    "ClaimScorer",
     "ConformalFilter",
     "CrossEncoderScorer",
     "Diagnosis",
@@ -57,6 +76,8 @@ __all__ = [
     "Evaluation",
     "FilterLog",
     "Filtered",
+    "FilteredAnswer",
+    "FilteredClaims",
     "JudgedQuery",
     "LLMScorer",
     "LearnedScorer",
@@ -66,18 +87,25 @@ __all__ = [
     "RetrievalScorer",
     "ScoredQuery",
     "Scorer",
+    "SelfConfidence",
     "Snippet",
     "TieBreak",
     "YesScorer",
     "__version__",
+    "annotate",
     "calibrate",
+    "calibrate_claims",
     "certify",
+    "claim_relevance",
     "compare",
     "coverage_curve",
+    "decompose",
     "diagnose",
     "evaluate",
+    "evaluate_claims",
     "fixed_thresholds",
     "iter_jsonl",
+    "merge",
     "openai_options",
     "plan",
     "promise",

@@ -1,7 +1,8 @@
 """The calibration file: readable JSON with a version and a checksum, written whole or not at all.
 
 What can be derived is not trusted when it is read: the checksum is that of the other fields, and
-`Calibration.load` derives the threshold again from the scores. No pickle, no eval.
+`Calibration.load` derives the threshold again from the scores. No pickle, no eval. `Record`,
+`write_record` and `read_fields` serve every file of this kind.
 """
 
 from __future__ import annotations
@@ -34,11 +35,18 @@ NAMES = {number: name for name, number in INFINITE.items()}
 Threshold = float | Literal["keep_all", "-inf"]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """The fields of a file, but for the checksum."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    @property
+    def sha256(self) -> str:
+        """The checksum: SHA-256 of the fields as JSON with sorted keys and no white space."""
+        return _sha256(self.model_dump())
 
-class QueryRecord(_Record):
+
+class QueryRecord(Record):
     """One calibration query: its relevant snippets' scores in order, as far as retrieved."""
 
     id: str | None
@@ -61,7 +69,7 @@ class QueryRecord(_Record):
         return [INFINITE.get(s, s) if isinstance(s, str) else s for s in scores]
 
 
-class CalibrationRecord(_Record):
+class CalibrationRecord(Record):
     """The fields of a calibration file, but for the checksum."""
 
     format: Literal["conformal-retrievers/calibration"]
@@ -90,18 +98,13 @@ class CalibrationRecord(_Record):
     lowest_scores: list[float]
     queries: list[QueryRecord]
 
-    @property
-    def sha256(self) -> str:
-        """The checksum: SHA-256 of the fields as JSON with sorted keys and no white space."""
-        return _sha256(self.model_dump())
-
 
 def write(record: CalibrationRecord, path: str | Path) -> None:
     """Write the file, replacing an old one only once the new one is complete on disk.
 
     Raises OSError, naming the path and the remedy, and leaves an old file as it was.
     """
-    write_whole(path, _text(record).encode("utf-8"), what="calibration")
+    write_record(record, path, rows="queries")
 
 
 def read(path: str | Path) -> CalibrationRecord:
@@ -109,6 +112,33 @@ def read(path: str | Path) -> CalibrationRecord:
 
     Raises ValueError, naming the path, the field and the remedy, where the file is not a
     calibration, is cut off, was made by a newer version or was changed since it was written.
+    """
+    fields = read_fields(path, FORMAT, VERSION, saved_by="Calibration.save")
+    try:
+        return CalibrationRecord.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {explain(error)}; calibrate and save again") from None
+
+
+# --- what every such file has ---------------------------------------------------------------------
+
+
+def write_record(record: Record, path: str | Path, *, rows: str) -> None:
+    """Write a record and its checksum, laid out for a reader: one field a line, then one row a line
+    of the field that is named `rows`. Raises OSError as `write_whole` does."""
+    fields = record.model_dump()
+    entries = fields.pop(rows)
+    lines = [f"  {json.dumps(k)}: {_json(v)}" for k, v in fields.items()]
+    lines.append(f'  "sha256": {json.dumps(record.sha256)}')
+    listed = ",\n".join(f"    {_json(entry)}" for entry in entries)
+    text = "{\n" + ",\n".join(lines) + f',\n  "{rows}": [\n' + listed + "\n  ]\n}\n"
+    write_whole(path, text.encode("utf-8"), what="calibration")
+
+
+def read_fields(path: str | Path, format: str, version: int, *, saved_by: str) -> dict[str, Any]:
+    """Return a file's fields without the checksum, once format, version and checksum are right.
+
+    Raises ValueError, naming the path, the field and the remedy, where one is not.
     """
     try:
         fields = json.loads(
@@ -121,16 +151,16 @@ def read(path: str | Path) -> CalibrationRecord:
         raise ValueError(
             f"{path} is not a complete calibration file ({error}); calibrate and save again"
         ) from None
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+    if not isinstance(fields, dict) or fields.get("format") != format:
         raise ValueError(
-            f"{path} is not a calibration file: its field 'format' is not {FORMAT!r}; give a file "
-            "that Calibration.save wrote"
+            f"{path} is not a calibration file: its field 'format' is not {format!r}; give a file "
+            f"that {saved_by} wrote"
         )
-    version = fields.get("version")
-    if version != VERSION or not isinstance(version, int):
+    stored_version = fields.get("version")
+    if stored_version != version or not isinstance(stored_version, int):
         raise ValueError(
-            f"{path} has version {version!r}, but this library reads version {VERSION}: upgrade "
-            "conformal-retrievers, or calibrate again"
+            f"{path} has version {stored_version!r}, but this library reads version {version}: "
+            "upgrade conformal-retrievers, or calibrate again"
         )
     stored = fields.pop("sha256", None)
     if stored != _sha256(fields):
@@ -138,20 +168,7 @@ def read(path: str | Path) -> CalibrationRecord:
             f"{path} was changed after it was written: its field 'sha256' is {stored!r}, the other "
             f"fields give {_sha256(fields)!r}; take the original file, or calibrate again"
         )
-    try:
-        return CalibrationRecord.model_validate(fields)
-    except ValidationError as error:
-        raise ValueError(f"{path}: {explain(error)}; calibrate and save again") from None
-
-
-def _text(record: CalibrationRecord) -> str:
-    """Lay the fields out for a reader: one a line, then one query a line."""
-    fields = record.model_dump()
-    queries = fields.pop("queries")
-    lines = [f"  {json.dumps(k)}: {_json(v)}" for k, v in fields.items()]
-    lines.append(f'  "sha256": {json.dumps(record.sha256)}')
-    rows = ",\n".join(f"    {_json(query)}" for query in queries)
-    return "{\n" + ",\n".join(lines) + ',\n  "queries": [\n' + rows + "\n  ]\n}\n"
+    return fields
 
 
 def _json(value: Any) -> str:

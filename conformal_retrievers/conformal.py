@@ -49,6 +49,15 @@ def exact_alpha(alpha: float) -> Fraction:
     return Fraction(str(alpha))
 
 
+def exact_share(share: float) -> Fraction:
+    """Read a share as the decimal that it prints as; raises ValueError unless 0 < share ≤ 1."""
+    if isinstance(share, bool) or not isinstance(share, (int, float, np.floating, np.integer)):
+        raise TypeError(f"share is {share!r}; give a number, such as 0.9, or 1 for all")
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share!r}; give a number above 0 and at most 1, which is all")
+    return Fraction(str(share))
+
+
 def conformal_rank(n: int, alpha: float) -> int:
     """Return k = ⌈(n + 1)(1 − α)⌉, exactly; k may be n + 1, which no calibration score has."""
     return n + 1 - math.floor((n + 1) * exact_alpha(alpha))

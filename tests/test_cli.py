@@ -10,13 +10,16 @@ import sys
 import numpy as np
 import pytest
 import typer
+from conftest import LookupScorer
 from typer.testing import CliRunner
 
 from conformal_retrievers import (
     Calibration,
     ConformalFilter,
+    FilterLog,
     JudgedQuery,
     RetrievalScorer,
+    ScoredQuery,
     Snippet,
     diagnose,
     evaluate,
@@ -27,6 +30,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.cli import app
 from conformal_retrievers.cli.terminal import fail
+from conformal_retrievers.filter_log import event_of
 from conformal_retrievers.report import html
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)
@@ -403,3 +407,40 @@ def test_the_installed_command_pipes_json_and_keeps_errors_off_it(files):
     assert json.loads(done.stdout)["evaluation"]["n_queries"] == 200
     done = subprocess.run([*command, "missing.jsonl"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+# --- the filter log -------------------------------------------------------------------------------
+
+
+def test_a_filter_log_is_diagnosed_without_judgements(tmp_path):
+    rng = np.random.default_rng(5)
+
+    def scores():
+        return np.concatenate([rng.normal(size=2), rng.normal(3, 1, size=8)])
+
+    calibrations = [
+        Calibration.from_scores(
+            [ScoredQuery(scores(), np.arange(10) < 2) for _ in range(100)], alpha=alpha, scorer="s"
+        )
+        for alpha in (0.1, 0.2)
+    ]
+    log = FilterLog(tmp_path / "log.jsonl")
+    scorer = LookupScorer({}, name="s")
+    for i in range(150):
+        filtered = ConformalFilter(scorer, calibrations[i % 3 == 0]).decide(scores())
+        log.append(event_of(filtered, query=f"q{i}"))
+    calibrations[0].save(tmp_path / "c.json")
+    done = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/c.json", "--log", str(log.path)])
+    assert done.exit_code == 0, done.output
+    assert "100 queries, 1,000 snippets." in done.output
+    assert "Left out: 50 queries that were filtered with another calibration." in " ".join(
+        done.output.split()
+    )
+    for odd, said in (([], "--log FILE"), (["--log", str(log.path), f"{tmp_path}"], "--log FILE")):
+        wrong = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/c.json", *odd])
+        assert wrong.exit_code == 2
+        assert said in wrong.output
+    calibrations[1].at(0.3).save(tmp_path / "other.json")
+    other = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/other.json", "--log", str(log.path)])
+    assert other.exit_code == 1
+    assert "none of its 150 queries was filtered with this calibration" in other.output

@@ -27,23 +27,27 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Cache CachedScorer Calibration CalibrationMismatch Cascade ConformalFilter "
-            "CrossEncoderScorer Diagnosis EmbeddingScorer Evaluation FilterLog Filtered "
+            "Agreement AnnotatedAnswer AnswerFilter Cache CachedScorer Calibration "
+            "CalibrationMismatch Cascade ClaimCalibration ClaimEvaluation ClaimFilter "
+            "ClaimRelevance ClaimScorer ConformalFilter CrossEncoderScorer Diagnosis "
+            "EmbeddingScorer Evaluation FilterLog Filtered FilteredAnswer FilteredClaims "
             "JudgedQuery LLM LLMScorer LearnedScorer Monitor NothingKept QueryZScore "
-            "RetrievalScorer ScoredQuery Scorer Snippet TieBreak YesScorer __version__ "
-            "calibrate certify compare coverage_curve diagnose evaluate fixed_thresholds "
-            "iter_jsonl openai_options plan promise read_beir read_jsonl read_log score_queries "
-            "threshold_for_budget top_k track write_jsonl",
+            "RetrievalScorer ScoredQuery Scorer SelfConfidence Snippet TieBreak YesScorer "
+            "__version__ annotate calibrate calibrate_claims certify claim_relevance compare "
+            "coverage_curve decompose diagnose evaluate evaluate_claims fixed_thresholds "
+            "iter_jsonl merge openai_options plan promise read_beir read_jsonl read_log "
+            "score_queries threshold_for_budget top_k track write_jsonl",
         ),
         (
             langchain_conformal,
-            "ConformalCallbackHandler ConformalCompressor ConformalRetriever as_llm "
-            "cross_encoder_scorer embedding_scorer judge_retriever llm_scorer",
+            "ConformalCallbackHandler ConformalCompressor ConformalRetriever "
+            "answer_filter_runnable as_llm cross_encoder_scorer embedding_scorer "
+            "judge_retriever llm_scorer",
         ),
         (
             llama_index_conformal,
-            "ConformalEventHandler ConformalFilterEvent ConformalPostprocessor as_llm "
-            "embedding_scorer judge_retriever llm_scorer",
+            "ConformalEventHandler ConformalFilterEvent ConformalPostprocessor "
+            "ConformalQueryEngine as_llm embedding_scorer judge_retriever llm_scorer",
         ),
     ],
 )
@@ -115,6 +119,18 @@ def test_the_core_knows_its_neighbours_only():
         "labeling": {"cache", "extras", "judged", "llm"},
         "audit": {"atomic", "conformal", "judged"},
         "calibration_file": {"atomic", "rows"},
+        "claims": {"calibration", "claims_file", "conformal", "entry", "judged"},
+        "claims_file": {"calibration_file", "claims", "judged", "rows"},
+        "claims_demo": {
+            *("answer_filter", "calibration", "claim_evaluation", "claim_filter", "claim_llm"),
+            *("claim_scores", "claims", "docstrings", "filtering", "judged", "llm"),
+            "scoring.embedding",
+        },
+        "claim_evaluation": {"claims", "conformal"},
+        "claim_llm": {"cache", "judged", "llm"},
+        "claim_scores": {"cache", "claim_llm", "judged", "llm", "scoring.embedding"},
+        "answer_filter": {"cache", "claim_filter", "claim_llm", "judged", "llm"},
+        "claim_filter": {"claims", "filtering", "judged"},
         "entry": {"judged"},
         "tolerance": {"conformal"},
         "guarantees": {"conformal", "judged", "tolerance"},

@@ -14,7 +14,7 @@ README = Path(__file__).parent.parent / "README.md"
 def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.S | re.M)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     torch.set_num_threads(1)  # many short texts on a busy machine: threads wait for one another
     names: dict[str, object] = {}
     for block in blocks:

@@ -15,6 +15,7 @@ require("cli", "typer", "rich")
 import typer
 
 from conformal_retrievers.cli.calibrate import calibrate
+from conformal_retrievers.cli.claims import app as claims
 from conformal_retrievers.cli.demo import demo
 from conformal_retrievers.cli.diagnose import diagnose
 from conformal_retrievers.cli.evaluate import evaluate
@@ -42,3 +43,4 @@ def options(
 
 for command in (calibrate, show, evaluate, diagnose, report, plan, demo):
     app.command()(command)
+app.add_typer(claims, name="claims")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,9 +17,10 @@ from conformal_retrievers.cli.inputs import (
     Corpus,
     Depth,
     Json,
-    Judged,
+    LoggedQueries,
     Model,
     NewQueries,
+    OptionalJudged,
     Run,
     depth_of,
     judged_queries,
@@ -39,9 +41,21 @@ from conformal_retrievers.filtering import ConformalFilter
 MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
 
 
+Log = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instead of judged queries: a filter log, as the frameworks' handlers write it.",
+        exists=True,
+        dir_okay=False,
+        metavar="FILE",
+    ),
+]
+
+
 def diagnose(
     calibration: CalibrationFile,
-    judged: Judged,
+    judged: OptionalJudged = None,
+    log: Log = None,
     run: Run = None,
     k: Depth = None,
     model: Model = None,
@@ -51,18 +65,26 @@ def diagnose(
     """Say whether a calibration's promise can be trusted for some queries, and if not, why.
 
     Exits with 1 if there is a reason not to rely on it. Queries that the calibration was made from
-    are left out, and counted. Where no snippet is judged relevant, queries count as not judged.
+    are left out, and counted. Where no snippet is judged relevant, queries count as not judged, as
+    those of a log do.
     """
+    if (judged is None) == (log is None):
+        raise typer.BadParameter("give judged queries, or a filter log with --log FILE")
     with bad_data_in_one_line():
         tested = Calibration.load(calibration)
-        scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
-        ConformalFilter(scorer, tested)  # refuses another scorer
-        new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
-        found = diagnostics.diagnose(tested, scored(scorer, tracked(new, "Scoring")))
+        new: NewQueries | LoggedQueries
+        if judged is None:
+            new = LoggedQueries(Path(str(log)), tested)
+            found = diagnostics.diagnose(tested, new)
+        else:
+            scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
+            ConformalFilter(scorer, tested)  # refuses another scorer
+            new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
+            found = diagnostics.diagnose(tested, scored(scorer, tracked(new, "Scoring")))
     if as_json:
         print_json({"left_out": new.left_out, **_as_fields(found)})
     else:
-        _print(Console(highlight=False), found, new.left_out)
+        _print(Console(highlight=False), found, new)
     if any(finding.severity == "problem" for finding in found.findings):
         raise typer.Exit(1)
 
@@ -73,10 +95,10 @@ def _as_fields(found: Diagnosis) -> dict[str, Any]:
     return {"verdict": found.verdict, "findings": found.findings, **numbers}
 
 
-def _print(console: Console, found: Diagnosis, left_out: int) -> None:
+def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) -> None:
     console.print(f"{found.n_queries:,} queries, {found.n_snippets:,} snippets.")
-    if left_out:
-        console.print(f"Left out: {left_out:,} queries that the calibration was made from.")
+    if new.left_out:
+        console.print(f"Left out: {new.left_out:,} queries {new.why}.")
     console.print()
     opening = found.verdict  # repeats the findings that matter, which are listed below
     for finding in found.findings:

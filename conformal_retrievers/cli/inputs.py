@@ -13,6 +13,8 @@ from conformal_retrievers.beir import read_beir, read_corpus
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import require
+from conformal_retrievers.filter_log import read_log, scores_of
+from conformal_retrievers.filtering import Filtered
 from conformal_retrievers.guarantees import Guarantee
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery, iter_jsonl
 from conformal_retrievers.scoring import (
@@ -40,6 +42,14 @@ GuaranteeOption = Annotated[
 ]
 Judged = Annotated[
     Path,
+    typer.Argument(
+        help="Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder.",
+        exists=True,
+        metavar="JUDGED",
+    ),
+]
+OptionalJudged = Annotated[
+    Path | None,
     typer.Argument(
         help="Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder.",
         exists=True,
@@ -112,6 +122,8 @@ def depth_of(calibration: Calibration, run: str | None, k: int | None) -> int | 
 class NewQueries:
     """The queries that a calibration was not made from, read once, and how many it was."""
 
+    why = "that the calibration was made from"
+
     def __init__(self, judged: Iterable[JudgedQuery], calibration: Calibration) -> None:
         self.judged = judged
         self.known = {query.id for query in calibration.queries} - {None}
@@ -129,6 +141,33 @@ class NewQueries:
             raise ValueError(
                 f"all {self.left_out} queries are those that the calibration was made from; "
                 "evaluate on others, or calibrate with --hold-out 0.5 and evaluate on the rest"
+            )
+
+
+class LoggedQueries:
+    """What a filter decided with a calibration, from its log, and how often with another one."""
+
+    why = "that were filtered with another calibration"
+
+    def __init__(self, path: Path, calibration: Calibration) -> None:
+        self.path = path
+        self.calibration = calibration
+        self.left_out = 0
+
+    def __iter__(self) -> Iterator[Filtered]:
+        some = False
+        for event in read_log(self.path):
+            if event["calibration"] != self.calibration.checksum:
+                self.left_out += 1
+                continue
+            some = True
+            scores, group = scores_of(event), event.get("group")
+            keeps = self.calibration.keep(scores, group)
+            yield Filtered(scores, keeps, self.calibration, group)
+        if not some:
+            raise ValueError(
+                f"{self.path}: none of its {self.left_out} queries was filtered with this "
+                "calibration; give the one whose checksum is in the log's field 'calibration'"
             )
 
 

@@ -1,5 +1,6 @@
-"""Conformal filters for LangChain: a retriever and a document compressor with a guarantee."""
+"""Conformal filters for LangChain: a retriever, a document compressor and a filter of answers."""
 
+from langchain_conformal.claims import answer_filter_runnable
 from langchain_conformal.compressor import ConformalCompressor
 from langchain_conformal.events import ConformalCallbackHandler
 from langchain_conformal.judge import judge_retriever
@@ -15,6 +16,7 @@ __all__ = [
     "ConformalCallbackHandler",
     "ConformalCompressor",
     "ConformalRetriever",
+    "answer_filter_runnable",
     "as_llm",
     "cross_encoder_scorer",
     "embedding_scorer",

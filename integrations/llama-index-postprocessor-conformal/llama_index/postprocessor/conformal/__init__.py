@@ -1,6 +1,7 @@
-"""Conformal filters for LlamaIndex: a node postprocessor with a guarantee."""
+"""Conformal filters for LlamaIndex: a node postprocessor and a query engine with a guarantee."""
 
 from llama_index.postprocessor.conformal.base import ConformalPostprocessor
+from llama_index.postprocessor.conformal.engine import ConformalQueryEngine
 from llama_index.postprocessor.conformal.events import (
     ConformalEventHandler,
     ConformalFilterEvent,
@@ -12,6 +13,7 @@ __all__ = [
     "ConformalEventHandler",
     "ConformalFilterEvent",
     "ConformalPostprocessor",
+    "ConformalQueryEngine",
     "as_llm",
     "embedding_scorer",
     "judge_retriever",

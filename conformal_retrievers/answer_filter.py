@@ -1,0 +1,139 @@
+"""An answer's text in, its factual claims out: divide, filter, and merge if wanted.
+
+    filtered = AnswerFilter(claim_filter, llm)(query, answer, documents)
+    filtered.text, filtered.claims.kept, filtered.claims.dropped
+
+What is promised is about the kept claims, which `text` states one after the other. An LLM can merge
+them into one text, which is then outside the guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from conformal_retrievers.cache import Cache
+from conformal_retrievers.claim_filter import ClaimFilter, FilteredClaims
+from conformal_retrievers.claim_llm import (
+    Decomposition,
+    Merged,
+    adecompose,
+    amerge,
+    decompose,
+    joined,
+    merge,
+)
+from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.llm import LLM, Prompt, Usage
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+
+@dataclass(frozen=True)
+class FilteredAnswer:
+    """What was kept of an answer: `text`, the abstention where nothing was.
+
+    `undivided` says why the answer could not be divided into claims, so that nothing of it is kept:
+    "unanswered", "refused", "cut off" or "unreadable"; None where it was. `merged` is what an LLM
+    made of the kept claims, if one was to. `usage` is what dividing and merging took.
+    """
+
+    answer: str
+    text: str
+    claims: FilteredClaims = field(repr=False)
+    undivided: str | None
+    merged: Merged | None
+    usage: Usage
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the text is the kept claims themselves, which the guarantee is about."""
+        return self.merged is None or self.merged.guaranteed
+
+    @property
+    def details(self) -> dict[str, JsonValue]:
+        """The decision as plain values: each claim kept or removed, with relevance and p-value.
+
+        A relevance is None for a claim that could not be scored, a threshold "keep_none" where it
+        is +inf and "keep_all" where it is −inf.
+        """
+        c = self.claims
+        named = {math.inf: "keep_none", -math.inf: "keep_all"}
+        entries: list[JsonValue] = [
+            {"claim": claim, "relevance": _plain(r), "p_value": _plain(p)}
+            for claim, r, p in zip(c.claims, c.relevance, c.p_values, strict=True)
+        ]
+        return {
+            "kept": [entries[i] for i in c.kept],
+            "removed": [entries[i] for i in c.dropped],
+            "threshold": named.get(c.threshold, c.threshold),
+            "alpha": c.calibration.alpha,
+            "scorer": c.calibration.scorer,
+            "guaranteed": self.guaranteed,
+            "undivided": self.undivided,
+        }
+
+
+def _plain(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None
+
+
+@dataclass(frozen=True)
+class AnswerFilter:
+    """Divides an answer into claims with an LLM, and keeps those that `filter` keeps.
+
+    `llm` and `prompt` (as in `decompose`) are to be those that the calibration's answers were
+    divided with. `merge_with` is the LLM that merges the kept claims, None to leave them as they
+    are. `abstention` is the text of an answer of which nothing is kept: one that has no claims,
+    none above the threshold, or that could not be divided, which only keeping nothing preserves the
+    guarantee of.
+    """
+
+    filter: ClaimFilter
+    llm: LLM
+    prompt: Prompt | None = field(default=None, kw_only=True)
+    merge_with: LLM | None = field(default=None, kw_only=True)
+    abstention: str = field(default="I cannot answer this reliably.", kw_only=True)
+    cache: Cache | None = field(default=None, kw_only=True)
+
+    def __call__(
+        self,
+        query: str,
+        answer: str,
+        documents: Iterable[Snippet | str],
+        group: str | None = None,
+    ) -> FilteredAnswer:
+        """Return what is kept of an answer that was written from documents."""
+        divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
+        claims = self.filter(query, divided.claims, as_snippets(documents), group)
+        merged = None
+        if self.merge_with is not None:
+            merged = merge(self.merge_with, query, claims.kept_claims, cache=self.cache)
+        return self._filtered(answer, divided, claims, merged)
+
+    async def acall(
+        self,
+        query: str,
+        answer: str,
+        documents: Iterable[Snippet | str],
+        group: str | None = None,
+    ) -> FilteredAnswer:
+        """Do what calling the filter does, without blocking the event loop."""
+        divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
+        claims = await self.filter.acall(query, divided.claims, as_snippets(documents), group)
+        merged = None
+        if self.merge_with is not None:
+            merged = await amerge(self.merge_with, query, claims.kept_claims, cache=self.cache)
+        return self._filtered(answer, divided, claims, merged)
+
+    def _filtered(
+        self, answer: str, divided: Decomposition, claims: FilteredClaims, merged: Merged | None
+    ) -> FilteredAnswer:
+        text = joined(claims.kept_claims) if merged is None else merged.text
+        usage = divided.usage if merged is None else divided.usage + merged.usage
+        return FilteredAnswer(
+            answer, text or self.abstention, claims, divided.reason, merged, usage
+        )

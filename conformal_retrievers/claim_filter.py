@@ -1,0 +1,197 @@
+"""The filter of claims: a scorer and its calibration; a claim is kept iff its relevance is above.
+
+filtered = ClaimFilter(scorer, calibration)(query, claims, documents)
+[claims[i] for i in filtered.kept]
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformal_retrievers.claims import ClaimCalibration
+from conformal_retrievers.filtering import CalibrationMismatch, NothingKept
+from conformal_retrievers.judged import Snippet, as_snippets
+
+
+@runtime_checkable
+class ClaimScorer(Protocol):
+    """Anything with a name and a relevance of claims.
+
+    The name is its identity, as that of a `Scorer`. It may have an `arelevance`, which returns the
+    same without blocking the event loop.
+    """
+
+    @property
+    def name(self) -> str:
+        """The scorer's identity."""
+
+    def relevance(
+        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
+    ) -> ArrayLike:
+        """Return one number for each claim, (p,): higher = likelier factual, NaN = not scorable."""
+
+
+@runtime_checkable
+class AsyncClaimScorer(ClaimScorer, Protocol):
+    """A scorer of claims that can also wait for its model without holding a thread."""
+
+    async def arelevance(
+        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
+    ) -> ArrayLike:
+        """Return what `relevance` returns."""
+
+
+@dataclass(frozen=True, eq=False)
+class FilteredClaims:
+    """What a filter decided about the p claims of one answer, in their order.
+
+    `relevance` (p,) holds NaN for what could not be scored.
+    """
+
+    claims: tuple[str, ...]
+    relevance: NDArray[np.float64]
+    calibration: ClaimCalibration = field(repr=False)
+    group: str | None = None
+
+    @property
+    def threshold(self) -> float:
+        """What the relevance of a kept claim exceeds: +inf where nothing is kept."""
+        return self.calibration.threshold(self.group)
+
+    @property
+    def keeps(self) -> NDArray[np.bool_]:
+        """Whether each claim is kept, (p,)."""
+        return self.calibration.keep(self.relevance, self.group)
+
+    @property
+    def kept(self) -> NDArray[np.intp]:
+        """The places of the kept claims, ascending."""
+        return np.flatnonzero(self.keeps)
+
+    @property
+    def dropped(self) -> NDArray[np.intp]:
+        """The places of the dropped claims, ascending."""
+        return np.flatnonzero(~self.keeps)
+
+    @property
+    def unscorable(self) -> NDArray[np.intp]:
+        """The places of the claims that could not be scored, which are dropped, ascending."""
+        return np.flatnonzero(np.isnan(self.relevance))
+
+    @property
+    def p_values(self) -> NDArray[np.float64]:
+        """The conformal p-value of each claim (p,), see `ClaimCalibration.p_values`."""
+        return self.calibration.p_values(self.relevance, self.group)
+
+    @property
+    def kept_claims(self) -> tuple[str, ...]:
+        """The kept claims."""
+        return tuple(self.claims[i] for i in self.kept)
+
+
+@dataclass(frozen=True)
+class ClaimFilter:
+    """Keeps the claims of an answer whose relevance is above the threshold of the calibration.
+
+    `on_empty` says what happens when none of an answer's claims is kept: "allow" returns none,
+    which abstains, "raise" raises `NothingKept`. The best one is not kept instead: it would be a
+    claim that is not factual more often than promised. `group_of` tells the group of a query from
+    its text, for calibrations by group whose callers do not name it.
+
+    Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
+    ValueError for another `on_empty`.
+    """
+
+    scorer: ClaimScorer
+    calibration: ClaimCalibration
+    on_empty: Literal["allow", "raise"] = field(default="allow", kw_only=True)
+    group_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.calibration, ClaimCalibration):
+            raise TypeError(
+                f"calibration is {self.calibration!r:.80}; give a ClaimCalibration, from "
+                "calibrate_claims(...) or ClaimCalibration.load(path)"
+            )
+        if not isinstance(self.scorer, ClaimScorer):
+            raise TypeError(
+                f"scorer is {self.scorer!r:.80}; give something with a name and relevance(query, "
+                "claims, documents), such as ClaimRelevance(EmbeddingScorer(embed, name='…'))"
+            )
+        if self.scorer.name != self.calibration.scorer:
+            raise CalibrationMismatch(
+                f"calibrated with scorer {self.calibration.scorer!r}, but this filter scores with "
+                f"{self.scorer.name!r}: a threshold belongs to one scorer, so calibrate again with "
+                "this one or filter with that one"
+            )
+        if self.on_empty not in ("allow", "raise"):
+            raise ValueError(
+                f"on_empty is {self.on_empty!r}; give 'allow' or 'raise': to keep a claim that is "
+                "not above the threshold would break the guarantee"
+            )
+
+    def __call__(
+        self,
+        query: str,
+        claims: Iterable[str],
+        documents: Iterable[Snippet | str],
+        group: str | None = None,
+    ) -> FilteredClaims:
+        """Score the claims of an answer and decide which to keep; no claims, no scoring.
+
+        Raises ValueError where the scorer does not return one number for each claim, and
+        `NothingKept` where none is kept, if the filter was told to.
+        """
+        claims, documents = _claims(claims), as_snippets(documents)
+        relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
+        return self.decide(query, claims, relevance, group)
+
+    async def acall(
+        self,
+        query: str,
+        claims: Iterable[str],
+        documents: Iterable[Snippet | str],
+        group: str | None = None,
+    ) -> FilteredClaims:
+        """Do what calling the filter does, without blocking the event loop."""
+        claims, documents = _claims(claims), as_snippets(documents)
+        relevance: ArrayLike = np.empty(0)
+        if claims and isinstance(self.scorer, AsyncClaimScorer):
+            relevance = await self.scorer.arelevance(query, claims, documents)
+        elif claims:
+            relevance = await asyncio.to_thread(self.scorer.relevance, query, claims, documents)
+        return self.decide(query, claims, relevance, group)
+
+    def decide(
+        self, query: str, claims: Iterable[str], relevance: ArrayLike, group: str | None = None
+    ) -> FilteredClaims:
+        """Decide from relevances (p,) that are at hand already."""
+        claims = _claims(claims)
+        r = np.array(relevance, dtype=np.float64)
+        if r.shape != (len(claims),):
+            raise ValueError(
+                f"scorer {self.scorer.name!r} returned an array of shape {r.shape} for "
+                f"{len(claims)} claims; it must return one number for each"
+            )
+        if group is None and self.group_of is not None:
+            group = self.group_of(query)
+        filtered = FilteredClaims(claims, r, self.calibration, group)
+        if self.on_empty == "raise" and claims and not filtered.keeps.any():
+            best = "nan" if np.isnan(r).all() else f"{np.nanmax(r):.6g}"
+            raise NothingKept(
+                f"none of {len(claims)} claims is kept: the best relevance is {best}, the "
+                f"threshold {filtered.threshold:.6g}"
+            )
+        return filtered
+
+
+def _claims(claims: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(claims, str):
+        raise TypeError(f"claims is one str, {claims!r:.60}; give a list of claims")
+    return tuple(claims)

@@ -1,0 +1,84 @@
+"""The whole path on real text, `conformal-retrievers claims demo`: from a question to what is kept.
+
+Questions to the docstrings of Python's standard library, in three thirds: one calibrates the filter
+of snippets, one that of claims, and on the last both are tried. An LLM writes the answers, divides
+them into claims and annotates these by the docstring that the question was taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from conformal_retrievers.answer_filter import AnswerFilter
+from conformal_retrievers.calibration import calibrate
+from conformal_retrievers.claim_evaluation import evaluate_claims
+from conformal_retrievers.claim_filter import ClaimFilter
+from conformal_retrievers.claim_llm import annotate, decompose
+from conformal_retrievers.claim_scores import ClaimRelevance
+from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
+from conformal_retrievers.docstrings import docstring_corpus
+from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.judged import JudgedQuery, Snippet
+from conformal_retrievers.llm import LLM, Prompt, Unanswered, ask
+from conformal_retrievers.scoring.embedding import EmbeddingScorer
+
+K = 4
+
+
+def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int) -> Iterator[str]:
+    """Yield what there is to tell; raises Unanswered where the LLM gives no answer."""
+    all_questions = docstring_corpus().questions
+    questions = all_questions[:: max(1, len(all_questions) // n_questions)][:n_questions]
+    texts = list(dict.fromkeys(s for question in questions for s in question.relevant))
+    vectors = np.asarray(embedding.embed([snippet.text for snippet in texts]))
+    corpus = [replace(s, embedding=v) for s, v in zip(texts, vectors, strict=True)]
+    scorer = replace(embedding, reuse_embeddings=True)
+
+    def retrieve(query: str) -> list[Snippet]:
+        return [corpus[i] for i in np.argsort(scorer.score(query, corpus), kind="stable")[:K]]
+
+    known = [JudgedQuery(q.text, q.relevant, [True] * len(q.relevant), id=q.id) for q in questions]
+    judged = [query.retrieved_as(retrieve(query.query)) for query in known]
+    snippet_filter = ConformalFilter(scorer, calibrate(judged[::3], scorer, alpha=alpha))
+    yield snippet_filter.calibration.statement
+
+    def context(query: str) -> list[Snippet]:
+        retrieved = retrieve(query)
+        return [retrieved[i] for i in snippet_filter(query, retrieved).kept]
+
+    relevance = ClaimRelevance(embedding)
+
+    def annotated(query: JudgedQuery) -> AnnotatedAnswer:
+        documents = context(query.query)
+        claims = decompose(llm, query.query, answer(llm, query.query, documents)).claims
+        reference = " ".join(snippet.text for snippet in query.snippets)
+        told = annotate(llm, query.query, claims, reference=reference, documents=documents)
+        of_claims = relevance.relevance(query.query, claims, documents)
+        return AnnotatedAnswer(of_claims, told.factual, id=query.id)
+
+    calibration = calibrate_claims(map(annotated, known[1::3]), alpha, scorer=relevance.name)
+    yield f"\n{calibration.statement}"
+    yield f"\n{evaluate_claims(calibration, map(annotated, known[2::3]))}"
+
+    query = known[2].query
+    documents = context(query)
+    text = answer(llm, query, documents)
+    filtered = AnswerFilter(ClaimFilter(relevance, calibration), llm)(query, text, documents)
+    yield f"\nQuestion: {query}\n{len(documents)} of {K} snippets kept\nAnswer: {text}"
+    for word, places in (("kept", filtered.claims.kept), ("removed", filtered.claims.dropped)):
+        for i in places:
+            yield f"  {word:<8} {filtered.claims.relevance[i]:.3f}  {filtered.claims.claims[i]}"
+    yield f"Filtered answer: {filtered.text}"
+
+
+def answer(llm: LLM, query: str, documents: Sequence[Snippet]) -> str:
+    """Return an LLM's answer to a query from documents; raises Unanswered where it gives none."""
+    prompt = Prompt.load("answer")
+    request = prompt.request({"query": query, "documents": [d.text for d in documents]})
+    reply = ask(llm, [request])[0]
+    if isinstance(reply, Unanswered):
+        raise reply
+    return reply.text

@@ -1,0 +1,135 @@
+"""Files of claims: the calibration, and annotated answers as JSON lines.
+
+Imported where a file is read or written, because pydantic takes longer to load than all the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_serializer,
+    field_validator,
+)
+
+from conformal_retrievers.calibration_file import (
+    INFINITE,
+    NAMES,
+    Record,
+    read_fields,
+    write_record,
+)
+from conformal_retrievers.claims import AnnotatedAnswer
+from conformal_retrievers.judged import numbered_lines
+from conformal_retrievers.rows import explain
+
+FORMAT = "conformal-retrievers/claims"
+VERSION = 1
+
+Threshold = float | Literal["keep_none", "keep_all"]
+
+
+class AnswerRecord(Record):
+    """One annotated answer: its score, "-inf" if all its claims are factual."""
+
+    id: str | None
+    group: str | None
+    score: float
+
+    @field_serializer("score")
+    def _with_name(self, score: float) -> float | str:
+        return NAMES.get(score, score)
+
+    @field_validator("score", mode="before")
+    @classmethod
+    def _without_name(cls, score: object) -> object:
+        return INFINITE.get(score, score) if isinstance(score, str) else score
+
+
+class ClaimsRecord(Record):
+    """The fields of a calibration of claims, but for the checksum."""
+
+    format: Literal["conformal-retrievers/claims"]
+    version: Literal[1]
+    alpha: float
+    share: float
+    delta: float | None
+    by_group: bool
+    merge_groups: dict[str, str] | None
+    threshold: Threshold | dict[str, Threshold]
+    scorer: str
+    unannotated: list[str]
+    n_without_claims: int = Field(ge=0)
+    n_unscorable: int = Field(ge=0)
+    labels: dict[str, JsonValue] | None
+    library: str
+    created: str
+    answers: list[AnswerRecord]
+
+
+def write(record: ClaimsRecord, path: str | Path) -> None:
+    """Write the file, replacing an old one only once the new one is complete on disk."""
+    write_record(record, path, rows="answers")
+
+
+def read(path: str | Path) -> ClaimsRecord:
+    """Read and check a file; raises ValueError as `read_fields` does, or naming the field."""
+    fields = read_fields(path, FORMAT, VERSION, saved_by="ClaimCalibration.save")
+    try:
+        return ClaimsRecord.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {explain(error)}; calibrate and save again") from None
+
+
+# --- annotated answers ----------------------------------------------------------------------------
+
+
+class ClaimRow(BaseModel):
+    """A claim of an answer; a relevance of null cannot be scored, a `factual` of null be told."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    relevance: float | None
+    factual: bool | None
+    claim: str | None = None
+
+
+class AnswerRow(BaseModel):
+    """A line of a file: one annotated answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    claims: list[ClaimRow]
+    id: str | None = None
+    group: str | None = None
+    query: str | None = None
+    answer: str | None = None
+
+
+def read_answers(path: str | Path) -> list[AnnotatedAnswer]:
+    """Read annotated answers from a file of JSON lines, one answer a line; .gz is unpacked.
+
+    A line is {"id", "group", "query", "answer", "claims": [{"claim", "relevance", "factual"}]};
+    "claims", "relevance" and "factual" are required. A relevance of null could not be scored, a
+    `factual` of null not be annotated. Raises ValueError naming the file, the line and the field.
+    """
+    answers = []
+    for number, line in numbered_lines(Path(path)):
+        try:
+            row = AnswerRow.model_validate_json(line)
+        except ValidationError as error:
+            raise ValueError(f"{path}, line {number}: {explain(error)}") from None
+        relevance = [math.nan if c.relevance is None else c.relevance for c in row.claims]
+        factual = [c.factual for c in row.claims]
+        answers.append(
+            AnnotatedAnswer(np.array(relevance), tuple(factual), id=row.id, group=row.group)
+        )
+    return answers

@@ -1,0 +1,52 @@
+"""The filter of an answer's claims as a LangChain Runnable."""
+
+from __future__ import annotations
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable, RunnableLambda
+from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
+
+from conformal_retrievers import AnswerFilter, FilteredAnswer, Snippet
+from langchain_conformal.documents import to_snippets
+
+
+class AnswerInput(TypedDict):
+    """What `answer_filter_runnable` takes: `context` is what the answer was written from."""
+
+    question: str
+    context: list[Document] | list[str] | str
+    answer: str | BaseMessage
+    group: NotRequired[str]
+
+
+def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput, AIMessage]:
+    """Return a Runnable from {"question", "context", "answer"} to the filtered answer.
+
+    It goes behind the model of a chain. The message's text is what is kept;
+    response_metadata["conformal_claims"] holds the kept and the removed claims with their
+    relevances and p-values, as plain values (`FilteredAnswer.details`). `StrOutputParser()` behind
+    it leaves the text. An answer can be filtered only once it is complete: nothing streams.
+    """
+
+    def filter_answer(given: AnswerInput) -> AIMessage:
+        return _message(answer_filter(*_read(given)))
+
+    async def afilter_answer(given: AnswerInput) -> AIMessage:
+        return _message(await answer_filter.acall(*_read(given)))
+
+    runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_claims")
+    return runnable.with_types(input_type=AnswerInput)
+
+
+def _read(given: AnswerInput) -> tuple[str, str, list[Snippet | str], str | None]:
+    context, answer = given["context"], given["answer"]
+    documents: list[Snippet | str] = []
+    for one in [context] if isinstance(context, str) else context:
+        documents += [one] if isinstance(one, str) else to_snippets([one])
+    text = str(answer.text) if isinstance(answer, BaseMessage) else answer
+    return given["question"], text, documents, given.get("group")
+
+
+def _message(filtered: FilteredAnswer) -> AIMessage:
+    return AIMessage(filtered.text, response_metadata={"conformal_claims": filtered.details})

