@@ -14,8 +14,9 @@ test: .venv/dev ## the whole suite
 lint: .venv/dev ## ruff and mypy --strict
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
-bench: .venv/dev ## speed, as ratios in one run
+bench: .venv/dev ## speed, as ratios in one run; with CONFORMAL_DATA=FOLDER what two papers report, too
 	.venv/bin/python benchmarks/speed.py
+	if [ -n "$$CONFORMAL_DATA" ]; then .venv/bin/python -m benchmarks.reproduction --write && .venv/bin/python -m benchmarks.pictures coverage baselines reranking tables; fi
 
 .venv/demo: $(NEEDS) | .venv
 	@echo "Installing into .venv (about a minute the first time)"

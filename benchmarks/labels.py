@@ -40,13 +40,13 @@ def main() -> None:
     ):
         shown.add_column(heading, no_wrap=True)
     for name, document in DOCUMENT.items():
-        queries = answered(data / name, document)
+        queries = answered(data / name, document, K)
         for beta in BETAS:
             shown.add_row(name, *row(queries, beta))
     Console(width=150).print(shown)
 
 
-def answered(folder: Path, document: str) -> list[AnsweredQuery]:
+def answered(folder: Path, document: str, k: int) -> list[AnsweredQuery]:
     rows = by_id(folder / "queries.jsonl.gz")
     corpus = by_id(folder / "corpus.jsonl.gz")
     right = defaultdict(set)
@@ -55,7 +55,7 @@ def answered(folder: Path, document: str) -> list[AnsweredQuery]:
             query, passage = line.split("\t")[:2]
             right[query].add(corpus[passage][document])
     queries = []
-    for judged in read_beir(folder, "run-bm25.tsv.gz", k=K):
+    for judged in read_beir(folder, "run-bm25.tsv.gz", k=k):
         answer = rows[str(judged.id)]["answer"]
         snippets = [
             Snippet(s.text, id=s.id, document=corpus[str(s.id)][document]) for s in judged.snippets

@@ -18,7 +18,7 @@ alpha, up to some u but for a probability level/2 (a betting bound on its own qu
 Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most level/2
 if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
 
-What people do instead fails (benchmarks/monitor.md shows how often): p-values against a calibration
+What people do instead fails (benchmarks/README.md shows how often): p-values against a calibration
 that stays fixed are not independent, a test that is repeated alarms in the end, and snippets of one
 query are no independent draws.
 """
