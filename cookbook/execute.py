@@ -1,0 +1,30 @@
+"""Execute notebooks in place, from top to bottom: python cookbook/execute.py NOTEBOOK …
+
+What is written holds no timings, so that the same outputs make the same file.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+
+def execute(path: Path) -> None:
+    """Execute one notebook in a fresh kernel; raises CellExecutionError where a cell fails."""
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=600,
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(path.parent)}},
+    ).execute()
+    nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        execute(Path(argument))
