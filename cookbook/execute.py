@@ -1,10 +1,12 @@
 """Execute notebooks in place, from top to bottom: python cookbook/execute.py NOTEBOOK …
 
-What is written holds no timings, so that the same outputs make the same file.
+What is written holds no timings, so that the same outputs make the same file. The kernel computes
+in one thread: on a busy machine several wait for one another.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,7 +23,7 @@ def execute(path: Path) -> None:
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
-    ).execute()
+    ).execute(env={**os.environ, "OMP_NUM_THREADS": "1"})
     nbformat.write(notebook, path)
 
 
