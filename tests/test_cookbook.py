@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +20,7 @@ def outputs(path: Path) -> list[list[tuple[str, str]]]:
     """Return the outputs of each code cell: kind, and text where it is text."""
     cells = nbformat.read(path, as_version=4).cells
     return [
-        [
-            (output.get("name", output.output_type), output.get("text", ""))
-            for output in cell.outputs
-        ]
+        [(o.get("name", o.output_type), o.get("text", "")) for o in cell.outputs]
         for cell in cells
         if cell.cell_type == "code"
     ]
@@ -56,7 +52,11 @@ def test_a_notebook_says_nothing_that_should_not_be_read(name):
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_and_says_what_is_committed(name, tmp_path):
-    shutil.copy(COOKBOOK / name, tmp_path)
+    blank = nbformat.read(COOKBOOK / name, as_version=4)
+    for cell in blank.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []  # so that what is found there afterwards comes from running it
+    nbformat.write(blank, tmp_path / name)
     ran = subprocess.run(
         [sys.executable, str(COOKBOOK / "execute.py"), str(tmp_path / name)],
         capture_output=True,
