@@ -378,8 +378,8 @@ def check_llm(llm: object) -> None:
     """Raise TypeError, saying what an LLM is here, for anything that is none."""
     if not isinstance(llm, LLM):
         raise TypeError(
-            f"llm is a {type(llm).__name__}; give an LLM: openai_llm(model, base_url=…), or as_llm(model) of "
-            "langchain_conformal or llama_index.postprocessor.conformal"
+            f"llm is a {type(llm).__name__}; give an LLM: openai_llm(model, base_url=…), or "
+            "as_llm(model) of langchain_conformal or llama_index.postprocessor.conformal"
         )
 
 
