@@ -12,16 +12,22 @@ answers in the place of relevant snippets.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conformal_retrievers import conformal
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.filtering import CalibrationMismatch
 from conformal_retrievers.judged import ScoredQuery
-from conformal_retrievers.lookback import FactualityClassifier, JudgedAnswer, LookbackRatios
+from conformal_retrievers.lookback import (
+    FactualityClassifier,
+    JudgedRatios,
+    LookbackRatios,
+    auroc,
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class FactualityFlag:
     def calibrate(
         cls,
         classifier: FactualityClassifier,
-        answers: Iterable[JudgedAnswer],
+        answers: Iterable[JudgedRatios],
         *,
         alpha: float,
         delta: float | None = None,
@@ -66,8 +72,8 @@ class FactualityFlag:
         """Return the flag that P(answer flagged | answer inconsistent) ≥ 1 − alpha holds for.
 
         `delta` and `by_group` are those of `calibrate` for retrieval. Raises ValueError for answers
-        that the classifier was fitted on, an inconsistent one without a token, none that is
-        inconsistent, or too few for delta.
+        that the classifier was fitted on, one without a token, none that is inconsistent, too few
+        for delta, or a confidence that is lower in consistent answers than in others.
         """
         answers = list(answers)
         classifier.check_new(answers)
@@ -80,6 +86,7 @@ class FactualityFlag:
                 f"all of the {len(answers)} answers are consistent; a threshold takes inconsistent "
                 "ones, so judge more"
             )
+        _check_direction(confidence, answers)
         scored = [
             ScoredQuery(
                 np.array([c]), np.array([not answer.consistent]), id=answer.id, group=answer.group
@@ -139,3 +146,16 @@ def _rule(threshold: float, n: int, needed: int) -> str:
     if math.isinf(threshold):
         return f"every answer, as {n} inconsistent ones are too few: it takes {needed}"
     return f"an answer of confidence at most {threshold:.6g} (from {n} inconsistent ones)"
+
+
+def _check_direction(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:
+    consistent = np.array([answer.consistent for answer in answers])
+    if not consistent.any():
+        return
+    area = auroc(confidence[consistent], confidence[~consistent])
+    if area < 0.5:
+        raise ValueError(
+            f"consistent answers have less confidence than inconsistent ones (AUROC {area:.2f}, "
+            "below 0.5), so that they would be flagged more often; check that True means "
+            "consistent, or fit on more answers"
+        )

@@ -27,6 +27,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 
 from conformal_retrievers.atomic import write_whole
 from conformal_retrievers.extras import require
@@ -153,7 +154,7 @@ def _scaled(values: Values) -> Values:
 
 
 @dataclass(frozen=True)
-class JudgedAnswer:
+class JudgedRatios:
     """The lookback ratios of an answer, and whether it was judged consistent with its context.
 
     `group` is a property of the question that is known at run time. Raises TypeError for a
@@ -201,7 +202,7 @@ class FactualityClassifier:
 
     @classmethod
     def fit(
-        cls, answers: Iterable[JudgedAnswer], *, n_chunks: int, variant: Variant = "chunks"
+        cls, answers: Iterable[JudgedRatios], *, n_chunks: int, variant: Variant = "chunks"
     ) -> FactualityClassifier:
         """Return the classifier that scikit-learn fits: balanced classes, 1000 iterations at most.
 
@@ -252,11 +253,11 @@ class FactualityClassifier:
         shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
         rows = [_features_of(one, *shape) @ self.coefficients for one in ratios]
         log_odds = np.array(rows, dtype=np.float64) + self.intercept
-        return np.asarray(np.exp(-np.logaddexp(0, -log_odds)))
+        return np.asarray(expit(log_odds))
 
     def evaluate(
         self,
-        answers: Iterable[JudgedAnswer],
+        answers: Iterable[JudgedRatios],
         *,
         rng: np.random.Generator,
         level: float = 0.95,
@@ -330,7 +331,7 @@ class FactualityClassifier:
         try:
             with np.load(io.BytesIO(weights), allow_pickle=False) as arrays:
                 coefficients, intercept = arrays["coefficients"], arrays["intercept"]
-        except (ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"{path}: {fields['weights']} is no file of coefficients ({error}); fit again"
             ) from None
@@ -355,7 +356,7 @@ class FactualityClassifier:
             frozenset(fields["fitted_on"]),
         )
 
-    def check_new(self, answers: Sequence[JudgedAnswer]) -> None:
+    def check_new(self, answers: Sequence[JudgedRatios]) -> None:
         """Raise ValueError for an answer that the classifier was fitted on."""
         seen = next(
             (i for i, one in enumerate(answers) if one.ratios.digest in self.fitted_on), None
@@ -388,8 +389,8 @@ def auroc(consistent: ArrayLike, inconsistent: ArrayLike) -> float:
 
 
 def cross_group(
-    train: Iterable[JudgedAnswer],
-    test: Iterable[JudgedAnswer],
+    train: Iterable[JudgedRatios],
+    test: Iterable[JudgedRatios],
     *,
     n_chunks: int,
     variant: Variant = "chunks",
@@ -413,8 +414,8 @@ def cross_group(
     }
 
 
-def _by_group(name: str, answers: Iterable[JudgedAnswer]) -> dict[str, list[JudgedAnswer]]:
-    groups: dict[str, list[JudgedAnswer]] = {}
+def _by_group(name: str, answers: Iterable[JudgedRatios]) -> dict[str, list[JudgedRatios]]:
+    groups: dict[str, list[JudgedRatios]] = {}
     for i, answer in enumerate(answers):
         if answer.group is None:
             raise ValueError(f"{name}[{i}].group is None; name the group of every answer")
