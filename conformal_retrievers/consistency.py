@@ -42,12 +42,14 @@ class Response:
     answer: str
 
     def __post_init__(self) -> None:
-        for name in ("query", "answer"):
-            if not isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} is {getattr(self, name)!r:.60}; give its text as a str")
-        if isinstance(self.chunks, str) or not all(isinstance(c, str) for c in self.chunks):
-            raise TypeError(f"chunks is {self.chunks!r:.60}; give a tuple of texts")
+        if isinstance(self.chunks, str):
+            raise TypeError(f"chunks is the str {self.chunks!r:.60}; give a tuple of texts")
         object.__setattr__(self, "chunks", tuple(self.chunks))
+        parts: dict[str, object] = {"query": self.query, "answer": self.answer}
+        parts |= {f"chunks[{i}]": chunk for i, chunk in enumerate(self.chunks)}
+        for name, part in parts.items():
+            if not isinstance(part, str):
+                raise TypeError(f"{name} is {part!r:.60}; give its text as a str")
 
 
 @dataclass(frozen=True)

@@ -89,5 +89,7 @@ def test_an_answer_cannot_speak_for_the_judge(llm, llm_server):
 def test_a_response_is_made_of_texts():
     with pytest.raises(TypeError, match="answer is None"):
         Response("Why?", ("y",), None)
-    with pytest.raises(TypeError, match="chunks is 'y'"):
+    with pytest.raises(TypeError, match="chunks is the str 'y'"):
         Response("Why?", "y", "z")
+    with pytest.raises(TypeError, match=r"chunks\[1\] is 5"):
+        Response("Why?", ("y", 5), "z")

@@ -210,11 +210,9 @@ def test_both_kinds_of_answers_are_needed(rng):
 
 
 def test_cross_group_fits_on_one_group_and_tests_on_each(rng):
-    train = answers_of(rng, 150, signal=1.5, group="a") + answers_of(
-        rng, 150, signal=-1.5, group="b"
-    )
-    test = answers_of(rng, 150, signal=1.5, group="a") + answers_of(
-        rng, 150, signal=-1.5, group="b"
+    train, test = (
+        answers_of(rng, 150, signal=1.5, group="a") + answers_of(rng, 150, signal=-1.5, group="b")
+        for _ in range(2)
     )
     matrix = cross_group(train, test, n_chunks=CHUNKS, rng=rng)
     assert {source: list(row) for source, row in matrix.items()} == {
