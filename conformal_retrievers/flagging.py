@@ -37,6 +37,14 @@ class Confidence:
     value: float
     flagged: bool
 
+    @property
+    def details(self) -> dict[str, float | bool | None]:
+        """The same as plain values, with None for NaN."""
+        return {
+            "confidence": None if math.isnan(self.value) else self.value,
+            "flagged": self.flagged,
+        }
+
 
 @dataclass(frozen=True)
 class FactualityFlag:
