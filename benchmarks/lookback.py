@@ -1,6 +1,6 @@
 """Whether lookback ratios tell which answers follow their context, and what reading them costs.
 
-A small Llama is trained on a look-up task, on one thread: chunks state facts about entities, and a
+A small Llama is trained on a look-up task, in some minutes of one thread: chunks state facts about entities, and a
 question asks for one. Each entity also has a value that the model learns by heart, and gives where
 no chunk states the fact. It then answers new prompts, in which the fact
 
@@ -12,7 +12,7 @@ and an answer is consistent iff a chunk says so of the entity, which here is kno
 the answers are for fitting, a sixth calibrates the flag, the others test. Template "plain" fits and
 tests; template "report", with other words, longer chunks and more of them, tests alone.
 
-    python -m benchmarks.lookback [--steps 4000] [--answers 4000] [--write]
+    python -m benchmarks.lookback [--steps 2500] [--answers 4000] [--write]
     python -m benchmarks.lookback --cost [--context 4096]
 
 `--cost` times a larger, untrained model in one process a way, and reads the peak memory of each.
@@ -217,6 +217,7 @@ def quality(steps, n_answers, seed):
         "report": shifted,
         "report, fact stated": [(a, k) for a, k in shifted if k != "is absent"],
     }
+    lines += ["", "AUROC, % [95 % interval], and how many answers are inconsistent:"]
     lines += ["", "| features | " + " | ".join(tests) + " |", "|---" * (len(tests) + 1) + "|"]
     for variant in ("chunks", "chunk-average", "full-context"):
         classifier = FactualityClassifier.fit(
@@ -230,8 +231,8 @@ def quality(steps, n_answers, seed):
                 continue
             found = classifier.evaluate(answers, rng=rng)
             cells.append(
-                f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}] "
-                f"({found.n_inconsistent} of {len(answers)} inconsistent)"
+                f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}], "
+                f"{found.n_inconsistent} of {len(answers)}"
             )
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
         if variant == "chunks":
@@ -247,7 +248,7 @@ def flagged(classifier, calibration, test, shifted):
     ]
     for name, judged in (("plain", test), ("report", shifted)):
         said = [(flag(answer.ratios).flagged, answer.consistent) for answer, _ in judged]
-        shares = [100 * np.mean([f for f, consistent in said if consistent is c]) for c in (0, 1)]
+        shares = [100 * np.mean([f for f, c in said if c is right]) for right in (False, True)]
         lines.append(f"| {name} | {shares[0]:.1f} | {shares[1]:.1f} |")
     return lines
 
@@ -327,7 +328,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--answers", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cost", action="store_true")

@@ -233,16 +233,28 @@ def test_a_chat_template_counts_to_preamble_and_question():
     assert attention.lengths.tolist() == [5, 1, 2, 3]
 
 
+def test_a_token_over_two_segments_counts_to_the_one_in_which_it_ends():
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = word_tokenizer([])
+    pairs = pre_tokenizers.Split(Regex(r"[\s\S][\s\S]?"), "isolated")
+    tokenizer.backend_tokenizer.pre_tokenizer = pairs
+    model = LocalModel(tiny("llama"), tokenizer, name="pairs")
+    # ab c⏎ | ⏎d e⏎ ⏎A ns we r: with the chunk abc and the question de
+    [attention] = model.read([RagPrompt("de", ("abc",), preamble="")], ["x"])
+    assert attention.lengths.tolist() == [0, 2, 6]
+
+
 def test_a_beginning_of_sequence_counts_to_the_preamble():
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = word_tokenizer(["one", "What", "Answer:"])
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
     model = LocalModel(tiny("llama"), tokenizer, name="bos")
     [attention] = model.read([RagPrompt("What", ("one one",), preamble="")], ["one"])
-    assert attention.lengths.tolist() == [1, 2, 2]
+    assert attention.lengths.tolist() == [1, 2, 3]  # and the end to the question
 
 
 def test_one_text_may_be_two_chunks():
