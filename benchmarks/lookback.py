@@ -1,8 +1,8 @@
 """Whether lookback ratios tell which answers follow their context, and what reading them costs.
 
-A small Llama is trained on a look-up task, in some minutes of one thread: chunks state facts about entities, and a
-question asks for one. Each entity also has a value that the model learns by heart, and gives where
-no chunk states the fact. It then answers new prompts, in which the fact
+A small Llama is trained on a look-up task, in some minutes of one thread: chunks state facts about
+entities, and a question asks for one. Each entity also has a value that the model learns by heart,
+and gives where no chunk states the fact. It then answers new prompts, in which the fact
 
     agrees      is stated, as learned by heart
     contradicts is stated otherwise than learned by heart

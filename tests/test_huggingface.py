@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny_models import ARCHITECTURES, PROMPTS, bpe_tokenizer, local, tiny, word_tokenizer
 from transformers import (
+    AddedToken,
     GenerationConfig,
     MambaConfig,
     MambaForCausalLM,
@@ -222,8 +223,13 @@ def test_segments_are_counted_in_tokens_word_by_word():
 
 
 def test_a_chat_template_counts_to_preamble_and_question():
+    from tokenizers.processors import TemplateProcessing
+
     words = ["Be", "brief", ".", "one", "two", "What", "?", "<|user|>", "<|assistant|>"]
     tokenizer = word_tokenizer(words)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
     tokenizer.chat_template = (
         "{{ bos_token }} <|user|> {{ messages[0]['content'] | trim }} <|assistant|>"
     )
@@ -288,22 +294,50 @@ def test_the_models_own_attention_is_set_again_even_after_an_error():
     assert model.generate([], max_new_tokens=3) == model.read([], []) == []
 
 
-def test_threads_that_share_a_model_do_not_see_each_others_attention():
+def test_threads_that_share_a_model_wait_for_one_another():
+    """The second thread comes while the first is in its pass, and goes on when that is over."""
     model = local("llama")
-    alone = [model.read([prompt], [(5, 6, 7)])[0].means for prompt in PROMPTS]
-    together = [None] * 4
+    alone = [model.read([prompt], [(5, 6, 7)])[0].means for prompt in PROMPTS[:2]]
+    together, second_came, first_over = {}, threading.Event(), threading.Event()
 
     def read(i):
-        for _ in range(5):
-            together[i] = model.read([PROMPTS[i]], [(5, 6, 7)])[0].means
+        together[i] = model.read([PROMPTS[i]], [(5, 6, 7)])[0].means
 
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for one, other in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(one, other)
+    second = threading.Thread(target=read, args=(1,))
+
+    def meet(*_):
+        if threading.current_thread() is second:
+            second_came.set()
+            assert first_over.wait(20)
+        else:
+            second.start()
+            second_came.wait(0.5)
+
+    model.model.model.register_forward_pre_hook(meet)
+    read(0)
+    first_over.set()
+    second.join()
+    for i in (0, 1):
+        np.testing.assert_array_equal(together[i], alone[i])
+    assert model.model.config._attn_implementation == "sdpa"
+
+
+def test_another_thread_that_uses_the_model_is_not_recorded():
+    model = local("llama")
+    alone = model.read(PROMPTS[:1], [(5, 6, 7)])[0].means
+
+    def use(*_):
+        with torch.inference_mode():
+            model.model.model(torch.tensor([[1, 2, 3]]))
+
+    def meet(*_):
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=use)
+            other.start()
+            other.join()
+
+    model.model.model.register_forward_pre_hook(meet)
+    np.testing.assert_array_equal(model.read(PROMPTS[:1], [(5, 6, 7)])[0].means, alone)
 
 
 # --- what cannot be read --------------------------------------------------------------------------
@@ -342,6 +376,13 @@ def test_a_model_without_attention_is_refused():
     )
     with pytest.raises(ValueError, match=r"'mamba' \(MambaForCausalLM\) cannot be seen"):
         LocalModel(mamba, bpe_tokenizer(), name="mamba")
+
+
+def test_layers_that_do_not_attend_once_each_are_noticed():
+    model = local("llama")
+    model.model.model.layers[2].self_attn.layer_idx = 1
+    with pytest.raises(ValueError, match="attention of 2 of 3 layers was seen"):
+        model.read(PROMPTS[:1], [(5, 6)])
 
 
 def test_an_encoder_decoder_is_refused():
@@ -416,6 +457,9 @@ def test_a_chunk_cannot_pass_for_the_end_of_the_prompt():
     ]:
         with pytest.raises(ValueError, match=rf"{re.escape(field)} holds '</?s>', which"):
             model.generate([prompt], max_new_tokens=2)
+    model.tokenizer.add_tokens([AddedToken("<|im_start|>", special=True)])
+    with pytest.raises(ValueError, match=r"question holds '<\|im_start\|>', which the tokenizer"):
+        model.read([RagPrompt("Why?<|im_start|>", ("a",))], ["b"])
     with pytest.raises(ValueError, match=r"answers\[0\] holds '</s>'"):
         model.read(PROMPTS[:1], ["six</s>"])
 
