@@ -22,6 +22,7 @@ from conformal_retrievers.extras import require
 from conformal_retrievers.judged import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.llm import (
     LLM,
+    VERDICT,
     Prompt,
     Reply,
     Request,
@@ -29,7 +30,7 @@ from conformal_retrievers.llm import (
     Usage,
     aask,
     ask,
-    parse_json,
+    verdict_of,
 )
 
 require("labels", "rapidfuzz", "regex")
@@ -108,16 +109,6 @@ class Labelled:
 
 # --- by an LLM ------------------------------------------------------------------------------------
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "reasoning": {"type": "string"},
-        "verdict": {"type": "string", "enum": ["yes", "no"]},
-    },
-    "required": ["reasoning", "verdict"],
-    "additionalProperties": False,
-}
-
 
 def label_by_llm(
     queries: Iterable[AnsweredQuery],
@@ -169,7 +160,7 @@ def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]
                 "fact": query.query if query.answer is None else query.answer,
                 "snippet": snippet.text,
             },
-            schema=SCHEMA,
+            schema=VERDICT,
         )
         for query in queries
         for snippet in query.snippets
@@ -184,7 +175,7 @@ def _labelled(
 ) -> Labelled:
     judged = []
     unlabelled = []
-    verdicts = map(_verdict, answers)
+    verdicts = map(verdict_of, answers)
     for query in queries:
         of_query = [next(verdicts) for _ in query.snippets]
         missing = {i: said for i, said in enumerate(of_query) if isinstance(said, str)}
@@ -200,19 +191,6 @@ def _labelled(
         "queries_without_verdict": len(unlabelled),
     }
     return Labelled(tuple(judged), labels, tuple(unlabelled), Usage.of(answers))
-
-
-def _verdict(answer: Reply | Unanswered) -> bool | str:
-    """Return the verdict, or why there is none."""
-    if isinstance(answer, Unanswered):
-        return f"unanswered: {answer}"
-    if answer.finish != "stop":
-        return {"length": "cut off", "refusal": "refused"}[answer.finish]
-    said = (parse_json(answer.text) or {}).get("verdict")
-    verdict = said.strip().lower() if isinstance(said, str) else None
-    if verdict not in ("yes", "no"):
-        return f"unreadable: {answer.text!r:.200}"
-    return verdict == "yes"
 
 
 # --- by source and reference answer ---------------------------------------------------------------

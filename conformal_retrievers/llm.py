@@ -576,3 +576,29 @@ def _no_constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+VERDICT = {  # the schema of a reply that says yes or no, after saying why
+    "type": "object",
+    "properties": {
+        "reasoning": {"type": "string"},
+        "verdict": {"type": "string", "enum": ["yes", "no"]},
+    },
+    "required": ["reasoning", "verdict"],
+    "additionalProperties": False,
+}
+
+
+def verdict_of(answer: Reply | Unanswered) -> bool | str:
+    """Return whether a reply with the schema `VERDICT` says yes, or why it has no verdict."""
+    if isinstance(answer, Unanswered):
+        return f"unanswered: {answer}"
+    if answer.finish != "stop":
+        return {"length": "cut off", "refusal": "refused"}[answer.finish]
+    said = (parse_json(answer.text) or {}).get("verdict")
+    verdict = said.strip().lower() if isinstance(said, str) else None
+    if verdict not in ("yes", "no"):
+        return f"unreadable: {answer.text!r:.200}"
+    return verdict == "yes"

@@ -28,6 +28,7 @@ from conformal_retrievers.comparison import Difference, resampled_sums
 from conformal_retrievers.conformal import Interval
 from conformal_retrievers.llm import (
     LLM,
+    VERDICT,
     Prompt,
     Reply,
     Request,
@@ -35,7 +36,7 @@ from conformal_retrievers.llm import (
     Usage,
     aask,
     ask,
-    parse_json,
+    verdict_of,
 )
 
 if TYPE_CHECKING:
@@ -195,17 +196,6 @@ class JudgedAnswers:
     usage: Usage = field(default_factory=Usage)
 
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "reasoning": {"type": "string"},
-        "verdict": {"type": "string", "enum": ["yes", "no"]},
-    },
-    "required": ["reasoning", "verdict"],
-    "additionalProperties": False,
-}
-
-
 def judge_answers(
     answers: Iterable[Answer],
     llm: LLM,
@@ -256,16 +246,16 @@ def _requests(answers: Iterable[Answer]) -> Iterator[Request]:
         sentences, nuggets = _asked(answer)
         for sentence in answer.sentences[:sentences]:
             yield support.request(
-                {"sentence": sentence, "context": list(answer.context)}, schema=SCHEMA
+                {"sentence": sentence, "context": list(answer.context)}, schema=VERDICT
             )
         for fact in answer.nuggets[:nuggets]:
             said = {"query": answer.query, "nugget": fact, "answer": " ".join(answer.sentences)}
-            yield nugget.request(said, schema=SCHEMA)
+            yield nugget.request(said, schema=VERDICT)
 
 
 def _judged(answers: Sequence[Answer], replies: Sequence[Reply | Unanswered]) -> JudgedAnswers:
     judged, unjudged = [], []
-    verdicts = map(_verdict, replies)
+    verdicts = map(verdict_of, replies)
     for answer in answers:
         sentences, nuggets = _asked(answer)
         supported = list(islice(verdicts, sentences)) or [False] * len(answer.sentences)
@@ -283,19 +273,6 @@ def _judged(answers: Sequence[Answer], replies: Sequence[Reply | Unanswered]) ->
             )
         )
     return JudgedAnswers(tuple(judged), tuple(unjudged), Usage.of(replies))
-
-
-def _verdict(reply: Reply | Unanswered) -> bool | str:
-    """Return the verdict, or why there is none."""
-    if isinstance(reply, Unanswered):
-        return f"unanswered: {reply}"
-    if reply.finish != "stop":
-        return {"length": "cut off", "refusal": "refused"}[reply.finish]
-    said = (parse_json(reply.text) or {}).get("verdict")
-    verdict = said.strip().lower() if isinstance(said, str) else None
-    if verdict not in ("yes", "no"):
-        return f"unreadable: {reply.text!r:.200}"
-    return verdict == "yes"
 
 
 def _check_weights(where: str, weights: Sequence[float] | None, n: int) -> None:

@@ -1,0 +1,129 @@
+"""Whether answers are consistent with their context, judged by an LLM.
+
+It is the answer consistency γ_ac that a factuality classifier learns to predict from attention
+(Geissler et al. 2026, arXiv 2605.05244, section 3.3). A judge errs, and what is promised of
+inconsistent answers is promised of those that it calls so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from conformal_retrievers.llm import (
+    LLM,
+    VERDICT,
+    Prompt,
+    Reply,
+    Request,
+    Unanswered,
+    Usage,
+    aask,
+    ask,
+    verdict_of,
+)
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from conformal_retrievers.cache import Cache
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer to a query, and the texts of the chunks that it was given from.
+
+    Raises TypeError, naming the field, for what is no text.
+    """
+
+    query: str
+    chunks: tuple[str, ...]
+    answer: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.chunks, str):
+            raise TypeError(f"chunks is the str {self.chunks!r:.60}; give a tuple of texts")
+        object.__setattr__(self, "chunks", tuple(self.chunks))
+        parts: dict[str, object] = {"query": self.query, "answer": self.answer}
+        parts |= {f"chunks[{i}]": chunk for i, chunk in enumerate(self.chunks)}
+        for name, part in parts.items():
+            if not isinstance(part, str):
+                raise TypeError(f"{name} is {part!r:.60}; give its text as a str")
+
+
+@dataclass(frozen=True)
+class ConsistencyLabels:
+    """Whether each answer is consistent, in their order; None where there is no verdict.
+
+    `reasons` says why not, by the answer's place. `labels` says where the labels come from, `usage`
+    what the LLM took.
+    """
+
+    consistent: tuple[bool | None, ...]
+    reasons: Mapping[int, str]
+    labels: Mapping[str, JsonValue]
+    usage: Usage = field(default_factory=Usage)
+
+
+def label_consistency(
+    responses: Iterable[Response],
+    llm: LLM,
+    *,
+    prompt: Prompt | None = None,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+    progress: bool = False,
+) -> ConsistencyLabels:
+    """Ask an LLM of each answer whether its context says all that it claims.
+
+    `prompt` has the fields $query, $context and $answer; it is prompts/consistency.txt by default.
+    A reply that is cut off, refused or not to be read is no verdict, and never a no. At most
+    `concurrency` requests are under way; a `cache` asks only for what it does not know. Raises
+    ValueError for a prompt with other fields, and what the model raises where asking again could
+    not help.
+    """
+    prompt = prompt or Prompt.load("consistency")
+    requests = _requests(responses, prompt)
+    answers = ask(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
+    return _labelled(answers, llm, prompt)
+
+
+async def alabel_consistency(
+    responses: Iterable[Response],
+    llm: LLM,
+    *,
+    prompt: Prompt | None = None,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+    progress: bool = False,
+) -> ConsistencyLabels:
+    """Return what `label_consistency` returns, without blocking the event loop."""
+    prompt = prompt or Prompt.load("consistency")
+    requests = _requests(responses, prompt)
+    answers = await aask(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
+    return _labelled(answers, llm, prompt)
+
+
+def _requests(responses: Iterable[Response], prompt: Prompt) -> list[Request]:
+    return [
+        prompt.request(
+            {"query": one.query, "context": list(one.chunks), "answer": one.answer},
+            schema=VERDICT,
+        )
+        for one in responses
+    ]
+
+
+def _labelled(answers: Sequence[Reply | Unanswered], llm: LLM, prompt: Prompt) -> ConsistencyLabels:
+    verdicts = [verdict_of(answer) for answer in answers]
+    reasons = {i: said for i, said in enumerate(verdicts) if isinstance(said, str)}
+    labels: dict[str, JsonValue] = {
+        "source": "LLM",
+        "llm": llm.name,
+        "prompt": prompt.hash,
+        "answers": len(answers),
+        "answers_without_verdict": len(reasons),
+    }
+    consistent = tuple(None if isinstance(said, str) else said for said in verdicts)
+    return ConsistencyLabels(consistent, reasons, labels, Usage.of(answers))

@@ -1,0 +1,169 @@
+"""Flagging answers of low confidence, so that few inconsistent ones pass unflagged.
+
+The confidences of n inconsistent answers, sorted, give the threshold: the ⌈(n+1)(1−α)⌉-th smallest.
+A new answer is flagged iff its confidence is at most that,
+
+    P(answer flagged | answer inconsistent) ≥ 1 − α
+
+which is the guarantee for retrieval, with the confidence as the score of an answer and inconsistent
+answers in the place of relevant snippets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers import conformal
+from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.filtering import CalibrationMismatch
+from conformal_retrievers.judged import ScoredQuery
+from conformal_retrievers.lookback import (
+    FactualityClassifier,
+    JudgedRatios,
+    LookbackRatios,
+    auroc,
+)
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """The confidence in an answer, from 0 to 1 or NaN, and whether the answer is flagged."""
+
+    value: float
+    flagged: bool
+
+    @property
+    def details(self) -> dict[str, float | bool | None]:
+        """The same as plain values, with None for NaN."""
+        return {
+            "confidence": None if math.isnan(self.value) else self.value,
+            "flagged": self.flagged,
+        }
+
+
+@dataclass(frozen=True)
+class FactualityFlag:
+    """Flags answers whose confidence is at most a threshold, which inconsistent answers set.
+
+    What a calibration calls the relevant snippet of a query is here an inconsistent answer, what it
+    keeps is what is flagged, and an answer without confidence (NaN) is flagged. Both parts are
+    saved and loaded by themselves. Raises `CalibrationMismatch` for a calibration that was made
+    with another classifier.
+    """
+
+    classifier: FactualityClassifier
+    calibration: Calibration
+
+    def __post_init__(self) -> None:
+        if self.classifier.name != self.calibration.scorer:
+            raise CalibrationMismatch(
+                f"calibrated with {self.calibration.scorer!r}, but the confidence is that of "
+                f"{self.classifier.name!r}: a threshold belongs to one classifier, so calibrate "
+                "again with this one or load that one"
+            )
+
+    @classmethod
+    def calibrate(
+        cls,
+        classifier: FactualityClassifier,
+        answers: Iterable[JudgedRatios],
+        *,
+        alpha: float,
+        delta: float | None = None,
+        by_group: bool = False,
+    ) -> FactualityFlag:
+        """Return the flag that P(answer flagged | answer inconsistent) ≥ 1 − alpha holds for.
+
+        `delta` and `by_group` are those of `calibrate` for retrieval. Raises ValueError for answers
+        that the classifier was fitted on, one without a token, none that is inconsistent, too few
+        for delta, or a confidence that is lower in consistent answers than in others.
+        """
+        answers = list(answers)
+        classifier.check_new(answers)
+        confidence = classifier.predict_proba(answer.ratios for answer in answers)
+        unread = np.flatnonzero([math.isnan(c) for c in confidence])
+        if len(unread):
+            raise ValueError(f"answers[{unread[0]}] has no token, so no confidence; leave it out")
+        if all(answer.consistent for answer in answers):
+            raise ValueError(
+                f"all of the {len(answers)} answers are consistent; a threshold takes inconsistent "
+                "ones, so judge more"
+            )
+        _check_direction(confidence, answers)
+        scored = [
+            ScoredQuery(
+                np.array([c]), np.array([not answer.consistent]), id=answer.id, group=answer.group
+            )
+            for c, answer in zip(confidence, answers, strict=True)
+        ]
+        # With one score a query, every guarantee has the same rank; "all" knows delta exactly.
+        return cls(
+            classifier,
+            Calibration.from_scores(
+                scored,
+                alpha=alpha,
+                guarantee="all",
+                delta=delta,
+                by_group=by_group,
+                scorer=classifier.name,
+            ),
+        )
+
+    def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
+        """Return the confidence in an answer and whether it is flagged."""
+        [confidence] = self.classifier.predict_proba([ratios])
+        [flagged] = self.calibration.keep([confidence], group)
+        return Confidence(float(confidence), bool(flagged))
+
+    @property
+    def statement(self) -> str:
+        """One paragraph: what is promised, assuming what, from how many answers."""
+        c = self.calibration
+        target = f"{float(1 - conformal.exact_alpha(c.alpha))!r}"
+        of = "an inconsistent answer is flagged with probability at least"
+        promise = (
+            f"{of} {target}"
+            if c.delta is None
+            else f"of all calibrations like this one, at least {1 - c.delta:.6g} keep that {of} "
+            f"{target}"
+        )
+        if c.by_group:
+            promise = f"in each group of questions, {promise}"
+        rules = "; ".join(
+            (f"in group {g}, " if c.by_group else "") + _rule(c.threshold(g), n, c.n_needed)
+            for g, n in c.n_units.items()
+        )
+        unknown = " In a group that is not named here, every answer is." if c.by_group else ""
+        return (
+            f"{promise[0].upper()}{promise[1:]} (alpha = {c.alpha!r}, delta = {c.delta!r}). "
+            f"Flagged is, by {c.scorer!r}: {rules}.{unknown} Consistent answers may be flagged "
+            "too: nothing is promised about them. This assumes new inconsistent answers "
+            "exchangeable with those of the calibration: the same kind of question, the same "
+            "retriever, model and prompt, and the same meaning of consistent. It rests on "
+            f"{c.n_queries} inconsistent answers; {c.n_without_relevant} consistent ones did not "
+            "enter."
+        )
+
+
+def _rule(threshold: float, n: int, needed: int) -> str:
+    if math.isinf(threshold):
+        return f"every answer, as {n} inconsistent ones are too few: it takes {needed}"
+    return f"an answer of confidence at most {threshold:.6g} (from {n} inconsistent ones)"
+
+
+def _check_direction(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:
+    consistent = np.array([answer.consistent for answer in answers])
+    if not consistent.any():
+        return
+    area = auroc(confidence[consistent], confidence[~consistent])
+    if area < 0.5:
+        raise ValueError(
+            f"consistent answers have less confidence than inconsistent ones (AUROC {area:.2f}, "
+            "below 0.5), so that they would be flagged more often; check that True means "
+            "consistent, or fit on more answers"
+        )

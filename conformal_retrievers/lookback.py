@@ -1,0 +1,474 @@
+"""Lookback ratios, and a classifier that reads from them whether an answer follows its context.
+
+Of a prompt with a preamble, chunks c_1 … c_k and a question, generating token t of the answer, the
+attention weights α_{t,p} of a head are averaged over each segment x of N_x tokens, and compared:
+
+    A_t(x) = (1/N_x) Σ_{p ∈ x} α_{t,p}                             (eq. 7)
+    LR_t(c_i) = k · A_t(c_i) / (A_t(c_1 ∪ … ∪ c_k) + A_t(output))  (eq. 8)
+    LR(c_i) = (1/T) Σ_t LR_t(c_i)                                  (eq. 9)
+
+The full-context ratio, A_t(prompt) / (A_t(prompt) + A_t(output)), also counts preamble and question
+(Chuang et al. 2024, arXiv 2407.07071). A logistic regression on the ratios of all layers and heads
+gives the confidence that an answer is consistent (Geissler et al. 2026, arXiv 2605.05244, section
+3.3). `huggingface.py` reads the attention, and `flagging.py` flags answers of too low a confidence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from conformal_retrievers.atomic import write_whole
+from conformal_retrievers.extras import require
+
+Values = NDArray[np.float64]
+Variant = Literal["chunks", "chunk-average", "full-context"]
+
+FORMAT = "conformal-retrievers/factuality-classifier"
+VERSION = 1
+
+# --- from attention to ratios ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentAttention:
+    """The mean attention of each new token over each segment of its prompt, A_t(x) of eq. 7.
+
+    `means` is (T, L, H, k + 3): of T new tokens, in L layers of H heads, over the segments
+    preamble, chunk 1 … k, question, output. Token t is read where it is predicted, so that its
+    output holds t − 1 tokens: the mean over none is 0. `lengths` (k + 2,) are the segments of the
+    prompt in tokens, `model` names what generated. Raises ValueError where shapes disagree, a chunk
+    has no token or a mean is no number of 0 or more.
+    """
+
+    means: NDArray[np.float32]
+    lengths: NDArray[np.int64]
+    model: str
+
+    def __post_init__(self) -> None:
+        segments = len(self.lengths) + 1
+        if self.means.ndim != 4 or self.means.shape[3] != segments or segments < 4:
+            raise ValueError(
+                f"means has shape {self.means.shape} with {len(self.lengths)} lengths; give "
+                "(tokens, layers, heads, chunks + 3) and the lengths of preamble, at least one "
+                "chunk, and question"
+            )
+        if not (np.isfinite(self.means).all() and (self.means >= 0).all()):
+            raise ValueError("means holds NaN, infinite or negative attention; read it again")
+        if (self.lengths[1:-1] < 1).any():
+            raise ValueError(f"lengths is {self.lengths.tolist()}: a chunk has no token; drop it")
+
+    @property
+    def n_chunks(self) -> int:
+        """The number k of chunks in the prompt."""
+        return len(self.lengths) - 2
+
+
+@dataclass(frozen=True, eq=False)
+class LookbackRatios:
+    """The time-averaged lookback ratios of one answer: over each chunk, and over the full context.
+
+    `chunks` is (L, H, k), eq. 9, `context` (L, H); both are NaN for an answer without a token.
+    """
+
+    chunks: Values
+    context: Values
+    model: str
+
+    @property
+    def digest(self) -> str:
+        """The first twelve digits of the SHA-256 of the ratios: which answer this is."""
+        content = self.chunks.tobytes() + self.context.tobytes()
+        return hashlib.sha256(content).hexdigest()[:12]
+
+
+def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
+    """Return the time-averaged lookback ratios of an answer (eq. 8 and 9)."""
+    means = attention.means.astype(np.float64)
+    chunk, output = means[..., 1:-2], means[..., -1]
+    all_chunks = _joined(chunk, attention.lengths[1:-1])
+    prompt = _joined(means[..., :-1], attention.lengths)
+    by_chunk = _share(attention.n_chunks * chunk, (all_chunks + output)[..., None])
+    return LookbackRatios(
+        _over_time(by_chunk), _over_time(_share(prompt, prompt + output)), attention.model
+    )
+
+
+def _joined(means: Values, lengths: NDArray[np.int64]) -> Values:
+    """Return the mean over several segments taken as one."""
+    return np.asarray(means @ lengths / lengths.sum())
+
+
+def _share(part: Values, whole: Values) -> Values:
+    """Return part / whole, 0 where a head looks at neither context nor output."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+
+
+def _over_time(ratios: Values) -> Values:
+    return ratios.mean(axis=0) if len(ratios) else np.full(ratios.shape[1:], np.nan)
+
+
+def features(ratios: LookbackRatios, variant: Variant, n_chunks: int) -> Values:
+    """Return an answer's features, scaled linearly to [0, 1] within the answer.
+
+    For "chunks" they are (L·H·K,) with K = `n_chunks`: scaled, then filled up with zeros where
+    there are fewer chunks. For "chunk-average" they are the chunks' ratios averaged over the
+    chunks, for "full-context" those over the whole prompt, both (L·H,). NaN stays NaN. Raises
+    ValueError for an unknown variant, or more chunks than K.
+    """
+    if variant not in get_args(Variant):
+        known = ", ".join(map(repr, get_args(Variant)))
+        raise ValueError(f"variant is {variant!r}; give one of {known}")
+    if variant == "full-context":
+        return _scaled(ratios.context).ravel()
+    if variant == "chunk-average":
+        return _scaled(ratios.chunks.mean(axis=-1)).ravel()
+    missing = n_chunks - ratios.chunks.shape[-1]
+    if missing < 0:
+        raise ValueError(
+            f"n_chunks is {n_chunks}, but the prompt of an answer has {ratios.chunks.shape[-1]} "
+            "chunks; fit with more, or generate from fewer"
+        )
+    return np.pad(_scaled(ratios.chunks), ((0, 0), (0, 0), (0, missing))).ravel()
+
+
+def _scaled(values: Values) -> Values:
+    spread = np.ptp(values)
+    if spread == 0:
+        return np.zeros_like(values)
+    return np.asarray((values - values.min()) / spread)
+
+
+# --- the classifier -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgedRatios:
+    """The lookback ratios of an answer, and whether it was judged consistent with its context.
+
+    `group` is a property of the question that is known at run time. Raises TypeError for a
+    judgement that is not true or false.
+    """
+
+    ratios: LookbackRatios
+    consistent: bool
+    id: str | None = field(default=None, kw_only=True)
+    group: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.consistent, (bool, np.bool_)):
+            raise TypeError(f"consistent is {self.consistent!r}; give True or False")
+
+
+@dataclass(frozen=True)
+class AUROC:
+    """P(a consistent answer has the higher confidence than an inconsistent one), with interval."""
+
+    value: float
+    low: float
+    high: float
+    n_consistent: int
+    n_inconsistent: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FactualityClassifier:
+    """A logistic regression from lookback ratios to the confidence in an answer; made by `fit`.
+
+    It belongs to one model of L layers of H heads and one variant of the features; `n_chunks` is
+    the largest number K of chunks. `fitted_on` are the digests of the answers that it saw, which
+    are not fit to calibrate on.
+    """
+
+    model: str
+    variant: Variant
+    layers: int
+    heads: int
+    n_chunks: int
+    coefficients: Values
+    intercept: float
+    fitted_on: frozenset[str]
+
+    @classmethod
+    def fit(
+        cls, answers: Iterable[JudgedRatios], *, n_chunks: int, variant: Variant = "chunks"
+    ) -> FactualityClassifier:
+        """Return the classifier that scikit-learn fits: balanced classes, 1000 iterations at most.
+
+        Raises ValueError where not both kinds of answers are there, they are of different models,
+        one has more than `n_chunks` chunks or no token; ModuleNotFoundError without the extra
+        `lookback`.
+        """
+        answers = list(answers)
+        require("lookback", "sklearn")
+        from sklearn.linear_model import LogisticRegression
+
+        consistent = np.array([answer.consistent for answer in answers], dtype=bool)
+        if not 0 < consistent.sum() < len(answers):
+            raise ValueError(
+                f"answers holds {consistent.sum()} consistent and {(~consistent).sum()} "
+                "inconsistent ones; give some of both"
+            )
+        first = answers[0].ratios
+        layers, heads = first.context.shape
+        table = np.stack(
+            [
+                _features_of(answer.ratios, first.model, layers, heads, variant, n_chunks)
+                for answer in answers
+            ]
+        )
+        empty = np.flatnonzero(np.isnan(table).any(axis=1))
+        if len(empty):
+            raise ValueError(f"answers[{empty[0]}] has no token, so no ratios; leave it out")
+        fitted = LogisticRegression(max_iter=1000, class_weight="balanced").fit(table, consistent)
+        return cls(
+            first.model,
+            variant,
+            layers,
+            heads,
+            n_chunks,
+            fitted.coef_[0].astype(np.float64),
+            float(fitted.intercept_[0]),
+            frozenset(answer.ratios.digest for answer in answers),
+        )
+
+    def predict_proba(self, ratios: Iterable[LookbackRatios]) -> Values:
+        """Return the confidence in each answer, (n,): the probability that it is consistent.
+
+        It is NaN for an answer without a token. Classes weigh the same in the fit, so this is the
+        probability among as many consistent as inconsistent answers. Raises ValueError for ratios
+        of another model, or of more chunks than were fitted.
+        """
+        shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
+        rows = [_features_of(one, *shape) @ self.coefficients for one in ratios]
+        log_odds = np.array(rows, dtype=np.float64) + self.intercept
+        return np.asarray(expit(log_odds))
+
+    def evaluate(
+        self,
+        answers: Iterable[JudgedRatios],
+        *,
+        rng: np.random.Generator,
+        level: float = 0.95,
+        resamples: int = 2000,
+    ) -> AUROC:
+        """Return the AUROC on answers it was not fitted on, with a bootstrap interval.
+
+        Consistent and inconsistent answers are resampled apart; an answer without a token counts as
+        of no confidence. Raises ValueError for answers that it was fitted on, or of one kind.
+        """
+        answers = list(answers)
+        self.check_new(answers)
+        confidence = np.nan_to_num(self.predict_proba(a.ratios for a in answers), nan=0.0)
+        consistent = np.array([answer.consistent for answer in answers], dtype=bool)
+        yes, no = confidence[consistent], confidence[~consistent]
+        value = auroc(yes, no)
+        again = [
+            auroc(rng.choice(yes, len(yes)), rng.choice(no, len(no))) for _ in range(resamples)
+        ]
+        low, high = np.quantile(again, [(1 - level) / 2, (1 + level) / 2])
+        return AUROC(value, float(low), float(high), len(yes), len(no))
+
+    @cached_property
+    def name(self) -> str:
+        """The model, what the features are, and a digest of what was fitted."""
+        shape = f"{self.layers}×{self.heads}×{self.n_chunks}"
+        digest = hashlib.sha256(_weights(self)).hexdigest()[:12]
+        return f"factuality({self.model}; {self.variant}, {shape}, fit={digest})"
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file, and the coefficients in an npz file beside it that it names.
+
+        The npz file is named by its content and written first: what the JSON file names is always
+        there and whole. Raises OSError, naming the path, where one cannot be written.
+        """
+        weights = _weights(self)
+        target = Path(path)
+        beside = f"{target.stem}-{hashlib.sha256(weights).hexdigest()[:12]}.npz"
+        fields: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": self.model,
+            "variant": self.variant,
+            "layers": self.layers,
+            "heads": self.heads,
+            "n_chunks": self.n_chunks,
+            "weights": beside,
+            "weights_sha256": hashlib.sha256(weights).hexdigest(),
+            "fitted_on": sorted(self.fitted_on),
+        }
+        fields["sha256"] = _checksum(fields)
+        write_whole(target.with_name(beside), weights, what="classifier's coefficients")
+        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        write_whole(target, text.encode("utf-8"), what="classifier")
+
+    @classmethod
+    def load(cls, path: str | Path) -> FactualityClassifier:
+        """Read a classifier that `save` wrote, bit for bit the same.
+
+        Raises ValueError, naming path and remedy, where a file is broken, changed or of another
+        version, or the coefficients do not fit the layers, heads and chunks; FileNotFoundError
+        where one is missing.
+        """
+        fields = _read_fields(path)
+        weights = Path(path).with_name(fields["weights"]).read_bytes()
+        if hashlib.sha256(weights).hexdigest() != fields["weights_sha256"]:
+            raise ValueError(
+                f"{path}: its coefficients in {fields['weights']} were changed after they were "
+                "written; take the original file, or fit again"
+            )
+        try:
+            with np.load(io.BytesIO(weights), allow_pickle=False) as arrays:
+                coefficients, intercept = arrays["coefficients"], arrays["intercept"]
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{path}: {fields['weights']} is no file of coefficients ({error}); fit again"
+            ) from None
+        layers, heads, n_chunks = fields["layers"], fields["heads"], fields["n_chunks"]
+        expected = layers * heads * (n_chunks if fields["variant"] == "chunks" else 1)
+        if coefficients.shape != (expected,) or intercept.shape != ():
+            raise ValueError(
+                f"{path}: {layers} layers, {heads} heads and {n_chunks} chunks take {expected} "
+                f"coefficients for {fields['variant']!r}, but there are {coefficients.shape}; fit "
+                "again"
+            )
+        if not (np.isfinite(coefficients).all() and np.isfinite(intercept)):
+            raise ValueError(f"{path}: a coefficient is not finite; fit again")
+        return cls(
+            fields["model"],
+            fields["variant"],
+            layers,
+            heads,
+            n_chunks,
+            coefficients,
+            float(intercept),
+            frozenset(fields["fitted_on"]),
+        )
+
+    def check_new(self, answers: Sequence[JudgedRatios]) -> None:
+        """Raise ValueError for an answer that the classifier was fitted on."""
+        seen = next(
+            (i for i, one in enumerate(answers) if one.ratios.digest in self.fitted_on), None
+        )
+        if seen is not None:
+            raise ValueError(
+                f"answers[{seen}] is one that the classifier was fitted on, so its confidence says "
+                "nothing of new answers; give others"
+            )
+
+    def __repr__(self) -> str:
+        return f"FactualityClassifier({self.name!r}, {len(self.fitted_on)} answers)"
+
+
+def auroc(consistent: ArrayLike, inconsistent: ArrayLike) -> float:
+    """Return P(X > Y) + P(X = Y)/2 of confidences X of consistent, Y of inconsistent answers.
+
+    Raises ValueError where either has none.
+
+    >>> auroc([0.9, 0.5], [0.5, 0.1])
+    0.875
+    """
+    yes, no = np.asarray(consistent, dtype=np.float64), np.sort(np.asarray(inconsistent, float))
+    if not len(yes) or not len(no):
+        raise ValueError(
+            f"there are {len(yes)} consistent and {len(no)} inconsistent answers; give some of both"
+        )
+    below, up_to = np.searchsorted(no, yes), np.searchsorted(no, yes, side="right")
+    return float((below + up_to).sum() / 2 / len(yes) / len(no))
+
+
+def cross_group(
+    train: Iterable[JudgedRatios],
+    test: Iterable[JudgedRatios],
+    *,
+    n_chunks: int,
+    variant: Variant = "chunks",
+    rng: np.random.Generator,
+) -> dict[str, dict[str, AUROC]]:
+    """Return the AUROC of a classifier fitted on each group (first key), on each group (second).
+
+    Off the diagonal they say what a classifier is worth on questions of another kind (figure 6 of
+    the paper). Raises ValueError for an answer without a group, and what `fit` and `evaluate` do.
+    """
+    sources, targets = _by_group("train", train), _by_group("test", test)
+    fitted = {
+        group: FactualityClassifier.fit(answers, n_chunks=n_chunks, variant=variant)
+        for group, answers in sources.items()
+    }
+    return {
+        source: {
+            target: classifier.evaluate(answers, rng=rng) for target, answers in targets.items()
+        }
+        for source, classifier in fitted.items()
+    }
+
+
+def _by_group(name: str, answers: Iterable[JudgedRatios]) -> dict[str, list[JudgedRatios]]:
+    groups: dict[str, list[JudgedRatios]] = {}
+    for i, answer in enumerate(answers):
+        if answer.group is None:
+            raise ValueError(f"{name}[{i}].group is None; name the group of every answer")
+        groups.setdefault(answer.group, []).append(answer)
+    return dict(sorted(groups.items()))
+
+
+def _features_of(
+    ratios: LookbackRatios, model: str, layers: int, heads: int, variant: Variant, n_chunks: int
+) -> Values:
+    if (ratios.model, *ratios.context.shape) != (model, layers, heads):
+        raise ValueError(
+            f"ratios are of {ratios.model!r} with {ratios.context.shape} layers and heads, the "
+            f"classifier is for {model!r} with {(layers, heads)}; fit one for each model"
+        )
+    return features(ratios, variant, n_chunks)
+
+
+def _weights(classifier: FactualityClassifier) -> bytes:
+    file = io.BytesIO()
+    np.savez(
+        file,
+        coefficients=classifier.coefficients,
+        intercept=np.float64(classifier.intercept),
+    )
+    return file.getvalue()
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _read_fields(path: str | Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not a complete classifier file ({error}); fit and save again"
+        ) from None
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is not a classifier file: its field 'format' is not {FORMAT!r}; give a file "
+            "that FactualityClassifier.save wrote"
+        )
+    if fields.get("version") != VERSION:
+        raise ValueError(
+            f"{path} has version {fields.get('version')!r}, but this library reads version "
+            f"{VERSION}: upgrade conformal-retrievers, or fit again"
+        )
+    stored = fields.pop("sha256", None)
+    if stored != _checksum(fields) or Path(fields["weights"]).name != fields["weights"]:
+        raise ValueError(
+            f"{path} was changed after it was written: its field 'sha256' does not fit the others; "
+            "take the original file, or fit again"
+        )
+    return fields

@@ -1,0 +1,165 @@
+"""The flag: its threshold by hand, its promise over many calibrations, its statement."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from conformal_retrievers import Calibration, CalibrationMismatch
+from conformal_retrievers.flagging import Confidence, FactualityFlag
+from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, LookbackRatios
+
+# Confidence is a logistic function of the middle one of three heads; the others fix the scale.
+CLASSIFIER = FactualityClassifier(
+    "m", "full-context", 1, 3, 1, np.array([0.0, 1.0, 0.0]), -0.5, frozenset()
+)
+
+
+def ratios_of(value):
+    return LookbackRatios(np.ones((1, 3, 1)), np.array([[0.0, value, 1.0]]), "m")
+
+
+def confidence_of(value):
+    return 1 / (1 + math.exp(0.5 - value))
+
+
+def judged(values, consistent, groups=None):
+    groups = groups or [None] * len(values)
+    return [
+        JudgedRatios(ratios_of(v), c, group=g)
+        for v, c, g in zip(values, consistent, groups, strict=True)
+    ]
+
+
+INCONSISTENT = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+ANSWERS = judged([*INCONSISTENT, 0.95, 0.15, 0.97], [False] * len(INCONSISTENT) + [True] * 3)
+
+
+def test_the_threshold_by_hand():
+    """⌈10 · 0.8⌉ = 8th of nine confidences of inconsistent answers, that of 0.8."""
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    assert flag.calibration.threshold() == pytest.approx(confidence_of(0.8))
+    assert flag(ratios_of(0.8)) == Confidence(pytest.approx(confidence_of(0.8)), True)
+    assert flag(ratios_of(0.81)) == Confidence(pytest.approx(confidence_of(0.81)), False)
+    assert flag(ratios_of(0.0)).flagged
+
+
+def test_an_answer_without_confidence_is_flagged():
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m")
+    said = flag(nothing)
+    assert math.isnan(said.value)
+    assert said.flagged
+
+
+def test_inconsistent_answers_are_flagged_as_often_as_promised():
+    """1000 calibrations on 19 inconsistent answers, alpha 0.25: P(flagged) is exactly 15/20."""
+    rng = np.random.default_rng(7)
+    flagged = 0
+    for _ in range(1000):
+        values = rng.beta(2, 1, 20)
+        flag = FactualityFlag.calibrate(CLASSIFIER, judged(values[:19], [False] * 19), alpha=0.25)
+        flagged += flag(ratios_of(values[19])).flagged
+    low, high = binom.ppf([5e-5, 1 - 5e-5], 1000, 0.75)
+    assert low <= flagged <= high
+
+
+def test_with_delta_all_calibrations_but_a_few_flag_enough():
+    """Confidences are uniform up to a monotone map, so a threshold is its own coverage."""
+    rng = np.random.default_rng(8)
+    short = 0
+    for _ in range(300):
+        values = rng.random(60)
+        flag = FactualityFlag.calibrate(
+            CLASSIFIER, judged(values, [False] * 60), alpha=0.2, delta=0.1
+        )
+        threshold = flag.calibration.threshold()
+        coverage = 0.5 + math.log(threshold / (1 - threshold))
+        short += coverage < 0.8
+    assert short <= binom.ppf(1 - 1e-4, 300, 0.1)
+    with pytest.raises(ValueError, match="delta"):
+        FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.1, delta=0.1)
+
+
+def test_groups_have_thresholds_of_their_own():
+    answers = judged(
+        [*INCONSISTENT, 0.05, 0.06, 0.07, 0.08, 0.3],
+        [False] * 13 + [True],
+        ["hard"] * 9 + ["easy"] * 4 + ["easy"],
+    )
+    flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=True)
+    assert flag(ratios_of(0.5), "hard").flagged
+    assert not flag(ratios_of(0.5), "easy").flagged
+    assert flag(ratios_of(0.99), "unknown").flagged
+    assert "in group hard, an answer of confidence at most 0.574443 (from 9" in flag.statement
+    assert "In a group that is not named here, every answer is" in flag.statement
+
+
+def test_the_statement_speaks_of_answers():
+    statement = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2).statement
+    assert statement.startswith(
+        "An inconsistent answer is flagged with probability at least 0.8 (alpha = 0.2, "
+        "delta = None). Flagged is, by 'factuality(m; full-context, 1×3×1, fit="
+    )
+    assert "an answer of confidence at most 0.574443 (from 9 inconsistent ones)" in statement
+    assert "It rests on 9 inconsistent answers; 3 consistent ones did not enter." in statement
+    assert "snippet" not in statement
+
+
+def test_too_few_inconsistent_answers_flag_everything_and_say_so():
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.05)
+    assert flag(ratios_of(1.0)).flagged
+    assert "every answer, as 9 inconsistent ones are too few: it takes 19" in flag.statement
+
+
+def test_delta_is_part_of_the_statement():
+    answers = judged(np.linspace(0, 1, 40), [False] * 40)
+    statement = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, delta=0.1).statement
+    assert statement.startswith(
+        "Of all calibrations like this one, at least 0.9 keep that an inconsistent answer is "
+        "flagged with probability at least 0.8 (alpha = 0.2, delta = 0.1)."
+    )
+
+
+def test_a_saved_calibration_flags_the_same(tmp_path):
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag.calibration.save(tmp_path / "flag.json")
+    CLASSIFIER.save(tmp_path / "factuality.json")
+    again = FactualityFlag(
+        FactualityClassifier.load(tmp_path / "factuality.json"),
+        Calibration.load(tmp_path / "flag.json"),
+    )
+    assert again.statement == flag.statement
+    assert again(ratios_of(0.81)) == flag(ratios_of(0.81))
+
+
+def test_a_calibration_of_another_classifier_is_refused():
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    other = FactualityClassifier(
+        "m", "full-context", 1, 3, 1, np.array([0.0, 2.0, 0.0]), -0.5, frozenset()
+    )
+    with pytest.raises(CalibrationMismatch, match="a threshold belongs to one classifier"):
+        FactualityFlag(other, flag.calibration)
+
+
+def test_what_cannot_calibrate_is_refused():
+    fitted_on = FactualityClassifier(
+        *("m", "full-context", 1, 3, 1, np.array([0.0, 1.0, 0.0]), -0.5),
+        frozenset({ANSWERS[4].ratios.digest}),
+    )
+    with pytest.raises(ValueError, match=r"answers\[4\] is one that the classifier was fitted on"):
+        FactualityFlag.calibrate(fitted_on, ANSWERS, alpha=0.2)
+    with pytest.raises(ValueError, match="all of the 2 answers are consistent"):
+        FactualityFlag.calibrate(CLASSIFIER, judged([0.1, 0.2], [True, True]), alpha=0.2)
+    nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m")
+    with pytest.raises(ValueError, match=r"answers\[12\] has no token, so no confidence"):
+        FactualityFlag.calibrate(CLASSIFIER, [*ANSWERS, JudgedRatios(nothing, False)], alpha=0.2)
+
+
+def test_a_confidence_that_points_the_wrong_way_is_refused():
+    swapped = judged([0.1, 0.2, 0.8, 0.9], [True, True, False, False])
+    with pytest.raises(ValueError, match=r"less confidence than inconsistent ones \(AUROC 0.00"):
+        FactualityFlag.calibrate(CLASSIFIER, swapped, alpha=0.4)

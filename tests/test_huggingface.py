@@ -1,0 +1,500 @@
+"""Attention to segments, reduced inside the call, against the full tensors of tiny real models."""
+
+from __future__ import annotations
+
+import copy
+import re
+import threading
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import ARCHITECTURES, PROMPTS, bpe_tokenizer, local, tiny, word_tokenizer
+from transformers import (
+    AddedToken,
+    GenerationConfig,
+    MambaConfig,
+    MambaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from conformal_retrievers import huggingface
+from conformal_retrievers.huggingface import LocalModel, RagPrompt
+from conformal_retrievers.lookback import lookback_ratios
+
+# --- what it ought to be: eq. 7 to 9 in loops, over output_attentions of one unpadded prompt ------
+
+
+def segments_of(prompt):
+    """The texts of a plain prompt's segments."""
+    preamble = prompt.preamble + "\n\n" if prompt.preamble else ""
+    question = prompt.question + prompt.ending
+    return [preamble, *(chunk + "\n\n" for chunk in prompt.chunks), question]
+
+
+def full_attention(model, prompt, answer):
+    """Weights (layers, heads, rows, columns), and the columns of each segment of the prompt."""
+    tokenizer = bpe_tokenizer()
+    texts = segments_of(prompt)
+    [ids] = [tokenizer("".join(texts))["input_ids"]]
+    columns = [[] for _ in texts]
+    read = b""
+    for place, token in enumerate(ids):  # byte by byte: tokens may be parts of a character
+        read += bytes_of(tokenizer, token)
+        ends = np.cumsum([len(text.encode()) for text in texts])
+        columns[int(np.searchsorted(ends, len(read) - 1, side="right"))].append(place)
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    with torch.inference_mode():
+        output = eager(torch.tensor([ids + list(answer)]), output_attentions=True)
+    return torch.stack(output.attentions)[:, 0].float().numpy(), columns, len(ids)
+
+
+def bytes_of(tokenizer, token):
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet = sorted(ByteLevel.alphabet())
+    shown = {byte: chr(byte) for byte in [*range(33, 127), *range(161, 173), *range(174, 256)]}
+    hidden = [byte for byte in range(256) if byte not in shown]
+    shown |= {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+    assert sorted(shown.values()) == alphabet
+    back = {character: byte for byte, character in shown.items()}
+    return bytes(back[c] for c in tokenizer.convert_ids_to_tokens(token))
+
+
+def expected(model, prompt, answer):
+    """A_t(x) and the ratios of eq. 8 and 9, and of the full context."""
+    weights, columns, prompt_length = full_attention(model, prompt, answer)
+    layers, heads = weights.shape[:2]
+    k = len(prompt.chunks)
+    means = np.zeros((len(answer), layers, heads, k + 3))
+    chunks, context = np.zeros((layers, heads, k)), np.zeros((layers, heads))
+    for t in range(len(answer)):
+        row = weights[:, :, prompt_length - 1 + t]
+        output = row[..., prompt_length : prompt_length + t]
+        for x, places in enumerate(columns):
+            means[t, ..., x] = row[..., places].mean(-1) if places else 0
+        means[t, ..., -1] = output.mean(-1) if t else 0
+        in_chunks = row[..., [p for places in columns[1:-1] for p in places]].mean(-1)
+        for i in range(k):
+            ratio = k * means[t, ..., 1 + i] / (in_chunks + means[t, ..., -1])
+            chunks[..., i] += ratio / len(answer)
+        in_prompt = row[..., :prompt_length].mean(-1)
+        context += in_prompt / (in_prompt + means[t, ..., -1]) / len(answer)
+    return means, chunks, context
+
+
+def assert_as_expected(model, prompt, answer, attention, within=1e-5):
+    means, chunks, context = expected(model, prompt, answer)
+    np.testing.assert_allclose(attention.means, means, rtol=1e-5, atol=within)
+    ratios = lookback_ratios(attention)
+    np.testing.assert_allclose(ratios.chunks, chunks, rtol=1e-5, atol=within)
+    np.testing.assert_allclose(ratios.context, context, rtol=1e-5, atol=within)
+
+
+# --- it is that -----------------------------------------------------------------------------------
+
+BATCHES = {
+    "one": PROMPTS[:1],
+    "four of one length": [PROMPTS[0]] * 4,
+    "four of four lengths": PROMPTS,
+}
+
+
+@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_generating_gives_the_ratios_of_the_full_attention(architecture, prompts):
+    model = local(architecture)
+    for prompt, generated in zip(prompts, model.generate(prompts, max_new_tokens=7), strict=True):
+        assert len(generated.tokens) == 7
+        assert_as_expected(model.model, prompt, generated.tokens, generated.attention)
+
+
+@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_one_pass_gives_the_ratios_of_the_full_attention(architecture, prompts):
+    model = local(architecture)
+    answers = [(17, 300, 5, 5, 42), (9,), (250, 251), (99, 98, 97, 96, 95, 94, 93)][: len(prompts)]
+    for prompt, answer, attention in zip(
+        prompts, answers, model.read(prompts, answers), strict=True
+    ):
+        assert_as_expected(model.model, prompt, answer, attention)
+
+
+def test_the_attention_in_these_tests_is_far_from_even():
+    weights, _, _ = full_attention(tiny("llama"), PROMPTS[0], (1, 2, 3))
+    rows = weights[:, :, -3:]
+    assert rows.max() > 20 / rows.shape[-1]
+    assert np.abs(rows[:, 0] - rows[:, 1]).max() > 0.1  # heads that share keys
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_is_generated_is_what_the_model_generates_by_itself(architecture):
+    model = local(architecture)
+    [generated] = model.generate(PROMPTS[:1], max_new_tokens=7)
+    ids = model.tokenizer("".join(segments_of(PROMPTS[0])), return_tensors="pt")
+    ids.pop("token_type_ids", None)
+    plain = model.model.generate(**ids, max_new_tokens=7, do_sample=False, pad_token_id=0)
+    assert list(generated.tokens) == plain[0, ids["input_ids"].shape[1] :].tolist()
+    assert generated.text == model.tokenizer.decode(generated.tokens, skip_special_tokens=True)
+
+
+def test_all_of_a_tokens_attention_is_in_its_segments():
+    model = local("llama")
+    for attention in model.read(PROMPTS, [(5, 6, 7, 8)] * 4):
+        lengths = [np.append(attention.lengths, t) for t in range(4)]
+        total = np.einsum("tlhs,ts->tlh", attention.means, lengths)
+        np.testing.assert_allclose(total, 1, atol=1e-5)
+
+
+def test_long_answers_are_reduced_block_by_block(monkeypatch):
+    model = local("qwen2")
+    answers = [tuple(range(20, 50)), tuple(range(60, 80))]
+    whole = model.read(PROMPTS[:2], answers)
+    monkeypatch.setattr(huggingface, "BLOCK", 4000)
+    for one, other in zip(whole, model.read(PROMPTS[:2], answers), strict=True):
+        np.testing.assert_allclose(one.means, other.means, atol=1e-7)
+    monkeypatch.setattr(huggingface, "BLOCK", 1)
+    assert_as_expected(model.model, PROMPTS[0], answers[0], model.read(PROMPTS[:1], answers[:1])[0])
+
+
+def test_bfloat16_is_reduced_in_float32():
+    model = local("llama")
+    model.model.to(torch.bfloat16)
+    [generated] = model.generate(PROMPTS[:1], max_new_tokens=6)
+    assert generated.attention.means.dtype == np.float32
+    means, _, _ = expected(model.model, PROMPTS[0], generated.tokens)
+    np.testing.assert_allclose(generated.attention.means, means, atol=0.02)
+    lengths = [np.append(generated.attention.lengths, t) for t in range(6)]
+    total = np.einsum("tlhs,ts->tlh", generated.attention.means, lengths)
+    np.testing.assert_allclose(total, 1, atol=1e-5)
+
+
+def test_sampling_is_recorded_too():
+    model = local("llama")
+    sampling = GenerationConfig(do_sample=True, temperature=2.0)
+    torch.manual_seed(3)
+    generated = model.generate(PROMPTS, max_new_tokens=5, generation=sampling)
+    for prompt, one in zip(PROMPTS, generated, strict=True):
+        assert_as_expected(model.model, prompt, one.tokens, one.attention)
+
+
+# --- answers that end -----------------------------------------------------------------------------
+
+
+def test_an_answer_ends_where_the_model_ends_it():
+    model = local("llama")
+    long = model.generate(PROMPTS, max_new_tokens=7)
+    first = long[0].tokens
+    end = next(token for token in first[2:] if token not in first[:2])
+    model.model.generation_config.eos_token_id = [end, 399]
+    short = model.generate(PROMPTS, max_new_tokens=7)
+    assert short[0].tokens == first[: first.index(end)]
+    for prompt, one in zip(PROMPTS, short, strict=True):
+        assert end not in one.tokens
+        if one.tokens:
+            assert_as_expected(model.model, prompt, one.tokens, one.attention)
+
+
+def test_an_answer_without_a_token_has_no_ratios():
+    model = local("llama")
+    [one] = model.generate(PROMPTS[:1], max_new_tokens=3)
+    model.model.generation_config.eos_token_id = one.tokens[0]
+    [generated] = model.generate(PROMPTS[:1], max_new_tokens=3)
+    assert (generated.text, generated.tokens) == ("", ())
+    assert generated.attention.means.shape[0] == 0
+    ratios = lookback_ratios(generated.attention)
+    assert np.isnan(ratios.chunks).all()
+    assert np.isnan(ratios.context).all()
+
+
+# --- segments -------------------------------------------------------------------------------------
+
+
+def test_segments_are_counted_in_tokens_word_by_word():
+    words = ["Be", "brief", ".", "one", "two", "three", "What", "is", "it", "?", "Answer:", "so"]
+    model = LocalModel(tiny("llama"), word_tokenizer(words), name="words")
+    prompt = RagPrompt("What is it ?", ("one two", "three three three"), preamble="Be brief .")
+    [attention] = model.read([prompt], ["so so"])
+    assert attention.lengths.tolist() == [3, 2, 3, 5]
+    assert attention.means.shape == (2, 3, 4, 5)
+    assert attention.model == "words"
+
+
+def test_a_chat_template_counts_to_preamble_and_question():
+    from tokenizers.processors import TemplateProcessing
+
+    words = ["Be", "brief", ".", "one", "two", "What", "?", "<|user|>", "<|assistant|>"]
+    tokenizer = word_tokenizer(words)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    tokenizer.chat_template = (
+        "{{ bos_token }} <|user|> {{ messages[0]['content'] | trim }} <|assistant|>"
+    )
+    model = LocalModel(tiny("llama"), tokenizer, name="chat")
+    prompt = RagPrompt("What ? ", ("one", "two two"), preamble=" Be brief .")
+    [attention] = model.read([prompt], ["one"])
+    assert attention.lengths.tolist() == [5, 1, 2, 3]
+
+
+def test_a_token_over_two_segments_counts_to_the_one_in_which_it_ends():
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = word_tokenizer([])
+    pairs = pre_tokenizers.Split(Regex(r"[\s\S][\s\S]?"), "isolated")
+    tokenizer.backend_tokenizer.pre_tokenizer = pairs
+    model = LocalModel(tiny("llama"), tokenizer, name="pairs")
+    # ab c⏎ | ⏎d e⏎ ⏎A ns we r: with the chunk abc and the question de
+    [attention] = model.read([RagPrompt("de", ("abc",), preamble="")], ["x"])
+    assert attention.lengths.tolist() == [0, 2, 6]
+
+
+def test_a_beginning_of_sequence_counts_to_the_preamble():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = word_tokenizer(["one", "What", "Answer:"])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    model = LocalModel(tiny("llama"), tokenizer, name="bos")
+    [attention] = model.read([RagPrompt("What", ("one one",), preamble="")], ["one"])
+    assert attention.lengths.tolist() == [1, 2, 3]  # and the end to the question
+
+
+def test_one_text_may_be_two_chunks():
+    model = local("llama")
+    prompt = RagPrompt("Everest.", ("Everest.", "Everest.", "Everest."), preamble="Everest.")
+    [attention] = model.read([prompt], [(5, 6)])
+    assert_as_expected(model.model, prompt, (5, 6), attention)
+
+
+def test_text_and_its_tokens_are_the_same_answer():
+    model = local("llama")
+    text = " six hours"
+    ids = model.tokenizer(text)["input_ids"]
+    one, other = model.read(PROMPTS[:2], [text, ids])
+    alone, also = (model.read([prompt], [ids])[0] for prompt in PROMPTS[:2])
+    np.testing.assert_allclose(one.means, alone.means, atol=1e-6)
+    np.testing.assert_allclose(other.means, also.means, atol=1e-6)
+
+
+# --- the model is left as it was ------------------------------------------------------------------
+
+
+def test_the_models_own_attention_is_set_again_even_after_an_error():
+    model = local("llama")
+    model.model.set_attn_implementation("eager")
+    model.read(PROMPTS[:1], [(5, 6)])
+    assert model.model.config._attn_implementation == "eager"
+    with pytest.raises(IndexError):
+        model.read(PROMPTS[:1], [(5, 10_000, 6)])
+    assert model.model.config._attn_implementation == "eager"
+    assert model.generate([], max_new_tokens=3) == model.read([], []) == []
+
+
+def test_threads_that_share_a_model_wait_for_one_another():
+    """The second thread comes while the first is in its pass, and goes on when that is over."""
+    model = local("llama")
+    alone = [model.read([prompt], [(5, 6, 7)])[0].means for prompt in PROMPTS[:2]]
+    together, second_came, first_over = {}, threading.Event(), threading.Event()
+
+    def read(i):
+        together[i] = model.read([PROMPTS[i]], [(5, 6, 7)])[0].means
+
+    second = threading.Thread(target=read, args=(1,))
+
+    def meet(*_):
+        if threading.current_thread() is second:
+            second_came.set()
+            assert first_over.wait(20)
+        else:
+            second.start()
+            second_came.wait(0.5)
+
+    model.model.model.register_forward_pre_hook(meet)
+    read(0)
+    first_over.set()
+    second.join()
+    for i in (0, 1):
+        np.testing.assert_array_equal(together[i], alone[i])
+    assert model.model.config._attn_implementation == "sdpa"
+
+
+def test_another_thread_that_uses_the_model_is_not_recorded():
+    model = local("llama")
+    alone = model.read(PROMPTS[:1], [(5, 6, 7)])[0].means
+
+    def use(*_):
+        with torch.inference_mode():
+            model.model.model(torch.tensor([[1, 2, 3]]))
+
+    def meet(*_):
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=use)
+            other.start()
+            other.join()
+
+    model.model.model.register_forward_pre_hook(meet)
+    np.testing.assert_array_equal(model.read(PROMPTS[:1], [(5, 6, 7)])[0].means, alone)
+
+
+# --- what cannot be read --------------------------------------------------------------------------
+
+
+def test_chunks_that_do_not_fit_are_an_error_that_names_how_many_do():
+    model = local("llama", max_position_embeddings=100)
+    chunks = ("x" * 20 + ".", "y" * 20 + ".", "z" * 200)
+    with pytest.raises(ValueError, match=r"reads 100: of its 3 chunks the first 2 fit; give fewer"):
+        model.generate([PROMPTS[2], RagPrompt("?", chunks, preamble="")], max_new_tokens=9)
+    with pytest.raises(ValueError, match=r"prompts\[0\] takes .* its answer 5, but 'llama'"):
+        model.read([RagPrompt("?", chunks, preamble="")], [(1, 2, 3, 4, 5)])
+
+
+def test_a_prompt_fits_up_to_the_last_token():
+    model = local("llama")
+    prompt = PROMPTS[0]
+    length = sum(model.read([prompt], [(1,)])[0].lengths)
+    exact = local("llama", max_position_embeddings=int(length) + 3)
+    [generated] = exact.generate([prompt], max_new_tokens=3)
+    assert_as_expected(exact.model, prompt, generated.tokens, generated.attention)
+    with pytest.raises(ValueError, match="the first 2 fit|the first 1 fit"):
+        exact.generate([prompt], max_new_tokens=4)
+
+
+def test_a_sliding_window_is_refused():
+    with pytest.raises(ValueError, match=r"sliding window \(config.sliding_window is 64\)"):
+        local("mistral", sliding_window=64)
+    with pytest.raises(ValueError, match="sliding window"):
+        local("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1)
+
+
+def test_a_model_without_attention_is_refused():
+    mamba = MambaForCausalLM(
+        MambaConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, state_size=4)
+    )
+    with pytest.raises(ValueError, match=r"'mamba' \(MambaForCausalLM\) cannot be seen"):
+        LocalModel(mamba, bpe_tokenizer(), name="mamba")
+
+
+def test_layers_that_do_not_attend_once_each_are_noticed():
+    model = local("llama")
+    model.model.model.layers[2].self_attn.layer_idx = 1
+    with pytest.raises(ValueError, match="attention of 2 of 3 layers was seen"):
+        model.read(PROMPTS[:1], [(5, 6)])
+
+
+def test_an_encoder_decoder_is_refused():
+    t5 = T5ForConditionalGeneration(
+        T5Config(vocab_size=400, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(ValueError, match="'t5' is an encoder-decoder"):
+        LocalModel(t5, bpe_tokenizer(), name="t5")
+
+
+def test_what_is_no_model_of_transformers_has_no_attention_to_see():
+    class Hosted:
+        pass
+
+    with pytest.raises(TypeError, match="model is Hosted, whose attention cannot be seen"):
+        LocalModel(Hosted(), bpe_tokenizer(), name="hosted")
+    with pytest.raises(TypeError, match="tokenizer is str"):
+        LocalModel(tiny("llama"), "gpt2", name="llama")
+
+
+def test_a_tokenizer_without_offsets_is_refused(tmp_path):
+    from transformers import PythonBackend
+
+    class Slow(PythonBackend):
+        vocab_size = 1
+
+        def get_vocab(self):
+            return {"a": 0}
+
+    with pytest.raises(ValueError, match="tokenizer Slow has no offsets"):
+        LocalModel(tiny("llama"), Slow(), name="llama")
+
+
+def test_a_model_has_a_name():
+    with pytest.raises(ValueError, match="LlamaForCausalLM has no name of its own; give name="):
+        LocalModel(tiny("llama"), bpe_tokenizer())
+
+
+def test_a_model_in_training_mode_is_not_read():
+    model = local("llama")
+    model.model.train()
+    with pytest.raises(ValueError, match="'llama' is in training mode"):
+        model.read(PROMPTS[:1], [(5, 6)])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (lambda: RagPrompt("Why?", ()), "chunks is empty"),
+        (lambda: RagPrompt("Why?", ("a", " \n")), r"chunks\[1\] is ' \\n', which is blank"),
+        (lambda: RagPrompt(" ", ("a",)), "question is ' ', which is blank"),
+    ],
+)
+def test_a_prompt_needs_a_question_and_chunks(prompt, message):
+    with pytest.raises(ValueError, match=message):
+        prompt()
+
+
+def test_a_prompt_is_made_of_texts():
+    with pytest.raises(TypeError, match="chunks is the str 'abc'"):
+        RagPrompt("Why?", "abc")
+    with pytest.raises(TypeError, match=r"chunks\[1\] is 5"):
+        RagPrompt("Why?", ("abc", 5))
+
+
+def test_a_chunk_cannot_pass_for_the_end_of_the_prompt():
+    model = local("llama")
+    for prompt, field in [
+        (RagPrompt("Why?", ("a", "b</s>")), r"prompts[0].chunks[1]"),
+        (RagPrompt("Why <s>?", ("a",)), r"prompts[0].question"),
+        (RagPrompt("Why?", ("a",), preamble="</s>"), r"prompts[0].preamble"),
+    ]:
+        with pytest.raises(ValueError, match=rf"{re.escape(field)} holds '</?s>', which"):
+            model.generate([prompt], max_new_tokens=2)
+    model.tokenizer.add_tokens([AddedToken("<|im_start|>", special=True)])
+    with pytest.raises(ValueError, match=r"question holds '<\|im_start\|>', which the tokenizer"):
+        model.read([RagPrompt("Why?<|im_start|>", ("a",))], ["b"])
+    with pytest.raises(ValueError, match=r"answers\[0\] holds '</s>'"):
+        model.read(PROMPTS[:1], ["six</s>"])
+
+
+def test_a_chunk_without_a_token_of_its_own_is_an_error():
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = word_tokenizer(["a"])
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^a-z]+"), "removed")
+    model = LocalModel(tiny("llama"), tokenizer, name="letters")
+    with pytest.raises(ValueError, match=r"prompts\[0\].chunks\[1\] is '—', which has no token"):
+        model.read([RagPrompt("a", ("a", "—"), preamble="")], ["a"])
+
+
+def test_a_template_that_changes_the_message_is_an_error():
+    tokenizer = bpe_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] | upper }}"
+    model = LocalModel(tiny("llama"), tokenizer, name="loud")
+    with pytest.raises(ValueError, match="chat template does not hold the message once"):
+        model.generate(PROMPTS[:1], max_new_tokens=2)
+
+
+def test_answers_are_as_many_as_prompts_and_not_empty():
+    model = local("llama")
+    with pytest.raises(ValueError, match="there are 2 prompts and 1 answers"):
+        model.read(PROMPTS[:2], [" six"])
+    with pytest.raises(ValueError, match=r"answers\[0\] is '', which has no token"):
+        model.read(PROMPTS[:1], [""])
+
+
+@pytest.mark.parametrize("field", ["num_beams", "num_return_sequences"])
+def test_several_sequences_a_prompt_are_refused(field):
+    settings = GenerationConfig(num_beams=2)
+    setattr(settings, field, 2)
+    if field == "num_return_sequences":
+        settings.num_beams = 1
+    with pytest.raises(ValueError, match=f"generation.{field} is 2"):
+        local("llama").generate(PROMPTS[:1], max_new_tokens=2, generation=settings)

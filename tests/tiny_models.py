@@ -1,0 +1,109 @@
+"""Randomly initialised models of a few thousand weights, a tokenizer for them, and prompts."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from conformal_retrievers.huggingface import LocalModel, RagPrompt
+
+VOCABULARY = 400
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.25,  # so that attention is far from even, and heads differ
+}
+GPT2_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 512,
+    "initializer_range": 0.25,
+}
+ARCHITECTURES = {
+    "llama": lambda **more: LlamaForCausalLM(LlamaConfig(**{**SHAPE, **more})),
+    "qwen2": lambda **more: Qwen2ForCausalLM(Qwen2Config(**{**SHAPE, **more})),
+    "qwen3": lambda **more: Qwen3ForCausalLM(Qwen3Config(**{**SHAPE, "head_dim": 8, **more})),
+    "mistral": lambda **more: MistralForCausalLM(
+        MistralConfig(**{**SHAPE, "sliding_window": None, **more})
+    ),
+    "gpt2": lambda **more: GPT2LMHeadModel(GPT2Config(**{**GPT2_SHAPE, **more})),
+}
+
+CORPUS = [
+    "Answer the question from the documents alone.\n\nWait six hours after the last drink.",
+    "Tylenol and alcohol strain the liver.\n\nMount Everest is the highest mountain on Earth.",
+    "How long to wait?\n\nAnswer: six hours",
+]
+PROMPTS = [
+    RagPrompt(
+        "How long to wait?",
+        ("Wait six hours after the last drink.", "Tylenol and alcohol strain the liver."),
+    ),
+    RagPrompt("Why?", ("Everest.", "Bread rises — 3 € at the café 😀.", "K2")),
+    RagPrompt("What is the highest mountain?", ("Everest is.",), preamble=""),
+    RagPrompt(
+        "Which?", ("one", "two two", "three three three", "four"), preamble="Be brief, be exact."
+    ),
+]
+
+
+def bpe_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE: any text comes back from its tokens, and a token may join words' ends."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS * 3, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def word_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
+    """A word is a token, white space none."""
+    vocabulary = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
+    )
+
+
+def tiny(architecture: str, *, seed: int = 0, **config) -> torch.nn.Module:
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model = ARCHITECTURES[architecture](**config).eval()
+    model.generation_config.eos_token_id = None  # answers are as long as they may be
+    return model
+
+
+def local(architecture: str, **config) -> LocalModel:
+    return LocalModel(tiny(architecture, **config), bpe_tokenizer(), name=architecture)
