@@ -117,7 +117,7 @@ def test_too_few_resamples_and_queries_of_either_calibration_are_refused():
         compare(at(0.5), at(0.2), QUERIES, rng=rng, resamples=10)
     mine = [ScoredQuery([0.1], [True], id="q")]
     other = Calibration.from_scores(mine, alpha=0.5, scorer="lookup")
-    with pytest.raises(ValueError, match="query 'q' is one of those"):
+    with pytest.raises(ValueError, match="query 'q' has the id of one"):
         compare(at(0.5), other, mine, rng=rng)
 
 
