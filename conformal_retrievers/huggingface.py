@@ -248,7 +248,7 @@ class LocalModel:
     def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
         if isinstance(answer, str):
             self._check_plain(f"answers[{number}]", answer)
-            ids = self.tokenizer(answer, add_special_tokens=False, truncation=False)["input_ids"]
+            ids = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
         else:
             ids = list(answer)
         if not ids:
@@ -261,7 +261,6 @@ class LocalModel:
         encoded = self.tokenizer(
             text,
             add_special_tokens=not chat,  # a chat template writes its own
-            truncation=False,
             return_offsets_mapping=True,
             verbose=False,
         )

@@ -270,6 +270,14 @@ def test_one_text_may_be_two_chunks():
     assert_as_expected(model.model, prompt, (5, 6), attention)
 
 
+def test_a_tokenizer_that_was_told_to_truncate_does_not():
+    model = local("llama")
+    [whole] = model.read(PROMPTS[:1], [" six hours"])
+    model.tokenizer.backend_tokenizer.enable_truncation(5)
+    [again] = model.read(PROMPTS[:1], [" six hours"])
+    np.testing.assert_array_equal(again.means, whole.means)
+
+
 def test_text_and_its_tokens_are_the_same_answer():
     model = local("llama")
     text = " six hours"
