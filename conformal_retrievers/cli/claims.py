@@ -104,7 +104,7 @@ def demo(
     for extra, modules in (
         ("llm", ("openai",)),
         ("embedding", ("sentence_transformers",)),
-        ("snippets", ("semantic_text_splitter",)),
+        ("snippets", ("regex",)),
     ):
         message = missing(extra, *modules)
         if message is not None:
