@@ -229,15 +229,15 @@ MUTANTS = [
     ),
     Mutant(
         "guarantees.py",
-        "new = max(new, weight)",
+        "new = Fraction(self.max_weight)",
         "new = Fraction(1)",
         "a new query of weight 1",
     ),
     Mutant(
-        "guarantees.py",
-        "new = max(new, weight)",
-        "new = weight",
-        "a new query as heavy as the last",
+        "calibration.py",
+        "least = max([*explored, *(query.weight for query in scored)])",
+        "least = max([*(query.weight for query in scored)])",
+        "queries that might have been explored not reserved for",
     ),
     Mutant(
         "guarantees.py",
@@ -270,15 +270,15 @@ MUTANTS = [
         "missed snippets that count for nothing beside sampled ones",
     ),
     Mutant(
-        "guarantees.py",
-        "new = Fraction(self.max_weight or 0)",
-        "new = Fraction(0)",
-        "the largest weight of a new query forgotten",
+        "calibration.py",
+        "least = max([*explored, *(query.weight for query in scored)])",
+        "least = max([*explored, scored[-1].weight])",
+        "a new query as heavy as the last",
     ),
     Mutant(
         "guarantees.py",
-        "if self.max_weight in (None, 1) and all(",
-        "if all(",
+        "if self.max_weight == self.lowest_propensity == 1 and all(",
+        "if self.lowest_propensity == 1 and all(",
         "the largest weight of a new query forgotten where no judged one has any",
     ),
     Mutant(
@@ -356,9 +356,15 @@ MUTANTS = [
     ),
     Mutant(
         "calibration.py",
-        "(float(q.propensities.min()) for q in scored",
-        "(float(q.propensities[q.relevant].min(initial=1.0)) for q in scored",
+        "known = [*query.propensities.tolist(), query.explore or 1.0]",
+        "known = query.propensities[query.relevant].tolist()",
         "the lowest propensity of relevant snippets alone",
+    ),
+    Mutant(
+        "calibration.py",
+        "scores=np.where(lost, -math.inf, query.scores)",
+        "scores=np.where(lost, math.inf, query.scores)",
+        "what cannot be scored counts as lost, but is kept",
     ),
     Mutant(
         "calibration.py",
@@ -405,9 +411,15 @@ MUTANTS = [
     ),
     Mutant(
         "filtering.py",
-        "return 1 / chance if chance else math.inf",
-        "return 1 / self.explore if self.explore else math.inf",
+        "weight = 1.0 if self._passes.all() else 1 / self.explore",
+        "weight = 1 / self.explore",
         "a query that is always complete counts for many",
+    ),
+    Mutant(
+        "filtering.py",
+        "if not self.complete:",
+        "if not self.keeps.any():",
+        "a query of which snippets were dropped judged as if none were",
     ),
     Mutant(
         "filtering.py",
@@ -444,8 +456,8 @@ MUTANTS = [
     ),
     Mutant(
         "certify.py",
-        "seen = {query.id for query in calibration.queries} - {None}",
-        "seen = set()",
+        "seen = calibration.ids",
+        "seen = frozenset[str]()",
         "a certificate from the calibration's own queries",
     ),
     Mutant(
