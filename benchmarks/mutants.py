@@ -44,7 +44,12 @@ TESTS = {
         "test_guarantees",
         "test_tolerance",
     ],
-    "calibration.py": ["test_calibration", "test_guarantees", "test_tolerance"],
+    "calibration.py": [
+        "test_calibration",
+        "test_scorers_and_calibrations",
+        "test_guarantees",
+        "test_tolerance",
+    ],
     "filtering.py": ["test_filtering", "test_guarantees"],
     "planning.py": ["test_planning"],
     "certify.py": ["test_certify"],
