@@ -443,7 +443,7 @@ def test_where_every_query_has_one_snippet_all_guarantees_are_the_same(guarantee
 # --- metamorphic ----------------------------------------------------------------------------------
 
 
-def same(one, other, at_one=AT, at_other=AT):
+def assert_same(one, other, at_one=AT, at_other=AT):
     for group in RUN_TIME_GROUPS:
         assert one.keep(at_one, group).tolist() == other.keep(at_other, group).tolist()
         ours, theirs = one.p_values(at_one, group), other.p_values(at_other, group)
@@ -463,7 +463,7 @@ def test_the_order_of_queries_snippets_and_groups_is_nothing(guarantee, data, al
         shuffled.append(replace(query, scores=query.scores[order], propensities=judged_with))
     one = calibration_of(queries, alpha, guarantee, **options)
     other = calibration_of(shuffled, alpha, guarantee, **options)
-    same(one, other)
+    assert_same(one, other)
     for group in RUN_TIME_GROUPS:
         assert one.threshold(group) == other.threshold(group)
 
@@ -478,7 +478,7 @@ def test_a_strictly_increasing_map_of_the_scores_changes_nothing_that_is_kept(
     before = calibration_of(queries, alpha, guarantee, **options)
     mapped = [replace(query, scores=2.0**query.scores - 7) for query in queries]
     after = calibration_of(mapped, alpha, guarantee, **options)
-    same(before, after, at_other=[2.0**score - 7 for score in AT[:-1]] + [-math.inf])
+    assert_same(before, after, at_other=[2.0**score - 7 for score in AT[:-1]] + [-math.inf])
 
 
 @every_guarantee
@@ -487,7 +487,7 @@ def test_a_strictly_increasing_map_of_the_scores_changes_nothing_that_is_kept(
 def test_the_unit_of_the_weights_is_nothing(guarantee, data, alpha, factor):
     queries, options = data.draw(combinations(guarantee))
     heavier = [replace(query, weight=query.weight * factor) for query in queries]
-    same(
+    assert_same(
         calibration_of(queries, alpha, guarantee, **options),
         calibration_of(heavier, alpha, guarantee, **options),
     )
@@ -855,7 +855,7 @@ def test_propensities_of_1_are_no_propensities():
         for delta in (None, 0.1):
             if guarantee != "snippet" or delta is None:
                 one = calibration_of(queries, 0.2, guarantee, delta=delta)
-                same(one, calibration_of(ones, 0.2, guarantee, delta=delta))
+                assert_same(one, calibration_of(ones, 0.2, guarantee, delta=delta))
 
 
 def test_calibrating_takes_every_option_to_the_calibration(toy_corpus):
@@ -1263,7 +1263,7 @@ def test_the_largest_weight_is_what_a_new_query_is_reserved(guarantee):
         assert "no new query weighs more than 4." in calibration.statement
     heavier = [*queries[:-1], relevant(11, weight=4.0)]
     for alpha in (0.2, 0.3, 0.5):
-        same(
+        assert_same(
             calibration_of(heavier, alpha, guarantee),
             calibration_of(heavier, alpha, guarantee, max_weight=4.0),
         )
@@ -1379,7 +1379,7 @@ def test_a_log_in_which_nothing_was_explored_reserves_for_what_might_have_been(g
     log = [relevant(i, explore=0.1) for i in range(60)]
     calibration = calibration_of(log, 0.2, guarantee)
     assert (calibration.max_weight, calibration.weighted) == (10.0, True)
-    same(
+    assert_same(
         calibration, calibration_of([relevant(i) for i in range(60)], 0.2, guarantee, max_weight=10)
     )
     with pytest.raises(ValueError, match="explored with probability 0.1"):
