@@ -1,21 +1,29 @@
 """Conformal filters for retrieval: of a query's relevant snippets, a share ≥ 1 − alpha is kept."""
 
-from conformal_retrievers.answer_filter import AnswerFilter, FilteredAnswer
 from conformal_retrievers.beir import read_beir
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.certify import certify
 from conformal_retrievers.choosing import coverage_curve, threshold_for_budget
-from conformal_retrievers.claim_evaluation import ClaimEvaluation, evaluate_claims
-from conformal_retrievers.claim_filter import ClaimFilter, ClaimScorer, FilteredClaims
-from conformal_retrievers.claim_llm import annotate, decompose, merge
-from conformal_retrievers.claim_scores import (
+from conformal_retrievers.claims import (
     Agreement,
+    AnnotatedAnswer,
+    AnswerFilter,
+    ClaimCalibration,
+    ClaimEvaluation,
+    ClaimFilter,
     ClaimRelevance,
+    ClaimScorer,
+    FilteredAnswer,
+    FilteredClaims,
     SelfConfidence,
+    annotate,
+    calibrate_claims,
     claim_relevance,
+    decompose,
+    evaluate_claims,
+    merge,
 )
-from conformal_retrievers.claims import AnnotatedAnswer, ClaimCalibration, calibrate_claims
 from conformal_retrievers.comparison import compare, fixed_thresholds, top_k
 from conformal_retrievers.diagnostics import Diagnosis, diagnose
 from conformal_retrievers.evaluation import Evaluation, evaluate

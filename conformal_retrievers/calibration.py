@@ -369,24 +369,16 @@ class Calibration:
         changed, or where its threshold does not follow from its scores; FileNotFoundError where
         there is none.
         """
-        from conformal_retrievers.calibration_file import read
+        from conformal_retrievers.calibration_file import check_derived, read
 
         record = read(path)
         try:
             calibration = cls._from_record(record)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        derived = calibration._record
         exact = ("threshold", "n_queries", "n_relevant")
         sums = ("design_effect", "effective_n")  # which another machine may round otherwise
-        for name in (*exact, *sums):
-            stored, follows = getattr(record, name), getattr(derived, name)
-            if stored == follows or (name in sums and math.isclose(stored, follows, rel_tol=1e-3)):
-                continue
-            raise ValueError(
-                f"{path}: its field {name!r} is {stored!r}, but its scores give {follows!r}; "
-                "calibrate and save again"
-            )
+        check_derived(path, record, calibration._record, exact=exact, sums=sums)
         return calibration
 
     def __eq__(self, other: object) -> bool:

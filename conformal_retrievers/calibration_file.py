@@ -2,7 +2,7 @@
 
 What can be derived is not trusted when it is read: the checksum is that of the other fields, and
 `Calibration.load` derives the threshold again from the scores. No pickle, no eval. `Record`,
-`write_record` and `read_fields` serve every file of this kind.
+`write_record`, `read_fields` and `check_derived` serve every file of this kind.
 """
 
 from __future__ import annotations
@@ -170,6 +170,28 @@ def read_fields(path: str | Path, format: str, version: int, *, saved_by: str) -
             f"fields give {_sha256(fields)!r}; take the original file, or calibrate again"
         )
     return fields
+
+
+def check_derived(
+    path: str | Path,
+    stored: Record,
+    derived: Record,
+    *,
+    exact: tuple[str, ...],
+    sums: tuple[str, ...] = (),
+) -> None:
+    """Raise ValueError, naming path and field, where a stored field does not follow from scores.
+
+    Those named `sums` may be rounded otherwise.
+    """
+    for name in (*exact, *sums):
+        told, follows = getattr(stored, name), getattr(derived, name)
+        if told == follows or (name in sums and math.isclose(told, follows, rel_tol=1e-3)):
+            continue
+        raise ValueError(
+            f"{path}: its field {name!r} is {told!r}, but its scores give {follows!r}; calibrate "
+            "and save again"
+        )
 
 
 def _json(value: Any) -> str:

@@ -9,10 +9,11 @@ filter serves any number of threads and tasks.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Literal, NoReturn, get_args
+from typing import Literal, NoReturn, Protocol, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,11 +39,60 @@ class NothingKept(LookupError):
     """No snippet of a query is kept, and the filter was told to raise then."""
 
 
+class Thresholds(Protocol):
+    """A calibration of snippets or of claims, as far as a decision asks it."""
+
+    def threshold(self, group: str | None = None) -> float:
+        """Return the threshold of a group."""
+
+    def p_values(self, scores: ArrayLike, /, group: str | None = None) -> NDArray[np.float64]:
+        """Return the conformal p-value of each score (n,)."""
+
+
+class Decision(ABC):
+    """What a filter decided about n things of one query, in their order; `keeps` (n,) pass on."""
+
+    keeps: NDArray[np.bool_]
+    calibration: Thresholds
+    group: str | None
+
+    @property
+    @abstractmethod
+    def _numbers(self) -> NDArray[np.float64]:
+        """What the n things were decided by, NaN for what could not be scored."""
+
+    @property
+    def threshold(self) -> float:
+        """The threshold of the query's group, infinite where it decides all alike."""
+        return self.calibration.threshold(self.group)
+
+    @property
+    def kept(self) -> NDArray[np.intp]:
+        """The places of what is kept, ascending."""
+        return np.flatnonzero(self.keeps)
+
+    @property
+    def dropped(self) -> NDArray[np.intp]:
+        """The places of what is dropped, ascending."""
+        return np.flatnonzero(~self.keeps)
+
+    @property
+    def unscorable(self) -> NDArray[np.intp]:
+        """The places of what could not be scored, ascending."""
+        return np.flatnonzero(np.isnan(self._numbers))
+
+    @property
+    def p_values(self) -> NDArray[np.float64]:
+        """The conformal p-value of each (n,), see the calibration's `p_values`."""
+        return self.calibration.p_values(self._numbers, self.group)
+
+
 @dataclass(frozen=True, eq=False)
-class Filtered:
+class Filtered(Decision):
     """What a filter decided about the n snippets of one query, in the retriever's order.
 
-    `scores` (n,) holds NaN for what could not be scored; `keeps` (n,) says what passes on.
+    `scores` (n,) holds NaN for what could not be scored; `keeps` (n,) says what passes on. The
+    `threshold` is the largest score that is kept, +inf where everything is.
     """
 
     scores: NDArray[np.float64]
@@ -50,31 +100,6 @@ class Filtered:
     calibration: Calibration = field(repr=False)
     group: str | None = None
     explore: float = 0.0
-
-    @property
-    def threshold(self) -> float:
-        """The largest score that is kept, +inf where everything is."""
-        return self.calibration.threshold(self.group)
-
-    @property
-    def kept(self) -> NDArray[np.intp]:
-        """The places of the kept snippets, ascending."""
-        return np.flatnonzero(self.keeps)
-
-    @property
-    def dropped(self) -> NDArray[np.intp]:
-        """The places of the dropped snippets, ascending."""
-        return np.flatnonzero(~self.keeps)
-
-    @property
-    def unscorable(self) -> NDArray[np.intp]:
-        """The places of the snippets that could not be scored, ascending."""
-        return np.flatnonzero(np.isnan(self.scores))
-
-    @property
-    def p_values(self) -> NDArray[np.float64]:
-        """The conformal p-value of each snippet (n,), see `Calibration.p_values`."""
-        return self.calibration.p_values(self.scores, self.group)
 
     @property
     def propensities(self) -> NDArray[np.float64]:
@@ -158,6 +183,10 @@ class Filtered:
     def _passes(self) -> NDArray[np.bool_]:
         return self.calibration.keep(self.scores, self.group)
 
+    @property
+    def _numbers(self) -> NDArray[np.float64]:
+        return self.scores
+
 
 class ConformalFilter:
     """Keeps the snippets whose score is at most the threshold of the calibration.
@@ -203,12 +232,7 @@ class ConformalFilter:
                 "Calibration.load(path)"
             )
         check_scorer(scorer)
-        if scorer.name != calibration.scorer:
-            raise CalibrationMismatch(
-                f"calibrated with scorer {calibration.scorer!r}, but this filter scores with "
-                f"{scorer.name!r}: a threshold belongs to one scorer, so calibrate again with this "
-                "one or filter with that one"
-            )
+        check_same_scorer(scorer.name, calibrated=calibration.scorer)
         for name, value, known in (
             ("on_empty", on_empty, get_args(OnEmpty)),
             ("on_unscorable", on_unscorable, get_args(OnUnscorable)),
@@ -304,6 +328,16 @@ class ConformalFilter:
     def __repr__(self) -> str:
         c = self.calibration
         return f"ConformalFilter({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
+
+
+def check_same_scorer(name: str, *, calibrated: str) -> None:
+    """Raise `CalibrationMismatch` unless a filter's scorer is the one that was calibrated with."""
+    if name != calibrated:
+        raise CalibrationMismatch(
+            f"calibrated with scorer {calibrated!r}, but this filter scores with {name!r}: a "
+            "threshold belongs to one scorer, so calibrate again with this one or filter with that "
+            "one"
+        )
 
 
 def _check_query(query: object) -> None:

@@ -8,7 +8,7 @@ from frameworks import cosine
 from test_claim_scores import saying
 
 from conformal_retrievers import Cache, annotate, decompose, merge
-from conformal_retrievers.claim_llm import adecompose, amerge
+from conformal_retrievers.claims import adecompose, amerge
 from conformal_retrievers.llm import Prompt, Reply
 
 QUERY = "Who wrote it?"

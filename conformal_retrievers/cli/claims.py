@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-from conformal_retrievers.claim_evaluation import evaluate_claims
-from conformal_retrievers.claims import ClaimCalibration, calibrate_claims
+from conformal_retrievers.claims import ClaimCalibration, calibrate_claims, evaluate_claims
 from conformal_retrievers.conformal import exact_alpha, exact_share
 from conformal_retrievers.extras import missing, require
 
@@ -41,7 +40,7 @@ def calibrate(
     by_group: Annotated[bool, typer.Option(help="Promise it within each group.")] = False,
 ) -> None:
     """Calibrate on annotated answers, save the calibration and say what it promises."""
-    from conformal_retrievers.claims_file import read_answers
+    from conformal_retrievers.claims.file import read_answers
 
     try:
         exact_alpha(alpha)
@@ -70,7 +69,7 @@ def evaluate(
 
     It fails where the 95 % interval of factuality lies below the target as a whole.
     """
-    from conformal_retrievers.claims_file import read_answers
+    from conformal_retrievers.claims.file import read_answers
 
     try:
         if alpha is not None:
@@ -111,7 +110,7 @@ def demo(
             _fail(message)
     from sentence_transformers import SentenceTransformer
 
-    from conformal_retrievers.claims_demo import run
+    from conformal_retrievers.claims.demo import run
     from conformal_retrievers.llm import Unanswered
     from conformal_retrievers.openai_llm import openai_llm
     from conformal_retrievers.scoring.embedding import EmbeddingScorer

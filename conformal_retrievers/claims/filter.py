@@ -14,8 +14,9 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.claims import ClaimCalibration
-from conformal_retrievers.filtering import CalibrationMismatch, NothingKept
+from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.claims.calibration import ClaimCalibration
+from conformal_retrievers.filtering import Decision, NothingKept, check_same_scorer
 from conformal_retrievers.judged import Snippet, as_snippets
 
 
@@ -48,51 +49,28 @@ class AsyncClaimScorer(ClaimScorer, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class FilteredClaims:
+class FilteredClaims(Decision):
     """What a filter decided about the p claims of one answer, in their order.
 
-    `relevance` (p,) holds NaN for what could not be scored.
+    `relevance` (p,) holds NaN for what could not be scored, which is dropped; `keeps` (p,) says
+    what is kept. The `threshold` is what the relevance of a kept claim exceeds, +inf where nothing
+    is kept.
     """
 
     claims: tuple[str, ...]
     relevance: NDArray[np.float64]
+    keeps: NDArray[np.bool_]
     calibration: ClaimCalibration = field(repr=False)
     group: str | None = None
-
-    @property
-    def threshold(self) -> float:
-        """What the relevance of a kept claim exceeds: +inf where nothing is kept."""
-        return self.calibration.threshold(self.group)
-
-    @property
-    def keeps(self) -> NDArray[np.bool_]:
-        """Whether each claim is kept, (p,)."""
-        return self.calibration.keep(self.relevance, self.group)
-
-    @property
-    def kept(self) -> NDArray[np.intp]:
-        """The places of the kept claims, ascending."""
-        return np.flatnonzero(self.keeps)
-
-    @property
-    def dropped(self) -> NDArray[np.intp]:
-        """The places of the dropped claims, ascending."""
-        return np.flatnonzero(~self.keeps)
-
-    @property
-    def unscorable(self) -> NDArray[np.intp]:
-        """The places of the claims that could not be scored, which are dropped, ascending."""
-        return np.flatnonzero(np.isnan(self.relevance))
-
-    @property
-    def p_values(self) -> NDArray[np.float64]:
-        """The conformal p-value of each claim (p,), see `ClaimCalibration.p_values`."""
-        return self.calibration.p_values(self.relevance, self.group)
 
     @property
     def kept_claims(self) -> tuple[str, ...]:
         """The kept claims."""
         return tuple(self.claims[i] for i in self.kept)
+
+    @property
+    def _numbers(self) -> NDArray[np.float64]:
+        return self.relevance
 
 
 @dataclass(frozen=True)
@@ -124,12 +102,7 @@ class ClaimFilter:
                 f"scorer is {self.scorer!r:.80}; give something with a name and relevance(query, "
                 "claims, documents), such as ClaimRelevance(EmbeddingScorer(embed, name='…'))"
             )
-        if self.scorer.name != self.calibration.scorer:
-            raise CalibrationMismatch(
-                f"calibrated with scorer {self.calibration.scorer!r}, but this filter scores with "
-                f"{self.scorer.name!r}: a threshold belongs to one scorer, so calibrate again with "
-                "this one or filter with that one"
-            )
+        check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
         if self.on_empty not in ("allow", "raise"):
             raise ValueError(
                 f"on_empty is {self.on_empty!r}; give 'allow' or 'raise': to keep a claim that is "
@@ -148,7 +121,7 @@ class ClaimFilter:
         Raises ValueError where the scorer does not return one number for each claim, and
         `NothingKept` where none is kept, if the filter was told to.
         """
-        claims, documents = _claims(claims), as_snippets(documents)
+        claims, documents = as_claims(claims), as_snippets(documents)
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
         return self.decide(query, claims, relevance, group)
 
@@ -160,7 +133,7 @@ class ClaimFilter:
         group: str | None = None,
     ) -> FilteredClaims:
         """Do what calling the filter does, without blocking the event loop."""
-        claims, documents = _claims(claims), as_snippets(documents)
+        claims, documents = as_claims(claims), as_snippets(documents)
         relevance: ArrayLike = np.empty(0)
         if claims and isinstance(self.scorer, AsyncClaimScorer):
             relevance = await self.scorer.arelevance(query, claims, documents)
@@ -172,7 +145,7 @@ class ClaimFilter:
         self, query: str, claims: Iterable[str], relevance: ArrayLike, group: str | None = None
     ) -> FilteredClaims:
         """Decide from relevances (p,) that are at hand already."""
-        claims = _claims(claims)
+        claims = as_claims(claims)
         r = np.array(relevance, dtype=np.float64)
         if r.shape != (len(claims),):
             raise ValueError(
@@ -181,17 +154,11 @@ class ClaimFilter:
             )
         if group is None and self.group_of is not None:
             group = self.group_of(query)
-        filtered = FilteredClaims(claims, r, self.calibration, group)
-        if self.on_empty == "raise" and claims and not filtered.keeps.any():
+        keeps = self.calibration.keep(r, group)
+        if self.on_empty == "raise" and claims and not keeps.any():
             best = "nan" if np.isnan(r).all() else f"{np.nanmax(r):.6g}"
             raise NothingKept(
                 f"none of {len(claims)} claims is kept: the best relevance is {best}, the "
-                f"threshold {filtered.threshold:.6g}"
+                f"threshold {self.calibration.threshold(group):.6g}"
             )
-        return filtered
-
-
-def _claims(claims: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(claims, str):
-        raise TypeError(f"claims is one str, {claims!r:.60}; give a list of claims")
-    return tuple(claims)
+        return FilteredClaims(claims, r, keeps, self.calibration, group)

@@ -12,13 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformal_retrievers.answer_filter import AnswerFilter
 from conformal_retrievers.calibration import calibrate
-from conformal_retrievers.claim_evaluation import evaluate_claims
-from conformal_retrievers.claim_filter import ClaimFilter
-from conformal_retrievers.claim_llm import annotate, decompose
-from conformal_retrievers.claim_scores import ClaimRelevance
-from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
+from conformal_retrievers.claims.annotating import annotate
+from conformal_retrievers.claims.answer_filter import AnswerFilter
+from conformal_retrievers.claims.answers import AnnotatedAnswer
+from conformal_retrievers.claims.calibration import calibrate_claims
+from conformal_retrievers.claims.dividing import decompose
+from conformal_retrievers.claims.evaluation import evaluate_claims
+from conformal_retrievers.claims.filter import ClaimFilter
+from conformal_retrievers.claims.relevance import ClaimRelevance
 from conformal_retrievers.docstrings import docstring_corpus
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.judged import JudgedQuery, Snippet

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformal_retrievers.claims import AnnotatedAnswer, ClaimCalibration
+from conformal_retrievers.claims.answers import AnnotatedAnswer
+from conformal_retrievers.claims.calibration import ClaimCalibration
 from conformal_retrievers.conformal import Interval, cluster_interval, exact_share
 
 

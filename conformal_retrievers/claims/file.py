@@ -27,7 +27,7 @@ from conformal_retrievers.calibration_file import (
     read_fields,
     write_record,
 )
-from conformal_retrievers.claims import AnnotatedAnswer
+from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.judged import numbered_lines
 from conformal_retrievers.rows import explain
 

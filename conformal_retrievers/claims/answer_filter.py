@@ -15,16 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claim_filter import ClaimFilter, FilteredClaims
-from conformal_retrievers.claim_llm import (
-    Decomposition,
-    Merged,
-    adecompose,
-    amerge,
-    decompose,
-    joined,
-    merge,
-)
+from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
+from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
+from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
 from conformal_retrievers.judged import Snippet, as_snippets
 from conformal_retrievers.llm import LLM, Prompt, Usage
 

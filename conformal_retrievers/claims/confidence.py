@@ -1,117 +1,23 @@
-"""Relevance of claims: higher = likelier factual, NaN = cannot be scored.
+"""An LLM's confidence in claims, as their relevance: higher = likelier factual, NaN = not told.
 
-`ClaimRelevance` is algorithm 1 of Feng et al. 2025 (Conformal-RAG, arXiv 2506.20978), from the
-documents that the answer was written from:
-
-    R(c) = max(0, max_j cos(query, d_j) · cos(c, d_j))
-
-`SelfConfidence` and `Agreement` ask an LLM and need no documents: the scores of Mohri and Hashimoto
-2024 (arXiv 2402.10978, section 5), which the paper calls Conformal-LLM.
+`SelfConfidence` and `Agreement` need no documents. They are the scores of Mohri and Hashimoto 2024
+(arXiv 2402.10978, section 5), which Feng et al. 2025 (arXiv 2506.20978) call Conformal-LLM.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claim_llm import check_fields, reply_fields, reply_schema
+from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
 from conformal_retrievers.judged import Snippet
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, aask, ask
-from conformal_retrievers.scoring.embedding import EmbeddingScorer
-
-# --- by the documents -----------------------------------------------------------------------------
-
-
-def claim_relevance(
-    query: ArrayLike, claims: ArrayLike, documents: ArrayLike
-) -> NDArray[np.float64]:
-    """Return max(0, max_j cos(query, d_j) · cos(claim, d_j)) of each claim, (p,).
-
-    The vectors are query (d,), claims (p, d) and documents (m, d); without documents it is 0. As
-    printed, two negative cosines make a positive product; documents that were retrieved for the
-    query have none. A document without a direction (zero or not finite) supports nothing; a claim
-    or query without one cannot be scored: NaN. Algorithm 1 of arXiv 2506.20978.
-    """
-    q, c = np.asarray(query, dtype=np.float64), np.asarray(claims, dtype=np.float64)
-    d = np.asarray(documents, dtype=np.float64)
-    d = d if d.size else d.reshape(0, len(q))
-    with np.errstate(invalid="ignore"):
-        # Each product is divided by |q| |d_j|² |c|: by |d_j|² before the maximum over j, by the
-        # rest, which is the same for all j, after it. Of a document without a direction they are
-        # NaN, which the maximum passes over.
-        products = c @ d.T
-        products *= d @ q / np.einsum("ij,ij->i", d, d)
-        lengths = np.sqrt(np.einsum("ij,ij->i", c, c) * (q @ q))
-        relevance = np.fmax.reduce(products, axis=1, initial=0.0) / lengths
-    return np.asarray(relevance)
-
-
-@dataclass(frozen=True)
-class ClaimRelevance:
-    """Scores claims by `claim_relevance` of the embeddings of query, claims and documents.
-
-    `embedding` says how texts are embedded: `EmbeddingScorer(embed, name="…")`, or what
-    `embedding_scorer` of either framework's package returns. A blank claim cannot be scored; a
-    blank document supports nothing. Raises ValueError where vectors do not fit the texts.
-    """
-
-    embedding: EmbeddingScorer
-
-    @property
-    def name(self) -> str:
-        """The algorithm and the embedding's own name."""
-        return f"claim_relevance({self.embedding.name})"
-
-    def relevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
-    ) -> NDArray[np.float64]:
-        """Return the relevance of each claim, (p,)."""
-        e, texts = self.embedding, _texts(claims, documents)
-        if e.embed_query is None:
-            return self._relevance(claims, e.embed([query, *texts]))
-        vectors: Any = e.embed(texts) if texts else []
-        return self._relevance(claims, [e.embed_query(query), *vectors])
-
-    async def arelevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
-    ) -> NDArray[np.float64]:
-        """Return what `relevance` returns, without blocking the event loop."""
-        e, texts = self.embedding, _texts(claims, documents)
-        if e.aembed is None or (e.embed_query is not None and e.aembed_query is None):
-            return await asyncio.to_thread(self.relevance, query, claims, documents)
-        if e.aembed_query is None:
-            return self._relevance(claims, await e.aembed([query, *texts]))
-        vectors: Any = await e.aembed(texts) if texts else []
-        return self._relevance(claims, [await e.aembed_query(query), *vectors])
-
-    def _relevance(self, claims: Sequence[str], embeddings: Any) -> NDArray[np.float64]:
-        """Score from the vectors of the query, of the claims that are not blank, of documents."""
-        vectors = np.asarray(embeddings, dtype=np.float64)
-        told = np.array([bool(claim.strip()) for claim in claims], dtype=bool)
-        n = 1 + int(told.sum())
-        if vectors.ndim != 2 or len(vectors) < n:
-            raise ValueError(
-                f"embedder {self.embedding.name!r} returned vectors of shape {vectors.shape} for "
-                f"the query, {n - 1} claims and the documents; it must return one for each text"
-            )
-        relevance = np.full(len(claims), math.nan)
-        relevance[told] = claim_relevance(vectors[0], vectors[1:n], vectors[n:])
-        return relevance
-
-
-def _texts(claims: Sequence[str], documents: Sequence[Snippet]) -> list[str]:
-    texts = [*claims, *(document.text for document in documents)]
-    return [text for text in texts if text.strip()]
-
-
-# --- by an LLM alone ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

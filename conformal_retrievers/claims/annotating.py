@@ -1,0 +1,101 @@
+"""Annotating claims with an LLM: does a reference answer, or a document, support each of them?
+
+A claim is factual iff its verdict is "supported", as in arXiv 2506.20978, section 3.1; one without
+a verdict is neither factual nor not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from conformal_retrievers.cache import Cache
+from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
+from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
+
+Verdict = Literal["supported", "unsupported", "contradicted", "irrelevant"]
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """An LLM's verdict on each claim of an answer, None with its reason where there is none."""
+
+    verdicts: tuple[Verdict | None, ...]
+    reasons: tuple[str | None, ...]
+    usage: Usage
+
+    @property
+    def factual(self) -> tuple[bool | None, ...]:
+        """Whether each claim is supported; None, and never False, where there is no verdict."""
+        return tuple(None if v is None else v == "supported" for v in self.verdicts)
+
+
+def annotate(
+    llm: LLM,
+    query: str,
+    claims: Iterable[str],
+    *,
+    reference: str,
+    documents: Iterable[Snippet | str] = (),
+    prompt: Prompt | None = None,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+) -> Annotations:
+    """Ask an LLM of each claim whether a reference answer and documents support it.
+
+    The reply is {"reason", "verdict"}, and the verdict "supported", "unsupported", "contradicted"
+    or "irrelevant"; anything else is none. `prompt` has the fields $query, $reference, $documents
+    and $claim; it is prompts/annotate.txt by default. At most `concurrency` requests are under way;
+    a `cache` asks only for what it does not know. Raises ValueError for a prompt with other fields,
+    and TypeError for claims that are one text.
+    """
+    requests = _requests(query, claims, reference, documents, prompt)
+    return _annotations(ask(llm, requests, concurrency=concurrency, cache=cache))
+
+
+async def aannotate(
+    llm: LLM,
+    query: str,
+    claims: Iterable[str],
+    *,
+    reference: str,
+    documents: Iterable[Snippet | str] = (),
+    prompt: Prompt | None = None,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+) -> Annotations:
+    """Return what `annotate` returns, without blocking the event loop."""
+    requests = _requests(query, claims, reference, documents, prompt)
+    return _annotations(await aask(llm, requests, concurrency=concurrency, cache=cache))
+
+
+def _requests(
+    query: str,
+    claims: Iterable[str],
+    reference: str,
+    documents: Iterable[Snippet | str],
+    prompt: Prompt | None,
+) -> list[Request]:
+    prompt = prompt or Prompt.load("annotate")
+    check_fields(prompt, "query", "reference", "documents", "claim")
+    verdict = {"type": "string", "enum": list(get_args(Verdict))}
+    schema = reply_schema({"reason": {"type": "string"}, "verdict": verdict})
+    texts = [document.text for document in as_snippets(documents)]
+    given = {"query": query, "reference": reference, "documents": texts}
+    return [prompt.request({**given, "claim": claim}, schema=schema) for claim in as_claims(claims)]
+
+
+def _annotations(answers: Sequence[Reply | Unanswered]) -> Annotations:
+    words: tuple[Verdict, ...] = get_args(Verdict)
+    verdicts: list[Verdict | None] = []
+    reasons: list[str | None] = []
+    for answer in answers:
+        fields, reason = reply_fields(answer)
+        said = str(fields.get("verdict")).strip().lower()
+        verdict = next((word for word in words if word == said), None)
+        verdicts.append(verdict)
+        reasons.append(None if verdict else reason or "unreadable")
+    return Annotations(tuple(verdicts), tuple(reasons), Usage.of(answers))
