@@ -22,6 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers import conformal
 from conformal_retrievers.entry import (
+    QUERIES,
+    Words,
     check_flags,
     check_groups,
     check_merging,
@@ -121,8 +123,8 @@ class Calibration:
     relevant retrieved snippets alone; `n_without_relevant` counts the other queries, whose ids are
     `other_ids`.
     `lowest_scores` hold, ascending, the lowest score of each judged query that has one, relevant or
-    not, which new queries can be held against without judgements. Two calibrations are equal if
-    their files are.
+    not, which new queries can be held against without judgements. `words` are those of its errors.
+    Two calibrations are equal if their files are.
     """
 
     alpha: float
@@ -146,16 +148,17 @@ class Calibration:
     created: str = field(
         default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds")
     )
+    words: Words = QUERIES
 
     def __post_init__(self) -> None:
         conformal.exact_alpha(self.alpha)
         check_guarantee(self.guarantee, self.delta)
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
-        check_scored(self.queries)
+        check_scored(self.queries, self.words)
         check_weights(
             self.guarantee, self.delta, self.queries, self.lowest_propensity, self.max_weight
         )
-        check_groups(self.queries, self.by_group, self.merge_groups is not None)
+        check_groups(self.queries, self.by_group, self.merge_groups is not None, self.words)
         if self.delta is not None:
             self._check_feasible(self.delta)
 
@@ -516,9 +519,9 @@ class Calibration:
         n = self.n_units[None]
         if n < self.n_needed:
             raise ValueError(
-                f"delta is {delta:g} with alpha {self.alpha:g}, which {n} judged queries cannot "
-                f"promise: it takes at least {self.n_needed}; judge {self.n_needed - n} more, or "
-                "raise alpha or delta"
+                f"delta is {delta:g} with alpha {self.alpha:g}, which {n} {self.words.judged} "
+                f"cannot promise: it takes at least {self.n_needed}; {self.words.judge} "
+                f"{self.n_needed - n} more, or raise alpha or delta"
             )
 
 

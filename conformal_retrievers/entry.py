@@ -6,7 +6,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,18 @@ from conformal_retrievers.judged import ScoredQuery
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
+
+
+class Words(NamedTuple):
+    """What messages call that of which a calibration has one score, or several, each."""
+
+    unit: str
+    judged: str
+    judge: str
+
+
+QUERIES = Words("query", "judged queries", "judge")
+ANSWERS = Words("answer", "annotated answers", "annotate")
 
 
 def check_name(scorer: object) -> None:
@@ -29,14 +41,14 @@ def check_flags(**flags: object) -> None:
             raise TypeError(f"{name} is {value!r}; give True or False")
 
 
-def check_scored(scored: Sequence[ScoredQuery]) -> None:
+def check_scored(scored: Sequence[ScoredQuery], words: Words = QUERIES) -> None:
     """Raise ValueError for a repeated id, an unscorable relevant snippet, or nothing relevant."""
     ids = Counter(query.id for query in scored if query.id is not None)
     twice = next((id for id, times in ids.items() if times > 1), None)
     if twice is not None:
         raise ValueError(
-            f"query id {twice!r} occurs {ids[twice]} times; a query enters a calibration once, so "
-            "remove the repetitions"
+            f"{words.unit} id {twice!r} occurs {ids[twice]} times; each {words.unit} enters a "
+            "calibration once, so remove the repetitions"
         )
     # Irrelevant scores do not enter: they may be anything. +inf is what no threshold keeps.
     relevant = np.concatenate([np.empty(0), *(query.scores[query.relevant] for query in scored)])
@@ -60,7 +72,9 @@ def _name_unscorable(scored: Sequence[ScoredQuery]) -> None:
             )
 
 
-def check_merging(merge_groups: object, groups: Iterable[str | None]) -> None:
+def check_merging(
+    merge_groups: object, groups: Iterable[str | None], words: Words = QUERIES
+) -> None:
     """Raise TypeError or ValueError unless it maps names of judged groups to those they get."""
     if merge_groups is None:
         return
@@ -82,20 +96,23 @@ def check_merging(merge_groups: object, groups: Iterable[str | None]) -> None:
     unknown = sorted(set(merge_groups) - known)
     if unknown:
         raise ValueError(
-            f"merge_groups names {unknown[0]!r}, a group of no judged query; the groups are "
-            f"{', '.join(map(repr, sorted(map(str, known))))}"
+            f"merge_groups names {unknown[0]!r}, a group of none of the {words.judged}; the groups "
+            f"are {', '.join(map(repr, sorted(map(str, known))))}"
         )
 
 
-def check_groups(queries: Sequence[ScoredQuery], by_group: bool, merged: bool) -> None:
+def check_groups(
+    queries: Sequence[ScoredQuery], by_group: bool, merged: bool, words: Words = QUERIES
+) -> None:
     """Raise ValueError for a query without a group, or groups merged that nothing goes by."""
     if merged and not by_group:
         raise ValueError("merge_groups is given without by_group=True; give both or neither")
     nameless = next((query for query in queries if by_group and query.group is None), None)
     if nameless is not None:
+        which = f"one {words.unit}" if nameless.id is None else f"{words.unit} {nameless.id!r}"
         raise ValueError(
-            f"{nameless.name}: group is None, but the calibration is by group; name the group of "
-            "every query"
+            f"{which}: group is None, but the calibration is by group; name the group of every "
+            f"{words.unit}"
         )
 
 

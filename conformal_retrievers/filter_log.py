@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -29,7 +29,12 @@ from conformal_retrievers.judged import numbered_lines
 from conformal_retrievers.monitor import Counts
 
 EVENT = "conformal_filter"  # the name of the event and of the run that it belongs to
+CLAIMS_EVENT = "conformal_claims"  # that of claims/events.py
 VERSION = 1
+FIELDS = {  # what a reader of either event can rely on
+    EVENT: {"calibration", "k", "kept", "scores", "m1", "m2"},
+    CLAIMS_EVENT: {"calibration", "k", "kept", "relevance"},
+}
 
 Queries = Literal["hashed", "text", "none"]
 logger = logging.getLogger("conformal_retrievers")
@@ -55,8 +60,8 @@ def event_of(filtered: Filtered, *, query: str | None = None) -> dict[str, Any]:
         "k": len(filtered.scores),
         "kept": filtered.kept.tolist(),
         "unscorable": filtered.unscorable.tolist(),
-        "threshold": _number(filtered.threshold, "keep_all"),
-        "scores": [_number(score, "inf") for score in filtered.scores.tolist()],
+        "threshold": plain_number(filtered.threshold, "keep_all"),
+        "scores": [plain_number(score, "inf") for score in filtered.scores.tolist()],
         "m1": filtered.m1,
         "m2": filtered.m2,
         "explore": filtered.explore,
@@ -68,11 +73,8 @@ def note_on_span(filtered: Filtered) -> None:
 
     Where OpenTelemetry was never loaded there is no span, and nothing is loaded for it.
     """
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:
-        return
-    trace.get_current_span().set_attributes(
-        {
+    set_on_span(
+        lambda: {
             "conformal.calibration": filtered.calibration.checksum,
             "conformal.guarantee": filtered.calibration.guarantee,
             "conformal.alpha": filtered.calibration.alpha,
@@ -86,12 +88,20 @@ def note_on_span(filtered: Filtered) -> None:
     )
 
 
+def set_on_span(attributes: Callable[[], Mapping[str, str | bool | float]]) -> None:
+    """Write attributes onto OpenTelemetry's current span, if there is one."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is not None and (span := trace.get_current_span()).is_recording():
+        span.set_attributes(attributes())
+
+
 def scores_of(event: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the scores (n,) of an event as floats, NaN where a snippet could not be scored."""
     return np.array([math.nan if s is None else float(s) for s in event["scores"]], np.float64)
 
 
-def _number(value: float, infinite: str) -> float | str | None:
+def plain_number(value: float, infinite: str = "inf") -> float | str | None:
+    """Return what JSON can hold: None for NaN, and words for what is infinite."""
     if math.isnan(value):
         return None
     return value if math.isfinite(value) else infinite if value > 0 else "-inf"
@@ -163,12 +173,15 @@ class FilterLog:
         return self.path.with_name(f"{self.path.name}.{i}")
 
 
-def read_log(path: str | Path) -> Iterator[dict[str, Any]]:
+def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]]:
     """Yield the events of a log, oldest first, those of renamed older files (<name>.1, …) too.
 
-    Raises ValueError, naming the file, line and field, for a line that is no event of a version
-    that is known, and FileNotFoundError where there is no log.
+    A log may hold events of both kinds: `event` says which are yielded, "conformal_filter" or
+    "conformal_claims". Raises ValueError for another, and, naming the file, line and field, for a
+    line that is no event of a version that is known, and FileNotFoundError where there is no log.
     """
+    if event not in FIELDS:
+        raise ValueError(f"event is {event!r}; give one of {', '.join(map(repr, FIELDS))}")
     path = Path(path)
     older = sorted(
         (int(p.suffix[1:]), p)
@@ -177,7 +190,9 @@ def read_log(path: str | Path) -> Iterator[dict[str, Any]]:
     )
     for file in [*(p for _, p in reversed(older)), path]:
         for number, line in numbered_lines(file):
-            yield _checked(line, f"{file}, line {number}")
+            found = _checked(line, f"{file}, line {number}")
+            if found["event"] == event:
+                yield found
 
 
 def _checked(line: str, where: str) -> dict[str, Any]:
@@ -185,14 +200,14 @@ def _checked(line: str, where: str) -> dict[str, Any]:
         event = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{where} is no JSON ({error}); remove the line") from None
-    if not isinstance(event, dict) or event.get("event") != EVENT:
+    if not isinstance(event, dict) or event.get("event") not in FIELDS:
         raise ValueError(f"{where}: its field 'event' is not {EVENT!r}; give a filter log")
     if event.get("version") != VERSION:
         raise ValueError(
             f"{where} has version {event.get('version')!r}, but this library reads version "
             f"{VERSION}; upgrade conformal-retrievers"
         )
-    missing = sorted({"calibration", "k", "kept", "scores", "m1", "m2"} - set(event))
+    missing = sorted(FIELDS[event["event"]] - set(event))
     if missing:
         raise ValueError(f"{where}: its field {missing[0]!r} is missing; remove the line")
     return event
@@ -221,28 +236,37 @@ class Observer:
             return dict(self._counts)
 
     def observe(self, event: Mapping[str, Any]) -> None:
-        """Take in one event of `event_of`."""
+        """Take in one event of `event_of`, or of that of claims/events.py.
+
+        Of an answer's claims, m1 counts whether any is kept, and m2 the share that is.
+        """
+        k, kept = event["k"], len(event["kept"])
+        of_claims = event["event"] == CLAIMS_EVENT
         one = Counts(
             queries=1,
-            snippets=event["k"],
-            kept=len(event["kept"]),
+            snippets=k,
+            kept=kept,
             unscorable=len(event["unscorable"]),
-            with_kept=int(event["m1"]),
-            share_kept=event["m2"],
+            with_kept=int(kept > 0 if of_claims else event["m1"]),
+            share_kept=kept / max(k, 1) if of_claims else event["m2"],
         )
+        things = "claims" if of_claims else "snippets"
         with self._lock:
             total = self._counts.get(event["calibration"], Counts()) + one
             self._counts[event["calibration"]] = total
         logger.info(
-            "kept %d of %d snippets (m1 %.3f, m2 %.3f over %d queries)",
+            "kept %d of %d %s (m1 %.3f, m2 %.3f over %d queries)",
             one.kept,
             one.snippets,
+            things,
             total.m1,
             total.m2,
             total.queries,
         )
         if one.unscorable:
-            logger.warning("%d of %d snippets could not be scored", one.unscorable, one.snippets)
+            logger.warning("%d of %d %s could not be scored", one.unscorable, one.snippets, things)
+        if event.get("undivided") is not None:
+            logger.warning("an answer could not be divided into claims: %s", event["undivided"])
         if self.log is not None:
             self._append(self.log, event)
 

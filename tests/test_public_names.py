@@ -46,8 +46,9 @@ PACKAGES = {
         ),
         (
             llama_index_conformal,
-            "ConformalEventHandler ConformalFilterEvent ConformalPostprocessor "
-            "ConformalQueryEngine as_llm embedding_scorer judge_retriever llm_scorer",
+            "ConformalClaimsEvent ConformalClaimsStartEvent ConformalEventHandler "
+            "ConformalFilterEvent ConformalPostprocessor ConformalQueryEngine as_llm "
+            "embedding_scorer judge_retriever llm_scorer",
         ),
     ],
 )
@@ -135,8 +136,10 @@ def test_the_core_knows_its_neighbours_only():
         "claims.annotating": {"cache", "claims.answers", "claims.replies", "judged", "llm"},
         "claims.merging": {"cache", "claims.answers", "claims.replies", "llm"},
         "claims.answer_filter": {
-            *("cache", "claims.dividing", "claims.filter", "claims.merging", "judged", "llm"),
+            *("cache", "claims.dividing", "claims.filter", "claims.merging", "filter_log"),
+            *("judged", "llm"),
         },
+        "claims.events": {"claims.answer_filter", "filter_log"},
         "claims.demo": {
             *("calibration", "claims.annotating", "claims.answer_filter", "claims.answers"),
             *("claims.calibration", "claims.dividing", "claims.evaluation", "claims.filter"),

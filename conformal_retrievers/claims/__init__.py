@@ -2,9 +2,11 @@
 
 answers.py has an answer's score, calibration.py the threshold, filter.py and answer_filter.py what
 is kept, relevance.py and confidence.py the scores of claims, dividing.py, annotating.py and
-merging.py what an LLM does with them. Feng et al. 2025, Conformal-RAG (arXiv 2506.20978).
+merging.py what an LLM does with them, and events.py what callbacks are told. Feng et al. 2025,
+Conformal-RAG (arXiv 2506.20978).
 """
 
+from conformal_retrievers.claims import events
 from conformal_retrievers.claims.annotating import Annotations, Verdict, aannotate, annotate
 from conformal_retrievers.claims.answer_filter import AnswerFilter, FilteredAnswer
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
@@ -47,6 +49,7 @@ __all__ = [
     "claim_relevance",
     "decompose",
     "evaluate_claims",
+    "events",
     "joined",
     "merge",
 ]

@@ -9,7 +9,6 @@ them into one text, which is then outside the guarantee.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from conformal_retrievers.cache import Cache
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
+from conformal_retrievers.filter_log import plain_number
 from conformal_retrievers.judged import Snippet, as_snippets
 from conformal_retrievers.llm import LLM, Prompt, Usage
 
@@ -54,24 +54,19 @@ class FilteredAnswer:
         is +inf and "keep_all" where it is −inf.
         """
         c = self.claims
-        named = {math.inf: "keep_none", -math.inf: "keep_all"}
         entries: list[JsonValue] = [
-            {"claim": claim, "relevance": _plain(r), "p_value": _plain(p)}
-            for claim, r, p in zip(c.claims, c.relevance, c.p_values, strict=True)
+            {"claim": claim, "relevance": plain_number(r), "p_value": plain_number(p)}
+            for claim, r, p in zip(c.claims, c.relevance.tolist(), c.p_values.tolist(), strict=True)
         ]
         return {
             "kept": [entries[i] for i in c.kept],
             "removed": [entries[i] for i in c.dropped],
-            "threshold": named.get(c.threshold, c.threshold),
+            "threshold": c.named_threshold,
             "alpha": c.calibration.alpha,
             "scorer": c.calibration.scorer,
             "guaranteed": self.guaranteed,
             "undivided": self.undivided,
         }
-
-
-def _plain(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name, answer_scores
 from conformal_retrievers.claims.statement import statement
 from conformal_retrievers.conformal import exact_alpha, exact_share
-from conformal_retrievers.entry import check_name, json_copy
+from conformal_retrievers.entry import ANSWERS, check_flags, check_merging, check_name, json_copy
 from conformal_retrievers.judged import ScoredQuery
 
 if TYPE_CHECKING:  # pydantic is loaded where a file is read or written
@@ -61,6 +61,7 @@ def calibrate_claims(
     exact_alpha(alpha)
     exact_share(share)
     check_name(scorer)
+    check_flags(by_group=by_group)
     given = list(answers)
     for i, answer in enumerate(given):
         if not isinstance(answer, AnnotatedAnswer):
@@ -74,6 +75,7 @@ def calibrate_claims(
             f"none of {len(given)} answers enters: {without_claims} have no claims and "
             f"{len(unannotated)} a claim without annotation; annotate the claims of some"
         )
+    check_merging(merge_groups, [answer.group for answer in entering], ANSWERS)
     judged = np.ones(1, dtype=bool)
     scores = answer_scores(entering, share)
     return ClaimCalibration(
@@ -89,6 +91,7 @@ def calibrate_claims(
             by_group=by_group,
             merge_groups=None if merge_groups is None else dict(merge_groups),
             labels=json_copy("labels", labels),
+            words=ANSWERS,
         ),
         share=float(share),
         unannotated=unannotated,
@@ -172,7 +175,7 @@ class ClaimCalibration:
 
     # --- the file ---------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def checksum(self) -> str:
         """SHA-256 of the file's fields: the identity of this calibration."""
         return self._record.sha256
@@ -223,6 +226,7 @@ class ClaimCalibration:
             labels=record.labels,
             library=record.library,
             created=record.created,
+            words=ANSWERS,
         )
         return cls(
             answers,
@@ -236,13 +240,8 @@ class ClaimCalibration:
     def _record(self) -> ClaimsRecord:
         from conformal_retrievers.claims.file import AnswerRecord, ClaimsRecord, Threshold
 
-        named: dict[float, Literal["keep_none", "keep_all"]] = {
-            math.inf: "keep_none",
-            -math.inf: "keep_all",
-        }
         thresholds: dict[str, Threshold] = {
-            group or "": named.get(self.threshold(group), self.threshold(group))
-            for group in self.answers.n_units
+            group or "": named_threshold(self.threshold(group)) for group in self.answers.n_units
         }
         a = self.answers
         return ClaimsRecord(
@@ -272,3 +271,10 @@ class ClaimCalibration:
             f"ClaimCalibration(alpha={self.alpha:g}, share={self.share:g}, "
             f"scorer={self.scorer!r}, {self.n_answers} answers)"
         )
+
+
+def named_threshold(threshold: float) -> float | Literal["keep_none", "keep_all"]:
+    """Return a threshold as JSON holds it: "keep_none" for +inf and "keep_all" for −inf."""
+    if math.isfinite(threshold):
+        return threshold
+    return "keep_none" if threshold > 0 else "keep_all"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import (
+    get_async_callback_manager_for_config,
+    get_callback_manager_for_config,
+)
 from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import AnswerFilter, FilteredAnswer, Snippet
+from conformal_retrievers import AnswerFilter, FilteredAnswer, Snippet, claims
 from langchain_conformal.documents import to_snippets
 
 
@@ -26,16 +33,43 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
     It goes behind the model of a chain. The message's text is what is kept;
     response_metadata["conformal_claims"] holds the kept and the removed claims with their
     relevances and p-values, as plain values (`FilteredAnswer.details`). `StrOutputParser()` behind
-    it leaves the text. An answer can be filtered only once it is complete: nothing streams.
+    it leaves the text. An answer can be filtered only once it is complete: nothing streams. Where
+    there are handlers, filtering is a run of its own, "conformal_claims", with one custom event in
+    it: that of `conformal_retrievers.claims.events`, which is also the run's output.
     """
 
-    def filter_answer(given: AnswerInput) -> AIMessage:
-        return _message(answer_filter(*_read(given)))
+    def filter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
+        question, text, documents, group = _read(given)
+        if not get_callback_manager_for_config(config).handlers:
+            return _message(answer_filter(question, text, documents, group))
+        decided: list[FilteredAnswer] = []
 
-    async def afilter_answer(given: AnswerInput) -> AIMessage:
-        return _message(await answer_filter.acall(*_read(given)))
+        def decide(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+            decided.append(answer_filter(question, text, documents, group))
+            event = claims.events.event_of(decided[0], query=question)
+            dispatch_custom_event(claims.events.EVENT, event, config=config)
+            return event
 
-    runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_claims")
+        RunnableLambda(decide, name=claims.events.EVENT).invoke({"query": question}, config)
+        return _message(decided[0])
+
+    async def afilter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
+        question, text, documents, group = _read(given)
+        if not get_async_callback_manager_for_config(config).handlers:
+            return _message(await answer_filter.acall(question, text, documents, group))
+        decided: list[FilteredAnswer] = []
+
+        async def decide(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+            decided.append(await answer_filter.acall(question, text, documents, group))
+            event = claims.events.event_of(decided[0], query=question)
+            await adispatch_custom_event(claims.events.EVENT, event, config=config)
+            return event
+
+        run = RunnableLambda(decide, name=claims.events.EVENT)
+        await run.ainvoke({"query": question}, config)
+        return _message(decided[0])
+
+    runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_answer_filter")
     return runnable.with_types(input_type=AnswerInput)
 
 

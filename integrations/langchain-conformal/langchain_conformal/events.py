@@ -95,6 +95,6 @@ class ConformalCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Take in the filter's event; others are none of its business."""
-        if name == events.EVENT:
+        """Take in an event of either filter; others are none of its business."""
+        if name in (events.EVENT, events.CLAIMS_EVENT):
             self.observer.observe(data)

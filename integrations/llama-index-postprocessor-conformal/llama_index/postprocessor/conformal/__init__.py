@@ -1,6 +1,10 @@
 """Conformal filters for LlamaIndex: a node postprocessor and a query engine with a guarantee."""
 
 from llama_index.postprocessor.conformal.base import ConformalPostprocessor
+from llama_index.postprocessor.conformal.claims_events import (
+    ConformalClaimsEvent,
+    ConformalClaimsStartEvent,
+)
 from llama_index.postprocessor.conformal.engine import ConformalQueryEngine
 from llama_index.postprocessor.conformal.events import (
     ConformalEventHandler,
@@ -10,6 +14,8 @@ from llama_index.postprocessor.conformal.judge import judge_retriever
 from llama_index.postprocessor.conformal.scorers import as_llm, embedding_scorer, llm_scorer
 
 __all__ = [
+    "ConformalClaimsEvent",
+    "ConformalClaimsStartEvent",
     "ConformalEventHandler",
     "ConformalFilterEvent",
     "ConformalPostprocessor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -11,11 +12,15 @@ from llama_index.core.base.response.schema import (
     Response,
     StreamingResponse,
 )
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers import AnswerFilter, FilteredAnswer
+from llama_index.postprocessor.conformal.claims_events import claims_events
 from llama_index.postprocessor.conformal.nodes import to_snippets
+
+dispatcher = get_dispatcher(__name__)
 
 
 class ConformalQueryEngine(BaseQueryEngine):
@@ -24,8 +29,9 @@ class ConformalQueryEngine(BaseQueryEngine):
     The response has the engine's `source_nodes`, which the claims are held against, and its
     metadata, to which "conformal_claims" is added: the kept and the removed claims with their
     relevances and p-values, as plain values (`FilteredAnswer.details`). An answer can be filtered
-    only once it is complete, so that one that streams is waited for, and streams as one piece.
-    Raises TypeError for an engine whose answers are no text.
+    only once it is complete, so that one that streams is waited for, and streams as one piece. Two
+    events tell of each filtering, see claims_events.py. Raises TypeError for an engine whose
+    answers are no text.
     """
 
     def __init__(self, engine: BaseQueryEngine, filter: AnswerFilter) -> None:
@@ -65,18 +71,29 @@ class ConformalQueryEngine(BaseQueryEngine):
 
     def _filtered(self, query_bundle: QueryBundle, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
         whole = response.get_response() if isinstance(response, StreamingResponse) else response
-        documents = to_snippets(response.source_nodes)
-        return _with(response, self.filter(query_bundle.query_str, _text(whole), documents))
+        return _with(response, self._filter_claims(query_bundle.query_str, whole))
 
     async def _afiltered(self, query_bundle: QueryBundle, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
         whole: RESPONSE_TYPE = response
         if isinstance(response, AsyncStreamingResponse):
             whole = await response.get_response()
         elif isinstance(response, StreamingResponse):
-            whole = response.get_response()
-        documents = to_snippets(response.source_nodes)
-        filtered = await self.filter.acall(query_bundle.query_str, _text(whole), documents)
-        return _with(response, filtered)
+            whole = await asyncio.to_thread(response.get_response)
+        return _with(response, await self._afilter_claims(query_bundle.query_str, whole))
+
+    @dispatcher.span
+    def _filter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
+        text, documents = _text(response), to_snippets(response.source_nodes)
+        with claims_events(query, self.filter.filter.scorer.name) as decided:
+            decided.append(self.filter(query, text, documents))
+        return decided[0]
+
+    @dispatcher.span
+    async def _afilter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
+        text, documents = _text(response), to_snippets(response.source_nodes)
+        with claims_events(query, self.filter.filter.scorer.name) as decided:
+            decided.append(await self.filter.acall(query, text, documents))
+        return decided[0]
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"query_engine": self.engine}

@@ -27,6 +27,7 @@ from pydantic import PrivateAttr
 
 from conformal_retrievers import Filtered, FilterLog
 from conformal_retrievers import filter_log as events
+from llama_index.postprocessor.conformal.claims_events import ConformalClaimsEvent
 
 dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("conformal_retrievers")
@@ -67,8 +68,9 @@ class ConformalEventHandler(BaseEventHandler):
         return self._observer
 
     def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        """Take in the filter's event; others are none of its business."""
-        if isinstance(event, ConformalFilterEvent) and event.decision is not None:
+        """Take in an event of either filter; others are none of its business."""
+        of_a_filter = (ConformalFilterEvent, ConformalClaimsEvent)
+        if isinstance(event, of_a_filter) and event.decision is not None:
             self._observer.observe(event.decision)
 
 

@@ -1,0 +1,62 @@
+"""What a filter of an answer's claims did, as an event: plain JSON, without any claim's text.
+
+Both frameworks' callbacks carry it, and their handlers count and log it as they do the event of the
+filter of snippets (filter_log.py).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from conformal_retrievers.claims.answer_filter import FilteredAnswer
+from conformal_retrievers.filter_log import CLAIMS_EVENT, VERSION, plain_number, set_on_span
+
+EVENT = CLAIMS_EVENT  # the name of the event and of the run that it belongs to
+
+
+def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str, Any]:
+    """Return what a filter decided about one answer, as plain JSON values.
+
+    `relevance` is in the order of the claims, None where one could not be scored; `kept` and
+    `unscorable` are places in it. `threshold` is "keep_none" where no claim is kept whatever its
+    relevance, and "keep_all" where each is that has one. `undivided` says why there are no claims,
+    if the answer could not be divided, and `guaranteed` whether the text is the kept claims.
+    """
+    claims, calibration = filtered.claims, filtered.claims.calibration
+    return {
+        "event": EVENT,
+        "version": VERSION,
+        "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        "calibration": calibration.checksum,
+        "scorer": calibration.scorer,
+        "alpha": calibration.alpha,
+        "share": calibration.share,
+        "group": claims.group,
+        "query": query,
+        "k": len(claims.claims),
+        "kept": claims.kept.tolist(),
+        "unscorable": claims.unscorable.tolist(),
+        "threshold": claims.named_threshold,
+        "relevance": [plain_number(r) for r in claims.relevance.tolist()],
+        "undivided": filtered.undivided,
+        "guaranteed": filtered.guaranteed,
+    }
+
+
+def note_on_span(filtered: FilteredAnswer) -> None:
+    """Write what was decided onto OpenTelemetry's current span, as conformal.* attributes."""
+    claims, calibration = filtered.claims, filtered.claims.calibration
+    set_on_span(
+        lambda: {
+            "conformal.calibration": calibration.checksum,
+            "conformal.alpha": calibration.alpha,
+            "conformal.share": calibration.share,
+            "conformal.threshold": claims.threshold,
+            "conformal.claims": len(claims.claims),
+            "conformal.kept": len(claims.kept),
+            "conformal.unscorable": len(claims.unscorable),
+            "conformal.undivided": filtered.undivided or "",
+            "conformal.guaranteed": filtered.guaranteed,
+        }
+    )
