@@ -13,12 +13,16 @@ own scaled dot-product attention. `lookback.py` makes ratios and a confidence of
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
+import operator
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,12 +69,12 @@ class RagPrompt:
         if isinstance(self.chunks, str):
             raise TypeError(f"chunks is the str {self.chunks!r:.60}; give a sequence of texts")
         object.__setattr__(self, "chunks", tuple(self.chunks))
-        names = ("question", "preamble", *(f"chunks[{i}]" for i in range(len(self.chunks))))
-        texts = (self.question, self.preamble, *self.chunks)
-        for name, text in zip(names, texts, strict=True):
+        parts = [("preamble", self.preamble), ("ending", self.ending), ("question", self.question)]
+        parts += [(f"chunks[{i}]", chunk) for i, chunk in enumerate(self.chunks)]
+        for name, text in parts:
             if not isinstance(text, str):
                 raise TypeError(f"{name} is {text!r:.60}; give its text as a str")
-            if name != "preamble" and not text.strip():
+            if name not in ("preamble", "ending") and not text.strip():
                 raise ValueError(f"{name} is {text!r}, which is blank; give its text")
         if not self.chunks:
             raise ValueError("chunks is empty; give the chunks that shall answer the question")
@@ -104,10 +108,11 @@ class Generated:
 class LocalModel:
     """A transformers causal language model whose attention to its prompt can be seen.
 
-    `name` says which model it is, by default as it was loaded. Raises ValueError, naming the model
-    and the remedy, for one without attention in all its layers, with a sliding window, or that is
-    no decoder alone; for a tokenizer that does not say where its tokens come from; TypeError for
-    what is no transformers model or tokenizer.
+    `name` says which model it is, by default as it was loaded. While it is read, a model set to
+    another attention than "sdpa" is switched to that: let no other thread use it by itself then.
+    Raises ValueError, naming the model and the remedy, for one without attention in all its layers,
+    with a sliding window, or that is no decoder alone; for a tokenizer that does not say where its
+    tokens come from; TypeError for what is no transformers model or tokenizer.
     """
 
     model: PreTrainedModel
@@ -157,20 +162,22 @@ class LocalModel:
     ) -> list[Generated]:
         """Answer prompts as one batch, and return each answer with its attention.
 
-        `generation` is the model's own by default; it may sample, but not search beams. Raises
-        ValueError where a prompt and `max_new_tokens` do not fit the model, naming the chunks that
-        do not, or a text holds one of the tokenizer's special tokens.
+        `generation` is the model's own by default; it may sample, but not search beams or guess
+        several tokens at a time. Raises ValueError for such settings, where a prompt and
+        `max_new_tokens` do not fit the model, naming the chunks that do not, or a text holds one of
+        the tokenizer's special tokens.
         """
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give a whole number from 1")
         tokens = [self._tokens(i, prompt, max_new_tokens) for i, prompt in enumerate(prompts)]
         if not tokens:
             return []
         settings = copy.deepcopy(generation or self.model.generation_config)
-        _check_one_sequence(settings)
+        _check_token_by_token(settings, self.model.generation_config)
         settings.update(  # type: ignore[no-untyped-call]
             max_new_tokens=max_new_tokens,
             max_length=None,
-            cache_implementation=None,
-            prefill_chunk_size=None,
+            cache_implementation="dynamic",  # None would take the model's own, which may be longer
             use_cache=True,
             return_dict_in_generate=False,
             output_attentions=False,
@@ -192,7 +199,7 @@ class LocalModel:
             Generated(
                 str(self.tokenizer.decode(answer, skip_special_tokens=True)),
                 tuple(answer),
-                self._attention(means[i], one, len(answer)),
+                self._attention(means[i], one, answer),
             )
             for i, (one, answer) in enumerate(zip(tokens, answers, strict=True))
         ]
@@ -204,7 +211,8 @@ class LocalModel:
 
         An answer is text, as the model would write it after the prompt (often with a leading
         space), or token ids, such as `Generated.tokens`. Raises ValueError where there is not one
-        answer a prompt, one has no token or holds a special one, and where a prompt does not fit.
+        answer a prompt, one has no token, one that the model does not know or, as text, a special
+        one, and where a prompt does not fit.
         """
         if isinstance(answers, str) or len(prompts) != len(answers):
             raise ValueError(
@@ -233,27 +241,40 @@ class LocalModel:
             )
         means = recorder.means(self.layers, 1)
         return [
-            self._attention(means[i], one, len(answer))
+            self._attention(means[i], one, answer)
             for i, (one, answer) in enumerate(zip(tokens, given, strict=True))
         ]
 
     def _attention(
-        self, means: NDArray[np.float32], tokens: _Tokens, length: int
+        self, means: NDArray[np.float32], tokens: _Tokens, answer: Sequence[int]
     ) -> SegmentAttention:
         """Cut an answer's own tokens and segments out of those of its batch."""
         k = len(tokens.lengths) - 2
         segments = [*range(k + 2), means.shape[-1] - 1]
-        return SegmentAttention(means[:length][..., segments], tokens.lengths, self.name)
+        read = json.dumps([tokens.ids, [*answer]])
+        return SegmentAttention(
+            means[: len(answer)][..., segments],
+            tokens.lengths,
+            self.name,
+            hashlib.sha256(read.encode()).hexdigest()[:12],
+        )
 
     def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
         if isinstance(answer, str):
             self._check_plain(f"answers[{number}]", answer)
             ids = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
         else:
-            ids = list(answer)
+            ids = [operator.index(token) for token in answer]
         if not ids:
             raise ValueError(f"answers[{number}] is {answer!r}, which has no token; leave it out")
-        return list(ids)
+        known = self.model.config.get_text_config().vocab_size
+        unknown = next((token for token in ids if not 0 <= token < known), None)
+        if unknown is not None:
+            raise ValueError(
+                f"answers[{number}] holds the token {unknown}, but {self.name!r} knows {known} "
+                "tokens; give the ids of its own tokenizer"
+            )
+        return ids
 
     def _tokens(self, number: int, prompt: RagPrompt, answer: int) -> _Tokens:
         """Tokenize a prompt, and find the segment of each token by where it ends in the text."""
@@ -349,7 +370,7 @@ class LocalModel:
                 f"{self.name!r} is in training mode, where dropout changes its attention; call "
                 "its eval() first"
             )
-        with _SETTING:
+        with _LOCKS.setdefault(self.model, threading.Lock()):
             before = self.model.config._attn_implementation
             token = _RECORDER.set(recorder)
             try:
@@ -362,6 +383,11 @@ class LocalModel:
 
 def _check_attention(model: PreTrainedModel, name: str) -> None:
     config = model.config.get_text_config()
+    if not model.can_generate():
+        raise ValueError(
+            f"{name!r} is a {type(model).__name__}, which does not generate; load it as "
+            "AutoModelForCausalLM"
+        )
     if model.config.is_encoder_decoder:
         raise ValueError(
             f"{name!r} is an encoder-decoder, whose answer does not follow its prompt in one "
@@ -385,13 +411,25 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
         )
 
 
-def _check_one_sequence(settings: GenerationConfig) -> None:
-    for name in ("num_beams", "num_return_sequences"):
-        value = getattr(settings, name)
-        if value not in (None, 1):
+def _check_token_by_token(settings: GenerationConfig, own: GenerationConfig) -> None:
+    """Raise ValueError for settings that do not read one token of one sequence a call."""
+    for name, plain in _ONE_TOKEN_A_CALL.items():
+        value = getattr(settings, name, None)
+        value = getattr(own, name, None) if value is None else value  # as generate() fills it up
+        if value is not None and value != plain:
             raise ValueError(
-                f"generation.{name} is {value}, but the attention is that of one sequence; give 1"
+                f"generation.{name} is {value!r}, but attention is read of one sequence, token by "
+                "token, until one of eos_token_id; leave it out of generation and the model's "
+                "generation_config"
             )
+
+
+_ONE_TOKEN_A_CALL = {
+    **dict.fromkeys(("num_beams", "num_return_sequences", "guidance_scale"), 1),
+    **dict.fromkeys(("constraints", "force_words_ids", "penalty_alpha", "dola_layers")),
+    **dict.fromkeys(("prompt_lookup_num_tokens", "assistant_early_exit", "prefill_chunk_size")),
+    **dict.fromkeys(("stop_strings", "token_healing", "use_mtp"), False),
+}
 
 
 def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -411,7 +449,8 @@ def _until(tokens: list[int], ending: set[int]) -> list[int]:
 
 NAME = "conformal_retrievers_lookback"
 _RECORDER: ContextVar[_Recorder | None] = ContextVar("recorder", default=None)
-_SETTING = threading.Lock()  # which attention function is called is a setting of the whole model
+# Which attention function is called is a setting of a whole model.
+_LOCKS: WeakKeyDictionary[PreTrainedModel, threading.Lock] = WeakKeyDictionary()
 
 
 class _Recorder:
@@ -432,7 +471,20 @@ class _Recorder:
     def record(
         self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float
     ) -> None:
-        """Reduce one attention call: queries (B, H, Q, d), keys (B, G, P + output, d)."""
+        """Reduce one attention call: queries (B, H, Q, d), keys (B, G, P + output, d).
+
+        Raises ValueError where they are not those of the whole prompt, or then of one more token.
+        """
+        seen = self.records.setdefault(layer, [])
+        read = (query.shape[0], query.shape[2], key.shape[2])
+        rows = (1 if seen else self.prompt) if self.last_row_alone else read[2]
+        keys = self.prompt + len(seen) if self.last_row_alone else read[2]
+        if read != (len(self.member), rows, keys):
+            raise ValueError(
+                f"layer {layer} read (sequences, tokens, tokens so far) {read}, where "
+                f"{(len(self.member), rows, keys)} were expected: this model or its generation "
+                "settings do not read one token of each sequence a call"
+            )
         if self.member.device != query.device:
             self.member = self.member.to(query.device)
         n_keys, n_queries = key.shape[2], query.shape[2]
@@ -442,7 +494,7 @@ class _Recorder:
             self._reduced(query, key, mask, scaling, slice(start, min(start + block, n_queries)))
             for start in range(first, n_queries, block)
         ]
-        self.records.setdefault(layer, []).append(torch.cat(parts, dim=2))
+        seen.append(torch.cat(parts, dim=2))
 
     def _reduced(
         self, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, rows: slice
@@ -459,7 +511,7 @@ class _Recorder:
         if mask is not None:
             allowed = mask[:, :, rows, :n_keys]
             scores = scores.masked_fill(~allowed, float("-inf"))
-        elif n_rows > 1 or int(ahead[-1]) < n_keys:
+        elif n_rows > 1:
             future = torch.arange(n_keys) >= ahead[:, None]
             scores = scores.masked_fill(future.to(scores.device), float("-inf"))
         weights = scores.softmax(dim=-1)
@@ -498,6 +550,11 @@ def _attention(
             raise ValueError(
                 f"{type(module).__name__} changes its attention weights by {other[0]}, so that "
                 "they are no plain softmax; give a model without"
+            )
+        if kwargs.get("is_causal") is False or not getattr(module, "is_causal", True):
+            raise ValueError(
+                f"{type(module).__name__} also looks at what comes after a token; give a causal "
+                "language model"
             )
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer: int = module.layer_idx  # type: ignore[assignment]

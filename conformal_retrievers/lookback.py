@@ -48,13 +48,15 @@ class SegmentAttention:
     `means` is (T, L, H, k + 3): of T new tokens, in L layers of H heads, over the segments
     preamble, chunk 1 … k, question, output. Token t is read where it is predicted, so that its
     output holds t − 1 tokens: the mean over none is 0. `lengths` (k + 2,) are the segments of the
-    prompt in tokens, `model` names what generated. Raises ValueError where shapes disagree, a chunk
-    has no token or a mean is no number of 0 or more.
+    prompt in tokens, `model` names what generated, `answer` is a digest of prompt and answer.
+    Raises ValueError where shapes disagree, a chunk has no token or a mean is no number of 0 or
+    more.
     """
 
     means: NDArray[np.float32]
     lengths: NDArray[np.int64]
     model: str
+    answer: str | None = None
 
     def __post_init__(self) -> None:
         segments = len(self.lengths) + 1
@@ -80,15 +82,22 @@ class LookbackRatios:
     """The time-averaged lookback ratios of one answer: over each chunk, and over the full context.
 
     `chunks` is (L, H, k), eq. 9, `context` (L, H); both are NaN for an answer without a token.
+    `answer` is that of `SegmentAttention`.
     """
 
     chunks: Values
     context: Values
     model: str
+    answer: str | None = None
 
     @property
     def digest(self) -> str:
-        """The first twelve digits of the SHA-256 of the ratios: which answer this is."""
+        """Which answer this is: twelve digits of a SHA-256 of its tokens, or else of its ratios.
+
+        Read again in another batch, ratios differ in their last bits, and tokens do not.
+        """
+        if self.answer is not None:
+            return self.answer
         content = self.chunks.tobytes() + self.context.tobytes()
         return hashlib.sha256(content).hexdigest()[:12]
 
@@ -101,7 +110,10 @@ def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
     prompt = _joined(means[..., :-1], attention.lengths)
     by_chunk = _share(attention.n_chunks * chunk, (all_chunks + output)[..., None])
     return LookbackRatios(
-        _over_time(by_chunk), _over_time(_share(prompt, prompt + output)), attention.model
+        _over_time(by_chunk),
+        _over_time(_share(prompt, prompt + output)),
+        attention.model,
+        attention.answer,
     )
 
 
