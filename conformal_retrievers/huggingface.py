@@ -36,9 +36,11 @@ from torch import Tensor
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
-    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+)
+from transformers import (
+    GenerationConfig as GenerationConfig,  # also for those who may not import transformers
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -286,8 +288,9 @@ class LocalModel:
             verbose=False,
         )
         offsets = np.array(encoded["offset_mapping"], dtype=np.int64)
-        # A special token has no place in the text: it goes with what is before it.
-        last = np.maximum.accumulate(np.where(offsets[:, 1] > offsets[:, 0], offsets[:, 1] - 1, -1))
+        # A special token has no place in the text, (0, 0): it goes with what is before it. Spaces
+        # that a tokenizer trims off are (end, end), and go where they end as all tokens do.
+        last = np.maximum.accumulate(offsets[:, 1] - 1)
         segments = np.searchsorted(starts, last, side="right")
         lengths = np.bincount(segments, minlength=len(prompt.chunks) + 2)
         without = np.flatnonzero(lengths[1:-1] == 0)
@@ -509,9 +512,12 @@ class _Recorder:
         # Keys of the sequence that each row has behind it: queries are the last of the keys.
         ahead = n_keys - query.shape[2] + 1 + torch.arange(rows.start, rows.stop)
         if mask is not None:
-            allowed = mask[:, :, rows, :n_keys]
-            scores = scores.masked_fill(~allowed, float("-inf"))
-        elif n_rows > 1:
+            of_rows = mask[:, :, rows, :n_keys]
+            if of_rows.dtype == torch.bool:
+                scores = scores.masked_fill(~of_rows, float("-inf"))
+            else:
+                scores = scores + of_rows
+        elif int(ahead[0]) < n_keys:
             future = torch.arange(n_keys) >= ahead[:, None]
             scores = scores.masked_fill(future.to(scores.device), float("-inf"))
         weights = scores.softmax(dim=-1)

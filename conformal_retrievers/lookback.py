@@ -18,8 +18,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -340,15 +341,9 @@ class FactualityClassifier:
                 f"{path}: its coefficients in {fields['weights']} were changed after they were "
                 "written; take the original file, or fit again"
             )
-        try:
-            with np.load(io.BytesIO(weights), allow_pickle=False) as arrays:
-                coefficients, intercept = arrays["coefficients"], arrays["intercept"]
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"{path}: {fields['weights']} is no file of coefficients ({error}); fit again"
-            ) from None
         layers, heads, n_chunks = fields["layers"], fields["heads"], fields["n_chunks"]
         expected = layers * heads * (n_chunks if fields["variant"] == "chunks" else 1)
+        coefficients, intercept = _read_weights(path, fields["weights"], weights)
         if coefficients.shape != (expected,) or intercept.shape != ():
             raise ValueError(
                 f"{path}: {layers} layers, {heads} heads and {n_chunks} chunks take {expected} "
@@ -456,6 +451,24 @@ def _weights(classifier: FactualityClassifier) -> bytes:
     return file.getvalue()
 
 
+def _read_weights(path: str | Path, name: str, content: bytes) -> tuple[Values, Values]:
+    """Return coefficients and intercept: arrays of float64 as `np.savez` stores them."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as members:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
+                raise ValueError("it is compressed")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            coefficients, intercept = arrays["coefficients"], arrays["intercept"]
+        for array in (coefficients, intercept):
+            if array.dtype != np.float64:
+                raise ValueError(f"its numbers are {array.dtype}")
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path}: {name} is no file of coefficients ({error}); fit again"
+        ) from None
+    return coefficients, intercept
+
+
 def _checksum(fields: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
@@ -478,9 +491,33 @@ def _read_fields(path: str | Path) -> dict[str, Any]:
             f"{VERSION}: upgrade conformal-retrievers, or fit again"
         )
     stored = fields.pop("sha256", None)
-    if stored != _checksum(fields) or Path(fields["weights"]).name != fields["weights"]:
+    if stored != _checksum(fields):
         raise ValueError(
             f"{path} was changed after it was written: its field 'sha256' does not fit the others; "
             "take the original file, or fit again"
         )
+    for name, fits in _FIELDS.items():
+        if name not in fields or not fits(fields[name]):
+            raise ValueError(
+                f"{path}: its field {name!r} is {fields.get(name)!r:.60}, which `save` never "
+                "writes; take the original file, or fit again"
+            )
     return fields
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "model": lambda value: isinstance(value, str),
+    "variant": lambda value: value in get_args(Variant),
+    "layers": _is_count,
+    "heads": _is_count,
+    "n_chunks": _is_count,
+    "weights": lambda value: re.fullmatch(r"[^/\\\0]+\.npz", str(value)) is not None,
+    "weights_sha256": lambda value: isinstance(value, str),
+    "fitted_on": lambda value: (
+        isinstance(value, list) and all(isinstance(digest, str) for digest in value)
+    ),
+}

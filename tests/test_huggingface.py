@@ -296,10 +296,18 @@ def test_the_models_own_attention_is_set_again_even_after_an_error():
     model.model.set_attn_implementation("eager")
     model.read(PROMPTS[:1], [(5, 6)])
     assert model.model.config._attn_implementation == "eager"
-    with pytest.raises(IndexError):
-        model.read(PROMPTS[:1], [(5, 10_000, 6)])
+    hook = model.model.model.layers[1].register_forward_pre_hook(_stumble)
+    with pytest.raises(RuntimeError, match="stumbled"):
+        model.read(PROMPTS[:1], [(5, 6)])
+    with pytest.raises(RuntimeError, match="stumbled"):
+        model.generate(PROMPTS[:1], max_new_tokens=2)
+    hook.remove()
     assert model.model.config._attn_implementation == "eager"
     assert model.generate([], max_new_tokens=3) == model.read([], []) == []
+
+
+def _stumble(*_):
+    raise RuntimeError("stumbled")
 
 
 def test_threads_that_share_a_model_wait_for_one_another():
