@@ -1,13 +1,8 @@
-"""The attention of a transformers model to the segments of its prompt, while it answers.
+"""A transformers model that runs here, and its attention to its prompt while it answers.
 
-The segments are the preamble, each chunk, the question and the output. Inside each attention call,
-only the rows of new tokens are computed, in float32, and summed over segments at once,
-
-    A_t(x) = (1/N_x) Σ_{p ∈ x} softmax(q_t · K / √d)_p   (Geissler et al. 2026, arXiv 2605.05244,
-                                                          eq. 7)
-
-so that what is held is layers × heads × segments a token. The model's outputs come from PyTorch's
-own scaled dot-product attention. `lookback.py` makes ratios and a confidence of it.
+`LocalModel.generate` answers and `LocalModel.read` takes answers that are there: both return, of
+each new token, the mean attention over the segments of its prompt (`rag_prompt.py`), which
+`attention.py` sums up inside the model. `lookback.py` makes ratios and a confidence of it.
 """
 
 from __future__ import annotations
@@ -16,79 +11,29 @@ import copy
 import hashlib
 import json
 import operator
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.attention import Recorder, recording
 from conformal_retrievers.extras import require
 from conformal_retrievers.lookback import SegmentAttention
+from conformal_retrievers.rag_prompt import (
+    PREAMBLE,
+    PromptTokens,
+    RagPrompt,
+    check_plain,
+    prompt_tokens,
+)
 
 require("huggingface", "torch", "transformers")
 import torch
 from torch import Tensor
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers import (
-    GenerationConfig as GenerationConfig,  # also for those who may not import transformers
-)
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-PREAMBLE = "Answer the question from the documents alone."
-BLOCK = 2**24  # attention weights that are held at a time, 64 MiB of float32
-
-# --- the prompt -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RagPrompt:
-    """A question and the chunks that shall answer it, in the order in which the model reads them.
-
-    The model reads preamble, chunks and question, a blank line between them; where the tokenizer
-    has a chat template, as one message of the user, else with `ending` behind. A segment reaches to
-    the start of the next, so the template's own words count to the preamble and the question, and
-    a token to the segment in which it ends. Raises TypeError for what is no text, ValueError where
-    there is no chunk, or one or the question is blank.
-    """
-
-    question: str
-    chunks: tuple[str, ...]
-    preamble: str = PREAMBLE
-    ending: str = "\n\nAnswer:"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.chunks, str):
-            raise TypeError(f"chunks is the str {self.chunks!r:.60}; give a sequence of texts")
-        object.__setattr__(self, "chunks", tuple(self.chunks))
-        parts = [("preamble", self.preamble), ("ending", self.ending), ("question", self.question)]
-        parts += [(f"chunks[{i}]", chunk) for i, chunk in enumerate(self.chunks)]
-        for name, text in parts:
-            if not isinstance(text, str):
-                raise TypeError(f"{name} is {text!r:.60}; give its text as a str")
-            if name not in ("preamble", "ending") and not text.strip():
-                raise ValueError(f"{name} is {text!r}, which is blank; give its text")
-        if not self.chunks:
-            raise ValueError("chunks is empty; give the chunks that shall answer the question")
-
-
-@dataclass(frozen=True, eq=False)
-class _Tokens:
-    """The token ids of a prompt, (P,), and the segment of each: 0 preamble, 1 … k, k + 1."""
-
-    ids: list[int]
-    segments: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+__all__ = ["PREAMBLE", "Generated", "GenerationConfig", "LocalModel", "RagPrompt"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +46,6 @@ class Generated:
     text: str
     tokens: tuple[int, ...]
     attention: SegmentAttention
-
-
-# --- the model ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, init=False)
@@ -169,8 +111,8 @@ class LocalModel:
         `max_new_tokens` do not fit the model, naming the chunks that do not, or a text holds one of
         the tokenizer's special tokens.
         """
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give a whole number from 1")
+        if operator.index(max_new_tokens) < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give 1 or more")
         tokens = [self._tokens(i, prompt, max_new_tokens) for i, prompt in enumerate(prompts)]
         if not tokens:
             return []
@@ -190,8 +132,8 @@ class LocalModel:
         if settings.pad_token_id is None:
             settings.pad_token_id = min(ending, default=0)
         ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
-        recorder = _Recorder(tokens, ids.shape[1], last_row_alone=True)
-        with torch.inference_mode(), self._recording(recorder):
+        recorder = Recorder(tokens, ids.shape[1], last_row_alone=True)
+        with torch.inference_mode(), recording(self.model, self.name, recorder):
             output = self.model.generate(  # type: ignore[operator]
                 ids, attention_mask=mask, generation_config=settings
             )
@@ -227,7 +169,7 @@ class LocalModel:
         if not tokens:
             return []
         ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
-        recorder = _Recorder(tokens, ids.shape[1], last_row_alone=False)
+        recorder = Recorder(tokens, ids.shape[1], last_row_alone=False)
         # The last token of an answer is never read: nothing comes after it.
         longest = max(map(len, given)) - 1
         tails = [answer[:-1] for answer in given]
@@ -236,7 +178,7 @@ class LocalModel:
         ids = torch.cat([ids, tail.to(ids)], dim=1)
         mask = torch.cat([mask, seen.to(mask)], dim=1)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        with torch.inference_mode(), self._recording(recorder):
+        with torch.inference_mode(), recording(self.model, self.name, recorder):
             # The body alone: the logits of a whole prompt are large, and are not asked for.
             self.model.base_model(
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
@@ -248,7 +190,7 @@ class LocalModel:
         ]
 
     def _attention(
-        self, means: NDArray[np.float32], tokens: _Tokens, answer: Sequence[int]
+        self, means: NDArray[np.float32], tokens: PromptTokens, answer: Sequence[int]
     ) -> SegmentAttention:
         """Cut an answer's own tokens and segments out of those of its batch."""
         k = len(tokens.lengths) - 2
@@ -263,10 +205,11 @@ class LocalModel:
 
     def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
         if isinstance(answer, str):
-            self._check_plain(f"answers[{number}]", answer)
-            ids = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
+            check_plain(f"answers[{number}]", answer, self.tokenizer)
+            tokens = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
         else:
-            ids = [operator.index(token) for token in answer]
+            tokens = answer
+        ids = [operator.index(token) for token in tokens]
         if not ids:
             raise ValueError(f"answers[{number}] is {answer!r}, which has no token; leave it out")
         known = self.model.config.get_text_config().vocab_size
@@ -278,81 +221,13 @@ class LocalModel:
             )
         return ids
 
-    def _tokens(self, number: int, prompt: RagPrompt, answer: int) -> _Tokens:
-        """Tokenize a prompt, and find the segment of each token by where it ends in the text."""
-        text, starts, chat = self._text(number, prompt)
-        encoded = self.tokenizer(
-            text,
-            add_special_tokens=not chat,  # a chat template writes its own
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        offsets = np.array(encoded["offset_mapping"], dtype=np.int64)
-        # A special token has no place in the text, (0, 0): it goes with what is before it. Spaces
-        # that a tokenizer trims off are (end, end), and go where they end as all tokens do.
-        last = np.maximum.accumulate(offsets[:, 1] - 1)
-        segments = np.searchsorted(starts, last, side="right")
-        lengths = np.bincount(segments, minlength=len(prompt.chunks) + 2)
-        without = np.flatnonzero(lengths[1:-1] == 0)
-        if len(without):
-            raise ValueError(
-                f"prompts[{number}].chunks[{without[0]}] is {prompt.chunks[without[0]]!r:.60}, "
-                "which has no token of its own; leave it out"
-            )
-        self._check_fit(number, segments, answer)
-        return _Tokens(encoded["input_ids"], segments, lengths)
-
-    def _text(self, number: int, prompt: RagPrompt) -> tuple[str, list[int], bool]:
-        """Return the text, where each chunk and the question start in it, and if it is a chat's."""
-        for name, said in (
-            ("question", prompt.question),
-            ("preamble", prompt.preamble),
-            *((f"chunks[{i}]", chunk) for i, chunk in enumerate(prompt.chunks)),
-        ):
-            self._check_plain(f"prompts[{number}].{name}", said)
-        # Chat templates strip a message, so that it starts and ends with what is no space.
-        parts = [p for p in (prompt.preamble.strip(), *prompt.chunks, prompt.question) if p]
-        parts[0], parts[-1] = parts[0].lstrip(), parts[-1].rstrip()
-        body = "\n\n".join(parts)
-        chat = self.tokenizer.chat_template is not None
-        if chat:
-            message = {"role": "user", "content": body}
-            text = str(
-                self.tokenizer.apply_chat_template(
-                    [message], tokenize=False, add_generation_prompt=True
-                )
-            )
-            if text.count(body) != 1:
-                raise ValueError(
-                    f"prompts[{number}]: the tokenizer's chat template does not hold the message "
-                    "once, as it is; give a tokenizer without one (chat_template = None)"
-                )
-        else:
-            text = body + prompt.ending
-        start, starts = text.index(body), []
-        for part in reversed(parts[-len(prompt.chunks) - 1 :]):
-            body = body.removesuffix(part)
-            starts.append(start + len(body))
-            body = body.removesuffix("\n\n")
-        return text, starts[::-1], chat
-
-    def _check_plain(self, name: str, text: str) -> None:
-        """Raise ValueError for text that the tokenizer would read as its own control tokens."""
-        special = {
-            str(token)
-            for token in self.tokenizer.added_tokens_decoder.values()
-            if token.special and str(token)
-        } | set(self.tokenizer.all_special_tokens)
-        found = next((token for token in sorted(special) if token in text), None)
-        if found is not None:
-            raise ValueError(
-                f"{name} holds {found!r}, which the tokenizer reads as a control token; remove it "
-                "or write it otherwise"
-            )
+    def _tokens(self, number: int, prompt: RagPrompt, answer: int) -> PromptTokens:
+        tokens = prompt_tokens(number, prompt, self.tokenizer)
+        self._check_fit(number, tokens.segments, answer)
+        return tokens
 
     def _check_fit(self, number: int, segments: NDArray[np.int64], answer: int) -> None:
-        needed = len(segments) + answer
-        if self.max_tokens is None or needed <= self.max_tokens:
+        if self.max_tokens is None or len(segments) + answer <= self.max_tokens:
             return
         # What is behind the chunks is needed in any case.
         last = segments.max()
@@ -364,24 +239,6 @@ class LocalModel:
             f"{self.name!r} reads {self.max_tokens}: of its {n_chunks} chunks the first {fitting} "
             "fit; give fewer or shorter chunks, or a shorter answer"
         )
-
-    @contextmanager
-    def _recording(self, recorder: _Recorder) -> Iterator[None]:
-        """Have the model's attention recorded, for this thread alone."""
-        if self.model.training:
-            raise ValueError(
-                f"{self.name!r} is in training mode, where dropout changes its attention; call "
-                "its eval() first"
-            )
-        with _LOCKS.setdefault(self.model, threading.Lock()):
-            before = self.model.config._attn_implementation
-            token = _RECORDER.set(recorder)
-            try:
-                self.model.set_attn_implementation(NAME)
-                yield
-            finally:
-                _RECORDER.reset(token)
-                self.model.set_attn_implementation(before)
 
 
 def _check_attention(model: PreTrainedModel, name: str) -> None:
@@ -446,129 +303,3 @@ def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Te
 def _until(tokens: list[int], ending: set[int]) -> list[int]:
     end = next((i for i, token in enumerate(tokens) if token in ending), len(tokens))
     return tokens[:end]
-
-
-# --- inside the attention call --------------------------------------------------------------------
-
-NAME = "conformal_retrievers_lookback"
-_RECORDER: ContextVar[_Recorder | None] = ContextVar("recorder", default=None)
-# Which attention function is called is a setting of a whole model.
-_LOCKS: WeakKeyDictionary[PreTrainedModel, threading.Lock] = WeakKeyDictionary()
-
-
-class _Recorder:
-    """Collects, call by call, the attention of new tokens to segments, (B, H, rows, S)."""
-
-    def __init__(self, tokens: Sequence[_Tokens], prompt: int, *, last_row_alone: bool) -> None:
-        n_segments = max(len(one.lengths) for one in tokens)
-        member = torch.zeros(len(tokens), prompt, n_segments)
-        for i, one in enumerate(tokens):
-            places = torch.arange(prompt - len(one.ids), prompt)
-            lengths = torch.tensor(one.lengths[one.segments], dtype=torch.float32)
-            member[i, places, torch.tensor(one.segments)] = 1 / lengths
-        self.member = member
-        self.prompt = prompt
-        self.last_row_alone = last_row_alone
-        self.records: dict[int, list[Tensor]] = {}
-
-    def record(
-        self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float
-    ) -> None:
-        """Reduce one attention call: queries (B, H, Q, d), keys (B, G, P + output, d).
-
-        Raises ValueError where they are not those of the whole prompt, or then of one more token.
-        """
-        seen = self.records.setdefault(layer, [])
-        read = (query.shape[0], query.shape[2], key.shape[2])
-        rows = (1 if seen else self.prompt) if self.last_row_alone else read[2]
-        keys = self.prompt + len(seen) if self.last_row_alone else read[2]
-        if read != (len(self.member), rows, keys):
-            raise ValueError(
-                f"layer {layer} read (sequences, tokens, tokens so far) {read}, where "
-                f"{(len(self.member), rows, keys)} were expected: this model or its generation "
-                "settings do not read one token of each sequence a call"
-            )
-        if self.member.device != query.device:
-            self.member = self.member.to(query.device)
-        n_keys, n_queries = key.shape[2], query.shape[2]
-        first = n_queries - 1 if self.last_row_alone else self.prompt - 1
-        block = max(1, BLOCK // (query.shape[0] * query.shape[1] * n_keys))
-        parts = [
-            self._reduced(query, key, mask, scaling, slice(start, min(start + block, n_queries)))
-            for start in range(first, n_queries, block)
-        ]
-        seen.append(torch.cat(parts, dim=2))
-
-    def _reduced(
-        self, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, rows: slice
-    ) -> Tensor:
-        batch, heads, _, size = query.shape
-        groups, n_keys = key.shape[1], key.shape[2]
-        q = query[:, :, rows]
-        n_rows = q.shape[2]
-        # Heads that share keys become rows of one product: keys are not repeated.
-        scores = q.reshape(batch, groups, -1, size) @ key.transpose(2, 3)
-        scores = scores.view(batch, heads, n_rows, n_keys).float() * scaling
-        # Keys of the sequence that each row has behind it: queries are the last of the keys.
-        ahead = n_keys - query.shape[2] + 1 + torch.arange(rows.start, rows.stop)
-        if mask is not None:
-            of_rows = mask[:, :, rows, :n_keys]
-            if of_rows.dtype == torch.bool:
-                scores = scores.masked_fill(~of_rows, float("-inf"))
-            else:
-                scores = scores + of_rows
-        elif int(ahead[0]) < n_keys:
-            future = torch.arange(n_keys) >= ahead[:, None]
-            scores = scores.masked_fill(future.to(scores.device), float("-inf"))
-        weights = scores.softmax(dim=-1)
-        before = weights[..., : self.prompt]
-        flat = before.reshape(batch, heads * n_rows, self.prompt) @ self.member
-        output = weights[..., self.prompt :].sum(dim=-1, keepdim=True)
-        lengths = (ahead - self.prompt).clamp(min=1).to(output)
-        return torch.cat([flat.view(batch, heads, n_rows, -1), output / lengths[:, None]], dim=-1)
-
-    def means(self, layers: int, calls: int) -> NDArray[np.float32]:
-        """Return what was recorded, (B, T, L, H, S)."""
-        found = {layer: len(records) for layer, records in self.records.items()}
-        if found != dict.fromkeys(range(layers), calls):
-            raise ValueError(
-                f"the attention of {len(found)} of {layers} layers was seen, {found} times, where "
-                f"{calls} calls were expected: this model does not run its attention once a layer"
-            )
-        whole = [torch.cat(self.records[layer], dim=2).cpu() for layer in range(layers)]
-        return np.asarray(torch.stack(whole, dim=1).permute(0, 3, 1, 2, 4).numpy())
-
-
-def _attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attend as PyTorch does, and let the recorder of this thread see it, if there is one."""
-    recorder = _RECORDER.get()
-    if recorder is not None:
-        other = [n for n in ("softcap", "s_aux", "position_bias") if kwargs.get(n) is not None]
-        if other:
-            raise ValueError(
-                f"{type(module).__name__} changes its attention weights by {other[0]}, so that "
-                "they are no plain softmax; give a model without"
-            )
-        if kwargs.get("is_causal") is False or not getattr(module, "is_causal", True):
-            raise ValueError(
-                f"{type(module).__name__} also looks at what comes after a token; give a causal "
-                "language model"
-            )
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        layer: int = module.layer_idx  # type: ignore[assignment]
-        recorder.record(layer, query, key, attention_mask, scale)
-    return sdpa_attention_forward(
-        module, query, key, value, attention_mask, scaling=scaling, **kwargs
-    )
-
-
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)

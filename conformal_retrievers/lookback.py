@@ -17,27 +17,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-import re
-import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from conformal_retrievers.atomic import write_whole
 from conformal_retrievers.extras import require
+from conformal_retrievers.lookback_file import read_classifier, write_classifier
 
 Values = NDArray[np.float64]
 Variant = Literal["chunks", "chunk-average", "full-context"]
-
-FORMAT = "conformal-retrievers/factuality-classifier"
-VERSION = 1
 
 # --- from attention to ratios ---------------------------------------------------------------------
 
@@ -297,7 +291,7 @@ class FactualityClassifier:
     def name(self) -> str:
         """The model, what the features are, and a digest of what was fitted."""
         shape = f"{self.layers}×{self.heads}×{self.n_chunks}"
-        digest = hashlib.sha256(_weights(self)).hexdigest()[:12]
+        digest = hashlib.sha256(self._weights).hexdigest()[:12]
         return f"factuality({self.model}; {self.variant}, {shape}, fit={digest})"
 
     def save(self, path: str | Path) -> None:
@@ -306,25 +300,18 @@ class FactualityClassifier:
         The npz file is named by its content and written first: what the JSON file names is always
         there and whole. Raises OSError, naming the path, where one cannot be written.
         """
-        weights = _weights(self)
-        target = Path(path)
-        beside = f"{target.stem}-{hashlib.sha256(weights).hexdigest()[:12]}.npz"
-        fields: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "model": self.model,
-            "variant": self.variant,
-            "layers": self.layers,
-            "heads": self.heads,
-            "n_chunks": self.n_chunks,
-            "weights": beside,
-            "weights_sha256": hashlib.sha256(weights).hexdigest(),
-            "fitted_on": sorted(self.fitted_on),
-        }
-        fields["sha256"] = _checksum(fields)
-        write_whole(target.with_name(beside), weights, what="classifier's coefficients")
-        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-        write_whole(target, text.encode("utf-8"), what="classifier")
+        write_classifier(
+            path,
+            {
+                "model": self.model,
+                "variant": self.variant,
+                "layers": self.layers,
+                "heads": self.heads,
+                "n_chunks": self.n_chunks,
+                "fitted_on": sorted(self.fitted_on),
+            },
+            self._weights,
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> FactualityClassifier:
@@ -334,24 +321,17 @@ class FactualityClassifier:
         version, or the coefficients do not fit the layers, heads and chunks; FileNotFoundError
         where one is missing.
         """
-        fields = _read_fields(path)
-        weights = Path(path).with_name(fields["weights"]).read_bytes()
-        if hashlib.sha256(weights).hexdigest() != fields["weights_sha256"]:
-            raise ValueError(
-                f"{path}: its coefficients in {fields['weights']} were changed after they were "
-                "written; take the original file, or fit again"
-            )
+        fields, coefficients, intercept = read_classifier(path)
+        if fields["variant"] not in get_args(Variant):
+            raise ValueError(f"{path}: its field 'variant' is {fields['variant']!r}; fit again")
         layers, heads, n_chunks = fields["layers"], fields["heads"], fields["n_chunks"]
         expected = layers * heads * (n_chunks if fields["variant"] == "chunks" else 1)
-        coefficients, intercept = _read_weights(path, fields["weights"], weights)
-        if coefficients.shape != (expected,) or intercept.shape != ():
+        if coefficients.shape != (expected,):
             raise ValueError(
                 f"{path}: {layers} layers, {heads} heads and {n_chunks} chunks take {expected} "
                 f"coefficients for {fields['variant']!r}, but there are {coefficients.shape}; fit "
                 "again"
             )
-        if not (np.isfinite(coefficients).all() and np.isfinite(intercept)):
-            raise ValueError(f"{path}: a coefficient is not finite; fit again")
         return cls(
             fields["model"],
             fields["variant"],
@@ -359,9 +339,15 @@ class FactualityClassifier:
             heads,
             n_chunks,
             coefficients,
-            float(intercept),
+            intercept,
             frozenset(fields["fitted_on"]),
         )
+
+    @property
+    def _weights(self) -> bytes:
+        file = io.BytesIO()
+        np.savez(file, coefficients=self.coefficients, intercept=np.float64(self.intercept))
+        return file.getvalue()
 
     def check_new(self, answers: Sequence[JudgedRatios]) -> None:
         """Raise ValueError for an answer that the classifier was fitted on."""
@@ -439,85 +425,3 @@ def _features_of(
             f"classifier is for {model!r} with {(layers, heads)}; fit one for each model"
         )
     return features(ratios, variant, n_chunks)
-
-
-def _weights(classifier: FactualityClassifier) -> bytes:
-    file = io.BytesIO()
-    np.savez(
-        file,
-        coefficients=classifier.coefficients,
-        intercept=np.float64(classifier.intercept),
-    )
-    return file.getvalue()
-
-
-def _read_weights(path: str | Path, name: str, content: bytes) -> tuple[Values, Values]:
-    """Return coefficients and intercept: arrays of float64 as `np.savez` stores them."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as members:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
-                raise ValueError("it is compressed")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            coefficients, intercept = arrays["coefficients"], arrays["intercept"]
-        for array in (coefficients, intercept):
-            if array.dtype != np.float64:
-                raise ValueError(f"its numbers are {array.dtype}")
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path}: {name} is no file of coefficients ({error}); fit again"
-        ) from None
-    return coefficients, intercept
-
-
-def _checksum(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def _read_fields(path: str | Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is not a complete classifier file ({error}); fit and save again"
-        ) from None
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise ValueError(
-            f"{path} is not a classifier file: its field 'format' is not {FORMAT!r}; give a file "
-            "that FactualityClassifier.save wrote"
-        )
-    if fields.get("version") != VERSION:
-        raise ValueError(
-            f"{path} has version {fields.get('version')!r}, but this library reads version "
-            f"{VERSION}: upgrade conformal-retrievers, or fit again"
-        )
-    stored = fields.pop("sha256", None)
-    if stored != _checksum(fields):
-        raise ValueError(
-            f"{path} was changed after it was written: its field 'sha256' does not fit the others; "
-            "take the original file, or fit again"
-        )
-    for name, fits in _FIELDS.items():
-        if name not in fields or not fits(fields[name]):
-            raise ValueError(
-                f"{path}: its field {name!r} is {fields.get(name)!r:.60}, which `save` never "
-                "writes; take the original file, or fit again"
-            )
-    return fields
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value > 0
-
-
-_FIELDS: dict[str, Callable[[Any], bool]] = {
-    "model": lambda value: isinstance(value, str),
-    "variant": lambda value: value in get_args(Variant),
-    "layers": _is_count,
-    "heads": _is_count,
-    "n_chunks": _is_count,
-    "weights": lambda value: re.fullmatch(r"[^/\\\0]+\.npz", str(value)) is not None,
-    "weights_sha256": lambda value: isinstance(value, str),
-    "fitted_on": lambda value: (
-        isinstance(value, list) and all(isinstance(digest, str) for digest in value)
-    ),
-}
