@@ -12,6 +12,7 @@ answers in the place of relevant snippets.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -79,9 +80,9 @@ class FactualityFlag:
     ) -> FactualityFlag:
         """Return the flag that P(answer flagged | answer inconsistent) ≥ 1 − alpha holds for.
 
-        `delta` and `by_group` are those of `calibrate` for retrieval. Raises ValueError for answers
-        that the classifier was fitted on, one without a token, none that is inconsistent, too few
-        for delta, or a confidence that is lower in consistent answers than in others.
+        `delta` and `by_group` are those of `calibrate` for retrieval. Warns where consistent
+        answers have less confidence than others. Raises ValueError for answers that the classifier
+        was fitted on, one without a token, none that is inconsistent, or too few for delta.
         """
         answers = list(answers)
         classifier.check_new(answers)
@@ -94,7 +95,7 @@ class FactualityFlag:
                 f"all of the {len(answers)} answers are consistent; a threshold takes inconsistent "
                 "ones, so judge more"
             )
-        _check_direction(confidence, answers)
+        _warn_if_reversed(confidence, answers)
         scored = [
             ScoredQuery(
                 np.array([c]), np.array([not answer.consistent]), id=answer.id, group=answer.group
@@ -102,17 +103,17 @@ class FactualityFlag:
             for c, answer in zip(confidence, answers, strict=True)
         ]
         # With one score a query, every guarantee has the same rank; "all" knows delta exactly.
-        return cls(
-            classifier,
-            Calibration.from_scores(
+        with warnings.catch_warnings():  # said above, in words of answers
+            warnings.filterwarnings("ignore", "relevant snippets score higher")
+            calibration = Calibration.from_scores(
                 scored,
                 alpha=alpha,
                 guarantee="all",
                 delta=delta,
                 by_group=by_group,
                 scorer=classifier.name,
-            ),
-        )
+            )
+        return cls(classifier, calibration)
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
         """Return the confidence in an answer and whether it is flagged."""
@@ -156,14 +157,17 @@ def _rule(threshold: float, n: int, needed: int) -> str:
     return f"an answer of confidence at most {threshold:.6g} (from {n} inconsistent ones)"
 
 
-def _check_direction(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:
+def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:
+    # No error: calibrations that pass such a check by luck would flag less than is promised.
     consistent = np.array([answer.consistent for answer in answers])
     if not consistent.any():
         return
     area = auroc(confidence[consistent], confidence[~consistent])
     if area < 0.5:
-        raise ValueError(
+        warnings.warn(
             f"consistent answers have less confidence than inconsistent ones (AUROC {area:.2f}, "
-            "below 0.5), so that they would be flagged more often; check that True means "
-            "consistent, or fit on more answers"
+            "below 0.5), so that they are flagged more often: check that True means consistent, "
+            "or fit on more answers",
+            UserWarning,
+            stacklevel=3,
         )

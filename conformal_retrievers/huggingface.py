@@ -1,88 +1,39 @@
-"""The attention of a transformers model to the segments of its prompt, while it answers.
+"""A transformers model that runs here, and its attention to its prompt while it answers.
 
-The segments are the preamble, each chunk, the question and the output. Inside each attention call,
-only the rows of new tokens are computed, in float32, and summed over segments at once,
-
-    A_t(x) = (1/N_x) Σ_{p ∈ x} softmax(q_t · K / √d)_p   (Geissler et al. 2026, arXiv 2605.05244,
-                                                          eq. 7)
-
-so that what is held is layers × heads × segments a token. The model's outputs come from PyTorch's
-own scaled dot-product attention. `lookback.py` makes ratios and a confidence of it.
+`LocalModel.generate` answers and `LocalModel.read` takes answers that are there: both return, of
+each new token, the mean attention over the segments of its prompt (`rag_prompt.py`), which
+`attention.py` sums up inside the model. `lookback.py` makes ratios and a confidence of it.
 """
 
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+import hashlib
+import json
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.attention import Recorder, recording
 from conformal_retrievers.extras import require
 from conformal_retrievers.lookback import SegmentAttention
+from conformal_retrievers.rag_prompt import (
+    PREAMBLE,
+    PromptTokens,
+    RagPrompt,
+    check_plain,
+    prompt_tokens,
+)
 
 require("huggingface", "torch", "transformers")
 import torch
 from torch import Tensor
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-PREAMBLE = "Answer the question from the documents alone."
-BLOCK = 2**24  # attention weights that are held at a time, 64 MiB of float32
-
-# --- the prompt -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RagPrompt:
-    """A question and the chunks that shall answer it, in the order in which the model reads them.
-
-    The model reads preamble, chunks and question, a blank line between them; where the tokenizer
-    has a chat template, as one message of the user, else with `ending` behind. A segment reaches to
-    the start of the next, so the template's own words count to the preamble and the question, and
-    a token to the segment in which it ends. Raises TypeError for what is no text, ValueError where
-    there is no chunk, or one or the question is blank.
-    """
-
-    question: str
-    chunks: tuple[str, ...]
-    preamble: str = PREAMBLE
-    ending: str = "\n\nAnswer:"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.chunks, str):
-            raise TypeError(f"chunks is the str {self.chunks!r:.60}; give a sequence of texts")
-        object.__setattr__(self, "chunks", tuple(self.chunks))
-        names = ("question", "preamble", *(f"chunks[{i}]" for i in range(len(self.chunks))))
-        texts = (self.question, self.preamble, *self.chunks)
-        for name, text in zip(names, texts, strict=True):
-            if not isinstance(text, str):
-                raise TypeError(f"{name} is {text!r:.60}; give its text as a str")
-            if name != "preamble" and not text.strip():
-                raise ValueError(f"{name} is {text!r}, which is blank; give its text")
-        if not self.chunks:
-            raise ValueError("chunks is empty; give the chunks that shall answer the question")
-
-
-@dataclass(frozen=True, eq=False)
-class _Tokens:
-    """The token ids of a prompt, (P,), and the segment of each: 0 preamble, 1 … k, k + 1."""
-
-    ids: list[int]
-    segments: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+__all__ = ["PREAMBLE", "Generated", "GenerationConfig", "LocalModel", "RagPrompt"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,17 +48,15 @@ class Generated:
     attention: SegmentAttention
 
 
-# --- the model ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, init=False)
 class LocalModel:
     """A transformers causal language model whose attention to its prompt can be seen.
 
-    `name` says which model it is, by default as it was loaded. Raises ValueError, naming the model
-    and the remedy, for one without attention in all its layers, with a sliding window, or that is
-    no decoder alone; for a tokenizer that does not say where its tokens come from; TypeError for
-    what is no transformers model or tokenizer.
+    `name` says which model it is, by default as it was loaded. While it is read, a model set to
+    another attention than "sdpa" is switched to that: let no other thread use it by itself then.
+    Raises ValueError, naming the model and the remedy, for one without attention in all its layers,
+    with a sliding window, or that is no decoder alone; for a tokenizer that does not say where its
+    tokens come from; TypeError for what is no transformers model or tokenizer.
     """
 
     model: PreTrainedModel
@@ -157,20 +106,22 @@ class LocalModel:
     ) -> list[Generated]:
         """Answer prompts as one batch, and return each answer with its attention.
 
-        `generation` is the model's own by default; it may sample, but not search beams. Raises
-        ValueError where a prompt and `max_new_tokens` do not fit the model, naming the chunks that
-        do not, or a text holds one of the tokenizer's special tokens.
+        `generation` is the model's own by default; it may sample, but not search beams or guess
+        several tokens at a time. Raises ValueError for such settings, where a prompt and
+        `max_new_tokens` do not fit the model, naming the chunks that do not, or a text holds one of
+        the tokenizer's special tokens.
         """
+        if operator.index(max_new_tokens) < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give 1 or more")
         tokens = [self._tokens(i, prompt, max_new_tokens) for i, prompt in enumerate(prompts)]
         if not tokens:
             return []
         settings = copy.deepcopy(generation or self.model.generation_config)
-        _check_one_sequence(settings)
+        _check_token_by_token(settings, self.model.generation_config)
         settings.update(  # type: ignore[no-untyped-call]
             max_new_tokens=max_new_tokens,
             max_length=None,
-            cache_implementation=None,
-            prefill_chunk_size=None,
+            cache_implementation="dynamic",  # None would take the model's own, which may be longer
             use_cache=True,
             return_dict_in_generate=False,
             output_attentions=False,
@@ -181,8 +132,8 @@ class LocalModel:
         if settings.pad_token_id is None:
             settings.pad_token_id = min(ending, default=0)
         ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
-        recorder = _Recorder(tokens, ids.shape[1], last_row_alone=True)
-        with torch.inference_mode(), self._recording(recorder):
+        recorder = Recorder(tokens, ids.shape[1], last_row_alone=True)
+        with torch.inference_mode(), recording(self.model, self.name, recorder):
             output = self.model.generate(  # type: ignore[operator]
                 ids, attention_mask=mask, generation_config=settings
             )
@@ -192,7 +143,7 @@ class LocalModel:
             Generated(
                 str(self.tokenizer.decode(answer, skip_special_tokens=True)),
                 tuple(answer),
-                self._attention(means[i], one, len(answer)),
+                self._attention(means[i], one, answer),
             )
             for i, (one, answer) in enumerate(zip(tokens, answers, strict=True))
         ]
@@ -204,7 +155,8 @@ class LocalModel:
 
         An answer is text, as the model would write it after the prompt (often with a leading
         space), or token ids, such as `Generated.tokens`. Raises ValueError where there is not one
-        answer a prompt, one has no token or holds a special one, and where a prompt does not fit.
+        answer a prompt, one has no token, one that the model does not know or, as text, a special
+        one, and where a prompt does not fit.
         """
         if isinstance(answers, str) or len(prompts) != len(answers):
             raise ValueError(
@@ -217,7 +169,7 @@ class LocalModel:
         if not tokens:
             return []
         ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
-        recorder = _Recorder(tokens, ids.shape[1], last_row_alone=False)
+        recorder = Recorder(tokens, ids.shape[1], last_row_alone=False)
         # The last token of an answer is never read: nothing comes after it.
         longest = max(map(len, given)) - 1
         tails = [answer[:-1] for answer in given]
@@ -226,109 +178,56 @@ class LocalModel:
         ids = torch.cat([ids, tail.to(ids)], dim=1)
         mask = torch.cat([mask, seen.to(mask)], dim=1)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        with torch.inference_mode(), self._recording(recorder):
+        with torch.inference_mode(), recording(self.model, self.name, recorder):
             # The body alone: the logits of a whole prompt are large, and are not asked for.
             self.model.base_model(
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
             )
         means = recorder.means(self.layers, 1)
         return [
-            self._attention(means[i], one, len(answer))
+            self._attention(means[i], one, answer)
             for i, (one, answer) in enumerate(zip(tokens, given, strict=True))
         ]
 
     def _attention(
-        self, means: NDArray[np.float32], tokens: _Tokens, length: int
+        self, means: NDArray[np.float32], tokens: PromptTokens, answer: Sequence[int]
     ) -> SegmentAttention:
         """Cut an answer's own tokens and segments out of those of its batch."""
         k = len(tokens.lengths) - 2
         segments = [*range(k + 2), means.shape[-1] - 1]
-        return SegmentAttention(means[:length][..., segments], tokens.lengths, self.name)
+        read = json.dumps([tokens.ids, [*answer]])
+        return SegmentAttention(
+            means[: len(answer)][..., segments],
+            tokens.lengths,
+            self.name,
+            hashlib.sha256(read.encode()).hexdigest()[:12],
+        )
 
     def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
         if isinstance(answer, str):
-            self._check_plain(f"answers[{number}]", answer)
-            ids = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
+            check_plain(f"answers[{number}]", answer, self.tokenizer)
+            tokens = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
         else:
-            ids = list(answer)
+            tokens = answer
+        ids = [operator.index(token) for token in tokens]
         if not ids:
             raise ValueError(f"answers[{number}] is {answer!r}, which has no token; leave it out")
-        return list(ids)
-
-    def _tokens(self, number: int, prompt: RagPrompt, answer: int) -> _Tokens:
-        """Tokenize a prompt, and find the segment of each token by where it ends in the text."""
-        text, starts, chat = self._text(number, prompt)
-        encoded = self.tokenizer(
-            text,
-            add_special_tokens=not chat,  # a chat template writes its own
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        offsets = np.array(encoded["offset_mapping"], dtype=np.int64)
-        # A special token has no place in the text: it goes with what is before it.
-        last = np.maximum.accumulate(np.where(offsets[:, 1] > offsets[:, 0], offsets[:, 1] - 1, -1))
-        segments = np.searchsorted(starts, last, side="right")
-        lengths = np.bincount(segments, minlength=len(prompt.chunks) + 2)
-        without = np.flatnonzero(lengths[1:-1] == 0)
-        if len(without):
+        known = self.model.config.get_text_config().vocab_size
+        unknown = next((token for token in ids if not 0 <= token < known), None)
+        if unknown is not None:
             raise ValueError(
-                f"prompts[{number}].chunks[{without[0]}] is {prompt.chunks[without[0]]!r:.60}, "
-                "which has no token of its own; leave it out"
+                f"answers[{number}] holds the token {unknown}, but {self.name!r} knows {known} "
+                "tokens; give the ids of its own tokenizer"
             )
-        self._check_fit(number, segments, answer)
-        return _Tokens(encoded["input_ids"], segments, lengths)
+        return ids
 
-    def _text(self, number: int, prompt: RagPrompt) -> tuple[str, list[int], bool]:
-        """Return the text, where each chunk and the question start in it, and if it is a chat's."""
-        for name, said in (
-            ("question", prompt.question),
-            ("preamble", prompt.preamble),
-            *((f"chunks[{i}]", chunk) for i, chunk in enumerate(prompt.chunks)),
-        ):
-            self._check_plain(f"prompts[{number}].{name}", said)
-        # Chat templates strip a message, so that it starts and ends with what is no space.
-        parts = [p for p in (prompt.preamble.strip(), *prompt.chunks, prompt.question) if p]
-        parts[0], parts[-1] = parts[0].lstrip(), parts[-1].rstrip()
-        body = "\n\n".join(parts)
-        chat = self.tokenizer.chat_template is not None
-        if chat:
-            message = {"role": "user", "content": body}
-            text = str(
-                self.tokenizer.apply_chat_template(
-                    [message], tokenize=False, add_generation_prompt=True
-                )
-            )
-            if text.count(body) != 1:
-                raise ValueError(
-                    f"prompts[{number}]: the tokenizer's chat template does not hold the message "
-                    "once, as it is; give a tokenizer without one (chat_template = None)"
-                )
-        else:
-            text = body + prompt.ending
-        start, starts = text.index(body), []
-        for part in reversed(parts[-len(prompt.chunks) - 1 :]):
-            body = body.removesuffix(part)
-            starts.append(start + len(body))
-            body = body.removesuffix("\n\n")
-        return text, starts[::-1], chat
-
-    def _check_plain(self, name: str, text: str) -> None:
-        """Raise ValueError for text that the tokenizer would read as its own control tokens."""
-        special = {
-            str(token)
-            for token in self.tokenizer.added_tokens_decoder.values()
-            if token.special and str(token)
-        } | set(self.tokenizer.all_special_tokens)
-        found = next((token for token in sorted(special) if token in text), None)
-        if found is not None:
-            raise ValueError(
-                f"{name} holds {found!r}, which the tokenizer reads as a control token; remove it "
-                "or write it otherwise"
-            )
+    def _tokens(self, number: int, prompt: RagPrompt, answer: int) -> PromptTokens:
+        tokens = prompt_tokens(number, prompt, self.tokenizer)
+        self._check_fit(number, tokens.segments, answer)
+        return tokens
 
     def _check_fit(self, number: int, segments: NDArray[np.int64], answer: int) -> None:
-        needed = len(segments) + answer
-        if self.max_tokens is None or needed <= self.max_tokens:
+        if self.max_tokens is None or len(segments) + answer <= self.max_tokens:
             return
         # What is behind the chunks is needed in any case.
         last = segments.max()
@@ -341,27 +240,14 @@ class LocalModel:
             "fit; give fewer or shorter chunks, or a shorter answer"
         )
 
-    @contextmanager
-    def _recording(self, recorder: _Recorder) -> Iterator[None]:
-        """Have the model's attention recorded, for this thread alone."""
-        if self.model.training:
-            raise ValueError(
-                f"{self.name!r} is in training mode, where dropout changes its attention; call "
-                "its eval() first"
-            )
-        with _SETTING:
-            before = self.model.config._attn_implementation
-            token = _RECORDER.set(recorder)
-            try:
-                self.model.set_attn_implementation(NAME)
-                yield
-            finally:
-                _RECORDER.reset(token)
-                self.model.set_attn_implementation(before)
-
 
 def _check_attention(model: PreTrainedModel, name: str) -> None:
     config = model.config.get_text_config()
+    if not model.can_generate():
+        raise ValueError(
+            f"{name!r} is a {type(model).__name__}, which does not generate; load it as "
+            "AutoModelForCausalLM"
+        )
     if model.config.is_encoder_decoder:
         raise ValueError(
             f"{name!r} is an encoder-decoder, whose answer does not follow its prompt in one "
@@ -385,13 +271,25 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
         )
 
 
-def _check_one_sequence(settings: GenerationConfig) -> None:
-    for name in ("num_beams", "num_return_sequences"):
-        value = getattr(settings, name)
-        if value not in (None, 1):
+def _check_token_by_token(settings: GenerationConfig, own: GenerationConfig) -> None:
+    """Raise ValueError for settings that do not read one token of one sequence a call."""
+    for name, plain in _ONE_TOKEN_A_CALL.items():
+        value = getattr(settings, name, None)
+        value = getattr(own, name, None) if value is None else value  # as generate() fills it up
+        if value is not None and value != plain:
             raise ValueError(
-                f"generation.{name} is {value}, but the attention is that of one sequence; give 1"
+                f"generation.{name} is {value!r}, but attention is read of one sequence, token by "
+                "token, until one of eos_token_id; leave it out of generation and the model's "
+                "generation_config"
             )
+
+
+_ONE_TOKEN_A_CALL = {
+    **dict.fromkeys(("num_beams", "num_return_sequences", "guidance_scale"), 1),
+    **dict.fromkeys(("constraints", "force_words_ids", "penalty_alpha", "dola_layers")),
+    **dict.fromkeys(("prompt_lookup_num_tokens", "assistant_early_exit", "prefill_chunk_size")),
+    **dict.fromkeys(("stop_strings", "token_healing", "use_mtp"), False),
+}
 
 
 def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -405,107 +303,3 @@ def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Te
 def _until(tokens: list[int], ending: set[int]) -> list[int]:
     end = next((i for i, token in enumerate(tokens) if token in ending), len(tokens))
     return tokens[:end]
-
-
-# --- inside the attention call --------------------------------------------------------------------
-
-NAME = "conformal_retrievers_lookback"
-_RECORDER: ContextVar[_Recorder | None] = ContextVar("recorder", default=None)
-_SETTING = threading.Lock()  # which attention function is called is a setting of the whole model
-
-
-class _Recorder:
-    """Collects, call by call, the attention of new tokens to segments, (B, H, rows, S)."""
-
-    def __init__(self, tokens: Sequence[_Tokens], prompt: int, *, last_row_alone: bool) -> None:
-        n_segments = max(len(one.lengths) for one in tokens)
-        member = torch.zeros(len(tokens), prompt, n_segments)
-        for i, one in enumerate(tokens):
-            places = torch.arange(prompt - len(one.ids), prompt)
-            lengths = torch.tensor(one.lengths[one.segments], dtype=torch.float32)
-            member[i, places, torch.tensor(one.segments)] = 1 / lengths
-        self.member = member
-        self.prompt = prompt
-        self.last_row_alone = last_row_alone
-        self.records: dict[int, list[Tensor]] = {}
-
-    def record(
-        self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float
-    ) -> None:
-        """Reduce one attention call: queries (B, H, Q, d), keys (B, G, P + output, d)."""
-        if self.member.device != query.device:
-            self.member = self.member.to(query.device)
-        n_keys, n_queries = key.shape[2], query.shape[2]
-        first = n_queries - 1 if self.last_row_alone else self.prompt - 1
-        block = max(1, BLOCK // (query.shape[0] * query.shape[1] * n_keys))
-        parts = [
-            self._reduced(query, key, mask, scaling, slice(start, min(start + block, n_queries)))
-            for start in range(first, n_queries, block)
-        ]
-        self.records.setdefault(layer, []).append(torch.cat(parts, dim=2))
-
-    def _reduced(
-        self, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, rows: slice
-    ) -> Tensor:
-        batch, heads, _, size = query.shape
-        groups, n_keys = key.shape[1], key.shape[2]
-        q = query[:, :, rows]
-        n_rows = q.shape[2]
-        # Heads that share keys become rows of one product: keys are not repeated.
-        scores = q.reshape(batch, groups, -1, size) @ key.transpose(2, 3)
-        scores = scores.view(batch, heads, n_rows, n_keys).float() * scaling
-        # Keys of the sequence that each row has behind it: queries are the last of the keys.
-        ahead = n_keys - query.shape[2] + 1 + torch.arange(rows.start, rows.stop)
-        if mask is not None:
-            allowed = mask[:, :, rows, :n_keys]
-            scores = scores.masked_fill(~allowed, float("-inf"))
-        elif n_rows > 1 or int(ahead[-1]) < n_keys:
-            future = torch.arange(n_keys) >= ahead[:, None]
-            scores = scores.masked_fill(future.to(scores.device), float("-inf"))
-        weights = scores.softmax(dim=-1)
-        before = weights[..., : self.prompt]
-        flat = before.reshape(batch, heads * n_rows, self.prompt) @ self.member
-        output = weights[..., self.prompt :].sum(dim=-1, keepdim=True)
-        lengths = (ahead - self.prompt).clamp(min=1).to(output)
-        return torch.cat([flat.view(batch, heads, n_rows, -1), output / lengths[:, None]], dim=-1)
-
-    def means(self, layers: int, calls: int) -> NDArray[np.float32]:
-        """Return what was recorded, (B, T, L, H, S)."""
-        found = {layer: len(records) for layer, records in self.records.items()}
-        if found != dict.fromkeys(range(layers), calls):
-            raise ValueError(
-                f"the attention of {len(found)} of {layers} layers was seen, {found} times, where "
-                f"{calls} calls were expected: this model does not run its attention once a layer"
-            )
-        whole = [torch.cat(self.records[layer], dim=2).cpu() for layer in range(layers)]
-        return np.asarray(torch.stack(whole, dim=1).permute(0, 3, 1, 2, 4).numpy())
-
-
-def _attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attend as PyTorch does, and let the recorder of this thread see it, if there is one."""
-    recorder = _RECORDER.get()
-    if recorder is not None:
-        other = [n for n in ("softcap", "s_aux", "position_bias") if kwargs.get(n) is not None]
-        if other:
-            raise ValueError(
-                f"{type(module).__name__} changes its attention weights by {other[0]}, so that "
-                "they are no plain softmax; give a model without"
-            )
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        layer: int = module.layer_idx  # type: ignore[assignment]
-        recorder.record(layer, query, key, attention_mask, scale)
-    return sdpa_attention_forward(
-        module, query, key, value, attention_mask, scaling=scaling, **kwargs
-    )
-
-
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)

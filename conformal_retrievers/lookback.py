@@ -17,26 +17,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from conformal_retrievers.atomic import write_whole
 from conformal_retrievers.extras import require
+from conformal_retrievers.lookback_file import read_classifier, write_classifier
 
 Values = NDArray[np.float64]
 Variant = Literal["chunks", "chunk-average", "full-context"]
-
-FORMAT = "conformal-retrievers/factuality-classifier"
-VERSION = 1
 
 # --- from attention to ratios ---------------------------------------------------------------------
 
@@ -48,13 +43,15 @@ class SegmentAttention:
     `means` is (T, L, H, k + 3): of T new tokens, in L layers of H heads, over the segments
     preamble, chunk 1 … k, question, output. Token t is read where it is predicted, so that its
     output holds t − 1 tokens: the mean over none is 0. `lengths` (k + 2,) are the segments of the
-    prompt in tokens, `model` names what generated. Raises ValueError where shapes disagree, a chunk
-    has no token or a mean is no number of 0 or more.
+    prompt in tokens, `model` names what generated, `answer` is a digest of prompt and answer.
+    Raises ValueError where shapes disagree, a chunk has no token or a mean is no number of 0 or
+    more.
     """
 
     means: NDArray[np.float32]
     lengths: NDArray[np.int64]
     model: str
+    answer: str | None = None
 
     def __post_init__(self) -> None:
         segments = len(self.lengths) + 1
@@ -80,15 +77,22 @@ class LookbackRatios:
     """The time-averaged lookback ratios of one answer: over each chunk, and over the full context.
 
     `chunks` is (L, H, k), eq. 9, `context` (L, H); both are NaN for an answer without a token.
+    `answer` is that of `SegmentAttention`.
     """
 
     chunks: Values
     context: Values
     model: str
+    answer: str | None = None
 
     @property
     def digest(self) -> str:
-        """The first twelve digits of the SHA-256 of the ratios: which answer this is."""
+        """Which answer this is: twelve digits of a SHA-256 of its tokens, or else of its ratios.
+
+        Read again in another batch, ratios differ in their last bits, and tokens do not.
+        """
+        if self.answer is not None:
+            return self.answer
         content = self.chunks.tobytes() + self.context.tobytes()
         return hashlib.sha256(content).hexdigest()[:12]
 
@@ -101,7 +105,10 @@ def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
     prompt = _joined(means[..., :-1], attention.lengths)
     by_chunk = _share(attention.n_chunks * chunk, (all_chunks + output)[..., None])
     return LookbackRatios(
-        _over_time(by_chunk), _over_time(_share(prompt, prompt + output)), attention.model
+        _over_time(by_chunk),
+        _over_time(_share(prompt, prompt + output)),
+        attention.model,
+        attention.answer,
     )
 
 
@@ -284,7 +291,7 @@ class FactualityClassifier:
     def name(self) -> str:
         """The model, what the features are, and a digest of what was fitted."""
         shape = f"{self.layers}×{self.heads}×{self.n_chunks}"
-        digest = hashlib.sha256(_weights(self)).hexdigest()[:12]
+        digest = hashlib.sha256(self._weights).hexdigest()[:12]
         return f"factuality({self.model}; {self.variant}, {shape}, fit={digest})"
 
     def save(self, path: str | Path) -> None:
@@ -293,25 +300,18 @@ class FactualityClassifier:
         The npz file is named by its content and written first: what the JSON file names is always
         there and whole. Raises OSError, naming the path, where one cannot be written.
         """
-        weights = _weights(self)
-        target = Path(path)
-        beside = f"{target.stem}-{hashlib.sha256(weights).hexdigest()[:12]}.npz"
-        fields: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "model": self.model,
-            "variant": self.variant,
-            "layers": self.layers,
-            "heads": self.heads,
-            "n_chunks": self.n_chunks,
-            "weights": beside,
-            "weights_sha256": hashlib.sha256(weights).hexdigest(),
-            "fitted_on": sorted(self.fitted_on),
-        }
-        fields["sha256"] = _checksum(fields)
-        write_whole(target.with_name(beside), weights, what="classifier's coefficients")
-        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-        write_whole(target, text.encode("utf-8"), what="classifier")
+        write_classifier(
+            path,
+            {
+                "model": self.model,
+                "variant": self.variant,
+                "layers": self.layers,
+                "heads": self.heads,
+                "n_chunks": self.n_chunks,
+                "fitted_on": sorted(self.fitted_on),
+            },
+            self._weights,
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> FactualityClassifier:
@@ -321,30 +321,17 @@ class FactualityClassifier:
         version, or the coefficients do not fit the layers, heads and chunks; FileNotFoundError
         where one is missing.
         """
-        fields = _read_fields(path)
-        weights = Path(path).with_name(fields["weights"]).read_bytes()
-        if hashlib.sha256(weights).hexdigest() != fields["weights_sha256"]:
-            raise ValueError(
-                f"{path}: its coefficients in {fields['weights']} were changed after they were "
-                "written; take the original file, or fit again"
-            )
-        try:
-            with np.load(io.BytesIO(weights), allow_pickle=False) as arrays:
-                coefficients, intercept = arrays["coefficients"], arrays["intercept"]
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"{path}: {fields['weights']} is no file of coefficients ({error}); fit again"
-            ) from None
+        fields, coefficients, intercept = read_classifier(path)
+        if fields["variant"] not in get_args(Variant):
+            raise ValueError(f"{path}: its field 'variant' is {fields['variant']!r}; fit again")
         layers, heads, n_chunks = fields["layers"], fields["heads"], fields["n_chunks"]
         expected = layers * heads * (n_chunks if fields["variant"] == "chunks" else 1)
-        if coefficients.shape != (expected,) or intercept.shape != ():
+        if coefficients.shape != (expected,):
             raise ValueError(
                 f"{path}: {layers} layers, {heads} heads and {n_chunks} chunks take {expected} "
                 f"coefficients for {fields['variant']!r}, but there are {coefficients.shape}; fit "
                 "again"
             )
-        if not (np.isfinite(coefficients).all() and np.isfinite(intercept)):
-            raise ValueError(f"{path}: a coefficient is not finite; fit again")
         return cls(
             fields["model"],
             fields["variant"],
@@ -352,9 +339,15 @@ class FactualityClassifier:
             heads,
             n_chunks,
             coefficients,
-            float(intercept),
+            intercept,
             frozenset(fields["fitted_on"]),
         )
+
+    @property
+    def _weights(self) -> bytes:
+        file = io.BytesIO()
+        np.savez(file, coefficients=self.coefficients, intercept=np.float64(self.intercept))
+        return file.getvalue()
 
     def check_new(self, answers: Sequence[JudgedRatios]) -> None:
         """Raise ValueError for an answer that the classifier was fitted on."""
@@ -432,43 +425,3 @@ def _features_of(
             f"classifier is for {model!r} with {(layers, heads)}; fit one for each model"
         )
     return features(ratios, variant, n_chunks)
-
-
-def _weights(classifier: FactualityClassifier) -> bytes:
-    file = io.BytesIO()
-    np.savez(
-        file,
-        coefficients=classifier.coefficients,
-        intercept=np.float64(classifier.intercept),
-    )
-    return file.getvalue()
-
-
-def _checksum(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def _read_fields(path: str | Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is not a complete classifier file ({error}); fit and save again"
-        ) from None
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise ValueError(
-            f"{path} is not a classifier file: its field 'format' is not {FORMAT!r}; give a file "
-            "that FactualityClassifier.save wrote"
-        )
-    if fields.get("version") != VERSION:
-        raise ValueError(
-            f"{path} has version {fields.get('version')!r}, but this library reads version "
-            f"{VERSION}: upgrade conformal-retrievers, or fit again"
-        )
-    stored = fields.pop("sha256", None)
-    if stored != _checksum(fields) or Path(fields["weights"]).name != fields["weights"]:
-        raise ValueError(
-            f"{path} was changed after it was written: its field 'sha256' does not fit the others; "
-            "take the original file, or fit again"
-        )
-    return fields

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
+from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
+from langchain_openai import ChatOpenAI
 from llama_index.core import SummaryIndex
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import TextNode
+from llama_index.llms.huggingface import HuggingFaceLLM
+from llama_index.llms.openai_like import OpenAILike
 from tiny_models import bpe_tokenizer, local, tiny
+from transformers import GenerationConfig
 
+from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.flagging import FactualityFlag
 from conformal_retrievers.huggingface import LocalModel, RagPrompt
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, lookback_ratios
@@ -71,27 +81,141 @@ async def test_the_answer_of_an_engine_has_its_confidence(model, flag, expected)
         assert [node.text for node in response.source_nodes] == list(CHUNKS)
 
 
-def test_the_models_of_the_frameworks_hold_one_of_transformers(flag, expected):
-    """What is read of them is their public `pipeline`, and the attributes of HuggingFaceLLM."""
-    from types import SimpleNamespace
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, model):
+    """The model and its tokenizer, as they are kept: their name is where they lie."""
+    folder = tmp_path_factory.mktemp("model")
+    model.model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return str(folder)
 
-    network, tokenizer = tiny("llama"), bpe_tokenizer()
-    network.config._name_or_path = "llama"
-    pipeline = SimpleNamespace(pipeline=SimpleNamespace(model=network, tokenizer=tokenizer))
+
+@pytest.fixture(scope="module")
+def kept_flag(folder, flag):
+    classifier = dataclasses.replace(flag.classifier, model=folder)
+    calibration = dataclasses.replace(flag.calibration, scorer=classifier.name)
+    return FactualityFlag(classifier, calibration)
+
+
+def test_a_pipeline_of_langchain_huggingface_has_a_model_that_can_be_seen(
+    folder, kept_flag, expected
+):
     given = {"question": QUESTION, "context": list(CHUNKS)}
-    for llm in (pipeline, SimpleNamespace(llm=pipeline)):
-        said = confidence_runnable(llm, flag, max_new_tokens=5).invoke(given)
-        assert said.response_metadata["factuality"] == expected[1]
-    llm = SimpleNamespace(_model=network, _tokenizer=tokenizer)
-    engine = ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=5)
-    assert engine.query(QUESTION).metadata["factuality"] == expected[1]
+    pipeline = HuggingFacePipeline.from_model_id(
+        folder, "text-generation", pipeline_kwargs={"max_new_tokens": 3}
+    )
+    chat = ChatHuggingFace(llm=pipeline)
+    assert pipeline.invoke("How long").startswith("How long")  # it runs by itself
+    for llm in (pipeline, chat):
+        runnable = confidence_runnable(llm, kept_flag, max_new_tokens=5)
+        message = runnable.invoke(given)
+        assert message.text == expected[0]
+        assert message.response_metadata["factuality"] == pytest.approx(expected[1])
+        assert [chunk.text for chunk in runnable.stream(given)] == [expected[0]]  # as one piece
+
+
+def test_a_hugging_face_llm_of_llama_index_has_a_model_that_can_be_seen(
+    folder, kept_flag, expected
+):
+    llm = HuggingFaceLLM(
+        model_name=folder, tokenizer_name=folder, device_map="cpu", max_new_tokens=3
+    )
+    assert llm.complete("How long").text
+    engine = ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
+    response = engine.query(QUESTION)
+    assert response.response == expected[0]
+    assert response.metadata["factuality"] == pytest.approx(expected[1])
+
+
+def test_a_chat_model_brings_its_own_template(folder, kept_flag):
+    pipeline = HuggingFacePipeline.from_model_id(folder, "text-generation")
+    tokenizer = bpe_tokenizer()
+    tokenizer.chat_template = "Q: {{ messages[0]['content'] }} A:"
+    chat = ChatHuggingFace(llm=pipeline, tokenizer=tokenizer)
+    given = {"question": QUESTION, "context": list(CHUNKS)}
+    said = confidence_runnable(chat, kept_flag, max_new_tokens=5).invoke(given)
+    by_hand = LocalModel(pipeline.pipeline.model, tokenizer)
+    [generated] = by_hand.generate([RagPrompt(QUESTION, CHUNKS)], max_new_tokens=5)
+    expected = kept_flag(lookback_ratios(generated.attention))
+    assert said.text == generated.text
+    assert said.response_metadata["factuality"]["confidence"] == expected.value
+
+
+def test_a_model_in_bfloat16_is_read_as_it_is(folder, kept_flag):
+    pipeline = HuggingFacePipeline.from_model_id(
+        folder, "text-generation", model_kwargs={"dtype": torch.bfloat16}
+    )
+    assert pipeline.pipeline.model.dtype == torch.bfloat16
+    runnable = confidence_runnable(pipeline, kept_flag, max_new_tokens=5)
+    said = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
+    assert 0 < said.response_metadata["factuality"]["confidence"] < 1
+
+
+def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
+    sampling = HuggingFacePipeline.from_model_id(
+        folder, "text-generation", pipeline_kwargs={"do_sample": True, "max_new_tokens": 9}
+    )
+    with pytest.raises(ValueError, match=r"llm.pipeline_kwargs is {'do_sample': True}, which does"):
+        confidence_runnable(ChatHuggingFace(llm=sampling), kept_flag, max_new_tokens=5)
+    for settings in ({"generate_kwargs": {"top_k": 3}}, {"stopping_ids": [7]}):
+        llm = HuggingFaceLLM(model_name=folder, tokenizer_name=folder, device_map="cpu", **settings)
+        with pytest.raises(ValueError, match=rf"llm.{next(iter(settings))} is .* eos_token_id"):
+            ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
+
+
+def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
+    network = HuggingFaceLLM(
+        model_name=folder, tokenizer_name=folder, device_map="cpu", stopping_ids=[7]
+    )
+    sampling = HuggingFacePipeline.from_model_id(
+        folder, "text-generation", pipeline_kwargs={"do_sample": True}
+    )
+    local = LocalModel(sampling.pipeline.model, sampling.pipeline.tokenizer)
+    prompt = partial(RagPrompt, preamble="Be brief.")
+    [long] = local.generate([prompt(QUESTION, CHUNKS)], max_new_tokens=5)
+    assert long.tokens[2] not in long.tokens[:2]
+    ending = GenerationConfig(eos_token_id=long.tokens[2])
+    settings = {"max_new_tokens": 5, "generation": ending, "prompt": prompt}
+    runnable = confidence_runnable(sampling, kept_flag, **settings)
+    engine = ConfidenceQueryEngine(engine_of(CHUNKS), network, kept_flag, **settings)
+    short = local.tokenizer.decode(long.tokens[:2])
+    assert runnable.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == short
+    assert engine.query(QUESTION).response == short
+
+
+def test_a_question_has_a_group_where_the_flag_has_groups(model, flag):
+    calibration = Calibration.from_scores(
+        [ScoredQuery([0.9], [True], group=group) for group in ["long"] * 9 + ["short"]],
+        alpha=0.5,
+        guarantee="all",
+        by_group=True,
+        scorer=flag.classifier.name,
+    )
+    grouped = FactualityFlag(flag.classifier, calibration)
+    engines = {
+        group: ConfidenceQueryEngine(
+            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group=lambda _, group=group: group
+        )
+        for group in ("long", "other")
+    }
+    said = {g: engine.query(QUESTION).metadata["factuality"] for g, engine in engines.items()}
+    assert said["other"]["flagged"]
+    assert said["long"]["flagged"] == (said["long"]["confidence"] <= 0.9)
+    runnable = confidence_runnable(model, grouped, max_new_tokens=5)
+    for group in ("long", "other"):
+        given = {"question": QUESTION, "context": list(CHUNKS), "group": group}
+        assert runnable.invoke(given).response_metadata["factuality"] == said[group]
 
 
 def test_the_attention_of_a_hosted_model_cannot_be_seen(flag):
-    with pytest.raises(TypeError, match="llm is a FakeListChatModel, whose attention cannot be"):
-        confidence_runnable(FakeListChatModel(responses=["a"]), flag, max_new_tokens=5)
-    with pytest.raises(TypeError, match="llm is a MockLLM, whose attention cannot be seen"):
-        ConfidenceQueryEngine(engine_of(CHUNKS), MockLLM(), flag, max_new_tokens=5)
+    hosted = ChatOpenAI(model="gpt", api_key="none")
+    like = OpenAILike(model="gpt", api_key="none")
+    for llm, name in ((hosted, "ChatOpenAI"), (FakeListChatModel(responses=["a"]), "FakeListChat")):
+        with pytest.raises(TypeError, match=f"llm is a {name}.*, whose attention cannot be seen"):
+            confidence_runnable(llm, flag, max_new_tokens=5)
+    for llm, name in ((like, "OpenAILike"), (MockLLM(), "MockLLM")):
+        with pytest.raises(TypeError, match=f"llm is a {name}, whose attention cannot be seen"):
+            ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=5)
 
 
 def test_a_flag_of_another_model_is_refused(flag):

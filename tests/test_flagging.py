@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -65,6 +66,23 @@ def test_inconsistent_answers_are_flagged_as_often_as_promised():
         flagged += flag(ratios_of(values[19])).flagged
     low, high = binom.ppf([5e-5, 1 - 5e-5], 1000, 0.75)
     assert low <= flagged <= high
+
+
+@pytest.mark.parametrize("n", [4, 9, 19, 24])
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.25, 0.3, 0.5])
+def test_of_answers_left_out_in_turn_as_many_are_flagged_as_promised(n, alpha):
+    """Exchangeability by enumeration: of n + 1 distinct confidences, each left out in turn, exactly
+    ⌈(n+1)(1−α)⌉ are flagged, and with ties no fewer."""
+    rng = np.random.default_rng(n)
+    for values in (rng.random(n + 1), rng.integers(0, 4, n + 1) / 4):
+        flagged = 0
+        for i, value in enumerate(values):
+            others = judged(np.delete(values, i), [False] * n)
+            flagged += FactualityFlag.calibrate(CLASSIFIER, others, alpha=alpha)(
+                ratios_of(value)
+            ).flagged
+        promised = math.ceil((n + 1) * (1 - Fraction(str(alpha))))
+        assert flagged == promised if len(set(values)) == n + 1 else flagged >= promised
 
 
 def test_with_delta_all_calibrations_but_a_few_flag_enough():
@@ -159,7 +177,8 @@ def test_what_cannot_calibrate_is_refused():
         FactualityFlag.calibrate(CLASSIFIER, [*ANSWERS, JudgedRatios(nothing, False)], alpha=0.2)
 
 
-def test_a_confidence_that_points_the_wrong_way_is_refused():
+def test_a_confidence_that_points_the_wrong_way_is_said():
     swapped = judged([0.1, 0.2, 0.8, 0.9], [True, True, False, False])
-    with pytest.raises(ValueError, match=r"less confidence than inconsistent ones \(AUROC 0.00"):
-        FactualityFlag.calibrate(CLASSIFIER, swapped, alpha=0.4)
+    with pytest.warns(UserWarning, match=r"less confidence than inconsistent ones \(AUROC 0.00"):
+        flag = FactualityFlag.calibrate(CLASSIFIER, swapped, alpha=0.4)
+    assert flag(ratios_of(0.9)).flagged  # and the promise stands

@@ -12,6 +12,10 @@ import torch
 from tiny_models import ARCHITECTURES, PROMPTS, bpe_tokenizer, local, tiny, word_tokenizer
 from transformers import (
     AddedToken,
+    BertConfig,
+    BertLMHeadModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GenerationConfig,
     MambaConfig,
     MambaForCausalLM,
@@ -19,7 +23,6 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from conformal_retrievers import huggingface
 from conformal_retrievers.huggingface import LocalModel, RagPrompt
 from conformal_retrievers.lookback import lookback_ratios
 
@@ -152,10 +155,10 @@ def test_long_answers_are_reduced_block_by_block(monkeypatch):
     model = local("qwen2")
     answers = [tuple(range(20, 50)), tuple(range(60, 80))]
     whole = model.read(PROMPTS[:2], answers)
-    monkeypatch.setattr(huggingface, "BLOCK", 4000)
+    monkeypatch.setattr("conformal_retrievers.attention.BLOCK", 4000)
     for one, other in zip(whole, model.read(PROMPTS[:2], answers), strict=True):
         np.testing.assert_allclose(one.means, other.means, atol=1e-7)
-    monkeypatch.setattr(huggingface, "BLOCK", 1)
+    monkeypatch.setattr("conformal_retrievers.attention.BLOCK", 1)
     assert_as_expected(model.model, PROMPTS[0], answers[0], model.read(PROMPTS[:1], answers[:1])[0])
 
 
@@ -296,10 +299,18 @@ def test_the_models_own_attention_is_set_again_even_after_an_error():
     model.model.set_attn_implementation("eager")
     model.read(PROMPTS[:1], [(5, 6)])
     assert model.model.config._attn_implementation == "eager"
-    with pytest.raises(IndexError):
-        model.read(PROMPTS[:1], [(5, 10_000, 6)])
+    hook = model.model.model.layers[1].register_forward_pre_hook(_stumble)
+    with pytest.raises(RuntimeError, match="stumbled"):
+        model.read(PROMPTS[:1], [(5, 6)])
+    with pytest.raises(RuntimeError, match="stumbled"):
+        model.generate(PROMPTS[:1], max_new_tokens=2)
+    hook.remove()
     assert model.model.config._attn_implementation == "eager"
     assert model.generate([], max_new_tokens=3) == model.read([], []) == []
+
+
+def _stumble(*_):
+    raise RuntimeError("stumbled")
 
 
 def test_threads_that_share_a_model_wait_for_one_another():
@@ -498,11 +509,141 @@ def test_answers_are_as_many_as_prompts_and_not_empty():
         model.read(PROMPTS[:1], [""])
 
 
-@pytest.mark.parametrize("field", ["num_beams", "num_return_sequences"])
-def test_several_sequences_a_prompt_are_refused(field):
-    settings = GenerationConfig(num_beams=2)
-    setattr(settings, field, 2)
-    if field == "num_return_sequences":
-        settings.num_beams = 1
-    with pytest.raises(ValueError, match=f"generation.{field} is 2"):
-        local("llama").generate(PROMPTS[:1], max_new_tokens=2, generation=settings)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 2},
+        {"num_return_sequences": 2, "do_sample": True},
+        {"prompt_lookup_num_tokens": 1},
+        {"assistant_early_exit": 2},
+        {"guidance_scale": 1.5},
+        {"prefill_chunk_size": 8},
+        {"stop_strings": ["six"]},
+        {"token_healing": True},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_is_not_one_token_of_one_sequence_a_call_is_refused(settings):
+    """Whether it is asked for, or is the model's own and nothing else is asked for."""
+    name, value = next(iter(settings.items()))
+    model = local("llama")
+    message = re.escape(f"generation.{name} is {value!r}, but attention is read of one sequence")
+    with pytest.raises(ValueError, match=message):
+        model.generate(PROMPTS[:1], max_new_tokens=2, generation=GenerationConfig(**settings))
+    model.model.generation_config.update(**settings)
+    for generation in (None, GenerationConfig(do_sample=True)):
+        with pytest.raises(ValueError, match=message):
+            model.generate(PROMPTS[:1], max_new_tokens=2, generation=generation)
+
+
+def test_a_call_of_several_tokens_is_noticed_whatever_asked_for_it(monkeypatch):
+    monkeypatch.setattr("conformal_retrievers.huggingface._ONE_TOKEN_A_CALL", {})
+    for settings in ({"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 8}, {"num_beams": 2}):
+        with pytest.raises(ValueError, match=r"layer 0 read \(sequences, tokens, tokens so far\)"):
+            local("llama").generate(
+                PROMPTS[:1], max_new_tokens=6, generation=GenerationConfig(**settings)
+            )
+
+
+@pytest.mark.parametrize("generation", [None, GenerationConfig(do_sample=False)])
+def test_a_cache_of_the_models_own_choice_does_not_enter(generation):
+    """A static one has room for keys that are not there yet."""
+    model = local("llama")
+    model.model.generation_config.cache_implementation = "static"
+    for prompt, one in zip(
+        PROMPTS, model.generate(PROMPTS, max_new_tokens=6, generation=generation), strict=True
+    ):
+        assert_as_expected(model.model, prompt, one.tokens, one.attention)
+
+
+def test_penalties_are_part_of_what_is_generated():
+    model = local("llama")
+    repeating = GenerationConfig(repetition_penalty=1.5, min_new_tokens=6)
+    [plain] = model.generate(PROMPTS[:1], max_new_tokens=6)
+    [penalised] = model.generate(PROMPTS[:1], max_new_tokens=6, generation=repeating)
+    assert plain.tokens != penalised.tokens
+    assert_as_expected(model.model, PROMPTS[0], penalised.tokens, penalised.attention)
+
+
+def test_an_answer_has_at_least_one_token_to_come():
+    with pytest.raises(ValueError, match="max_new_tokens is 0; give 1 or more"):
+        local("llama").generate(PROMPTS[:1], max_new_tokens=0)
+
+
+def test_tokens_are_those_of_the_model():
+    model = local("llama")
+    for unknown in (400, -1):
+        with pytest.raises(ValueError, match=rf"answers\[1\] holds the token {unknown}, but 'll"):
+            model.read(PROMPTS[:2], [(5, 6), (5, unknown)])
+
+
+def test_an_answer_is_known_again_in_another_batch():
+    model = local("llama")
+    generated = model.generate(PROMPTS, max_new_tokens=4)
+    alone = [model.read([p], [g.tokens])[0] for p, g in zip(PROMPTS, generated, strict=True)]
+    digests = [lookback_ratios(one).digest for one in alone]
+    assert digests == [lookback_ratios(one.attention).digest for one in generated]
+    assert len(set(digests)) == 4
+    [other] = model.read(PROMPTS[:1], [(*generated[0].tokens, 5)])
+    assert lookback_ratios(other).digest not in digests
+
+
+def test_what_looks_ahead_or_does_not_generate_is_refused():
+    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
+    bert = BertLMHeadModel(BertConfig(**shape)).eval()
+    with pytest.raises(ValueError, match="BertSelfAttention also looks at what comes after"):
+        LocalModel(bert, bpe_tokenizer(), name="bert").read(PROMPTS[:1], [(5, 6)])
+    with pytest.raises(ValueError, match="'body' is a LlamaModel, which does not generate"):
+        LocalModel(tiny("llama").model, bpe_tokenizer(), name="body")
+
+
+def test_gemma_2_has_a_sliding_window():
+    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    with pytest.raises(ValueError, match=r"'gemma' attends through a sliding window"):
+        LocalModel(Gemma2ForCausalLM(Gemma2Config(**shape)), bpe_tokenizer(), name="gemma")
+
+
+@pytest.mark.parametrize("name", ["softcap", "s_aux", "position_bias"])
+def test_attention_that_is_no_plain_softmax_is_refused(name):
+    model = local("llama")
+    model.model.model.layers[1].self_attn.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {**kwargs, name: torch.ones(4)}), with_kwargs=True
+    )
+    with pytest.raises(ValueError, match=f"LlamaAttention changes its attention weights by {name}"):
+        model.read(PROMPTS[:1], [(5, 6)])
+
+
+def test_two_models_may_be_read_at_once():
+    """Each has its own lock: the second is read while the first is in its pass."""
+    one, two = local("llama"), local("gpt2")
+    alone = [model.read(PROMPTS[:1], [(5, 6, 7)])[0].means for model in (one, two)]
+    inside = []
+
+    def meet(*_):
+        def read():
+            inside.append(two.read(PROMPTS[:1], [(5, 6, 7)])[0].means)
+
+        if not inside:
+            thread = threading.Thread(target=read)
+            thread.start()
+            thread.join(20)
+
+    one.model.model.register_forward_pre_hook(meet)
+    outside = one.read(PROMPTS[:1], [(5, 6, 7)])[0].means
+    np.testing.assert_array_equal(outside, alone[0])
+    np.testing.assert_array_equal(inside, [alone[1]])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_on_cuda_the_ratios_are_those_of_the_cpu(architecture, prompts):
+    model, there = local(architecture), local(architecture)
+    there.model.to("cuda")
+    generated = there.generate(prompts, max_new_tokens=7)
+    answers = [one.tokens for one in generated]
+    for prompt, one, read in zip(prompts, generated, there.read(prompts, answers), strict=True):
+        assert_as_expected(model.model, prompt, one.tokens, one.attention, within=1e-4)
+        assert_as_expected(model.model, prompt, one.tokens, read, within=1e-4)

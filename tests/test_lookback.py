@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -190,6 +191,14 @@ def test_what_it_was_fitted_on_says_nothing_of_its_worth(fitted, rng):
         classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
 
 
+def test_an_answer_is_told_by_its_tokens_where_they_are_known():
+    """Read in another batch, the ratios of an answer differ in their last bits."""
+    one, again = (ratios_of([[[1.0, 2.0 + bits]]]) for bits in (0, 1e-12))
+    assert one.digest != again.digest
+    read, read_again = (dataclasses.replace(ratios, answer="a1") for ratios in (one, again))
+    assert read.digest == read_again.digest == "a1"
+
+
 def test_another_model_needs_another_classifier(fitted, rng):
     answers, classifier = fitted
     other = answers_of(rng, 1, model="other")[0].ratios
@@ -300,7 +309,16 @@ def test_a_changed_file_is_refused(fitted, tmp_path):
         ({"heads": 4}, "2 layers, 4 heads and 4 chunks take 32 coefficients for 'chunks'"),
         ({"n_chunks": 5}, "take 30 coefficients"),
         ({"variant": "full-context"}, "take 6 coefficients for 'full-context'"),
-        ({"weights": "../elsewhere.npz"}, "was changed"),
+        ({"weights": "../elsewhere.npz"}, "its field 'weights' is '../elsewhere.npz'"),
+        ({"weights": ".."}, "its field 'weights' is '..'"),
+        ({"weights": None}, "its field 'weights' is None"),
+        ({"layers": "2"}, "its field 'layers' is '2'"),
+        ({"heads": True}, "its field 'heads' is True"),
+        ({"n_chunks": -4}, "its field 'n_chunks' is -4"),
+        ({"variant": "all"}, "its field 'variant' is 'all'"),
+        ({"variant": ["chunks"]}, r"its field 'variant' is \['chunks'\]"),
+        ({"model": 5}, "its field 'model' is 5"),
+        ({"fitted_on": [1]}, r"its field 'fitted_on' is \[1\]"),
         ({"weights_sha256": "0"}, "its coefficients in .*npz were changed"),
     ],
 )
@@ -337,6 +355,16 @@ def test_coefficients_are_numbers_and_no_pickle(fitted, tmp_path):
     replaced_weights(path, objects.getvalue())
     with pytest.raises(ValueError, match="is no file of coefficients"):
         FactualityClassifier.load(path)
+    for save, numbers, message in (
+        (np.savez_compressed, np.zeros(24), "it is compressed"),
+        (np.savez, np.zeros(24, dtype="U1"), "its numbers are <U1"),
+        (np.savez, np.zeros(24, dtype=complex), "its numbers are complex128"),
+    ):
+        other = io.BytesIO()
+        save(other, coefficients=numbers, intercept=np.float64(0))
+        replaced_weights(path, other.getvalue())
+        with pytest.raises(ValueError, match=message):
+            FactualityClassifier.load(path)
     np.savez(infinite, coefficients=np.full(24, np.inf), intercept=np.float64(0))
     replaced_weights(path, infinite.getvalue())
     with pytest.raises(ValueError, match="a coefficient is not finite"):

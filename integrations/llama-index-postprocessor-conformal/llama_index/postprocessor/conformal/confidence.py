@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import Response
@@ -18,10 +19,13 @@ class ConfidenceQueryEngine(BaseQueryEngine):
 
     The engine retrieves and postprocesses nodes; the answer is `llm`'s, a HuggingFaceLLM of
     llama-index-llms-huggingface or a `LocalModel`, which then has the name that the flag was made
-    for. It answers the prompt of `RagPrompt`, the one that the flag was calibrated with.
-    metadata["factuality"] holds "confidence" (None for an answer without a token) and "flagged".
-    Raises TypeError for a model that does not run here: nobody can see its attention; ValueError
-    where the engine retrieves nothing.
+    for. Only its model and tokenizer are used: what the flag promises is for answers made as those
+    that it was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
+    question and chunks, and not as the HuggingFaceLLM is set. `group` names the group of a
+    question, for a flag that has groups. metadata["factuality"] holds "confidence" (None for an
+    answer without a token) and "flagged". Raises TypeError for a model that does not run here:
+    nobody can see its attention; ValueError for `generate_kwargs` or `stopping_ids` where there is
+    no `generation`, and where the engine retrieves nothing.
     """
 
     def __init__(
@@ -31,11 +35,19 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         flag: flagging.FactualityFlag,
         *,
         max_new_tokens: int,
+        generation: huggingface.GenerationConfig | None = None,
+        prompt: Callable[[str, tuple[str, ...]], huggingface.RagPrompt] = huggingface.RagPrompt,
+        group: Callable[[str], str] | None = None,
     ) -> None:
         self.engine = engine
         self.local = _local(llm)
+        if generation is None:
+            _check_settings(llm)
         self.flag = flag
         self.max_new_tokens = max_new_tokens
+        self.generation = generation
+        self.prompt = prompt
+        self.group = group
         super().__init__(engine.callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -45,9 +57,14 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     def _query(self, query_bundle: QueryBundle) -> Response:
         nodes = self.engine.retrieve(query_bundle)
         chunks = tuple(snippet.text for snippet in to_snippets(nodes))
-        prompt = huggingface.RagPrompt(query_bundle.query_str, chunks)
-        [generated] = self.local.generate([prompt], max_new_tokens=self.max_new_tokens)
-        said = self.flag(lookback.lookback_ratios(generated.attention))
+        question = query_bundle.query_str
+        [generated] = self.local.generate(
+            [self.prompt(question, chunks)],
+            max_new_tokens=self.max_new_tokens,
+            generation=self.generation,
+        )
+        group = None if self.group is None else self.group(question)
+        said = self.flag(lookback.lookback_ratios(generated.attention), group)
         return Response(generated.text, nodes, {"factuality": said.details})
 
     async def _aquery(self, query_bundle: QueryBundle) -> Response:
@@ -67,3 +84,15 @@ def _local(llm: object) -> huggingface.LocalModel:
             "HuggingFaceLLM or a LocalModel"
         )
     return huggingface.LocalModel(model, tokenizer)
+
+
+def _check_settings(llm: object) -> None:
+    """Raise ValueError for settings of generation that would be dropped without a word."""
+    for name in ("generate_kwargs", "stopping_ids"):
+        value = getattr(llm, name, None)
+        if value:
+            raise ValueError(
+                f"llm.{name} is {value!r:.120}, which does not enter here; give the "
+                "generation=GenerationConfig(…) that the flag was calibrated with (an id that "
+                "stops is one of its eos_token_id)"
+            )
