@@ -29,6 +29,7 @@ from conformal_retrievers.scoring.scorer import (
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 OnUnscorable = Literal["keep", "raise"]
+MOST_ALPHAS = 32  # that one filter remembers itself at
 
 
 class CalibrationMismatch(ValueError):
@@ -186,6 +187,7 @@ class ConformalFilter:
     group_of: Callable[[str], str | None] | None
     explore: float
     rng: np.random.Generator | None
+    _at: dict[float, ConformalFilter]
 
     def __init__(
         self,
@@ -237,11 +239,31 @@ class ConformalFilter:
             group_of=group_of,
             explore=explore,
             rng=rng,
+            _at={},
         )
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         # Scorer and calibration were checked against each other, and threads share the filter.
         raise AttributeError(f"{name} of a filter cannot be set; build another filter")
+
+    def at(self, alpha: float) -> ConformalFilter:
+        """Return the same filter at another alpha, see `Calibration.at`; made once for each alpha.
+
+        Raises ValueError where alpha is not in (0, 1), or cannot be had with the calibration.
+        """
+        if alpha not in self._at:
+            if len(self._at) >= MOST_ALPHAS:
+                self._at.clear()
+            self._at[alpha] = ConformalFilter(
+                self.scorer,
+                self.calibration.at(alpha),
+                on_empty=self.on_empty,
+                on_unscorable=self.on_unscorable,
+                group_of=self.group_of,
+                explore=self.explore,
+                rng=self.rng,
+            )
+        return self._at[alpha]
 
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
