@@ -74,6 +74,12 @@ class TestEmbeddingsFilter(Known, DocumentCompressorTests):
         return EmbeddingsFilter(embeddings=MiniLMEmbeddings(), similarity_threshold=1 - THRESHOLD)
 
 
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory):
+    folder = saved_model(tmp_path_factory.mktemp("models") / "bert", labels=1)
+    return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
+
+
 class TestCrossEncoderReranker(Known, DocumentCompressorTests):
     faults: ClassVar = {
         "test_each_document_alone_is_decided_as_among_others": "it keeps the best three",
@@ -83,11 +89,6 @@ class TestCrossEncoderReranker(Known, DocumentCompressorTests):
         "test_what_was_filtered_and_what_was_not_may_be_mixed": "it keeps the best three",
         "test_what_is_written_into_the_output_stays_there": "it returns the very same objects",
     }
-
-    @pytest.fixture(scope="class")
-    def cross_encoder(self, tmp_path_factory):
-        folder = saved_model(tmp_path_factory.mktemp("models") / "bert", labels=1)
-        return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
 
     @pytest.fixture
     def compressor(self, cross_encoder):
