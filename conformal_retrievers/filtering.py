@@ -9,6 +9,7 @@ filter serves any number of threads and tasks.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from conformal_retrievers.scoring.scorer import (
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 OnUnscorable = Literal["keep", "raise"]
+MOST_ALPHAS = 32  # that one filter remembers itself at
 
 
 class CalibrationMismatch(ValueError):
@@ -214,6 +216,7 @@ class ConformalFilter:
     group_of: Callable[[str], str | None] | None
     explore: float
     rng: np.random.Generator | None
+    _at: dict[float, ConformalFilter]
 
     def __init__(
         self,
@@ -260,30 +263,65 @@ class ConformalFilter:
             group_of=group_of,
             explore=explore,
             rng=rng,
+            _at={},
         )
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         # Scorer and calibration were checked against each other, and threads share the filter.
         raise AttributeError(f"{name} of a filter cannot be set; build another filter")
 
+    def at(self, alpha: float) -> ConformalFilter:
+        """Return the same filter at another alpha, see `Calibration.at`; made once for each alpha.
+
+        Raises ValueError where alpha is not in (0, 1), or cannot be had with the calibration.
+        """
+        if alpha not in self._at:
+            if len(self._at) >= MOST_ALPHAS:
+                self._at.clear()
+            self._at[alpha] = ConformalFilter(
+                self.scorer,
+                self.calibration.at(alpha),
+                on_empty=self.on_empty,
+                on_unscorable=self.on_unscorable,
+                group_of=self.group_of,
+                explore=self.explore,
+                rng=self.rng,
+            )
+        return self._at[alpha]
+
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
         """Score the snippets of a query and decide which to keep; no snippets, no scoring.
 
-        Raises ValueError where the query is missing or blank, and what `decide` raises.
+        Warns of more snippets than the calibration's retriever was asked for. Raises ValueError
+        where the query is missing or blank, and what `decide` raises.
         """
-        _check_query(query)
-        scores = score_snippets(self.scorer, query, as_snippets(snippets))
+        snippets = self._checked(query, snippets)
+        scores = score_snippets(self.scorer, query, snippets)
         return self.decide(scores, self._group(query, group))
 
     async def acall(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
         """Do what calling the filter does, without blocking the event loop."""
-        _check_query(query)
-        scores = await ascore_snippets(self.scorer, query, as_snippets(snippets))
+        snippets = self._checked(query, snippets)
+        scores = await ascore_snippets(self.scorer, query, snippets)
         return self.decide(scores, self._group(query, group))
+
+    def _checked(self, query: object, snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
+        if not isinstance(query, str) or not query.strip():
+            raise ValueError(f"query is {query!r}; give the question to score snippets against")
+        given = as_snippets(snippets)
+        k = self.calibration.k
+        if k is not None and len(given) > k:
+            # One text and one place, so that Python says it once.
+            warnings.warn(
+                f"more snippets than k = {k}, the depth that was calibrated at: deeper relevant "
+                f"snippets are not what the guarantee is about; retrieve {k}, or calibrate deeper",
+                stacklevel=1,
+            )
+        return given
 
     def _group(self, query: str, group: str | None) -> str | None:
         return self.group_of(query) if group is None and self.group_of is not None else group
@@ -338,8 +376,3 @@ def check_same_scorer(name: str, *, calibrated: str) -> None:
             "threshold belongs to one scorer, so calibrate again with this one or filter with that "
             "one"
         )
-
-
-def _check_query(query: object) -> None:
-    if not isinstance(query, str) or not query.strip():
-        raise ValueError(f"query is {query!r}; give the question to score snippets against")

@@ -4,6 +4,7 @@ from conformal_retrievers.scoring.cached import CachedScorer
 from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
+from conformal_retrievers.scoring.function import FunctionScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.rating import LLMScorer, Ratings, YesScorer
 from conformal_retrievers.scoring.retrieval import RetrievalScorer
@@ -22,6 +23,7 @@ __all__ = [
     "Cascade",
     "CrossEncoderScorer",
     "EmbeddingScorer",
+    "FunctionScorer",
     "LLMScorer",
     "LearnedScorer",
     "QueryZScore",

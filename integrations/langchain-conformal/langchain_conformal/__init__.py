@@ -7,6 +7,8 @@ from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
 from langchain_conformal.scorers import (
     as_llm,
+    as_scorer,
+    compressor_scorer,
     cross_encoder_scorer,
     embedding_scorer,
     llm_scorer,
@@ -18,6 +20,8 @@ __all__ = [
     "ConformalRetriever",
     "answer_filter_runnable",
     "as_llm",
+    "as_scorer",
+    "compressor_scorer",
     "cross_encoder_scorer",
     "embedding_scorer",
     "judge_retriever",

@@ -9,14 +9,14 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import ConformalFilter, Scorer
+from conformal_retrievers import ConformalFilter
 from langchain_conformal.documents import kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
-from langchain_conformal.scorers import load_filter
+from langchain_conformal.scorers import AnyScorer, load_filter
 
 
 class CompressorInput(TypedDict):
@@ -46,10 +46,13 @@ class ConformalCompressor(BaseDocumentCompressor):
         *,
         embeddings: Embeddings | None = None,
         llm: BaseChatModel | None = None,
-        scorer: Scorer | None = None,
+        scorer: AnyScorer | None = None,
         metadata_prefix: str | None = "conformal_",
     ) -> ConformalCompressor:
-        """Return the compressor of a calibration file and the model that was calibrated with."""
+        """Return the compressor of a calibration file and the model that was calibrated with.
+
+        `scorer` is anything that `as_scorer` takes.
+        """
         conformal_filter = load_filter(path, embeddings=embeddings, chat_model=llm, scorer=scorer)
         return cls(filter=conformal_filter, metadata_prefix=metadata_prefix)
 
@@ -70,11 +73,15 @@ class ConformalCompressor(BaseDocumentCompressor):
     def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:
         """Return the compressor as a Runnable from {"query", "documents"} to documents."""
 
-        def compress(given: CompressorInput) -> list[Document]:
-            return self.compress_documents(given["documents"], given["query"])
+        def compress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
+            return self.compress_documents(
+                given["documents"], given["query"], config.get("callbacks")
+            )
 
-        async def acompress(given: CompressorInput) -> list[Document]:
-            return await self.acompress_documents(given["documents"], given["query"])
+        async def acompress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
+            return await self.acompress_documents(
+                given["documents"], given["query"], config.get("callbacks")
+            )
 
         runnable = RunnableLambda(compress, afunc=acompress, name="conformal_compressor")
-        return runnable.with_types(input_type=CompressorInput)
+        return runnable.with_types(input_type=CompressorInput, output_type=list[Document])

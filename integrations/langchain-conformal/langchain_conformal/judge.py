@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from langchain_core.retrievers import RetrieverLike
+from langchain_core.vectorstores import VectorStoreRetriever
 
 from conformal_retrievers import JudgedQuery
 from langchain_conformal.documents import to_snippets
+from langchain_conformal.scorers import model_name
 
 
 def judge_retriever(
@@ -19,12 +21,33 @@ def judge_retriever(
     the guarantee is about. A document is known by its id, or by its text where it or the judged
     snippet has no id; unknown ones count as irrelevant, and known relevant ones that are not
     returned are counted in `missed`. At most `max_concurrency` queries run at a time.
+
+    Each query carries the retriever's name and k, the depth that it is asked for, or where it does
+    not tell that, the largest number that it returned; calibrations record both.
     """
     queries = list(judged)
     retrieved = retriever.batch(
         [query.query for query in queries], config={"max_concurrency": max_concurrency}
     )
+    deepest = max((len(documents) for documents in retrieved), default=0)
+    k = max(depth_of(retriever) or 0, deepest) or None
     return [
-        query.retrieved_as(to_snippets(documents))
+        query.retrieved_as(to_snippets(documents), retriever=name_of(retriever), k=k)
         for query, documents in zip(queries, retrieved, strict=True)
     ]
+
+
+def name_of(retriever: RetrieverLike) -> str:
+    """Return the retriever's name; of a vector store's with the store, its model and the search."""
+    if not isinstance(retriever, VectorStoreRetriever):
+        return retriever.get_name()
+    store = retriever.vectorstore
+    model = model_name(store.embeddings) or type(store.embeddings).__name__
+    return f"{type(store).__name__}({model}, {retriever.search_type})"
+
+
+def depth_of(retriever: RetrieverLike) -> int | None:
+    """Return how many documents the retriever is asked for, where it tells."""
+    settings = getattr(retriever, "search_kwargs", None)
+    k = settings.get("k") if isinstance(settings, dict) else getattr(retriever, "k", None)
+    return k if isinstance(k, int) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
-from langchain_core.retrievers import BaseRetriever, RetrieverLike
+from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams, RetrieverLike
 from pydantic import ConfigDict
 
-from conformal_retrievers import ConformalFilter, Scorer
+from conformal_retrievers import ConformalFilter
 from langchain_conformal.documents import kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
-from langchain_conformal.scorers import load_filter
+from langchain_conformal.judge import depth_of
+from langchain_conformal.scorers import AnyScorer, load_filter
 
 
 class ConformalRetriever(BaseRetriever):
@@ -27,11 +29,15 @@ class ConformalRetriever(BaseRetriever):
     `retriever` is any runnable from a query to documents, at the depth that it was calibrated at.
     Keyword arguments of `invoke` go to it. Documents come back in its order, as copies whose
     metadata carries <metadata_prefix>score and <metadata_prefix>p_value (None: metadata as it is).
+    `alpha` is another risk than the calibration's, which `configurable_fields(alpha=…)` opens to
+    callers; ValueError where it is not in (0, 1). Warns of a retriever that is asked for fewer
+    documents than k, the depth that was calibrated at.
     """
 
     retriever: RetrieverLike
     filter: ConformalFilter
     metadata_prefix: str | None = "conformal_"
+    alpha: float | None = None
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -43,29 +49,63 @@ class ConformalRetriever(BaseRetriever):
         retriever: RetrieverLike,
         embeddings: Embeddings | None = None,
         llm: BaseChatModel | None = None,
-        scorer: Scorer | None = None,
+        scorer: AnyScorer | None = None,
         metadata_prefix: str | None = "conformal_",
     ) -> ConformalRetriever:
-        """Return the filtered retriever of a calibration file and the model calibrated with."""
+        """Return the filtered retriever of a calibration file and the model calibrated with.
+
+        `scorer` is anything that `as_scorer` takes.
+        """
         conformal_filter = load_filter(path, embeddings=embeddings, chat_model=llm, scorer=scorer)
         return cls(retriever=retriever, filter=conformal_filter, metadata_prefix=metadata_prefix)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Raise ValueError for an alpha that the calibration cannot be asked at."""
+        super().model_post_init(context)
+        self._filter_at_alpha()
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
+        self._check_depth(kwargs)
         documents = self.retriever.invoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
         callbacks = run_manager.get_child()
-        filtered = filter_in_run(self.filter, query, to_snippets(documents), callbacks)
+        filtered = filter_in_run(self._filter_at_alpha(), query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
+        self._check_depth(kwargs)
         documents = await self.retriever.ainvoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
         callbacks = run_manager.get_child()
-        filtered = await afilter_in_run(self.filter, query, to_snippets(documents), callbacks)
+        filtered = await afilter_in_run(
+            self._filter_at_alpha(), query, to_snippets(documents), callbacks
+        )
         return kept_documents(documents, filtered, self.metadata_prefix)
+
+    def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
+        of_retriever = (
+            self.retriever._get_ls_params(**kwargs)
+            if isinstance(self.retriever, BaseRetriever)
+            else LangSmithRetrieverParams()
+        )
+        return {**of_retriever, **super()._get_ls_params(**kwargs)}
+
+    def _filter_at_alpha(self) -> ConformalFilter:
+        return self.filter if self.alpha is None else self.filter.at(self.alpha)
+
+    def _check_depth(self, kwargs: dict[str, Any]) -> None:
+        k, calibrated = kwargs.get("k", depth_of(self.retriever)), self.filter.calibration.k
+        if k is not None and calibrated is not None and k < calibrated:
+            # One text and one place, so that Python says it once; of a larger k the filter says it.
+            warnings.warn(
+                f"the retriever is asked for {k} documents, but was calibrated at k = "
+                f"{calibrated}: what it returns is not what the guarantee is about; retrieve "
+                f"{calibrated}, or calibrate at {k}",
+                stacklevel=1,
+            )

@@ -1,12 +1,15 @@
-"""LangChain models as scorers."""
+"""LangChain models as scorers: embeddings, cross-encoders, rerankers, chat models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -19,8 +22,34 @@ from conformal_retrievers import (
     EmbeddingScorer,
     LLMScorer,
     Scorer,
+    Snippet,
     llm,
 )
+
+AnyScorer = Scorer | Embeddings | BaseCrossEncoder | BaseChatModel | BaseDocumentCompressor
+
+
+def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
+    """Return the scorer of embeddings, a cross-encoder, a chat model or a reranker.
+
+    That is `embedding_scorer`, `cross_encoder_scorer`, `llm_scorer` or `compressor_scorer` of it; a
+    scorer is returned as it is. `FunctionScorer` makes one of a plain function. Raises TypeError
+    for anything else.
+    """
+    if isinstance(model, Embeddings):
+        return embedding_scorer(model, name=name)
+    if isinstance(model, BaseCrossEncoder):
+        return cross_encoder_scorer(model, name=name)
+    if isinstance(model, BaseChatModel):
+        return llm_scorer(model, name=name)
+    if isinstance(model, BaseDocumentCompressor):
+        return compressor_scorer(model, name=name)
+    if isinstance(model, Scorer) and name is None:  # type: ignore[redundant-expr]
+        return model
+    raise TypeError(
+        f"scorer is {model!r:.80}; give embeddings, a cross-encoder, a chat model, a compressor "
+        "that writes relevance_score, or a scorer, such as FunctionScorer(function, name='…')"
+    )
 
 
 def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> EmbeddingScorer:
@@ -32,7 +61,7 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
     """
     return EmbeddingScorer(
         embeddings.embed_documents,
-        name or f"cosine({_model_name(embeddings)})",
+        name or f"cosine({_told_name(embeddings)})",
         embed_query=embeddings.embed_query,
         aembed=embeddings.aembed_documents,
         aembed_query=embeddings.aembed_query,
@@ -102,7 +131,7 @@ def as_llm(
         complete,
         name
         or llm.name_of(
-            _model_name(chat_model),
+            _told_name(chat_model),
             temperature=temperature,
             options=options,
             settings=llm.settings_of(chat_model),
@@ -121,8 +150,70 @@ def cross_encoder_scorer(
     probabilities instead of logits may round the highest ones to 1, so that they tie.
     """
     return CrossEncoderScorer(
-        cross_encoder.score, name or f"cross-encoder({_model_name(cross_encoder)})"
+        cross_encoder.score, name or f"cross-encoder({_told_name(cross_encoder)})"
     )
+
+
+def compressor_scorer(
+    compressor: BaseDocumentCompressor, *, name: str | None = None
+) -> CompressorScorer:
+    """Return the scorer −relevance_score of a compressor that writes it, as rerankers do.
+
+    Its name is "reranker(<model>)" with the model's name as the compressor tells it. Raises
+    ValueError where it does not tell it and no `name` is given.
+    """
+    return CompressorScorer(compressor, name or f"reranker({_told_name(compressor)})")
+
+
+@dataclass(frozen=True)
+class CompressorScorer:
+    """Scores by −metadata["relevance_score"] as a compressor writes it.
+
+    A blank text, and a relevance score that is None or NaN, cannot be scored: NaN. What the
+    compressor does not return scores +inf, which no threshold keeps: give it a top_n of at least
+    the retriever's depth. Raises ValueError where it returns documents without a relevance score,
+    or other documents than it was given.
+    """
+
+    compressor: BaseDocumentCompressor
+    name: str
+    relative_to_query: ClassVar[bool] = True  # a reranker may compare the documents of a query
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+        """Return −relevance_score of each snippet, (n,)."""
+        documents = _placed(snippets)
+        returned = self.compressor.compress_documents(documents, query) if documents else []
+        return self._scores(snippets, returned)
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+        """Return what `score` returns, without blocking the event loop."""
+        documents = _placed(snippets)
+        returned = await self.compressor.acompress_documents(documents, query) if documents else []
+        return self._scores(snippets, returned)
+
+    def _scores(self, snippets: Sequence[Snippet], returned: Sequence[Document]) -> list[float]:
+        scores = [math.inf if snippet.text.strip() else math.nan for snippet in snippets]
+        for document in returned:
+            if not {PLACE, "relevance_score"} <= document.metadata.keys():
+                raise ValueError(
+                    f"{type(self.compressor).__name__} returned a document whose metadata "
+                    f"({', '.join(document.metadata)}) lacks relevance_score or what tells the "
+                    "document; give a compressor that writes relevance_score and keeps metadata"
+                )
+            relevance = document.metadata["relevance_score"]
+            scores[document.metadata[PLACE]] = math.nan if relevance is None else -float(relevance)
+        return scores
+
+
+PLACE = "conformal_place"  # the metadata that tells a reranked document: few rerankers keep its id
+
+
+def _placed(snippets: Sequence[Snippet]) -> list[Document]:
+    return [
+        Document(snippet.text, id=snippet.id, metadata={PLACE: i})
+        for i, snippet in enumerate(snippets)
+        if snippet.text.strip()
+    ]
 
 
 def load_filter(
@@ -130,7 +221,7 @@ def load_filter(
     *,
     embeddings: Embeddings | None = None,
     chat_model: BaseChatModel | None = None,
-    scorer: Scorer | None = None,
+    scorer: AnyScorer | None = None,
 ) -> ConformalFilter:
     """Return the filter of a calibration file and one of embeddings, a chat model and a scorer.
 
@@ -141,19 +232,20 @@ def load_filter(
         raise TypeError(
             "give one of embeddings=, llm= and scorer=, the one that was calibrated with"
         )
-    if embeddings is not None:
-        scorer = embedding_scorer(embeddings)
-    elif chat_model is not None:
-        scorer = llm_scorer(chat_model)
-    assert scorer is not None
-    return ConformalFilter(scorer, Calibration.load(path))
+    given = next(model for model in (embeddings, chat_model, scorer) if model is not None)
+    return ConformalFilter(as_scorer(given), Calibration.load(path))
 
 
-def _model_name(model: Embeddings | BaseChatModel | BaseCrossEncoder) -> str:
-    for attribute in ("model_name", "model"):
-        name = getattr(model, attribute, None)
-        if isinstance(name, str) and name:
-            return name
+def model_name(model: object) -> str | None:
+    """Return the name of a model as it tells it, None where it does not."""
+    told = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
+    return next((name for name in told if isinstance(name, str) and name), None)
+
+
+def _told_name(model: object) -> str:
+    name = model_name(model)
+    if name is not None:
+        return name
     raise ValueError(
         f"{type(model).__name__} does not tell its model's name (model_name or model), which "
         "identifies the scorer: give name='…' too"

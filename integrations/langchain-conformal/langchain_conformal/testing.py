@@ -1,0 +1,279 @@
+"""Standard tests of LangChain document compressors that filter, for any package's own tests.
+
+In a test module (`pip install 'langchain-conformal[testing]'`):
+
+    class TestMine(DocumentCompressorTests):
+        @pytest.fixture
+        def compressor(self):
+            return MyFilter(threshold=0.3)
+
+The examples must be such that some are kept and some dropped: set `query` and `texts` to ones that
+your compressor tells apart. What it does not promise is marked by overriding the test:
+
+        @pytest.mark.xfail(reason="returns the best first")
+        def test_order_is_that_of_the_input(self, compressor): ...
+
+Asynchronous methods are run by `asyncio.run`, so that no plugin of pytest is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import json
+import pickle
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
+from langchain_core.documents import BaseDocumentCompressor, Document
+
+MANY = 60  # more than any default limit that compressors are known to have
+
+
+class NumberedDocument(Document):
+    """A document class of one's own, with a field of its own."""
+
+    number: int = 0
+
+
+class BrokenHandler(BaseCallbackHandler):
+    """Raises wherever it is called."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            raise RuntimeError("a broken handler")
+        return super().__getattribute__(name)
+
+
+class DocumentCompressorTests:
+    """What holds of a compressor that keeps some documents as they are and drops the others."""
+
+    query: str = "What is the highest mountain?"
+    texts: Sequence[str] = (
+        "Mount Everest is the highest mountain on Earth.",
+        "Bread dough rises when yeast turns sugar into gas.",
+        "K2 is the second highest mountain and harder to climb than Everest.",
+        "The café in Zürich opens at 7 — croissants cost 3 €.",
+        "Most climbers reach the summit of Everest in May.",
+    )
+
+    @pytest.fixture
+    def compressor(self) -> BaseDocumentCompressor:
+        """Return the compressor to be tested."""
+        raise NotImplementedError("give your compressor: override the fixture `compressor`")
+
+    @property
+    def documents(self) -> list[Document]:
+        """The examples: fresh documents with ids, a field of their own and nested metadata."""
+        return [
+            NumberedDocument(
+                page_content=text,
+                id=f"id-{i}",
+                metadata={"source": f"{i}.txt", "nested": {"pages": [i]}},
+                number=i,
+            )
+            for i, text in enumerate(self.texts)
+        ]
+
+    def compress(
+        self, compressor: BaseDocumentCompressor, documents: Sequence[Document]
+    ) -> list[Document]:
+        """Return what the compressor keeps of the documents for the query."""
+        return list(compressor.compress_documents(documents, self.query))
+
+    # --- what is kept -----------------------------------------------------------------------------
+
+    def test_some_examples_are_kept_and_some_dropped(
+        self, compressor: BaseDocumentCompressor
+    ) -> None:
+        """Without both, the other tests tell nothing."""
+        kept = texts_of(self.compress(compressor, self.documents))
+        assert 0 < len(kept) < len(self.texts), f"{len(kept)} of {len(self.texts)} are kept"
+        assert set(kept) <= set(self.texts)
+
+    def test_no_documents_give_no_documents(self, compressor: BaseDocumentCompressor) -> None:
+        """An earlier filter of a pipeline may have dropped everything."""
+        assert self.compress(compressor, []) == []
+        assert list(asyncio.run(compressor.acompress_documents([], self.query))) == []
+
+    def test_each_document_alone_is_decided_as_among_others(
+        self, compressor: BaseDocumentCompressor
+    ) -> None:
+        """A filter's decision is about the document."""
+        alone = [d for d in self.documents if self.compress(compressor, [d])]
+        assert set(texts_of(alone)) == set(texts_of(self.compress(compressor, self.documents)))
+
+    def test_order_is_that_of_the_input(self, compressor: BaseDocumentCompressor) -> None:
+        """The retriever's order means something to what comes next."""
+        for documents in (self.documents, self.documents[::-1]):
+            kept = texts_of(self.compress(compressor, documents))
+            assert kept == [d.page_content for d in documents if d.page_content in kept]
+
+    def test_equal_documents_are_decided_alike(self, compressor: BaseDocumentCompressor) -> None:
+        """Each document is answered for, also where another has the same text."""
+        once = texts_of(self.compress(compressor, self.documents))
+        twice = texts_of(self.compress(compressor, self.documents + self.documents))
+        assert sorted(twice) == sorted(once + once)
+
+    def test_nothing_limits_how_many_are_kept(self, compressor: BaseDocumentCompressor) -> None:
+        """A limit that nobody asked for drops relevant documents without a word."""
+        text = self.compress(compressor, self.documents)[0].page_content
+        many = [Document(page_content=text, id=str(i)) for i in range(MANY)]
+        kept = self.compress(compressor, many)
+        assert len(kept) == MANY, f"{len(kept)} of {MANY} documents with the same text are kept"
+
+    def test_blank_documents_are_no_error(self, compressor: BaseDocumentCompressor) -> None:
+        """Splitters make them; the other documents are decided as without them."""
+        blank = [Document(page_content="", id="a"), Document(page_content=" \n", id="b")]
+        among = texts_of(self.compress(compressor, [blank[0], *self.documents, blank[1]]))
+        without = texts_of(self.compress(compressor, self.documents))
+        assert [text for text in among if text.strip()] == without
+
+    def test_any_sequence_will_do(self, compressor: BaseDocumentCompressor) -> None:
+        """The interface asks for a Sequence."""
+        kept = self.compress(compressor, self.documents)
+        assert texts_of(self.compress(compressor, tuple(self.documents))) == texts_of(kept)
+
+    def test_filtering_what_was_filtered_changes_nothing(
+        self, compressor: BaseDocumentCompressor
+    ) -> None:
+        """An old score in the metadata is not trusted, nor does it get in the way."""
+        once = self.compress(compressor, self.documents)
+        assert self.compress(compressor, once) == once
+
+    def test_what_was_filtered_and_what_was_not_may_be_mixed(
+        self, compressor: BaseDocumentCompressor
+    ) -> None:
+        """Retrievers are merged, and one of them may be filtered already."""
+        once = self.compress(compressor, self.documents)
+        mixed = self.compress(compressor, once + self.documents)
+        assert sorted(texts_of(mixed)) == sorted(2 * texts_of(once))
+
+    # --- what becomes of the documents ------------------------------------------------------------
+
+    def test_inputs_are_left_as_they_were(self, compressor: BaseDocumentCompressor) -> None:
+        """Retrievers may return the very objects that their store holds."""
+        given = self.documents
+        before = copy.deepcopy(given)
+        self.compress(compressor, given)
+        asyncio.run(compressor.acompress_documents(given, self.query))
+        assert given == before
+
+    def test_what_is_written_into_the_output_stays_there(
+        self, compressor: BaseDocumentCompressor
+    ) -> None:
+        """A copy has its own metadata."""
+        given = self.documents
+        before = copy.deepcopy(given)
+        for document in self.compress(compressor, given):
+            document.metadata["written"] = "afterwards"
+        assert given == before
+
+    def test_ids_are_kept(self, compressor: BaseDocumentCompressor) -> None:
+        """Citations, deduplication and evaluation go by the id."""
+        by_text = {d.page_content: d.id for d in self.documents}
+        for document in self.compress(compressor, self.documents):
+            assert document.id == by_text[document.page_content]
+
+    def test_class_and_fields_are_kept(self, compressor: BaseDocumentCompressor) -> None:
+        """A document comes back as what it was, without fields that others must put up with."""
+        numbers = {d.page_content: getattr(d, "number", None) for d in self.documents}
+        for document in self.compress(compressor, self.documents):
+            assert type(document) is NumberedDocument
+            assert document.number == numbers[document.page_content]
+
+    def test_metadata_is_kept(self, compressor: BaseDocumentCompressor) -> None:
+        """Keys may be added; none is lost or changed."""
+        before = {d.page_content: d.metadata for d in self.documents}
+        for document in self.compress(compressor, self.documents):
+            for key, value in before[document.page_content].items():
+                assert document.metadata[key] == value
+
+    def test_documents_become_json(self, compressor: BaseDocumentCompressor) -> None:
+        """Traces, caches and servers write documents as JSON; numpy's numbers are none there."""
+        for document in self.compress(compressor, self.documents):
+            json.loads(document.model_dump_json())
+            json.dumps(document.metadata, allow_nan=False)
+            for key, value in document.metadata.items():
+                builtin = type(value).__module__ == "builtins"
+                assert builtin, f"metadata[{key!r}] is a {type(value)}"
+
+    # --- how it is called -------------------------------------------------------------------------
+
+    def test_asynchronous_and_synchronous_are_the_same(
+        self, compressor: BaseDocumentCompressor
+    ) -> None:
+        """What is kept does not depend on how one waits for it."""
+        waited = asyncio.run(compressor.acompress_documents(self.documents, self.query))
+        assert list(waited) == self.compress(compressor, self.documents)
+
+    @pytest.mark.parametrize("method", ["compress_documents", "acompress_documents"])
+    def test_callbacks_can_be_passed(self, compressor: BaseDocumentCompressor, method: str) -> None:
+        """Pipelines pass them only to a parameter of that name, and it has a default."""
+        parameters = list(inspect.signature(getattr(compressor, method)).parameters.values())
+        assert [p.name for p in parameters] == ["documents", "query", "callbacks"]
+        assert parameters[2].default is None
+
+    @pytest.mark.parametrize("callbacks", ["none", "list", "manager"])
+    def test_callbacks_change_nothing(
+        self, compressor: BaseDocumentCompressor, callbacks: str
+    ) -> None:
+        """None, a list of handlers and a manager are what LangChain's own callers pass."""
+        handler = BaseCallbackHandler()
+        given: Any = {"none": None, "list": [handler], "manager": CallbackManager([handler])}
+        kept = compressor.compress_documents(self.documents, self.query, given[callbacks])
+        assert list(kept) == self.compress(compressor, self.documents)
+
+    def test_a_handler_that_raises_changes_nothing(
+        self, compressor: BaseDocumentCompressor
+    ) -> None:
+        """Observing is not worth an answer."""
+        kept = self.compress(compressor, self.documents)
+        given = compressor.compress_documents(
+            self.documents, self.query, callbacks=[BrokenHandler()]
+        )
+        assert list(given) == kept
+        waited = asyncio.run(
+            compressor.acompress_documents(self.documents, self.query, callbacks=[BrokenHandler()])
+        )
+        assert list(waited) == kept
+
+    def test_threads_may_share_it(self, compressor: BaseDocumentCompressor) -> None:
+        """Nothing of one query is held where another finds it."""
+        halves = [self.documents, self.documents[::-1], self.documents[:2]] * 8
+        one_by_one = [texts_of(self.compress(compressor, documents)) for documents in halves]
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda ds: texts_of(self.compress(compressor, ds)), halves))
+        assert together == one_by_one
+
+    def test_tasks_may_share_it(self, compressor: BaseDocumentCompressor) -> None:
+        """Nothing of one query is held where another finds it."""
+        kept = self.compress(compressor, self.documents)
+
+        async def together() -> list[Sequence[Document]]:
+            return await asyncio.gather(
+                *(compressor.acompress_documents(self.documents, self.query) for _ in range(16))
+            )
+
+        assert [list(found) for found in asyncio.run(together())] == [kept] * 16
+
+    def test_a_misspelt_field_is_an_error(self, compressor: BaseDocumentCompressor) -> None:
+        """A threshold that is silently not set is worse than none."""
+        fields = {name: getattr(compressor, name) for name in type(compressor).model_fields}
+        with pytest.raises(ValueError, match="no_such_field"):
+            type(compressor)(**{**fields, "no_such_field": 1})
+
+    def test_it_can_be_pickled(self, compressor: BaseDocumentCompressor) -> None:
+        """Workers get it this way."""
+        again = pickle.loads(pickle.dumps(compressor))
+        kept = self.compress(compressor, self.documents)
+        assert list(again.compress_documents(self.documents, self.query)) == kept
+
+
+def texts_of(documents: Sequence[Document]) -> list[str]:
+    """Return the texts of documents."""
+    return [document.page_content for document in documents]

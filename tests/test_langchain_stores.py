@@ -1,0 +1,247 @@
+"""Real vector stores: judged, calibrated and filtered through the very retriever."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from frameworks import K, MiniLMEmbeddings, documents, halves, judged, snippets
+from langchain_chroma import Chroma
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    FunctionScorer,
+    JudgedQuery,
+    calibrate,
+    read_jsonl,
+    write_jsonl,
+)
+from langchain_conformal import ConformalRetriever, embedding_scorer, judge_retriever
+
+ALPHA = 0.2
+
+
+def flat(documents):
+    """Chroma takes no nested metadata."""
+    return [Document(d.page_content, id=d.id, metadata={"source": "s"}) for d in documents]
+
+
+@pytest.fixture(scope="module", params=["Chroma", "FAISS"])
+def store(request):
+    if request.param == "FAISS":
+        return FAISS.from_documents(documents(), MiniLMEmbeddings())
+    return Chroma.from_documents(
+        flat(documents()),
+        MiniLMEmbeddings(),
+        collection_name="snippets",
+        collection_metadata={"hnsw:space": "cosine"},
+    )
+
+
+@pytest.fixture(scope="module")
+def file(store, tmp_path_factory):
+    queries = judge_retriever(store.as_retriever(search_kwargs={"k": K}), halves()[0])
+    path = tmp_path_factory.mktemp("stores") / "calibration.json"
+    calibrate(queries, embedding_scorer(MiniLMEmbeddings()), alpha=ALPHA).save(path)
+    return path
+
+
+@pytest.fixture
+def retriever(store, file):
+    return ConformalRetriever.from_calibration(
+        file, retriever=store.as_retriever(search_kwargs={"k": K}), embeddings=MiniLMEmbeddings()
+    )
+
+
+def test_the_calibration_records_store_model_and_depth(store, file):
+    assert Calibration.load(file).retrieval == {
+        "retriever": f"{type(store).__name__}(all-MiniLM-L6-v2, similarity)",
+        "k": K,
+    }
+
+
+async def test_what_is_found_in_the_store_is_filtered_at_the_threshold(store, file, retriever):
+    calibration = Calibration.load(file)
+    scorer = embedding_scorer(MiniLMEmbeddings())
+    by_id = {s.id: s for s in snippets()}
+    kept = []
+    for query in halves()[1]:
+        found = store.similarity_search(query.query, k=K)
+        scores = scorer.score(query.query, [by_id[d.id] for d in found])
+        expected = [
+            d.id for d, score in zip(found, scores, strict=True) if score <= calibration.threshold()
+        ]
+        assert [d.id for d in retriever.invoke(query.query)] == expected
+        assert [d.id for d in await retriever.ainvoke(query.query)] == expected
+        kept.append(len(expected))
+    assert len(found) == K
+    assert 0 < sum(kept) < K * len(kept)
+
+
+def test_the_share_of_relevant_snippets_kept_is_what_was_promised(file, store):
+    """Exact: over all ways to leave one judged query out, the mean share kept is at least 1 − α.
+
+    With K + 1 exchangeable queries, each as likely the new one, the theorem's mean is over just
+    these K + 1 ways; so it holds for any data, without a bound for chance.
+    """
+    everything = judge_retriever(store.as_retriever(search_kwargs={"k": K}), judged())
+    scorer = embedding_scorer(MiniLMEmbeddings())
+    known = [query for query in everything if any(query.relevant)]
+    shares = []
+    for query in known:
+        others = [other for other in known if other is not query]
+        calibration = calibrate(others, scorer, alpha=ALPHA)
+        kept = ConformalFilter(scorer, calibration)(query.query, query.snippets).keeps
+        relevant = [i for i, r in enumerate(query.relevant) if r]
+        shares.append(kept[relevant].mean())
+    assert sum(shares) / len(shares) >= 1 - ALPHA
+    assert sum(shares) / len(shares) < 1
+
+
+# --- the depth, and what else is recorded ---------------------------------------------------------
+
+
+def small(k, texts=("a", "b", "c", "d")):
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents([Document(text, id=text) for text in texts])
+    return store.as_retriever(search_kwargs={} if k is None else {"k": k})
+
+
+QUERY = JudgedQuery("b", ["a", "b", "c", "d"], [False, True, False, False], id="1")
+
+
+@pytest.mark.parametrize(
+    ("retriever", "name", "k"),
+    [
+        (small(2), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 2),
+        (small(50), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 50),
+        (small(None), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 4),
+        (RunnableLambda(lambda query: [Document(query)], name="echo"), "echo", 1),
+        (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
+    ],
+)
+def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k, tmp_path):
+    (judged_query,) = judge_retriever(retriever, [QUERY])
+    assert (judged_query.retriever, judged_query.k) == (name, k)
+    write_jsonl([judged_query], tmp_path / "judged.jsonl")
+    assert read_jsonl(tmp_path / "judged.jsonl") == [judged_query]
+
+
+def filtered_at(k, asked):
+    """Return a retriever that is asked for `asked` documents, with a calibration at depth k."""
+    scorer = FunctionScorer(lambda query, texts: [0.1] * len(texts), "constant")
+    calibration = calibrate(judge_retriever(small(k), [QUERY]), scorer, alpha=0.5)
+    return ConformalRetriever(retriever=small(asked), filter=ConformalFilter(scorer, calibration))
+
+
+def said(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        call()
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kwargs", "message"),
+    [
+        (3, {}, None),
+        (2, {}, "the retriever is asked for 2 documents, but was calibrated at k = 3"),
+        (3, {"k": 1}, "the retriever is asked for 1 documents, but was calibrated at k = 3"),
+        (4, {}, "more snippets than k = 3, the depth that was calibrated at"),
+        (3, {"k": 4}, "more snippets than k = 3, the depth that was calibrated at"),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_another_depth_than_the_calibrated_one_is_said_once(asked, kwargs, message, asynchronous):
+    import asyncio
+
+    retriever = filtered_at(3, asked)
+
+    async def acall():
+        for _ in range(3):
+            await retriever.ainvoke("b", **kwargs)
+
+    def call():
+        for _ in range(3):
+            retriever.invoke("b", **kwargs)
+
+    heard = said(lambda: asyncio.run(acall()) if asynchronous else call())
+    assert len(heard) == (message is not None)
+    assert all(text.startswith(message) for text in heard)
+
+
+# --- another alpha at run time --------------------------------------------------------------------
+
+
+@pytest.fixture
+def configurable(retriever):
+    return retriever.configurable_fields(alpha=ConfigurableField(id="alpha"))
+
+
+def kept_at(retriever, alpha, question):
+    """Return the ids that a filter of its own at that alpha keeps."""
+    f = retriever.filter
+    own = ConformalRetriever(
+        retriever=retriever.retriever,
+        filter=ConformalFilter(f.scorer, f.calibration.at(alpha)),
+    )
+    return [d.id for d in own.invoke(question)]
+
+
+async def test_alpha_can_be_chosen_at_each_call(retriever, configurable):
+    questions = [query.query for query in halves()[1][:6]]
+    expected = {a: [kept_at(retriever, a, q) for q in questions] for a in (0.05, ALPHA, 0.6)}
+    assert len({str(kept) for kept in expected.values()}) == 3
+    for alpha, kept in expected.items():
+        config = {"configurable": {"alpha": alpha}}
+        bound = configurable.with_config(configurable={"alpha": alpha})
+        for found in (
+            [configurable.invoke(q, config) for q in questions],
+            [await configurable.ainvoke(q, config) for q in questions],
+            [bound.invoke(q) for q in questions],
+            configurable.batch(questions, config),
+            await configurable.abatch(questions, config),
+            await bound.abatch(questions),
+        ):
+            assert [[d.id for d in one] for one in found] == kept
+    assert [[d.id for d in configurable.invoke(q)] for q in questions] == expected[ALPHA]
+
+
+async def test_a_batch_may_have_an_alpha_for_each(retriever, configurable):
+    question = halves()[1][0].query
+    alphas = [0.05, 0.6, ALPHA]
+    configs = [{"configurable": {"alpha": alpha}} for alpha in alphas]
+    expected = [kept_at(retriever, alpha, question) for alpha in alphas]
+    for found in (
+        configurable.batch([question] * 3, configs),
+        await configurable.abatch([question] * 3, configs),
+    ):
+        assert [[d.id for d in one] for one in found] == expected
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1])
+async def test_an_alpha_out_of_range_is_the_cores_error(retriever, configurable, alpha):
+    config = {"configurable": {"alpha": alpha}}
+    with pytest.raises(ValueError, match=f"alpha is {float(alpha)}"):
+        configurable.invoke("q", config)
+    with pytest.raises(ValueError, match=f"alpha is {float(alpha)}"):
+        await configurable.ainvoke("q", config)
+    with pytest.raises(ValueError, match=f"alpha is {float(alpha)}"):
+        configurable.batch(["q", "r"], config)
+    with pytest.raises(ValueError, match=f"alpha is {float(alpha)}"):
+        ConformalRetriever(retriever=retriever.retriever, filter=retriever.filter, alpha=alpha)
+
+
+def test_a_filter_at_an_alpha_is_made_once_and_few_are_kept(retriever):
+    f = retriever.filter
+    assert f.at(0.3) is f.at(0.3)
+    assert f.at(0.3).calibration == f.calibration.at(0.3)
+    assert (f.at(0.3).on_empty, f.at(0.3).scorer) == (f.on_empty, f.scorer)
+    for i in range(1, 200):
+        f.at(i / 1000)
+    assert len(f._at) <= 32
