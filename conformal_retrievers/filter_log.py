@@ -71,7 +71,10 @@ def note_on_span(filtered: Filtered) -> None:
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return
-    trace.get_current_span().set_attributes(
+    span = trace.get_current_span()
+    if not span.is_recording():
+        return
+    span.set_attributes(
         {
             "conformal.calibration": filtered.calibration.checksum,
             "conformal.guarantee": filtered.calibration.guarantee,
