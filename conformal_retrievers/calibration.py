@@ -29,6 +29,7 @@ from conformal_retrievers.entry import (
     check_scored,
     json_copy,
     warn_if_reversed,
+    with_retrieval,
 )
 from conformal_retrievers.guarantees import (
     Guarantee,
@@ -85,9 +86,10 @@ def calibrate(
     one that the filter might have explored. A relevant snippet that cannot be scored raises
     ValueError, or with `on_unscorable="keep"` counts as kept at every threshold, as the filter
     keeps it.
-    `retrieval` (retriever, K, chunking) and `labels` (source, prompt) are written into the file for
-    its reader, as is the scorer's own provenance. Raises ValueError as `Calibration.from_scores`
-    does, and for a query that the scorer was fitted on.
+    `retrieval` ("retriever", "k", chunking) and `labels` (source, prompt) are written into the file
+    for its reader, as are the scorer's own provenance and the judged queries' retriever and k.
+    Raises ValueError as `Calibration.from_scores` does, for a query that the scorer was fitted on,
+    and where judged queries were retrieved by different retrievers or at different depths.
     """
     conformal.exact_alpha(alpha)  # before the scorer is paid for
     check_scorer(scorer)
@@ -95,6 +97,7 @@ def calibrate(
     check_relative(guarantee, relative_to_query(scorer), scorer.name)
     judged = judged_queries(judged)
     check_not_fitted_on(scorer, judged)
+    retrieval = with_retrieval(judged, retrieval)
     return Calibration.from_scores(
         score_queries(scorer, judged, progress=progress),
         alpha=alpha,
@@ -289,6 +292,12 @@ class Calibration:
     def ids(self) -> frozenset[str]:
         """The ids of all judged queries that it was made from, also those that did not enter."""
         return frozenset([*self.other_ids, *(query.id for query in self.queries if query.id)])
+
+    @property
+    def k(self) -> int | None:
+        """The depth that the retriever was asked for, where `retrieval` tells it."""
+        k = (self.retrieval or {}).get("k")
+        return k if isinstance(k, int) else None
 
     @property
     def n_relevant(self) -> int:

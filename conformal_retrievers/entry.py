@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from conformal_retrievers.judged import ScoredQuery
+from conformal_retrievers.judged import JudgedQuery, ScoredQuery
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -47,6 +47,28 @@ def check_scored(scored: Sequence[ScoredQuery]) -> None:
             f"none of the {len(scored)} judged queries has a relevant retrieved snippet; judge "
             "queries until some have, or retrieve deeper"
         )
+
+
+def with_retrieval(
+    judged: Sequence[JudgedQuery], retrieval: Mapping[str, JsonValue] | None
+) -> Mapping[str, JsonValue] | None:
+    """Return what is told of the retrieval, with the judged queries' retriever and k in it.
+
+    Raises ValueError where those differ between queries, or from what is told.
+    """
+    found: dict[str, JsonValue] = dict(retrieval or {})
+    for name in ("retriever", "k"):
+        known = {value for query in judged if (value := getattr(query, name)) is not None}
+        if found.get(name) is not None:
+            known.add(found[name])
+        if len(known) > 1:
+            raise ValueError(
+                f"judged queries differ in their {name}: {', '.join(sorted(map(repr, known)))}; a "
+                "calibration is of one retriever at one depth, so calibrate for each"
+            )
+        if known:
+            found[name] = known.pop()
+    return found or None
 
 
 def _name_unscorable(scored: Sequence[ScoredQuery]) -> None:

@@ -9,6 +9,7 @@ filter serves any number of threads and tasks.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from numbers import Real
@@ -247,19 +248,34 @@ class ConformalFilter:
     ) -> Filtered:
         """Score the snippets of a query and decide which to keep; no snippets, no scoring.
 
-        Raises ValueError where the query is missing or blank, and what `decide` raises.
+        Warns of more snippets than the calibration's retriever was asked for. Raises ValueError
+        where the query is missing or blank, and what `decide` raises.
         """
-        _check_query(query)
-        scores = score_snippets(self.scorer, query, as_snippets(snippets))
+        snippets = self._checked(query, snippets)
+        scores = score_snippets(self.scorer, query, snippets)
         return self.decide(scores, self._group(query, group))
 
     async def acall(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
         """Do what calling the filter does, without blocking the event loop."""
-        _check_query(query)
-        scores = await ascore_snippets(self.scorer, query, as_snippets(snippets))
+        snippets = self._checked(query, snippets)
+        scores = await ascore_snippets(self.scorer, query, snippets)
         return self.decide(scores, self._group(query, group))
+
+    def _checked(self, query: object, snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
+        if not isinstance(query, str) or not query.strip():
+            raise ValueError(f"query is {query!r}; give the question to score snippets against")
+        given = as_snippets(snippets)
+        k = self.calibration.k
+        if k is not None and len(given) > k:
+            # One text and one place, so that Python says it once.
+            warnings.warn(
+                f"more snippets than k = {k}, the depth that was calibrated at: deeper relevant "
+                f"snippets are not what the guarantee is about; retrieve {k}, or calibrate deeper",
+                stacklevel=1,
+            )
+        return given
 
     def _group(self, query: str, group: str | None) -> str | None:
         return self.group_of(query) if group is None and self.group_of is not None else group
@@ -304,8 +320,3 @@ class ConformalFilter:
     def __repr__(self) -> str:
         c = self.calibration
         return f"ConformalFilter({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
-
-
-def _check_query(query: object) -> None:
-    if not isinstance(query, str) or not query.strip():
-        raise ValueError(f"query is {query!r}; give the question to score snippets against")

@@ -68,9 +68,10 @@ class JudgedQuery:
     judged ones. `propensities` (n,) are the probabilities, in (0, 1], with which snippets came to
     be judged; `only_kept` says that only those were judged that a filter let through, and `explore`
     is the probability with which that filter let through what it dropped (`Filtered.judged` fills
-    these in). Raises ValueError or TypeError, naming the field, where lengths disagree, an id
-    occurs twice, a judgement is not true or false, a weight is not positive or a propensity is no
-    probability.
+    these in). `retriever` names what returned the snippets, and `k` is the depth it was asked for
+    (the frameworks' `judge_retriever` fills these in). Raises ValueError or TypeError, naming the
+    field, where lengths disagree, an id occurs twice, a judgement is not true or false, a weight is
+    not positive, a propensity is no probability or there are more than k snippets.
     """
 
     query: str
@@ -83,6 +84,8 @@ class JudgedQuery:
     propensities: tuple[float, ...] | None = None
     only_kept: bool = False
     explore: float | None = None
+    retriever: str | None = None
+    k: int | None = None
 
     def __init__(
         self,
@@ -97,11 +100,13 @@ class JudgedQuery:
         propensities: Iterable[float] | None = None,
         only_kept: bool = False,
         explore: float | None = None,
+        retriever: str | None = None,
+        k: int | None = None,
     ) -> None:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the query's text as a str")
         where = _name_of(id, query)
-        _check_names(where, id, group)
+        _check_names(where, id=id, group=group, retriever=retriever)
         fields = {
             "query": query,
             "snippets": as_snippets(snippets),
@@ -113,6 +118,8 @@ class JudgedQuery:
             "propensities": _propensities(where, propensities),
             "only_kept": bool(only_kept),
             "explore": _explore(where, explore),
+            "retriever": retriever,
+            "k": _depth(where, k),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -126,6 +133,11 @@ class JudgedQuery:
                 f"{where}: {len(self.snippets)} snippets but {len(self.propensities)} "
                 "propensities; give one for each snippet"
             )
+        if self.k is not None and len(self.snippets) > self.k:
+            raise ValueError(
+                f"{where}: {len(self.snippets)} snippets but k is {self.k}; give the depth that "
+                "the retriever was asked for"
+            )
         ids = [s.id for s in self.snippets if s.id is not None]
         twice = next((id for i, id in enumerate(ids) if id in ids[:i]), None)
         if twice is not None:
@@ -134,12 +146,19 @@ class JudgedQuery:
                 "once, so remove the repetition or give each its own id"
             )
 
-    def retrieved_as(self, snippets: Iterable[Snippet | str]) -> JudgedQuery:
+    def retrieved_as(
+        self,
+        snippets: Iterable[Snippet | str],
+        *,
+        retriever: str | None = None,
+        k: int | None = None,
+    ) -> JudgedQuery:
         """Return the same query and judgements with the snippets that a retriever returned for it.
 
-        A snippet is known by its id, or by its text where either side has no id; one that was not
-        judged counts as irrelevant. Relevant snippets that were not returned add to `missed`.
-        Raises ValueError where judgements were sampled: then one that is missing says nothing.
+        `retriever` names it, and `k` is the depth it was asked for, where known. A snippet is known
+        by its id, or by its text where either side has no id; one that was not judged counts as
+        irrelevant. Relevant snippets that were not returned add to `missed`. Raises ValueError
+        where judgements were sampled: then one that is missing says nothing.
         """
         if self.only_kept or min(self.propensities or (1.0,)) < 1:
             raise ValueError(
@@ -163,6 +182,8 @@ class JudgedQuery:
             missed=self.missed + not_returned,
             weight=self.weight,
             explore=self.explore,
+            retriever=retriever,
+            k=k,
         )
 
 
@@ -199,7 +220,7 @@ class ScoredQuery:
                 f"{where}: scores has shape {scores.shape} but relevant has {len(relevant)} "
                 "judgements; give one score and one judgement for each snippet"
             )
-        _check_names(where, self.id, self.group)
+        _check_names(where, id=self.id, group=self.group)
         object.__setattr__(self, "missed", _missed(where, self.missed))
         object.__setattr__(self, "weight", _weight(where, self.weight))
         object.__setattr__(self, "explore", _explore(where, self.explore))
@@ -230,8 +251,8 @@ def _name_of(id: str | None, query: str | None) -> str:
     )
 
 
-def _check_names(where: str, id: object, group: object) -> None:
-    for field_name, value in (("id", id), ("group", group)):
+def _check_names(where: str, **names: object) -> None:
+    for field_name, value in names.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{where}: {field_name} is {value!r}; give a str, or None")
 
@@ -257,6 +278,17 @@ def _missed(where: str, value: object) -> int:
         raise ValueError(
             f"{where}: missed is {value}, but nobody knows of more than {MOST_MISSED} relevant "
             "snippets of a query; give the number of those that are judged relevant"
+        )
+    return int(value)
+
+
+def _depth(where: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(
+            f"{where}: k is {value!r}; give the number of snippets that the retriever was asked "
+            "for, 1 or more, or None"
         )
     return int(value)
 
@@ -312,9 +344,10 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     """Yield judged queries from a file of JSON lines, one query a line, as they are read.
 
-    A line is {"id", "query", "group", "missed", "weight", "only_kept", "explore", "snippets":
-    [{"id", "text", "relevant", "document", "position", "retrieval_score", "propensity"}]}; "query",
-    "snippets", "text" and "relevant" are required. Blank lines are passed over.
+    A line is {"id", "query", "group", "missed", "weight", "only_kept", "explore", "retriever", "k",
+    "snippets": [{"id", "text", "relevant", "document", "position", "retrieval_score",
+    "propensity"}]}; "query", "snippets", "text" and "relevant" are required. Blank lines are passed
+    over.
     Raises ValueError naming the file, the line and the field.
     """
     from pydantic import ValidationError
@@ -338,6 +371,8 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
                 explore=row.explore,
                 propensities=_propensities_of(row.snippets),
                 only_kept=row.only_kept,
+                retriever=row.retriever,
+                k=cast("int | None", row.k),
             )
         except ValidationError as error:
             raise ValueError(f"{path}, line {number}: {explain(error)}") from None
@@ -398,6 +433,8 @@ def _line(query: JudgedQuery) -> str:
         weight=query.weight,
         only_kept=query.only_kept,
         explore=query.explore,
+        retriever=query.retriever,
+        k=query.k,
         snippets=snippets,
     )
     return row.model_dump_json(exclude_none=True) + "\n"

@@ -36,6 +36,8 @@ class QueryRow(_Row):
     weight: JsonValue = 1.0
     only_kept: bool = False
     explore: float | None = None
+    retriever: str | None = None
+    k: JsonValue = None
 
 
 def explain(error: ValidationError) -> str:

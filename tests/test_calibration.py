@@ -146,6 +146,33 @@ def test_calibrating_scores_each_judged_query_and_takes_the_scorers_name(toy_jud
     assert calibration.threshold() == 0.3
 
 
+def retrieved(retriever=None, k=None, id=None):
+    return JudgedQuery("q", ["a", "b"], [True, False], id=id, retriever=retriever, k=k)
+
+
+def test_a_calibration_says_what_retrieved_its_queries_and_how_deep():
+    scorer = LookupScorer({"a": 0.1, "b": 0.9})
+    queries = [retrieved("store", 8, "1"), retrieved(id="2"), retrieved("store", 8, "3")]
+    told = calibrate(queries, scorer, alpha=0.5, retrieval={"chunking": "500", "k": 8})
+    assert told.retrieval == {"chunking": "500", "k": 8, "retriever": "store"}
+    assert told.k == 8
+    untold = calibrate([retrieved()], scorer, alpha=0.5)
+    assert (untold.retrieval, untold.k) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("queries", "told", "differs"),
+    [
+        ([retrieved("one", 8), retrieved("other", 8)], None, "retriever: 'one', 'other'"),
+        ([retrieved("one", 8), retrieved("one", 20)], None, "k: 20, 8"),
+        ([retrieved("one", 8)], {"k": 5}, "k: 5, 8"),
+    ],
+)
+def test_a_calibration_is_of_one_retriever_at_one_depth(queries, told, differs):
+    with pytest.raises(ValueError, match=f"judged queries differ in their {differs}; a calib"):
+        calibrate(queries, LookupScorer({"a": 0.1, "b": 0.9}), alpha=0.5, retrieval=told)
+
+
 def test_a_scored_query_is_not_changed_by_calibrating():
     queries = three_queries()
     calibration_of(queries)

@@ -7,6 +7,7 @@ import copy
 import math
 import pickle
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -386,3 +387,20 @@ def test_a_filter_cannot_be_changed_once_it_is_built():
     conformal = ConformalFilter(LookupScorer({}), calibration_at())
     with pytest.raises(AttributeError, match="calibration of a filter cannot be set"):
         conformal.calibration = calibration_at()
+
+
+# --- the depth ------------------------------------------------------------------------------------
+
+
+async def test_more_snippets_than_were_calibrated_with_are_said_once():
+    filter = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            assert len(filter("q", ["a", "b"]).kept) == 2
+        assert not said
+        for n in (3, 4):
+            assert len(filter("q", ["a"] * n).kept) == n
+            assert len((await filter.acall("q", ["a"] * n)).kept) == n
+    (once,) = said
+    assert "more snippets than k = 2, the depth that was calibrated at" in str(once.message)

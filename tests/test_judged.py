@@ -172,6 +172,23 @@ def test_a_retriever_that_returns_nothing_misses_everything_relevant():
     assert (again.snippets, again.missed) == ((), 2)
 
 
+def test_what_retrieved_the_snippets_and_how_deep_is_kept():
+    judged = JudgedQuery("q", ["a", "b", "c"], [True, True, False])
+    assert (judged.retriever, judged.k) == (None, None)
+    again = judged.retrieved_as(["b", "z"], retriever="store", k=2)
+    assert (again.retriever, again.k) == ("store", 2)
+    with pytest.raises(ValueError, match="query 'q': 2 snippets but k is 1; give the depth"):
+        judged.retrieved_as(["b", "z"], k=1)
+    with pytest.raises(TypeError, match="query 'q': retriever is 7; give a str"):
+        judged.retrieved_as([], retriever=7)
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.0, True, "8"])
+def test_a_depth_is_a_number_of_snippets(k):
+    with pytest.raises(ValueError, match="k is .*; give the number of snippets"):
+        JudgedQuery("q", [], [], k=k)
+
+
 # --- JSON lines -----------------------------------------------------------------------------------
 
 QUERIES = [
@@ -186,6 +203,8 @@ QUERIES = [
         id="q1",
         group="deutsch",
         missed=3,
+        retriever="store(model)",
+        k=3,
     ),
     JudgedQuery("nothing retrieved", [], []),
 ]

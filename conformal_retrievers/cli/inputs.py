@@ -115,8 +115,7 @@ def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[Judge
 
 def depth_of(calibration: Calibration, run: str | None, k: int | None) -> int | None:
     """Return how many snippets of a run count: what is asked for, or what was calibrated with."""
-    calibrated = (calibration.retrieval or {}).get("k")
-    return calibrated if k is None and run is not None and isinstance(calibrated, int) else k
+    return calibration.k if k is None and run is not None else k
 
 
 class NewQueries:
