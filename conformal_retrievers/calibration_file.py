@@ -188,8 +188,8 @@ def parse_fields(
     stored = fields.pop("sha256", None)
     if stored != _sha256(fields):
         raise ValueError(
-            f"{where} was changed after it was written: its field 'sha256' is {stored!r}, the other "
-            f"fields give {_sha256(fields)!r}; take the original file, or calibrate again"
+            f"{where} was changed after it was written: its field 'sha256' is {stored!r}, the "
+            f"other fields give {_sha256(fields)!r}; take the original file, or calibrate again"
         )
     return fields
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-
 from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import BaseModel, ConfigDict, Field
