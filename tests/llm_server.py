@@ -205,7 +205,7 @@ class LLMServer:
             tops = sorted(tops, key=lambda top: -top["logprob"])[: body["top_logprobs"]]
             logprobs = {"content": [{**tops[0], "top_logprobs": tops}], "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}
-        prompt, completion = sum(len(m["content"]) for m in body["messages"]), len(text)
+        prompt, completion = sum(len(m.get("content") or "") for m in body["messages"]), len(text)
         return {
             "id": "chatcmpl-1",
             "object": "chat.completion",
