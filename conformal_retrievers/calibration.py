@@ -381,16 +381,36 @@ class Calibration:
         changed, or where its threshold does not follow from its scores; FileNotFoundError where
         there is none.
         """
-        from conformal_retrievers.calibration_file import check_derived, read
+        from conformal_retrievers.calibration_file import read_text
 
-        record = read(path)
+        return cls._parse(read_text(path), str(path))
+
+    def to_json(self) -> str:
+        """Return the text that `save` writes."""
+        from conformal_retrievers.calibration_file import text_of
+
+        return text_of(self._record)
+
+    @classmethod
+    def from_json(cls, text: str) -> Calibration:
+        """Return the calibration whose `to_json` the text is.
+
+        Raises ValueError as `load` does; white space and the order of fields do not matter.
+        """
+        return cls._parse(text, "the text")
+
+    @classmethod
+    def _parse(cls, text: str, where: str) -> Calibration:
+        from conformal_retrievers.calibration_file import check_derived, parse
+
+        record = parse(text, where)
         try:
             calibration = cls._from_record(record)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise ValueError(f"{where}: {error}") from None
         exact = ("threshold", "n_queries", "n_relevant")
         sums = ("design_effect", "effective_n")  # which another machine may round otherwise
-        check_derived(path, record, calibration._record, exact=exact, sums=sums)
+        check_derived(where, record, calibration._record, exact=exact, sums=sums)
         return calibration
 
     def __eq__(self, other: object) -> bool:

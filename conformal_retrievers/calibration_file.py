@@ -108,66 +108,88 @@ def write(record: CalibrationRecord, path: str | Path) -> None:
     write_record(record, path, rows="queries")
 
 
-def read(path: str | Path) -> CalibrationRecord:
-    """Read and check a file.
+def text_of(record: CalibrationRecord) -> str:
+    """Return what `write` writes."""
+    return record_text(record, rows="queries")
 
-    Raises ValueError, naming the path, the field and the remedy, where the file is not a
+
+def parse(text: str, where: str) -> CalibrationRecord:
+    """Read and check the text of a file; `where` is what errors call it.
+
+    Raises ValueError, naming the file, the field and the remedy, where the text is not a
     calibration, is cut off, was made by a newer version or was changed since it was written.
     """
-    fields = read_fields(path, FORMAT, VERSION, saved_by="Calibration.save")
+    fields = parse_fields(text, where, FORMAT, VERSION, saved_by="Calibration.save")
     try:
         return CalibrationRecord.model_validate(fields)
     except ValidationError as error:
-        raise ValueError(f"{path}: {explain(error)}; calibrate and save again") from None
+        raise ValueError(f"{where}: {explain(error)}; calibrate and save again") from None
 
 
 # --- what every such file has ---------------------------------------------------------------------
 
 
 def write_record(record: Record, path: str | Path, *, rows: str) -> None:
-    """Write a record and its checksum, laid out for a reader: one field a line, then one row a line
-    of the field that is named `rows`. Raises OSError as `write_whole` does."""
+    """Write a record as `record_text` lays it out. Raises OSError as `write_whole` does."""
+    write_whole(path, record_text(record, rows=rows).encode("utf-8"), what="calibration")
+
+
+def record_text(record: Record, *, rows: str) -> str:
+    """Return a record and its checksum, laid out for a reader: one field a line, then one row a
+    line of the field that is named `rows`."""
     fields = record.model_dump()
     entries = fields.pop(rows)
     lines = [f"  {json.dumps(k)}: {_json(v)}" for k, v in fields.items()]
     lines.append(f'  "sha256": {json.dumps(record.sha256)}')
     listed = ",\n".join(f"    {_json(entry)}" for entry in entries)
-    text = "{\n" + ",\n".join(lines) + f',\n  "{rows}": [\n' + listed + "\n  ]\n}\n"
-    write_whole(path, text.encode("utf-8"), what="calibration")
+    return "{\n" + ",\n".join(lines) + f',\n  "{rows}": [\n' + listed + "\n  ]\n}\n"
 
 
 def read_fields(path: str | Path, format: str, version: int, *, saved_by: str) -> dict[str, Any]:
+    """Return a file's fields as `parse_fields` does."""
+    return parse_fields(read_text(path), str(path), format, version, saved_by=saved_by)
+
+
+def read_text(path: str | Path) -> str:
+    """Return a file's text. Raises ValueError, naming the path, where it is not UTF-8."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except ValueError as error:
+        raise ValueError(_incomplete(path, error)) from None
+
+
+def parse_fields(
+    text: str, where: str, format: str, version: int, *, saved_by: str
+) -> dict[str, Any]:
     """Return a file's fields without the checksum, once format, version and checksum are right.
 
-    Raises ValueError, naming the path, the field and the remedy, where one is not.
+    Raises ValueError, naming the file as `where`, the field and the remedy, where one is not.
     """
     try:
         fields = json.loads(
-            Path(path).read_text(encoding="utf-8"),
+            text,
             object_pairs_hook=_without_repetition,
             parse_constant=_no_constant,
             parse_float=_finite,
         )
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, NaN, or no end of lists
-        raise ValueError(
-            f"{path} is not a complete calibration file ({error}); calibrate and save again"
-        ) from None
+    except (ValueError, RecursionError) as error:  # not JSON, NaN, or no end of lists
+        raise ValueError(_incomplete(where, error)) from None
     if not isinstance(fields, dict) or fields.get("format") != format:
         raise ValueError(
-            f"{path} is not a calibration file: its field 'format' is not {format!r}; give a file "
+            f"{where} is not a calibration file: its field 'format' is not {format!r}; give a file "
             f"that {saved_by} wrote"
         )
     stored_version = fields.get("version")
     if stored_version != version or not isinstance(stored_version, int):
         raise ValueError(
-            f"{path} has version {stored_version!r}, but this library reads version {version}: "
+            f"{where} has version {stored_version!r}, but this library reads version {version}: "
             "upgrade conformal-retrievers, or calibrate again"
         )
     stored = fields.pop("sha256", None)
     if stored != _sha256(fields):
         raise ValueError(
-            f"{path} was changed after it was written: its field 'sha256' is {stored!r}, the other "
-            f"fields give {_sha256(fields)!r}; take the original file, or calibrate again"
+            f"{where} was changed after it was written: its field 'sha256' is {stored!r}, the "
+            f"other fields give {_sha256(fields)!r}; take the original file, or calibrate again"
         )
     return fields
 
@@ -192,6 +214,10 @@ def check_derived(
             f"{path}: its field {name!r} is {told!r}, but its scores give {follows!r}; calibrate "
             "and save again"
         )
+
+
+def _incomplete(where: object, error: Exception) -> str:
+    return f"{where} is not a complete calibration file ({error}); calibrate and save again"
 
 
 def _json(value: Any) -> str:

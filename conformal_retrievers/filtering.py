@@ -297,7 +297,8 @@ class ConformalFilter:
         Warns of more snippets than the calibration's retriever was asked for. Raises ValueError
         where the query is missing or blank, and what `decide` raises.
         """
-        snippets = self._checked(query, snippets)
+        snippets = as_snippets(snippets)
+        self._check(query, len(snippets))
         scores = score_snippets(self.scorer, query, snippets)
         return self.decide(scores, self._group(query, group))
 
@@ -305,36 +306,41 @@ class ConformalFilter:
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
         """Do what calling the filter does, without blocking the event loop."""
-        snippets = self._checked(query, snippets)
+        snippets = as_snippets(snippets)
+        self._check(query, len(snippets))
         scores = await ascore_snippets(self.scorer, query, snippets)
         return self.decide(scores, self._group(query, group))
 
-    def _checked(self, query: object, snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
+    def _check(self, query: object, n: int) -> None:
         if not isinstance(query, str) or not query.strip():
             raise ValueError(f"query is {query!r}; give the question to score snippets against")
-        given = as_snippets(snippets)
         k = self.calibration.k
-        if k is not None and len(given) > k:
+        if k is not None and n > k:
             # One text and one place, so that Python says it once.
             warnings.warn(
                 f"more snippets than k = {k}, the depth that was calibrated at: deeper relevant "
                 f"snippets are not what the guarantee is about; retrieve {k}, or calibrate deeper",
                 stacklevel=1,
             )
-        return given
 
     def _group(self, query: str, group: str | None) -> str | None:
         return self.group_of(query) if group is None and self.group_of is not None else group
 
-    def decide(self, scores: ArrayLike, group: str | None = None) -> Filtered:
+    def decide(
+        self, scores: ArrayLike, group: str | None = None, *, query: str | None = None
+    ) -> Filtered:
         """Decide from scores (n,) that are at hand already.
 
-        Raises ValueError for unscorable snippets, and `NothingKept` where none passes, if the
-        filter was told to.
+        With `query`, its text is checked and its group told as where the filter is called. Raises
+        ValueError for unscorable snippets, and `NothingKept` where none passes, if the filter was
+        told to.
         """
         s = np.array(scores, dtype=np.float64)
         if s.ndim != 1:
             raise ValueError(f"scores has shape {s.shape}; give one score a snippet, (n,)")
+        if query is not None:
+            self._check(query, len(s))
+            group = self._group(query, group)
         keeps = self.calibration.keep(s, group)
         if self.on_unscorable == "raise" and np.isnan(s).any():
             raise ValueError(

@@ -4,7 +4,8 @@ An ASGI application under uvicorn in a thread. It reads query and snippets out o
 reached it, rates each by `similarity`, and answers in the wire format of Chat Completions, with
 log-probabilities and token counts where they are asked for. `trouble` tells what goes wrong with a
 request: a function of the request's body and of how often this body has come, to a key of TROUBLES
-or None.
+or None. `reply` answers instead of the model: with a text, or with a message as a dict. What is
+asked for as a stream comes word by word.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class LLMServer:
     latency: float = 0.0
     trouble: Callable[[dict[str, Any], int], str | None] = lambda body, times: None
     words: tuple[str, str] = ("YES", "NO")
-    reply: Callable[[dict[str, Any]], str] | None = None  # instead of a rating
+    reply: Callable[[dict[str, Any]], str | dict[str, Any]] | None = None  # instead of a rating
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     busiest: int = 0
@@ -156,6 +157,10 @@ class LLMServer:
             await self._send(send, 200, "<html>gateway</html>", kind="text/html")
         elif trouble == "dropped":
             await self._send(send, 200, self.completion(body, None), promised=100_000)
+        elif body.get("stream"):
+            chunks = self.chunks(self.completion(body, trouble))
+            data = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+            await self._send(send, 200, data + "data: [DONE]\n\n", kind="text/event-stream")
         else:
             await self._send(send, 200, self.completion(body, trouble))
 
@@ -182,8 +187,10 @@ class LLMServer:
 
     def completion(self, body: dict[str, Any], trouble: str | None) -> dict[str, Any]:
         text, first = self._says(body, trouble)
-        message = {"role": "assistant", "content": text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         finish = "stop"
+        if isinstance(text, dict):
+            message, finish, text = {**message, "content": None, **text}, "tool_calls", ""
         if trouble == "refusal":
             message |= {"content": None, "refusal": "I cannot help with that."}
         elif trouble == "filtered":
@@ -198,7 +205,7 @@ class LLMServer:
             tops = sorted(tops, key=lambda top: -top["logprob"])[: body["top_logprobs"]]
             logprobs = {"content": [{**tops[0], "top_logprobs": tops}], "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}
-        prompt, completion = sum(len(m["content"]) for m in body["messages"]), len(text)
+        prompt, completion = sum(len(m.get("content") or "") for m in body["messages"]), len(text)
         return {
             "id": "chatcmpl-1",
             "object": "chat.completion",
@@ -212,7 +219,23 @@ class LLMServer:
             },
         }
 
-    def _says(self, body: dict[str, Any], trouble: str | None) -> tuple[str, dict[str, float]]:
+    def chunks(self, completion: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return a completion as what a stream of it says, one word after the other."""
+        choice = completion["choices"][0]
+        message = choice["message"]
+        words = re.findall(r"\S*\s*", message["content"] or "")
+        deltas = [{"role": "assistant", "content": word} for word in words if word]
+        if "tool_calls" in message:
+            calls = [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]
+            deltas.append({"role": "assistant", "tool_calls": calls})
+        last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+        head = {**completion, "object": "chat.completion.chunk", "usage": None}
+        return [
+            {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+            for delta in deltas
+        ] + [{**head, "choices": [last]}]
+
+    def _says(self, body: dict[str, Any], trouble: str | None) -> tuple[Any, dict[str, float]]:
         if self.reply is not None:
             return self.reply(body), {}
         asked = fields_of(body)

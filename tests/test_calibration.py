@@ -979,3 +979,18 @@ def test_infinite_scores_are_kept_never_and_always_and_go_through_the_file(tmp_p
         assert loaded.keep([-math.inf, math.inf]).tolist() == [True, threshold == math.inf]
     out_of_reach = calibration_of(scored, alpha=0.1, guarantee="all").statement
     assert "the scorer itself drops 1 of 11 relevant snippets" in out_of_reach
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def test_the_text_of_a_calibration_is_its_file_and_makes_it_again(tmp_path):
+    queries = [ScoredQuery([0.1 * i], [True]) for i in range(20)]
+    calibration = Calibration.from_scores(queries, alpha=0.1, scorer="s")
+    calibration.save(tmp_path / "calibration.json")
+    text = (tmp_path / "calibration.json").read_text(encoding="utf-8")
+    assert calibration.to_json() == text
+    assert Calibration.from_json(text) == calibration
+    assert Calibration.from_json(json.dumps(json.loads(text))) == calibration
+    with pytest.raises(ValueError, match="the text is not a complete calibration file"):
+        Calibration.from_json(text[:-20])

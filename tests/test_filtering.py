@@ -404,3 +404,16 @@ async def test_more_snippets_than_were_calibrated_with_are_said_once():
             assert len((await filter.acall("q", ["a"] * n)).kept) == n
     (once,) = said
     assert "more snippets than k = 2, the depth that was calibrated at" in str(once.message)
+
+
+def test_scores_at_hand_are_decided_on_with_the_checks_and_the_group_of_their_query():
+    queries = [ScoredQuery([a], [True], group=g) for a, g in ((0.2, "short"), (0.8, "long"))]
+    calibration = Calibration.from_scores(queries, alpha=0.5, scorer="lookup", by_group=True)
+    keep = ConformalFilter(
+        LookupScorer({}), calibration, group_of=lambda q: "long" if len(q) > 3 else "short"
+    )
+    assert keep.decide([0.1, 0.5], query="q").keeps.tolist() == [True, False]
+    assert keep.decide([0.1, 0.5], query="longer").keeps.tolist() == [True, True]
+    assert keep.decide([0.1, 0.5], "short", query="longer").keeps.tolist() == [True, False]
+    with pytest.raises(ValueError, match="query is ' '"):
+        keep.decide([0.1], query=" ")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from conftest import LookupScorer
 from frameworks import K, MiniLMEmbedding, halves, snippets, vector_index
 from llama_index.core import Settings
+from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import ImageNode, NodeWithScore, QueryBundle, TextNode
 from pydantic import ValidationError
 
 from conformal_retrievers import (
@@ -215,6 +218,110 @@ def test_what_cannot_be_pickled_says_so_and_stays_as_it_was(postprocessor):
     assert postprocessor.postprocess_nodes(found, query_str=query) == before
 
 
+# --- dumped and made again ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
+def test_it_is_dumped_with_its_calibration_and_made_again_with_the_model(calibration, on_empty):
+    scorer = embedding_scorer(MiniLMEmbedding())
+    before = ConformalPostprocessor(
+        filter=ConformalFilter(scorer, calibration, on_empty=on_empty, on_unscorable="raise")
+    )
+    data = json.loads(json.dumps(before.to_dict()))
+    assert data == json.loads(before.to_json()) == before.model_dump()
+    assert data["class_name"] == "ConformalPostprocessor"
+    again = ConformalPostprocessor.from_dict(data, embed_model=MiniLMEmbedding())
+    assert again.filter.calibration == calibration
+    assert (again.filter.on_empty, again.filter.on_unscorable) == (on_empty, "raise")
+    assert again.to_dict() == data
+    query = halves()[1][0].query
+    found = index_retriever().retrieve(query)
+    kept = before.postprocess_nodes(found, query_str=query)
+    assert again.postprocess_nodes(found, query_str=query) == kept
+
+
+def test_the_dump_holds_no_model_and_its_json_makes_it_again(postprocessor, monkeypatch):
+    assert set(postprocessor.to_dict()) == {"filter", "class_name"}
+    assert set(postprocessor.to_dict()["filter"]) == {
+        *("scorer", "calibration", "on_empty", "on_unscorable", "group_of", "explore")
+    }
+    monkeypatch.setattr(Settings, "_embed_model", MiniLMEmbedding())
+    again = ConformalPostprocessor.from_json(postprocessor.to_json())
+    assert again.filter.calibration == postprocessor.filter.calibration
+
+
+def test_made_again_with_another_model_or_from_a_changed_dump_it_is_refused(postprocessor):
+    data = postprocessor.to_dict()
+    with pytest.raises(CalibrationMismatch, match="another-model"):
+        ConformalPostprocessor.from_dict(
+            data, embed_model=MiniLMEmbedding(model_name="another-model")
+        )
+    data["filter"]["calibration"]["alpha"] = 0.4
+    with pytest.raises(ValueError, match="the text was changed after it was written.*'sha256'"):
+        ConformalPostprocessor.from_dict(data, embed_model=MiniLMEmbedding())
+
+
+def test_what_a_filter_has_beside_its_calibration_is_asked_for_again():
+    def group(query):
+        return "long" if len(query) > 20 else "short"
+
+    queries = [ScoredQuery([0.5], [True], group=g) for g in ("long", "short")]
+    calibration = Calibration.from_scores(queries, alpha=0.5, scorer="lookup", by_group=True)
+    scorer, rng = LookupScorer({"a": 0.1}), np.random.default_rng(0)
+    before = ConformalPostprocessor(
+        filter=ConformalFilter(scorer, calibration, group_of=group, explore=0.1, rng=rng)
+    )
+    data = before.to_dict()
+    with pytest.raises(ValueError, match=r"group_of is None.*group' before: give the function"):
+        ConformalPostprocessor.from_dict(data, scorer=scorer, rng=rng)
+    with pytest.raises(ValueError, match="explore and rng go together"):
+        ConformalPostprocessor.from_dict(data, scorer=scorer, group_of=group)
+    again = ConformalPostprocessor.from_dict(data, scorer=scorer, group_of=group, rng=rng)
+    assert (again.filter.group_of, again.filter.explore) == (group, 0.1)
+
+
+def test_it_has_a_schema():
+    schema = ConformalPostprocessor.model_json_schema()
+    assert schema["properties"]["filter"]["description"] == "The scorer with its calibration."
+    assert schema["properties"]["class_name"]["default"] == "ConformalPostprocessor"
+    assert schema["required"] == ["filter"]
+
+
+def test_a_callback_manager_can_be_given():
+    manager = CallbackManager([])
+    keep = ConformalPostprocessor(filter=lookup_filter({}), callback_manager=manager)
+    assert keep.callback_manager is manager
+
+
+def test_a_calibration_file_and_what_to_do_where_nothing_is_kept_make_one_in_one_line(file):
+    keep = ConformalPostprocessor.from_calibration(
+        file, embed_model=MiniLMEmbedding(), on_empty="keep_best", on_unscorable="raise"
+    )
+    assert (keep.filter.on_empty, keep.filter.on_unscorable) == ("keep_best", "raise")
+
+
+def test_too_few_judged_queries_keep_everything():
+    calibration = Calibration.from_scores([ScoredQuery([0.1], [True])], alpha=0.1, scorer="lookup")
+    keep = ConformalPostprocessor(filter=ConformalFilter(LookupScorer({"far": 9.0}), calibration))
+    nodes = [node("far")]
+    assert keep.postprocess_nodes(nodes, query_str="q") == nodes
+
+
+def test_a_score_at_the_threshold_is_kept():
+    keep = ConformalPostprocessor(filter=lookup_filter({"at": 0.5, "above": 0.5000001}))
+    kept = keep.postprocess_nodes([node("above"), node("at")], query_str="q")
+    assert [n.node.get_content() for n in kept] == ["at"]
+
+
+def test_pictures_and_blank_texts_cannot_be_scored_and_are_kept(postprocessor):
+    nodes = [
+        NodeWithScore(node=ImageNode(image_path="picture.png")),
+        node(" "),
+        node("What has nothing to do with anything that anybody ever asked."),
+    ]
+    assert postprocessor.postprocess_nodes(nodes, query_str=halves()[1][0].query) == nodes[:2]
+
+
 def test_many_threads_get_what_one_gets(engine):
     questions = [query.query for query in halves()[1]][:32]
     serial = [engine.query(question).source_nodes for question in questions]
@@ -255,6 +362,18 @@ def test_a_model_and_a_scorer_are_one_too_many(file):
         ConformalPostprocessor.from_calibration(
             file, embed_model=model, scorer=embedding_scorer(model)
         )
+
+
+def test_the_remedy_for_a_model_without_a_name_is_taken_where_the_model_was_given(
+    calibration, file
+):
+    nameless = MiniLMEmbedding(model_name="unknown")
+    with pytest.raises(ValueError, match=r"give scorer=embedding_scorer\(embed_model, name='…'\)"):
+        ConformalPostprocessor.from_calibration(file, embed_model=nameless)
+    with pytest.raises(ValueError, match=r"give scorer=llm_scorer\(model, name='…'\)"):
+        ConformalPostprocessor.from_calibration(file, llm=MockLLM())
+    scorer = embedding_scorer(nameless, name=calibration.scorer)
+    assert ConformalPostprocessor.from_calibration(file, scorer=scorer).filter.scorer is scorer
 
 
 def test_a_model_without_a_name_needs_one():

@@ -99,8 +99,8 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
     }
     outside = (
         r"conformal_retrievers|pydantic|typing_extensions|"
-        r"__future__|asyncio|collections\.abc|contextlib|dataclasses|logging|math|numbers|pathlib|"
-        r"typing|uuid|warnings"
+        r"__future__|asyncio|collections\.abc|contextlib|dataclasses|json|logging|math|numbers|numpy|"
+        r"pathlib|typing|uuid|warnings"
     )
     of_tests = r"concurrent\.futures|copy|inspect|json|pickle|pytest"
     for package, pattern in allowed.items():

@@ -42,6 +42,9 @@ class RetrievalScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
         """Return each retrieval score, (n,), turned so that lower = more relevant."""
-        sign = -1.0 if self.higher_is_better else 1.0
-        numbers = [np.nan if s.retrieval_score is None else s.retrieval_score for s in snippets]
-        return sign * np.array(numbers, dtype=np.float64)
+        return self.turn([s.retrieval_score for s in snippets])
+
+    def turn(self, numbers: Sequence[float | None]) -> NDArray[np.float64]:
+        """Return the scores (n,) of snippets from their retrieval scores alone."""
+        scores = np.array(numbers, dtype=np.float64)  # None becomes NaN
+        return -scores if self.higher_is_better else scores

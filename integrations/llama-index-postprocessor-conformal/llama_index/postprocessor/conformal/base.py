@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import BaseModel, ConfigDict, Field
@@ -13,10 +16,18 @@ from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
+from pydantic import WithJsonSchema, field_serializer
 
-from conformal_retrievers import Calibration, ConformalFilter, Scorer
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    Filtered,
+    RetrievalScorer,
+    Scorer,
+    filtering,
+)
 from llama_index.postprocessor.conformal.events import Outcome, rerank_events
-from llama_index.postprocessor.conformal.nodes import kept_nodes, to_snippets
+from llama_index.postprocessor.conformal.nodes import check_nodes, kept_nodes, to_snippets
 from llama_index.postprocessor.conformal.scorers import embedding_scorer, llm_scorer
 
 dispatcher = get_dispatcher(__name__)
@@ -25,16 +36,25 @@ dispatcher = get_dispatcher(__name__)
 class ConformalPostprocessor(BaseNodePostprocessor):
     """Drops the nodes that the filter drops; the rest come back in order, as they were.
 
-    Snippets are scored against the query's text, `query_str`. What the filter promises, it promises
-    of nodes as the calibrated retriever returns them: put the postprocessor first in the list, and
-    set `similarity_top_k` to the depth that was calibrated at.
+    Snippets are scored against the query's text, `query_str`, also where the query is embedded by
+    other texts. What the filter promises, it promises of nodes as the calibrated retriever returns
+    them: put the postprocessor first in the list, and set `similarity_top_k` to the depth that was
+    calibrated at.
+
+    What an engine does where no node is kept is up to the filter's `on_empty`. With "allow" it gets
+    none: query and chat engines then answer "Empty Response" without asking the LLM, an agent's
+    tool returns no text, and `RetrieverEvaluator` raises ValueError. With "keep_best" it gets the
+    best one and goes on as ever, and "raise" raises `NothingKept` out of the engine's call, of
+    streaming engines before the stream begins.
     """
 
     model_config = ConfigDict(
         arbitrary_types_allowed=True, extra="forbid", validate_assignment=True
     )
 
-    filter: ConformalFilter = Field(description="The scorer with its calibration.", exclude=True)
+    filter: Annotated[ConformalFilter, WithJsonSchema({"type": "object"})] = Field(
+        description="The scorer with its calibration."
+    )
 
     @classmethod
     def class_name(cls) -> str:
@@ -48,6 +68,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         fields = {k: v for k, v in state["__dict__"].items() if k != "callback_manager"}
         return {**state, "__dict__": fields}
 
+    # --- made from a file, or from what another one was dumped to ---------------------------------
+
     @classmethod
     def from_calibration(
         cls,
@@ -56,30 +78,80 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         embed_model: BaseEmbedding | None = None,
         llm: LLM | None = None,
         scorer: Scorer | None = None,
+        on_empty: filtering.OnEmpty = "allow",
+        on_unscorable: filtering.OnUnscorable = "keep",
     ) -> ConformalPostprocessor:
         """Return the postprocessor of a calibration file and the model that was calibrated with.
 
-        That is `scorer`, `llm` or `embed_model`, or else `Settings.embed_model`. Raises TypeError
-        if more than one is given, `CalibrationMismatch` if it is not what the calibration was made
-        with, and what `Calibration.load` raises.
+        That is `scorer`, `llm` or `embed_model`, or else `Settings.embed_model`. `on_empty` and
+        `on_unscorable` are those of `ConformalFilter`. Raises TypeError if more than one model is
+        given, `CalibrationMismatch` if it is not what the calibration was made with, and what
+        `Calibration.load` raises.
         """
-        if sum(given is not None for given in (embed_model, llm, scorer)) > 1:
-            raise TypeError(
-                "give one of embed_model=, llm= and scorer=, the one that was calibrated with"
+        calibration, chosen = Calibration.load(path), _scorer(embed_model, llm, scorer)
+        return cls(
+            filter=ConformalFilter(
+                chosen, calibration, on_empty=on_empty, on_unscorable=on_unscorable
             )
-        calibration = Calibration.load(path)
-        if llm is not None:
-            scorer = llm_scorer(llm)
-        elif scorer is None:
-            scorer = embedding_scorer(embed_model or Settings.embed_model)
-        return cls(filter=ConformalFilter(scorer, calibration))
+        )
+
+    @field_serializer("filter")
+    def _filter_without_models(self, value: ConformalFilter) -> dict[str, Any]:
+        group_of = value.group_of
+        return {
+            "scorer": value.scorer.name,
+            "calibration": json.loads(value.calibration.to_json()),
+            "on_empty": value.on_empty,
+            "on_unscorable": value.on_unscorable,
+            "group_of": None if group_of is None else getattr(group_of, "__qualname__", "given"),
+            "explore": value.explore,
+        }
+
+    @classmethod
+    def from_dict(
+        cls,
+        data: Mapping[str, Any],
+        *,
+        embed_model: BaseEmbedding | None = None,
+        llm: LLM | None = None,
+        scorer: Scorer | None = None,
+        group_of: Callable[[str], str | None] | None = None,
+        rng: np.random.Generator | None = None,
+        **kwargs: Any,
+    ) -> ConformalPostprocessor:
+        """Return the postprocessor that `to_dict` was called on, with the model that it had.
+
+        The calibration is in `data`, with its checksum; models and functions are not, and are given
+        as to `from_calibration` and `ConformalFilter`. Raises ValueError where `group_of` is
+        missing, and what `Calibration.from_json`, `from_calibration` and `ConformalFilter` raise.
+        """
+        dumped = data["filter"]
+        if (group_of is None) != (dumped["group_of"] is None):
+            raise ValueError(
+                f"group_of is {group_of!r}, but was {dumped['group_of']!r} before: give the "
+                "function that told the groups then, from_dict(data, group_of=…)"
+            )
+        made = ConformalFilter(
+            _scorer(embed_model, llm, scorer),
+            Calibration.from_json(json.dumps(dumped["calibration"])),
+            on_empty=dumped["on_empty"],
+            on_unscorable=dumped["on_unscorable"],
+            group_of=group_of,
+            explore=dumped["explore"],
+            rng=rng,
+        )
+        return super().from_dict({**data, "filter": made}, **kwargs)
+
+    # --- filtering --------------------------------------------------------------------------------
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query, snippets = _query_of(query_bundle), to_snippets(nodes)
+        query = _checked(query_bundle, nodes)
         with self._events(query, nodes) as outcome:
-            outcome.filtered = self.filter(query.query_str, snippets)
+            outcome.filtered = self._known(query, nodes)
+            if outcome.filtered is None:
+                outcome.filtered = self.filter(query.query_str, to_snippets(nodes))
             outcome.nodes = kept_nodes(nodes, outcome.filtered)
         return outcome.nodes
 
@@ -87,11 +159,21 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query, snippets = _query_of(query_bundle), to_snippets(nodes)
+        query = _checked(query_bundle, nodes)
         with self._events(query, nodes) as outcome:
-            outcome.filtered = await self.filter.acall(query.query_str, snippets)
+            outcome.filtered = self._known(query, nodes)
+            if outcome.filtered is None:
+                outcome.filtered = await self.filter.acall(query.query_str, to_snippets(nodes))
             outcome.nodes = kept_nodes(nodes, outcome.filtered)
         return outcome.nodes
+
+    def _known(self, query: QueryBundle, nodes: list[NodeWithScore]) -> Filtered | None:
+        """Decide by the retriever's own scores where they are what is calibrated: no snippets."""
+        scorer = self.filter.scorer
+        if not isinstance(scorer, RetrievalScorer):
+            return None
+        scores = scorer.turn([node.score for node in nodes])
+        return self.filter.decide(scores, query=query.query_str)
 
     def _events(
         self, query: QueryBundle, nodes: list[NodeWithScore]
@@ -100,10 +182,23 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         return rerank_events(query, nodes, self.filter.scorer.name, self.callback_manager)
 
 
-def _query_of(query_bundle: QueryBundle | None) -> QueryBundle:
+def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: Scorer | None) -> Scorer:
+    if sum(given is not None for given in (embed_model, llm, scorer)) > 1:
+        raise TypeError(
+            "give one of embed_model=, llm= and scorer=, the one that was calibrated with"
+        )
+    if scorer is not None:
+        return scorer
+    if llm is not None:
+        return llm_scorer(llm)
+    return embedding_scorer(embed_model or Settings.embed_model)
+
+
+def _checked(query_bundle: QueryBundle | None, nodes: list[NodeWithScore]) -> QueryBundle:
     if query_bundle is None:
         raise ValueError(
             "query is missing, and snippets are scored against it: give query_str= or "
             "query_bundle= to postprocess_nodes"
         )
+    check_nodes(nodes)
     return query_bundle

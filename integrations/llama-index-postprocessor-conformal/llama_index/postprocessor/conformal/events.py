@@ -19,7 +19,7 @@ from llama_index.core.instrumentation import (  # type: ignore[attr-defined]
     Dispatcher,
     get_dispatcher,
 )
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler, NullEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -134,7 +134,7 @@ def _not_in_the_way() -> Iterator[None]:
 def _has_listener() -> bool:
     place: Dispatcher | None = dispatcher
     while place is not None:
-        if place.event_handlers:
-            return True
+        if not all(isinstance(handler, NullEventHandler) for handler in place.event_handlers):
+            return True  # the root's own handler listens to nothing
         place = place.parent if place.propagate else None
     return False

@@ -11,11 +11,16 @@ from llama_index.core.llms import LLM, ChatMessage, ChatResponse, MessageRole
 from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm
 
 
-def embedding_scorer(embed_model: BaseEmbedding, *, name: str | None = None) -> EmbeddingScorer:
+def embedding_scorer(
+    embed_model: BaseEmbedding, *, name: str | None = None, reuse_embeddings: bool = False
+) -> EmbeddingScorer:
     """Return the scorer 1 − cosine of a LlamaIndex embedding model, synchronous and asynchronous.
 
     Its name is "cosine(<model>)" with the model's `model_name`, so that the same model has the same
-    name in LangChain. Raises ValueError where that is unknown and no `name` is given.
+    name in LangChain. With `reuse_embeddings` a node's own embedding is taken where it has one: say
+    so only where this model made it, from the text without metadata, which is what is scored here
+    and in a calibration. Raises ValueError where the model's name is unknown and no `name` is
+    given.
     """
     return EmbeddingScorer(
         embed_model.get_text_embedding_batch,
@@ -23,6 +28,7 @@ def embedding_scorer(embed_model: BaseEmbedding, *, name: str | None = None) -> 
         embed_query=embed_model.get_query_embedding,
         aembed=embed_model.aget_text_embedding_batch,
         aembed_query=embed_model.aget_query_embedding,
+        reuse_embeddings=reuse_embeddings,
     )
 
 
@@ -108,7 +114,7 @@ def _llm_name(model: LLM) -> str:
     if name in ("", "unknown"):  # "unknown" is the field's default
         raise ValueError(
             f"{type(model).__name__} has no model_name, which identifies the scorer: give "
-            "llm_scorer(model, name='…')"
+            "scorer=llm_scorer(model, name='…') instead of the model"
         )
     return name
 
@@ -117,6 +123,6 @@ def _model_name(embed_model: BaseEmbedding) -> str:
     if embed_model.model_name in ("", "unknown"):  # "unknown" is the field's default
         raise ValueError(
             f"{type(embed_model).__name__} has no model_name, which identifies the scorer: give "
-            "embedding_scorer(embed_model, name='…')"
+            "scorer=embedding_scorer(embed_model, name='…') instead of the model"
         )
     return embed_model.model_name

@@ -1,0 +1,193 @@
+"""Real vector stores under LlamaIndex: what their scores mean, judged and filtered as retrieved."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from functools import cache
+
+import chromadb
+import faiss
+import pytest
+from frameworks import MODEL, K, MiniLMEmbedding, cosine, halves, snippets, vector_index
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.schema import TextNode
+from llama_index.vector_stores.chroma import ChromaVectorStore
+from llama_index.vector_stores.faiss import FaissVectorStore
+
+from conformal_retrievers import Calibration, ConformalFilter, RetrievalScorer, calibrate
+from llama_index.postprocessor.conformal import (
+    ConformalPostprocessor,
+    embedding_scorer,
+    judge_retriever,
+)
+
+_names = itertools.count()
+
+
+def chroma(space):
+    client = chromadb.EphemeralClient()
+    metadata = {"hnsw:space": space}
+    return ChromaVectorStore(client.create_collection(f"test-{next(_names)}", metadata=metadata))
+
+
+STORES = {
+    "chroma, l2": lambda: chroma("l2"),
+    "chroma, cosine": lambda: chroma("cosine"),
+    "faiss, l2": lambda: FaissVectorStore(faiss.IndexFlatL2(384)),
+    "faiss, inner product": lambda: FaissVectorStore(faiss.IndexFlatIP(384)),
+}
+HIGHER_IS_BETTER = {
+    "chroma, l2": True,  # exp(−distance)
+    "chroma, cosine": True,
+    "faiss, l2": False,  # the distance itself
+    "faiss, inner product": True,
+}
+
+
+@cache
+def index(store) -> VectorStoreIndex:
+    context = StorageContext.from_defaults(vector_store=STORES[store]())
+    nodes = [
+        TextNode(
+            text=s.text,
+            id_=s.id,
+            metadata={"document": s.document},
+            excluded_embed_metadata_keys=["document"],
+        )
+        for s in snippets()
+    ]
+    return VectorStoreIndex(nodes, storage_context=context, embed_model=MiniLMEmbedding())
+
+
+def retriever(store, k=K):
+    return index(store).as_retriever(similarity_top_k=k)
+
+
+each_store = pytest.mark.parametrize("store", STORES)
+
+
+@each_store
+def test_judging_collects_what_the_store_returns_and_says_by_which_store_and_how_deep(store):
+    queries = halves()[0][:10]
+    name = type(index(store).vector_store).__name__
+    for old, new in zip(queries, judge_retriever(retriever(store), queries), strict=True):
+        found = retriever(store).retrieve(old.query)
+        relevant = {s.id for s, r in zip(old.snippets, old.relevant, strict=True) if r}
+        assert [s.id for s in new.snippets] == [n.node_id for n in found]
+        assert [s.text for s in new.snippets] == [n.node.get_content("none") for n in found]
+        assert [s.retrieval_score for s in new.snippets] == [n.score for n in found]
+        assert list(new.relevant) == [n.node_id in relevant for n in found]
+        assert new.missed == len(relevant) - sum(new.relevant)
+        assert (new.retriever, new.k) == (f"VectorIndexRetriever({name}, {MODEL})", K)
+
+
+@each_store
+def test_the_calibration_records_the_retriever_and_keeps_it_in_its_file(store, tmp_path):
+    judged = judge_retriever(retriever(store), halves()[0], name="the manual, in windows")
+    calibration = calibrate(judged, embedding_scorer(MiniLMEmbedding()), alpha=0.2)
+    calibration.save(tmp_path / "calibration.json")
+    again = Calibration.load(tmp_path / "calibration.json")
+    assert again.retrieval == {"retriever": "the manual, in windows", "k": K}
+
+
+@each_store
+async def test_by_embeddings_all_stores_keep_what_the_index_in_memory_keeps(store):
+    scorer = embedding_scorer(MiniLMEmbedding())
+    calibration = calibrate(judge_retriever(retriever(store), halves()[0]), scorer, alpha=0.2)
+    keep = ConformalPostprocessor(filter=ConformalFilter(scorer, calibration))
+    kept = 0
+    for query in halves()[1][:10]:
+        asked = query.query
+        found = retriever(store).retrieve(asked)
+        survivors = {n.node_id for n in keep.postprocess_nodes(found, query_str=asked)}
+        plain = vector_index().as_retriever(similarity_top_k=K).retrieve(asked)
+        assert survivors == {n.node_id for n in keep.postprocess_nodes(plain, query_str=asked)}
+        again = await keep.apostprocess_nodes(await retriever(store).aretrieve(asked), None, asked)
+        assert {n.node_id for n in again} == survivors
+        kept += len(survivors)
+    assert 0 < kept < 10 * K
+
+
+@each_store
+def test_the_stores_own_score_goes_in_the_direction_that_is_told(store):
+    query = halves()[1][0].query
+    found = retriever(store).retrieve(query)
+    by_score = sorted(found, key=lambda n: n.score, reverse=HIGHER_IS_BETTER[store])
+    near = [cosine(query, n.node.get_content("none")) for n in by_score]
+    assert near == sorted(near, reverse=True)
+    assert all(type(node.score) is float for node in found)
+
+
+@each_store
+def test_by_its_own_score_each_store_keeps_the_nearest_and_the_wrong_direction_is_told(store):
+    judged = judge_retriever(retriever(store), halves()[0])
+    wrong = RetrievalScorer(store, higher_is_better=not HIGHER_IS_BETTER[store])
+    with pytest.warns(UserWarning, match=r"relevant snippets score higher than irrelevant ones"):
+        calibrate(judged, wrong, alpha=0.2)
+
+    scorer = RetrievalScorer(store, higher_is_better=HIGHER_IS_BETTER[store])
+    keep = ConformalPostprocessor(
+        filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
+    )
+    kept = 0
+    for query in halves()[1]:
+        found = retriever(store).retrieve(query.query)
+        survivors = keep.postprocess_nodes(found, query_str=query.query)
+        near = [cosine(query.query, n.node.get_content("none")) for n in survivors]
+        dropped = [n for n in found if n.node_id not in {s.node_id for s in survivors}]
+        far = [cosine(query.query, n.node.get_content("none")) for n in dropped]
+        assert not near or not far or min(near) > max(far) - 1e-6
+        kept += len(survivors)
+    assert 0 < kept < K * len(halves()[1])
+
+
+@each_store
+async def test_a_deeper_retriever_than_the_calibrated_one_is_warned_of(store):
+    judged = judge_retriever(retriever(store), halves()[0])
+    for scorer in (
+        embedding_scorer(MiniLMEmbedding()),
+        RetrievalScorer(store, higher_is_better=HIGHER_IS_BETTER[store]),
+    ):
+        keep = ConformalPostprocessor(
+            filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
+        )
+        deeper = retriever(store, K + 1).retrieve("a string")
+        with pytest.warns(UserWarning, match=f"more snippets than k = {K}, the depth"):
+            keep.postprocess_nodes(deeper, query_str="a string")
+        with pytest.warns(UserWarning, match=f"more snippets than k = {K}, the depth"):
+            await keep.apostprocess_nodes(deeper, query_str="a string")
+        keep.postprocess_nodes(deeper[:K], query_str="a string")  # no warning
+
+
+def test_a_deeper_retriever_is_warned_of_once():
+    scorer = RetrievalScorer("faiss, l2", higher_is_better=False)
+    judged = judge_retriever(retriever("faiss, l2"), halves()[0])
+    keep = ConformalPostprocessor(
+        filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
+    )
+    deeper = retriever("faiss, l2", K + 1).retrieve("a string")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            keep.postprocess_nodes(deeper, query_str="a string")
+    assert len(told) == 1
+
+
+def test_embeddings_of_nodes_are_reused_only_where_that_is_asked_for():
+    model = MiniLMEmbedding()
+    found = retriever("faiss, l2").retrieve("a string")
+    for node in found:
+        node.node.embedding = model.get_text_embedding(node.node.get_content("none"))
+    expected = embedding_scorer(model)
+    reusing = embedding_scorer(model, reuse_embeddings=True)
+    assert reusing.name == expected.name
+    queries = judge_retriever(retriever("faiss, l2"), halves()[0])
+    calibration = calibrate(queries, expected, alpha=0.2)
+    kept = []
+    for scorer, texts in ((expected, K), (reusing, 0)):
+        keep = ConformalPostprocessor(filter=ConformalFilter(scorer, calibration))
+        model.calls = 0
+        kept.append(keep.postprocess_nodes(found, query_str="a string"))
+        assert model.calls == 1 + texts
+    assert kept[0] == kept[1]
