@@ -86,8 +86,12 @@ def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
 
 
 def query_digest(query: str) -> str:
-    """Return what tells a query again without its text: the start of its SHA-256."""
-    return hashlib.sha256(query.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    """Return what tells a query again without its text: the start of a SHA-256.
+
+    It is the same for texts that differ in case or white space alone.
+    """
+    same = " ".join(query.casefold().split())
+    return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
