@@ -7,7 +7,6 @@ belongs to one score distribution, so two scorers that could score differently n
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -129,6 +128,8 @@ async def ascore_snippets(
     if isinstance(scorer, AsyncScorer):
         scores = await scorer.ascore(query, snippets)
     else:
+        import asyncio  # loaded where it is used, since it is half of what numpy takes
+
         scores = await asyncio.to_thread(scorer.score, query, snippets)
     return _checked(scorer, scores, len(snippets))
 
@@ -137,6 +138,8 @@ async def ascore_together(
     scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]
 ) -> list[NDArray[np.float64]]:
     """Return the scores (n,) of each scorer, all awaited at once; if one fails, none goes on."""
+    import asyncio
+
     tasks = [asyncio.ensure_future(ascore_snippets(s, query, snippets)) for s in scorers]
     try:
         return await asyncio.gather(*tasks)
