@@ -9,7 +9,8 @@ Each data set's queries are dealt at random into thirds, 100 times: one trains, 
 
 Pooled figures alone flatter on lists of unequal length. The sets: passages of a BM25 run (scifact,
 nq-open, pubmedqa: sections of abstracts), scored by the run's BM25; all sentences of a query's own
-pages (wice, ragbench-hotpotqa), scored by BM25 among these sentences. Cosines: all-MiniLM-L6-v2.
+pages (wice, wice-titled, ragbench-hotpotqa), scored by BM25 among these sentences; in wice-titled
+the page's title stands before each. Cosines: all-MiniLM-L6-v2.
 
     python -m benchmarks.combinations --data FOLDER [--sets scifact …] [--cache FOLDER] [--write]
 """
@@ -59,7 +60,7 @@ def main() -> None:
     rows: dict[str, list[str]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as temporary:
         for name in arguments.sets:
-            data = SETS[name](arguments.data / name, arguments.cache or Path(temporary))
+            data = ALL_SETS[name](arguments.data / name, arguments.cache or Path(temporary))
             deals = dealt(len(data.judged), arguments.deals, arguments.seed)
             for title, table in TABLES.items():
                 for cells in table.rows(data, deals):
@@ -91,7 +92,7 @@ def parsed_arguments() -> argparse.Namespace:
         required=data is None,
         help="folder that holds the data sets, one folder each; default: $CONFORMAL_DATA",
     )
-    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--sets", nargs="+", default=list(ALL_SETS), choices=ALL_SETS)
     parser.add_argument("--deals", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -408,20 +409,25 @@ def abstract_sections(folder: Path, cache: Path) -> Data:
     return Data(judged, minilm(judged, cache), RUN)
 
 
-def page_sentences(folder: Path, cache: Path) -> Data:
-    """All sentences of a claim's page, without the page's title, in their order."""
+def page_sentences(folder: Path, cache: Path, titled: bool = False) -> Data:
+    """All sentences of a claim's page in their order, each after the page's title or without it."""
     corpus = {row["_id"]: row for row in json_rows(folder / "corpus.jsonl.gz")}
     judged = [
         with_snippets(
             query,
             [
-                Snippet(corpus[str(s.id)]["text"], s.id, corpus[str(s.id)]["title"], i)
+                Snippet(s.text if titled else row["text"], s.id, row["title"], i)
                 for i, s in enumerate(query.snippets)
+                for row in [corpus[str(s.id)]]
             ],
         )
         for query in read_beir(folder, "candidates.tsv")
     ]
     return Data(judged, minilm(judged, cache), OwnBM25())
+
+
+def titled_page_sentences(folder: Path, cache: Path) -> Data:
+    return page_sentences(folder.with_name("wice"), cache, titled=True)
 
 
 def document_sentences(folder: Path, cache: Path) -> Data:
@@ -460,6 +466,7 @@ SETS: dict[str, Callable[[Path, Path], Data]] = {
     "pubmedqa": abstract_sections,
     "ragbench-hotpotqa": document_sentences,
 }
+ALL_SETS = {**SETS, "wice-titled": titled_page_sentences}
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ where the last is the lower, the higher the missed ones score.
 
 from __future__ import annotations
 
+import codecs
 import csv
+import hashlib
 import io
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -37,10 +38,10 @@ from conformal_retrievers.judged import JudgedQuery, ScoredQuery
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-COLUMNS = (
-    *("audited", "query", "snippet", "query_id", "snippet_id"),
-    *("query_number", "snippet_number", "label", "score", "decile"),
-    *("stratum_size", "stratum_rows", "rows"),
+SHEET = ("audited", "query", "snippet", "id")
+KEY = (
+    *("id", "query_number", "snippet_number", "query_id", "snippet_id", "label", "score"),
+    *("decile", "stratum_size", "stratum_rows"),
 )
 YES = frozenset(["yes", "y", "true", "1", "relevant"])
 NO = frozenset(["no", "n", "false", "0", "irrelevant"])
@@ -60,22 +61,24 @@ def audit_sample(
 
     `scored` are the same queries, as `score_queries(scorer, judged)` returns them. Of each stratum
     ⌈share · N_h⌉ snippets are drawn, without replacement, and the rows shuffled. The person writes
-    yes or no into the column "audited", as the labeler was asked, best without looking at the
-    columns to the right of the texts. A cell that a spreadsheet would read as a formula begins with
-    an apostrophe. Raises FileExistsError rather than overwrite an audit, and ValueError where
-    judged and scored differ, there is nothing to sample, or unless 0 < share ≤ 1.
+    yes or no into the column "audited", as the labeler was asked. Labels and scores, which would
+    sway the person, are not in the file but in its key, <path>.key, which only `audit_report`
+    reads: each row has an id that is found there. A cell that a spreadsheet would read as a formula
+    begins with an apostrophe. Raises FileExistsError rather than overwrite an audit, and ValueError
+    where judged and scored differ, there is nothing to sample, or unless 0 < share ≤ 1.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; give the part of the snippets to audit, such as 0.1")
-    if Path(path).exists():
-        raise FileExistsError(f"{path} exists and may hold an audit; give another path")
+    for file in (Path(path), key_of(path)):
+        if file.exists():
+            raise FileExistsError(f"{file} exists and may hold an audit; give another path")
     _check_same(judged, scored)
     of_query = np.repeat(np.arange(len(scored)), [len(q.scores) for q in scored])
     of_snippet = np.concatenate([np.arange(len(q.scores)) for q in scored])
     scores = np.concatenate([q.scores for q in scored])
     labels = np.concatenate([q.relevant for q in scored])
     deciles = _deciles(scores)
-    rows = []
+    sheet, key = [], []
     for label in (True, False):
         for decile in range(11):
             members = np.flatnonzero((labels == label) & (deciles == decile))
@@ -83,14 +86,15 @@ def audit_sample(
             n = math.ceil(Fraction(str(share)) * len(members))
             drawn = rng.choice(members, n, replace=False)
             for i in drawn.tolist():
-                query = judged[of_query[i]]
-                snippet = query.snippets[of_snippet[i]]
-                rows.append(
+                query, places = judged[of_query[i]], (int(of_query[i]), int(of_snippet[i]))
+                snippet = query.snippets[places[1]]
+                row = _row_id(places, query.query, snippet.text)
+                sheet.append(["", _cell(query.query), _cell(snippet.text), row])
+                key.append(
                     [
-                        "",
-                        *(_cell(t) for t in (query.query, snippet.text, query.id, snippet.id)),
-                        of_query[i],
-                        of_snippet[i],
+                        row,
+                        *places,
+                        *(_cell(query.id), _cell(snippet.id)),
                         "yes" if label else "no",
                         "" if math.isnan(scores[i]) else repr(float(scores[i])),
                         decile or "",
@@ -98,14 +102,29 @@ def audit_sample(
                         len(drawn),
                     ]
                 )
-    rng.shuffle(rows)  # in the order of their strata, they would tell their labels
-    rows = [[*row, len(rows)] for row in rows]
+    rng.shuffle(sheet)  # in the order of their strata, they would tell their labels
+    _write_csv(key_of(path), [KEY, *key], what="key of an audit")
+    _write_csv(path, [SHEET, *sheet], what="audit")
+    return len(sheet)
+
+
+def key_of(path: str | Path) -> Path:
+    """Return where the labels and scores of an audit's rows are."""
+    return Path(f"{path}.key")
+
+
+def _row_id(places: tuple[int, int], query: str, snippet: str) -> str:
+    # Begins with a letter that no number has: spreadsheets would make 1e5 or 3-4 another cell. The
+    # texts make it belong to this audit and to no other's key.
+    text = "\0".join([*map(str, places), query, snippet])
+    return f"s{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def _write_csv(path: str | Path, rows: Iterable[Sequence[object]], what: str) -> None:
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([COLUMNS, *rows])
+    csv.writer(text).writerows(rows)
     # Spreadsheets take a file without the mark for one of another encoding.
-    content = text.getvalue().encode("utf-8-sig", errors="backslashreplace")
-    write_whole(path, content, what="audit")
-    return len(rows)
+    write_whole(path, text.getvalue().encode("utf-8-sig", errors="backslashreplace"), what=what)
 
 
 def _check_same(judged: Sequence[JudgedQuery], scored: Sequence[ScoredQuery]) -> None:
@@ -181,76 +200,78 @@ class Misses(NamedTuple):
 
 
 def audit_report(path: str | Path) -> AuditReport:
-    """Read an audit that `audit_sample` wrote and a person filled in.
+    """Read an audit that `audit_sample` wrote and a person filled in, with its key, <path>.key.
 
-    Raises ValueError, naming lines and column, for a judgement that is missing or neither yes nor
-    no, or where columns or rows have been lost or changed.
+    Columns may be separated by commas, semicolons or tabs, in UTF-8 or UTF-16, as spreadsheets save
+    them. Raises ValueError, naming lines and column, for a judgement that is missing or neither yes
+    nor no, and where columns or rows have been lost or changed; FileNotFoundError without the key.
     """
+    key = {row["id"]: row for _, row in _rows(key_of(path), KEY)}
     rows: list[AuditedSnippet] = []
     faults: list[str] = []
-    strata: Counter[tuple[str, ...]] = Counter()
-    totals: set[str] = set()
-    seen: set[tuple[str, str]] = set()
-    for place, row in _rows(Path(path)):
-        audited = row["audited"].strip().lower()
-        if audited not in YES | NO:
+    seen: set[str] = set()
+    for place, row in _rows(Path(path), ("audited", "id")):
+        audited, of_key = row["audited"].strip().lower(), key.get(row["id"].strip())
+        if of_key is None:
+            faults.append(f"{place}: id {row['id']!r} is not in {key_of(path).name}; restore it")
+        elif of_key["id"] in seen:
+            faults.append(f"{place}: repeats id {of_key['id']}; remove it")
+        elif audited not in YES | NO:
             faults.append(f"{place}: audited is {row['audited']!r}; write yes or no")
-            continue
-        if (key := (row["query_number"], row["snippet_number"])) in seen:
-            faults.append(f"{place}: repeats snippet {key[1]} of query {key[0]}; remove it")
-            continue
-        seen.add(key)
-        totals.add(row["rows"])
-        strata[tuple(row[c] for c in ("label", "decile", "stratum_size", "stratum_rows"))] += 1
-        try:
-            rows.append(_audited(row, audited in YES))
-        except (KeyError, ValueError, ZeroDivisionError) as error:
-            faults.append(f"{place}: {error!r}; restore what audit_sample wrote")
+        else:
+            rows.append(_audited(key_of(path), of_key, audited in YES))
+        seen.update([] if of_key is None else [of_key["id"]])
     if faults:
         more = f"\nand {len(faults) - 10} more" if len(faults) > 10 else ""
         raise ValueError(f"{path} has {len(faults)} faults:\n" + "\n".join(faults[:10]) + more)
-    for (label, decile, _, expected), found in strata.items():
-        if str(found) != expected:
-            raise ValueError(
-                f"{path}: of the snippets labelled {label} in decile {decile or 'none'}, "
-                f"{found} rows are there and {expected} were sampled; restore the rows"
-            )
-    if totals != {str(len(rows))}:
+    if lost := [row for row in key if row not in seen]:
         raise ValueError(
-            f"{path} has {len(rows)} rows, but {' or '.join(sorted(totals)) or 'none'} were "
-            "sampled; restore the rows"
+            f"{path} has {len(rows)} rows, but {len(key)} were sampled: {', '.join(lost[:10])} "
+            "are missing; restore the rows"
         )
+    if not rows:
+        raise ValueError(f"{path} has 0 rows; restore what audit_sample wrote")
     return AuditReport(tuple(rows))
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        try:
-            absent = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if absent:
-                raise ValueError(
-                    f"{path}: the columns {', '.join(absent)} are missing; save the file with all "
-                    "columns, separated by commas, in UTF-8"
-                )
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    raw = path.read_bytes()
+    utf_16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    # Only ids and judgements are read, which are the same in whatever a spreadsheet writes.
+    text = raw.decode("utf-16" if utf_16 else "utf-8-sig", errors="replace")
+    header = text.partition("\n")[0]
+    separator = max(",;\t", key=header.count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
+    try:
+        absent = [name for name in columns if name not in (reader.fieldnames or ())]
+        if absent:
+            raise ValueError(
+                f"{path}: the columns {', '.join(absent)} are missing; save the file with all "
+                "columns as CSV"
+            )
+        line = reader.line_num + 1
+        for number, row in enumerate(reader, start=2):
+            yield f"line {line} (row {number})", {k: v or "" for k, v in row.items() if k}
             line = reader.line_num + 1
-            for number, row in enumerate(reader, start=2):
-                yield f"line {line} (row {number})", {k: v or "" for k, v in row.items() if k}
-                line = reader.line_num + 1
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is no complete CSV file in UTF-8: {error}") from None
+    except csv.Error as error:
+        raise ValueError(f"{path} is no complete CSV file: {error}") from None
 
 
-def _audited(row: Mapping[str, str], audited: bool) -> AuditedSnippet:
-    return AuditedSnippet(
-        int(row["query_number"]),
-        int(row["snippet_number"]),
-        {"yes": True, "no": False}[row["label"]],
-        audited,
-        float(row["score"] or "nan"),
-        int(row["decile"]) if row["decile"] else None,
-        int(row["stratum_size"]) / int(row["stratum_rows"]),
-    )
+def _audited(path: Path, row: Mapping[str, str], audited: bool) -> AuditedSnippet:
+    try:
+        return AuditedSnippet(
+            int(row["query_number"]),
+            int(row["snippet_number"]),
+            {"yes": True, "no": False}[row["label"]],
+            audited,
+            float(row["score"] or "nan"),
+            int(row["decile"]) if row["decile"] else None,
+            int(row["stratum_size"]) / int(row["stratum_rows"]),
+        )
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(
+            f"{path}, id {row['id']}: {error!r}; restore what audit_sample wrote"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ inconsistent answers is promised of those that it calls so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,11 @@ from conformal_retrievers.llm import (
     LLM,
     VERDICT,
     Prompt,
-    Reply,
     Request,
-    Unanswered,
     Usage,
-    aask,
-    ask,
-    verdict_of,
+    Verdicts,
+    aask_verdicts,
+    ask_verdicts,
 )
 
 if TYPE_CHECKING:
@@ -85,8 +83,8 @@ def label_consistency(
     """
     prompt = prompt or Prompt.load("consistency")
     requests = _requests(responses, prompt)
-    answers = ask(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
-    return _labelled(answers, llm, prompt)
+    verdicts = ask_verdicts(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
+    return _labelled(verdicts, llm, prompt)
 
 
 async def alabel_consistency(
@@ -101,8 +99,10 @@ async def alabel_consistency(
     """Return what `label_consistency` returns, without blocking the event loop."""
     prompt = prompt or Prompt.load("consistency")
     requests = _requests(responses, prompt)
-    answers = await aask(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
-    return _labelled(answers, llm, prompt)
+    verdicts = await aask_verdicts(
+        llm, requests, concurrency=concurrency, cache=cache, progress=progress
+    )
+    return _labelled(verdicts, llm, prompt)
 
 
 def _requests(responses: Iterable[Response], prompt: Prompt) -> list[Request]:
@@ -115,15 +115,13 @@ def _requests(responses: Iterable[Response], prompt: Prompt) -> list[Request]:
     ]
 
 
-def _labelled(answers: Sequence[Reply | Unanswered], llm: LLM, prompt: Prompt) -> ConsistencyLabels:
-    verdicts = [verdict_of(answer) for answer in answers]
-    reasons = {i: said for i, said in enumerate(verdicts) if isinstance(said, str)}
+def _labelled(verdicts: Verdicts, llm: LLM, prompt: Prompt) -> ConsistencyLabels:
     labels: dict[str, JsonValue] = {
         "source": "LLM",
         "llm": llm.name,
         "prompt": prompt.hash,
-        "answers": len(answers),
-        "answers_without_verdict": len(reasons),
+        "answers": len(verdicts.said),
+        "answers_without_verdict": len(verdicts.reasons),
     }
-    consistent = tuple(None if isinstance(said, str) else said for said in verdicts)
-    return ConsistencyLabels(consistent, reasons, labels, Usage.of(answers))
+    consistent = tuple(None if isinstance(said, str) else said for said in verdicts.said)
+    return ConsistencyLabels(consistent, verdicts.reasons, labels, verdicts.usage)

@@ -24,13 +24,11 @@ from conformal_retrievers.llm import (
     LLM,
     VERDICT,
     Prompt,
-    Reply,
     Request,
-    Unanswered,
     Usage,
-    aask,
-    ask,
-    verdict_of,
+    Verdicts,
+    aask_verdicts,
+    ask_verdicts,
 )
 
 require("labels", "rapidfuzz", "regex")
@@ -123,16 +121,19 @@ def label_by_llm(
 
     `prompt` has the fields $query, $fact and $snippet; it is prompts/label.txt by default. The
     reply is {"reasoning", "verdict"} with the verdict "yes" or "no"; a reply that is anything else,
-    cut off or refused is no verdict, and never a no. At most `concurrency` requests are under way;
-    with a `cache`, a run that was interrupted, or left snippets unlabelled, asks only for the rest
-    when it is started again. Raises ValueError for a prompt with other fields, and what the model
-    raises where asking again could not help.
+    cut off or refused is no verdict, and never a no. A blank snippet holds no fact: it is labelled
+    irrelevant, and nobody is asked. Equal texts of a query are asked about once.
+
+    At most `concurrency` requests are under way; with a `cache`, a run that was interrupted, or
+    left snippets unlabelled, asks only for the rest when it is started again. Raises ValueError for
+    a prompt with other fields and, naming the query, for a blank answer; and what the model raises
+    where asking again could not help.
     """
     checked = _checked(queries)
     prompt = prompt or Prompt.load("label")
     requests = _requests(checked, prompt)
-    answers = ask(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
-    return _labelled(checked, answers, llm, prompt)
+    verdicts = ask_verdicts(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
+    return _labelled(checked, verdicts, llm, prompt)
 
 
 async def alabel_by_llm(
@@ -148,36 +149,41 @@ async def alabel_by_llm(
     checked = _checked(queries)
     prompt = prompt or Prompt.load("label")
     requests = _requests(checked, prompt)
-    answers = await aask(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
-    return _labelled(checked, answers, llm, prompt)
+    verdicts = await aask_verdicts(
+        llm, requests, concurrency=concurrency, cache=cache, progress=progress
+    )
+    return _labelled(checked, verdicts, llm, prompt)
 
 
 def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:
     return [
         prompt.request(
-            {
-                "query": query.query,
-                "fact": query.query if query.answer is None else query.answer,
-                "snippet": snippet.text,
-            },
-            schema=VERDICT,
+            {"query": query.query, "fact": _fact(query), "snippet": snippet.text}, schema=VERDICT
         )
         for query in queries
         for snippet in query.snippets
+        if snippet.text.strip()
     ]
 
 
+def _fact(query: AnsweredQuery) -> str:
+    fact = query.query if query.answer is None else query.answer
+    if not fact.strip():
+        field = "query" if query.answer is None else "answer"
+        raise ValueError(
+            f"{_where(query)}: {field} is {fact!r}; give the fact that snippets are to support"
+        )
+    return fact
+
+
 def _labelled(
-    queries: Sequence[AnsweredQuery],
-    answers: Sequence[Reply | Unanswered],
-    llm: LLM,
-    prompt: Prompt,
+    queries: Sequence[AnsweredQuery], verdicts: Verdicts, llm: LLM, prompt: Prompt
 ) -> Labelled:
     judged = []
     unlabelled = []
-    verdicts = map(verdict_of, answers)
+    said_of_each = iter(verdicts.said)
     for query in queries:
-        of_query = [next(verdicts) for _ in query.snippets]
+        of_query = [s.text.strip() != "" and next(said_of_each) for s in query.snippets]
         missing = {i: said for i, said in enumerate(of_query) if isinstance(said, str)}
         if missing:
             unlabelled.append((query, missing))
@@ -190,7 +196,7 @@ def _labelled(
         "queries": len(judged),
         "queries_without_verdict": len(unlabelled),
     }
-    return Labelled(tuple(judged), labels, tuple(unlabelled), Usage.of(answers))
+    return Labelled(tuple(judged), labels, tuple(unlabelled), verdicts.usage)
 
 
 # --- by source and reference answer ---------------------------------------------------------------
@@ -241,7 +247,7 @@ def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelle
 
 
 def _check_sources(query: AnsweredQuery, beta: float) -> None:
-    where = f"query {query.query[:60]!r}" if query.id is None else f"query {query.id!r}"
+    where = _where(query)
     nameless = next((i for i, s in enumerate(query.snippets) if s.document is None), None)
     if nameless is not None:
         raise ValueError(f"{where}: snippets[{nameless}].document is None; name its document")
@@ -252,6 +258,10 @@ def _check_sources(query: AnsweredQuery, beta: float) -> None:
             f"{where}: answer is {query.answer!r}, which has no words; give the reference answer, "
             "or beta=0 to judge by the document alone"
         )
+
+
+def _where(query: AnsweredQuery) -> str:
+    return f"query {query.query[:60]!r}" if query.id is None else f"query {query.id!r}"
 
 
 # Scripts without spaces between words: a character, with its marks, is a token.

@@ -1,53 +1,59 @@
 """Asking an LLM: the one seam behind LLM scores, labels, claims and consistency judgements.
 
-A prompt is a text file, identified by the hash of its content. With its fields filled in it is a
-request; a reply is what came back. A model is a plain function from requests to replies, with a
-name, so that any server, framework or test can stand behind it. `ask` and `aask` put many requests
-to a model at once.
-
-What fills a prompt's fields is not trusted. It enters the user's message as JSON, in which every
-character is escaped that could end a line, a string or a tag, or begin a marker of a chat format
-such as `<|im_start|>` or `[INST]`.
+A prompt with its fields filled in is a request (`prompt.py`); a reply is what came back. A model is
+a plain function from requests to replies, with a name, so that any server, framework or test can
+stand behind it. `ask` and `aask` put many requests to a model at once; `ask_verdicts` and
+`aask_verdicts` ask what is answered by yes or no.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import hashlib
 import json
 import logging
 import re
+import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.resources import files
-from string import Template
 from typing import Any, Literal
 
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.extras import require
+from conformal_retrievers.prompt import Prompt, Request, as_data, short_hash
+
+__all__ = [
+    "LLM",
+    "VERDICT",
+    "Prompt",
+    "Reply",
+    "Request",
+    "Unanswered",
+    "Usage",
+    "Verdicts",
+    "aask",
+    "aask_verdicts",
+    "as_data",
+    "ask",
+    "ask_verdicts",
+    "check_llm",
+    "finish_of",
+    "name_of",
+    "no_reply",
+    "openai_options",
+    "parse_json",
+    "settings_of",
+    "short_hash",
+    "unanswered_without_reply",
+    "verdict_of",
+]
 
 logger = logging.getLogger("conformal_retrievers")
 
 # --- values ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Request:
-    """One question: what the system and the user say, and which form the reply shall have.
-
-    `schema` is the JSON schema of the reply, None for free text. `top_logprobs` asks for the
-    log-probabilities of so many alternatives of the first token, `max_tokens` bounds the reply.
-    """
-
-    system: str
-    user: str
-    schema: Mapping[str, Any] | None = None
-    top_logprobs: int = 0
-    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,126 +127,6 @@ class Usage:
         )
 
 
-# --- prompts --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What the system and the user say; `$name` in the user's part is a field to be filled in.
-
-    `$$` is a dollar sign. Raises ValueError where the system's part has a field, or the user's part
-    none.
-    """
-
-    system: str
-    user: str
-
-    def __post_init__(self) -> None:
-        for part, text in (("system", self.system), ("user", self.user)):
-            if not text.strip():
-                raise ValueError(f"{part} is {text!r}; give the {part}'s part of the prompt")
-        in_system = _fields(self.system)
-        if in_system:
-            raise ValueError(
-                f"the system's part has the fields {sorted(in_system)}; what fills them is not "
-                "trusted, so put them into the user's part"
-            )
-        if not self.fields:
-            raise ValueError("the user's part has no field such as $query; give it one")
-
-    @classmethod
-    def parse(cls, text: str) -> Prompt:
-        """Return the prompt of a file's text: a line [system], its part, a line [user], its part.
-
-        Raises ValueError for any other text.
-        """
-        parts = re.fullmatch(r"\s*\[system\]\n(.*?)\n\[user\]\n(.*)", text, re.DOTALL)
-        if parts is None or re.search(r"^\[(system|user)\]$", parts[2], re.MULTILINE):
-            raise ValueError(
-                f"prompt is {text!r:.80}; give a line [system], what the system says, a line "
-                "[user] and what the user says"
-            )
-        return cls(parts[1].strip(), parts[2].strip())
-
-    @classmethod
-    def load(cls, name: str) -> Prompt:
-        """Return a prompt of this library, prompts/<name>.txt.
-
-        Raises FileNotFoundError where there is none of that name.
-        """
-        file = files("conformal_retrievers") / "prompts" / f"{name}.txt"
-        return cls.parse(file.read_text(encoding="utf-8"))
-
-    @cached_property
-    def fields(self) -> frozenset[str]:
-        """The names of the fields."""
-        return _fields(self.user)
-
-    @property
-    def hash(self) -> str:
-        """The first twelve digits of the SHA-256 of both parts: the prompt's identity."""
-        return short_hash([self.system, self.user])
-
-    def request(
-        self,
-        values: Mapping[str, object],
-        *,
-        schema: Mapping[str, Any] | None = None,
-        top_logprobs: int = 0,
-        max_tokens: int | None = None,
-    ) -> Request:
-        """Return the request with each field filled in by its value, as JSON (see `as_data`).
-
-        Raises ValueError where the names of the values are not those of the fields.
-        """
-        if set(values) != self.fields:
-            raise ValueError(
-                f"the prompt has the fields {sorted(self.fields)}, but is filled with "
-                f"{sorted(values)}; name the fields of its user's part so"
-            )
-        filled = Template(self.user).substitute({k: as_data(v) for k, v in values.items()})
-        return Request(Template(self.system).substitute(), filled, schema, top_logprobs, max_tokens)
-
-
-def _fields(text: str) -> frozenset[str]:
-    fields = set()
-    for found in Template.pattern.finditer(text):
-        if found["invalid"] is not None:
-            raise ValueError(
-                f"a $ stands alone in {text[found.start() :]!r:.40}; write $$ for a dollar sign"
-            )
-        fields.add(found["named"] or found["braced"])
-    return frozenset(fields - {None})
-
-
-def short_hash(value: object) -> str:
-    """Return the first twelve hexadecimal digits of the SHA-256 of a value's JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-# Tags and entities; [INST], [/INST], [gMASK] of chat formats; and what is not seen but read:
-# controls, separators, directions, widths of zero (but for the joiners, which scripts need), tag
-# letters, variation selectors, and halves of a character.
-_ESCAPED = re.compile(
-    r"[<>&]|\[(?=/?[A-Za-z_]+\])"
-    "|[\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]"
-    "|[\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-
-
-def as_data(value: object) -> str:
-    """Return a value as JSON on one line, in which no text can end its string or pass for more.
-
-    "</snippet>" becomes "\\u003c/snippet\\u003e", a line break \\n; `json.loads` gives the value
-    back.
-    """
-
-    def escape(found: re.Match[str]) -> str:
-        return json.dumps(found[0])[1:-1] if ord(found[0]) > 0x7F else f"\\u{ord(found[0]):04x}"
-
-    return _ESCAPED.sub(escape, json.dumps(value, ensure_ascii=False))
-
-
 # --- asking ---------------------------------------------------------------------------------------
 
 
@@ -254,9 +140,11 @@ def ask(
 ) -> list[Reply | Unanswered]:
     """Return the answer to each request, in their order, at most `concurrency` asked at a time.
 
-    A request that nobody answered gives its `Unanswered`; any other exception stops the rest and is
-    raised. The cache answers what it knows, and learns each reply as it comes, so that what was
-    interrupted goes on where it stopped. Only answers are cached: not what was cut off or refused.
+    That bounds all calls with this model and bound together, from whatever threads; `aask` has a
+    bound of its own in each event loop. A request that nobody answered gives its `Unanswered`; any
+    other exception stops the rest and is raised. The cache answers what it knows, and learns each
+    reply as it comes, so that what was interrupted goes on where it stopped. Only answers are
+    cached: not what was cut off or refused.
     """
     check_llm(llm)
     _check_concurrency(concurrency)
@@ -266,6 +154,9 @@ def ask(
     if not missing:
         return [a for a in answers if a is not None]
 
+    slots = _slots(llm, concurrency)
+    stopped = threading.Event()
+
     with (
         ThreadPoolExecutor(min(concurrency, len(missing))) as pool,
         _bar(missing, progress) as step,
@@ -273,12 +164,15 @@ def ask(
 
         def answer(i: int) -> None:
             try:
-                answers[i] = reply = llm.complete(requests[i])
+                with slots:
+                    if stopped.is_set():
+                        return
+                    answers[i] = reply = llm.complete(requests[i])
                 _remember(cache, llm, requests[i], reply)
             except Unanswered as unanswered:
                 answers[i] = unanswered
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                stopped.set()
                 raise
             step()
 
@@ -287,6 +181,7 @@ def ask(
         try:
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         finally:
+            stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
         for future in done:
             future.result()
@@ -314,6 +209,7 @@ async def aask(
     missing = [i for i, answer in enumerate(answers) if answer is None]
     if not missing:
         return [a for a in answers if a is not None]
+    slots = _slots_of_this_loop(llm, concurrency)
     workers = min(concurrency, len(missing))
     todo = iter(missing)
 
@@ -322,7 +218,8 @@ async def aask(
         async def work() -> None:
             for i in todo:
                 try:
-                    reply = await complete(requests[i])
+                    async with slots:
+                        reply = await complete(requests[i])
                 except Unanswered as unanswered:
                     answers[i] = unanswered
                 else:
@@ -339,6 +236,27 @@ async def aask(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
     return _told([a for a in answers if a is not None], llm)
+
+
+# One for each model, bound and event loop, as long as a call holds it: that is all who could meet.
+_SLOTS: weakref.WeakValueDictionary[tuple[int, int], threading.Semaphore] = (
+    weakref.WeakValueDictionary()
+)
+_SLOTS_OF_LOOPS: weakref.WeakValueDictionary[
+    tuple[asyncio.AbstractEventLoop, int, int], asyncio.Semaphore
+] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+def _slots(llm: LLM, concurrency: int) -> threading.Semaphore:
+    with _LOCK:
+        return _SLOTS.setdefault((id(llm), concurrency), threading.Semaphore(concurrency))
+
+
+def _slots_of_this_loop(llm: LLM, concurrency: int) -> asyncio.Semaphore:
+    key = asyncio.get_running_loop(), id(llm), concurrency
+    with _LOCK:
+        return _SLOTS_OF_LOOPS.setdefault(key, asyncio.Semaphore(concurrency))
 
 
 def _told(answers: list[Reply | Unanswered], llm: LLM) -> list[Reply | Unanswered]:
@@ -602,3 +520,62 @@ def verdict_of(answer: Reply | Unanswered) -> bool | str:
     if verdict not in ("yes", "no"):
         return f"unreadable: {answer.text!r:.200}"
     return verdict == "yes"
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Of each request whether the reply says yes, or why it has no verdict; and what they took."""
+
+    said: tuple[bool | str, ...]
+    usage: Usage
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        """Why there is no verdict, by the place of the request."""
+        return {i: said for i, said in enumerate(self.said) if isinstance(said, str)}
+
+
+def ask_verdicts(
+    llm: LLM,
+    requests: Sequence[Request],
+    *,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+    progress: bool = False,
+) -> Verdicts:
+    """Return the verdicts on requests of schema `VERDICT`; equal ones are asked once, as by `ask`.
+
+    A reply that is cut off, refused or not to be read is no verdict, and never a no.
+    """
+    once = _once_each(requests)
+    unique = list(once.values())
+    answers = ask(llm, unique, concurrency=concurrency, cache=cache, progress=progress)
+    return _verdicts(requests, once, answers)
+
+
+async def aask_verdicts(
+    llm: LLM,
+    requests: Sequence[Request],
+    *,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+    progress: bool = False,
+) -> Verdicts:
+    """Return what `ask_verdicts` returns, without blocking the event loop."""
+    once = _once_each(requests)
+    unique = list(once.values())
+    answers = await aask(llm, unique, concurrency=concurrency, cache=cache, progress=progress)
+    return _verdicts(requests, once, answers)
+
+
+def _once_each(requests: Sequence[Request]) -> dict[str, Request]:
+    return {_as_json(request): request for request in requests}
+
+
+def _verdicts(
+    requests: Sequence[Request],
+    once: Mapping[str, Request],
+    answers: Sequence[Reply | Unanswered],
+) -> Verdicts:
+    said = dict(zip(once, map(verdict_of, answers), strict=True))
+    return Verdicts(tuple(said[_as_json(request)] for request in requests), Usage.of(answers))

@@ -30,13 +30,11 @@ from conformal_retrievers.llm import (
     LLM,
     VERDICT,
     Prompt,
-    Reply,
     Request,
-    Unanswered,
     Usage,
-    aask,
-    ask,
-    verdict_of,
+    Verdicts,
+    aask_verdicts,
+    ask_verdicts,
 )
 
 if TYPE_CHECKING:
@@ -213,8 +211,8 @@ def judge_answers(
     """
     given = list(answers)
     requests = list(_requests(given))
-    replies = ask(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
-    return _judged(given, replies)
+    verdicts = ask_verdicts(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
+    return _judged(given, verdicts)
 
 
 async def ajudge_answers(
@@ -228,8 +226,10 @@ async def ajudge_answers(
     """Return what `judge_answers` returns, without blocking the event loop."""
     given = list(answers)
     requests = list(_requests(given))
-    replies = await aask(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
-    return _judged(given, replies)
+    verdicts = await aask_verdicts(
+        llm, requests, concurrency=concurrency, cache=cache, progress=progress
+    )
+    return _judged(given, verdicts)
 
 
 def _asked(answer: Answer) -> tuple[int, int]:
@@ -253,13 +253,13 @@ def _requests(answers: Iterable[Answer]) -> Iterator[Request]:
             yield nugget.request(said, schema=VERDICT)
 
 
-def _judged(answers: Sequence[Answer], replies: Sequence[Reply | Unanswered]) -> JudgedAnswers:
+def _judged(answers: Sequence[Answer], verdicts: Verdicts) -> JudgedAnswers:
     judged, unjudged = [], []
-    verdicts = map(verdict_of, replies)
+    said = iter(verdicts.said)
     for answer in answers:
         sentences, nuggets = _asked(answer)
-        supported = list(islice(verdicts, sentences)) or [False] * len(answer.sentences)
-        stated = list(islice(verdicts, nuggets)) or [False] * len(answer.nuggets)
+        supported = list(islice(said, sentences)) or [False] * len(answer.sentences)
+        stated = list(islice(said, nuggets)) or [False] * len(answer.nuggets)
         reason = next((v for v in [*supported, *stated] if isinstance(v, str)), None)
         if reason is not None:
             unjudged.append((answer, reason))
@@ -272,7 +272,7 @@ def _judged(answers: Sequence[Answer], replies: Sequence[Reply | Unanswered]) ->
                 answer.id,
             )
         )
-    return JudgedAnswers(tuple(judged), tuple(unjudged), Usage.of(replies))
+    return JudgedAnswers(tuple(judged), tuple(unjudged), verdicts.usage)
 
 
 def _check_weights(where: str, weights: Sequence[float] | None, n: int) -> None:

@@ -4,6 +4,9 @@ The windows of Chakraborty et al. 2025 (arXiv 2511.17908, section 3.1): 500 char
 by 100. Sentences are those of Unicode (UAX #29), tailored in two places: a single line break is
 white space, since text is often wrapped, and a blank line ends a sentence; an opening bracket or
 quote belongs to the sentence that it opens. Characters are code points, as `len` counts them.
+
+The rules are written here because the segmenters that are to be had (semantic-text-splitter,
+uniseg, pysbd) end a sentence at every line break, and so cut sentences that fit into a window.
 """
 
 from __future__ import annotations
@@ -88,9 +91,10 @@ _SENTENCE = regex.compile(
 )
 _LINE = regex.compile(r"(?>\r\n|[\n\r\x85\u2028])")
 _PARAGRAPH = regex.compile(rf"{_LINE.pattern}\s*?{_LINE.pattern}\s*|[\f\u2029]\s*")
-# After white space; between words that none separates, but not before or within punctuation.
-_WORD = regex.compile(r"\s+|\b(?<![\s\p{Ps}\p{Pi}])(?![\s\p{P}\p{M}])", regex.WORD)
-_GRAPHEME = regex.compile(r"\X")
+# After white space; between words that none separates, but not before or within punctuation. Not at
+# the letters that make flags, either: to pair them, \b and \X count back to the first of the run.
+_WORD = regex.compile(r"\s+|(?<![\s\p{Ps}\p{Pi}\p{RI}])(?![\s\p{P}\p{M}\p{RI}])\b", regex.WORD)
+_GRAPHEME = regex.compile(r"\p{RI}{2}[\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}]*+|\X")
 _CHARACTER = regex.compile(r".", regex.DOTALL)
 _EVER_FINER = (_PARAGRAPH, _SENTENCE, _LINE, _WORD, _GRAPHEME, _CHARACTER)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.audit import audit_report, audit_sample
+from conformal_retrievers.audit import audit_report, audit_sample, key_of
 from conformal_retrievers.conformal import wilson_interval
 
 
@@ -32,14 +33,22 @@ def population(rng, n_queries=60, k=20, false_alarms=0.05):
     return judged, scored, truth
 
 
-def read(path):
+def table(path):
     with path.open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def write(path, rows):
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
+def read(path):
+    """The rows of the sheet, each with what the key says of it."""
+    key = {row["id"]: row for row in table(key_of(path))}
+    return [row | key[row["id"]] for row in table(path)]
+
+
+def write(path, rows, delimiter=",", encoding="utf-8"):
+    """Write the sheet, without what the key says."""
+    names = ["audited", "query", "snippet", "id"]
+    with path.open("w", encoding=encoding, newline="") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore", delimiter=delimiter)
         writer.writeheader()
         writer.writerows(rows)
 
@@ -55,6 +64,7 @@ def fill_in(path, truth):
 
 def audit(judged, scored, truth, path, **options):
     path.unlink(missing_ok=True)
+    key_of(path).unlink(missing_ok=True)
     audit_sample(judged, scored, path, **options)
     fill_in(path, truth)
     return audit_report(path)
@@ -66,20 +76,18 @@ def audit(judged, scored, truth, path, **options):
 @pytest.fixture
 def by_hand(tmp_path):
     """Two strata that matter: 2 of 4 irrelevant low scores are sampled, 1 of 1 relevant one."""
-    header = (
-        "audited,query,snippet,query_id,snippet_id,query_number,snippet_number,"
-        "label,score,decile,stratum_size,stratum_rows,rows\n"
-    )
-    rows = [
-        "yes,q,s,,,0,0,yes,0.1,1,1,1,6",
-        "no,q,s,,,1,0,yes,0.3,2,2,1,6",
-        "yes,q,s,,,1,1,no,0.5,3,4,2,6",
-        "no,q,s,,,2,0,no,0.6,3,4,2,6",
-        "no,q,s,,,2,1,no,,,3,1,6",
-        "no,q,s,,,3,0,no,0.9,10,10,1,6",
-    ]
+    key = """id,query_number,snippet_number,query_id,snippet_id,label,score,decile,stratum_size,stratum_rows
+sa,0,0,,,yes,0.1,1,1,1
+sb,1,0,,,yes,0.3,2,2,1
+sc,1,1,,,no,0.5,3,4,2
+sd,2,0,,,no,0.6,3,4,2
+se,2,1,,,no,,,3,1
+sf,3,0,,,no,0.9,10,10,1
+"""  # noqa: E501
     path = tmp_path / "audit.csv"
-    path.write_text(header + "\n".join(rows) + "\n", encoding="utf-8")
+    key_of(path).write_text(key, encoding="utf-8")
+    sheet = "audited,query,snippet,id yes,q,s,sa no,q,s,sb yes,q,s,sc no,q,s,sd no,q,s,se no,q,s,sf"
+    path.write_text(sheet.replace(" ", "\n") + "\n", encoding="utf-8")
     return path
 
 
@@ -115,7 +123,7 @@ def test_coverage_by_hand(by_hand):
 
 
 def test_an_unscorable_snippet_is_kept(by_hand):
-    by_hand.write_text(by_hand.read_text().replace("no,q,s,,,2,1", "yes,q,s,,,2,1"))
+    by_hand.write_text(by_hand.read_text().replace("no,q,s,se", "yes,q,s,se"))
     report = audit_report(by_hand)
     assert report.coverage(0.05).estimate == pytest.approx(3 / 6)
     assert report.misses[-1] == (None, 3.0, 3.0)
@@ -131,7 +139,7 @@ def test_the_statement_says_what_is_missed_where_and_what_follows(by_hand):
 
 
 def test_the_missed_lie_where_their_weight_is(by_hand):
-    by_hand.write_text(by_hand.read_text().replace("no,q,s,,,3,0", "yes,q,s,,,3,0"))
+    by_hand.write_text(by_hand.read_text().replace("no,q,s,sf", "yes,q,s,sf"))
     assert (
         f"in score decile {(2 * 3 + 10 * 10) / 12:.1f} on average"
         in audit_report(by_hand).statement
@@ -140,15 +148,17 @@ def test_the_missed_lie_where_their_weight_is(by_hand):
 
 def test_intervals_do_not_depend_on_how_many_snippets_a_row_stands_for(by_hand):
     """Here queries are more alike than chance allows: a row still counts no more than once."""
-    header = by_hand.read_text().splitlines()[0]
+    header = key_of(by_hand).read_text().splitlines()[0]
+    said = {
+        f"s{query}-{snippet}": said
+        for query in range(20)
+        for snippet, said in enumerate(["yes" if query == 0 else "no", "yes"])
+    }
+    write(by_hand, [{"id": row, "audited": audited} for row, audited in said.items()])
     agreements = []
     for size in (40, 4000):
-        rows = [
-            f"{said},q,s,,,{query},{snippet},no,0,1,{size},40,40"
-            for query in range(20)
-            for snippet, said in enumerate(["yes" if query == 0 else "no", "yes"])
-        ]
-        by_hand.write_text("\n".join([header, *rows]))
+        rows = [f"{row},{row[1:].replace('-', ',')},,,no,0,1,{size},40" for row in said]
+        key_of(by_hand).write_text("\n".join([header, *rows]))
         agreements.append(audit_report(by_hand).agreement)
     assert agreements[0] == pytest.approx(agreements[1])
 
@@ -230,6 +240,7 @@ def test_the_same_seed_draws_the_same_sample(tmp_path):
     for name in ("a", "b"):
         audit_sample(judged, scored, tmp_path / name, rng=np.random.default_rng(2))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert key_of(tmp_path / "a").read_bytes() == key_of(tmp_path / "b").read_bytes()
 
 
 def test_tied_scores_share_a_decile_and_unscorable_ones_have_their_own(tmp_path, rng):
@@ -327,6 +338,9 @@ def test_an_audit_is_not_overwritten(tmp_path, rng):
     with pytest.raises(FileExistsError, match="may hold an audit"):
         audit_sample(judged, scored, tmp_path / "a.csv", rng=rng)
     assert (tmp_path / "a.csv").read_bytes() == before
+    (tmp_path / "a.csv").unlink()
+    with pytest.raises(FileExistsError, match=r"a\.csv\.key exists"):
+        audit_sample(judged, scored, tmp_path / "a.csv", rng=rng)
 
 
 def test_a_spreadsheet_recognises_the_encoding(tmp_path, rng):
@@ -372,9 +386,9 @@ def test_no_may_be_said_in_several_ways(by_hand, said):
 
 def test_bad_rows_are_named_by_line(by_hand):
     text = by_hand.read_text()
-    text = text.replace("yes,q,s,,,1,1", ',"a\nquery of\n3 lines",s,,,1,1')
-    text = text.replace("no,q,s,,,2,1", "maybe,q,s,,,2,1")
-    text = text.replace("yes,q,s,,,0,0", "?,q,s,,,0,0")
+    text = text.replace("yes,q,s,sc", ',"a\nquery of\n3 lines",s,sc')
+    text = text.replace("no,q,s,se", "maybe,q,s,se")
+    text = text.replace("yes,q,s,sa", "?,q,s,sa")
     by_hand.write_text(text)
     with pytest.raises(ValueError, match="3 faults") as raised:
         audit_report(by_hand)
@@ -401,16 +415,12 @@ def test_of_many_faults_ten_are_shown(tmp_path, rng):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("no,q,s,,,3,0,no,0.9,10,10,1,6\n", "", "has 5 rows, but 6 were sampled"),
-        ("no,q,s,,,2,0,no", "no,q,s,,,2,0,yes", "1 rows are there and 2 were sampled"),
-        ("yes,q,s,,,1,1,", "yes,q,s,,,2,0,", "repeats snippet 0 of query 2"),
-        ("0.6", "high", "line 5 .*could not convert"),
-        ("no,q,s,,,2,0,no", "no,q,s,,,2,0,perhaps", "line 5 .*perhaps"),
-        ("no,q,s,,,2,0,no", "no,q,s,,,,0,no", "line 5 .*invalid literal"),
-        ("no,0.6,3,4,2,6", "no,0.6,3,4,0,6", "line 5 .*ZeroDivision"),
-        ("no,0.6,3,4,2,6", "no,0.6", "line 5"),
+        ("no,q,s,sf\n", "", "has 5 rows, but 6 were sampled: sf are missing"),
+        ("yes,q,s,sc", "yes,q,s,sd", "line 5 .*repeats id sd"),
+        ("q,s,sd", "q,s,other", r"line 5 .*'other' is not in audit\.csv\.key"),
+        ("no,q,s,sd", "no", "line 5 .*id '' is not in"),
         ("audited,", "checked,", "columns audited are missing"),
-        (",", ";", "columns audited, query, .* separated by commas"),
+        ("no,q,s,sd", 'no,"q,s,sd', "no complete CSV"),
     ],
 )
 def test_a_file_that_was_damaged_is_an_error(by_hand, old, new, message):
@@ -419,14 +429,71 @@ def test_a_file_that_was_damaged_is_an_error(by_hand, old, new, message):
         audit_report(by_hand)
 
 
-def test_a_file_without_rows_or_in_another_encoding_is_an_error(by_hand):
-    whole = by_hand.read_text()
-    by_hand.write_text(whole.splitlines(keepends=True)[0])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("0.6", "high", r"audit\.csv\.key, id sd: .*could not convert"),
+        ("no,0.6", "perhaps,0.6", "id sd: .*perhaps"),
+        ("sd,2,", "sd,,", "id sd: .*invalid literal"),
+        ("0.6,3,4,2", "0.6,3,4,0", "id sd: .*ZeroDivision"),
+        ("sd,2,0,,,no,0.6,3,4,2", "sd,2,0,,,no,0.6", "id sd: .*invalid literal"),
+        ("sd,2,0,,,no,0.6,3,4,2\n", "", "'sd' is not in"),
+        ("decile,", "", "columns decile are missing"),
+    ],
+)
+def test_a_key_that_was_damaged_is_an_error(by_hand, old, new, message):
+    key = key_of(by_hand)
+    key.write_text(key.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        audit_report(by_hand)
+
+
+def test_a_file_without_rows_or_key_is_an_error(by_hand):
+    by_hand.write_text(by_hand.read_text().splitlines(keepends=True)[0])
     with pytest.raises(ValueError, match="has 0 rows"):
         audit_report(by_hand)
-    by_hand.write_bytes(whole.replace("q,s", "é,s").encode("latin-1"))
-    with pytest.raises(ValueError, match="no complete CSV file in UTF-8"):
+    key = key_of(by_hand)
+    key.write_text(key.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(ValueError, match="has 0 rows; restore"):
         audit_report(by_hand)
+    key.unlink()
+    with pytest.raises(FileNotFoundError, match=r"audit\.csv\.key"):
+        audit_report(by_hand)
+
+
+def test_the_person_sees_neither_label_nor_score(tmp_path, rng):
+    judged, scored, _ = population(rng, 5)
+    audit_sample(judged, scored, tmp_path / "a.csv", share=1.0, rng=rng)
+    rows = table(tmp_path / "a.csv")
+    assert {tuple(row) for row in rows} == {("audited", "query", "snippet", "id")}
+    for row in rows:  # nor does the id tell them: it begins with s, and hexadecimal digits follow
+        assert re.fullmatch("s[0-9a-f]{12}", row["id"])
+    other = [JudgedQuery(q.query, q.snippets, [not r for r in q.relevant]) for q in judged]
+    negated = [ScoredQuery(-q.scores, ~q.relevant) for q in scored]
+    audit_sample(other, negated, tmp_path / "b.csv", share=1.0, rng=rng)
+    assert {row["id"] for row in table(tmp_path / "b.csv")} == {row["id"] for row in rows}
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_a_file_that_a_spreadsheet_saved_is_read(tmp_path, rng, delimiter, encoding):
+    judged, scored, truth = population(rng, 5)
+    judged[0] = JudgedQuery("Où, où; où\n?", judged[0].snippets, judged[0].relevant, id="0")
+    expected = audit(judged, scored, truth, tmp_path / "a.csv", share=0.5, rng=rng)
+    write(tmp_path / "a.csv", read(tmp_path / "a.csv"), delimiter, encoding)
+    assert audit_report(tmp_path / "a.csv") == expected
+
+
+def test_an_audit_is_read_with_its_own_key(tmp_path, rng):
+    judged, scored, truth = population(rng, 5)
+    audit(judged, scored, truth, tmp_path / "a.csv", share=1.0, rng=rng)
+    renamed = [
+        JudgedQuery(q.query, [f"other {i}" for i in range(20)], q.relevant, id=q.id) for q in judged
+    ]
+    audit(renamed, scored, truth, tmp_path / "b.csv", share=1.0, rng=rng)
+    key_of(tmp_path / "b.csv").replace(key_of(tmp_path / "a.csv"))
+    with pytest.raises(ValueError, match="100 faults"):
+        audit_report(tmp_path / "a.csv")
 
 
 # --- what is stored -------------------------------------------------------------------------------
@@ -458,7 +525,7 @@ def test_where_nothing_is_relevant_nothing_is_known_of_misses(by_hand):
 
 
 def test_where_none_is_missed_the_statement_says_how_many_may_be(by_hand):
-    by_hand.write_text(by_hand.read_text().replace("yes,q,s,,,1,1", "no,q,s,,,1,1"))
+    by_hand.write_text(by_hand.read_text().replace("yes,q,s,sc", "no,q,s,sc"))
     report = audit_report(by_hand)
     assert report.counts.missed == 0
     assert "none was found" in report.statement
@@ -466,7 +533,7 @@ def test_where_none_is_missed_the_statement_says_how_many_may_be(by_hand):
 
 
 def test_kappa_is_nan_where_all_is_one_class(by_hand):
-    text = by_hand.read_text().replace("yes,q", "no,q").replace(",yes,", ",no,")
-    by_hand.write_text(text)
+    by_hand.write_text(by_hand.read_text().replace("yes,q", "no,q"))
+    key_of(by_hand).write_text(key_of(by_hand).read_text().replace(",yes,", ",no,"))
     assert math.isnan(audit_report(by_hand).kappa)
     assert audit_report(by_hand).labels["audit"]["kappa"] is None

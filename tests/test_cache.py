@@ -257,6 +257,47 @@ def test_a_file_that_breaks_while_it_is_open_is_set_aside(tmp_path):
     assert cache.scores("s", "7", ["3"]).tolist() == [2.0]
 
 
+def test_the_log_of_a_broken_file_is_set_aside_with_it(tmp_path):
+    """Left where it is, SQLite would play it into the new file."""
+    path = tmp_path / "cache.db"
+    filled(path)
+    cache = Cache(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:  # as long as it is open, the log stays
+        cache.add_scores("s", "q", ["a"], [1.0])
+        other.execute("SELECT count(*) FROM scores").fetchone()
+        logs = [path.with_name(f"cache.db{suffix}") for suffix in ("-wal", "-shm")]
+        before = [log.stat().st_ino for log in logs]
+        with pytest.warns(RuntimeWarning, match="set aside"):
+            cache._set_aside(sqlite3.DatabaseError("malformed"))
+        [aside] = tmp_path.glob("cache.db.corrupt-*[0-9]")
+        moved = [aside.with_name(f"{aside.name}{suffix}") for suffix in ("-wal", "-shm")]
+        assert [log.stat().st_ino for log in moved] == before
+        assert np.isnan(cache.scores("s", "q", ["a"])).all()
+        assert [log.stat().st_ino for log in logs] != before
+
+
+def test_who_finds_the_file_in_use_while_switching_to_the_log_tries_again(tmp_path):
+    path = tmp_path / "cache.db"
+    filled(path)
+    with contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        reading = other.execute("SELECT * FROM scores")
+        reading.fetchone()  # holds the lock that SQLite asks for without waiting
+        with (
+            contextlib.closing(sqlite3.connect(path)) as third,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            third.execute("PRAGMA journal_mode = WAL")
+        release = threading.Timer(0.3, reading.close)
+        release.start()
+        cache = Cache(path)
+        release.join()
+    assert cache.scores("s", "7", ["3"]).tolist() == [3.0]
+    cache.close()
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
 def test_a_file_that_another_process_has_replaced_is_not_set_aside_again(cache):
     cache.add_scores("s", "q", ["a"], [1.0])
     replacement = cache.path.with_name("new.db")

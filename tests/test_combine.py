@@ -524,3 +524,9 @@ async def test_no_task_goes_on_when_one_scorer_fails_or_the_caller_gives_up(canc
 def test_the_digest_of_a_query_is_the_beginning_of_its_sha_256():
     assert query_digest("abc") == "ba7816bf8f01cfea"
     assert query_digest("ü") != query_digest("u")
+
+
+@pytest.mark.parametrize("same", ["a b ", "\ta\n b", "A B", "a\u00a0B"])
+def test_case_and_white_space_make_no_other_query(same):
+    assert query_digest(same) == query_digest("a b")
+    assert query_digest(same) != query_digest("ab")

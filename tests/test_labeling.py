@@ -88,6 +88,37 @@ def test_the_llm_is_asked_about_the_answer_or_else_about_the_query_itself(server
     assert facts == [("How long to wait?", "six hours")] * 3 + [("yeast eats sugar",) * 2] * 2
 
 
+def test_blank_snippets_are_irrelevant_and_equal_ones_are_asked_about_once(server):
+    given = ["six hours", " \n", "six hours", "", "Everest"]
+    labelled = label_by_llm([AnsweredQuery("q", given, "six hours")], model(server))
+    assert labelled.judged[0].relevant == (True, False, True, False, False)
+    assert sorted(asked(body)["snippet"] for body in server.bodies) == ["Everest", "six hours"]
+    assert labelled.usage.requests == 2
+
+
+def test_equal_texts_without_a_verdict_all_lack_it(server):
+    server.trouble = lambda body, times: "refusal" if asked(body)["snippet"] == "a" else None
+    labelled = label_by_llm([AnsweredQuery("q", ["a", "", "a", "b"], "f")], model(server))
+    assert labelled.judged == ()
+    assert labelled.unlabelled[0][1] == {0: "refused", 2: "refused"}
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [
+        (AnsweredQuery("q", ["s"], "", id="q7"), "query 'q7': answer is ''; give the fact"),
+        (AnsweredQuery("q", ["s"], " \n"), r"query 'q': answer is ' \\n'; give the fact"),
+        (AnsweredQuery(" ", ["s"]), "query ' ': query is ' '; give the fact"),
+    ],
+)
+async def test_a_blank_fact_is_an_error_that_names_the_query(server, query, where):
+    with pytest.raises(ValueError, match=where):
+        label_by_llm([*QUERIES, query], model(server))
+    with pytest.raises(ValueError, match=where):
+        await alabel_by_llm([*QUERIES, query], model(server))
+    assert server.bodies == []
+
+
 def test_the_verdict_is_a_field_of_its_own_after_the_reasoning(server):
     label_by_llm(QUERIES[:1], model(server))
     schema = server.bodies[0]["response_format"]["json_schema"]["schema"]

@@ -124,7 +124,7 @@ def test_an_llm_judges_each_sentence_and_each_nugget():
     done = judge_answers([ANSWER, ANSWER], LLM(substring_model, "substring"))
     assert done.judged == (JudgedAnswer((True, False), (True, False), (2.0, 1.0), "q1"),) * 2
     assert done.unjudged == ()
-    assert (done.usage.requests, done.usage.prompt_tokens) == (8, 72)
+    assert (done.usage.requests, done.usage.prompt_tokens) == (4, 36)  # each question once
 
 
 async def test_it_does_so_without_blocking_too():

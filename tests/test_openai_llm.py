@@ -169,6 +169,20 @@ def test_one_model_serves_several_event_loops_and_closes_its_connections(llm_ser
     gc.collect()  # an unclosed connection would warn here, which is an error
 
 
+def test_a_model_that_is_dropped_closes_its_connections(llm_server):
+    dropped = openai_llm("m", base_url=llm_server.url)
+    ask(dropped, [REQUEST])
+    [client] = [
+        cell.cell_contents
+        for cell in dropped.complete.__closure__
+        if isinstance(cell.cell_contents, openai.OpenAI)
+    ]
+    assert not client.is_closed()
+    del dropped
+    gc.collect()
+    assert client.is_closed()
+
+
 def test_models_that_are_made_and_dropped_share_their_connections(llm_server):
     async def ask_with_new_models():
         for _ in range(5):

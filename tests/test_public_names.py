@@ -75,11 +75,44 @@ def test_the_core_imports_numpy_and_nothing_heavier():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     heavy = (
+        "asyncio sqlite3 ssl "
         "bm25s jinja2 langchain_core llama_index matplotlib openai pydantic rapidfuzz regex rich "
     )
     heavy += "scipy sentence_transformers sklearn torch transformers typer"
     assert "numpy" in loaded
     assert not set(heavy.split()) & set(loaded)
+
+
+@pytest.mark.parametrize("package", ["conformal_retrievers", "conformal_retrievers.scoring"])
+def test_names_that_are_loaded_when_they_are_used_are_those_that_type_checkers_see(package):
+    path = ROOT / package.replace(".", "/") / "__init__.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    seen = {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+    code = f"import {package} as p; print(*(n for n in p.__all__ if getattr(p, n)), '|', *dir(p))"
+    loaded, listed = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        .stdout.strip()
+        .split("|")
+    )
+    assert set(loaded.split()) == seen - {"TYPE_CHECKING", "lazy_names"}
+    assert set(loaded.split()) <= set(listed.split())
+
+
+def test_a_name_is_the_same_whatever_was_loaded_before():
+    """A module that has the name of a function would stand in its place, once it is loaded."""
+    code = (
+        "import pkgutil, importlib, conformal_retrievers as p\n"
+        "for m in ('monitor', 'diagnostics', 'evaluation', 'certify', 'scoring.cached'):\n"
+        "    importlib.import_module(f'conformal_retrievers.{m}')\n"
+        "modules = {m.name for m in pkgutil.iter_modules(p.__path__)}\n"
+        "print(*(n for n in p.__all__ if n in modules), callable(p.certify))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed == "certify True\n"
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        conformal_retrievers.no_such_name  # noqa: B018
 
 
 def imports_of(path: Path) -> set[str]:
@@ -115,6 +148,7 @@ def test_the_core_knows_its_neighbours_only():
     may_import = {
         "conformal": set(),
         "extras": set(),
+        "lazy": set(),
         "atomic": set(),
         "judged": {"atomic", "rows"},
         "rows": set(),
@@ -180,7 +214,8 @@ def test_the_core_knows_its_neighbours_only():
         "huggingface": {"attention", "extras", "lookback", "rag_prompt"},
         "consistency": {"cache", "llm"},
         "cache": set(),
-        "llm": {"cache", "extras"},
+        "prompt": set(),
+        "llm": {"cache", "extras", "prompt"},
         "openai_llm": {"extras", "llm"},
         "scoring.cached": {"cache", "judged", "scoring.retrieval", "scoring.scorer"},
         "scoring.rating": {"cache", "judged", "llm"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -464,6 +465,19 @@ async def test_a_filter_keeps_what_could_not_be_rated(llm_server, model):
     filtered = await conformal.acall(query.query, query.snippets)
     assert filtered.unscorable.tolist() == [lost]
     assert set(filtered.kept) == set(plain.kept) | {lost}
+
+
+@pytest.mark.parametrize("build", [LLMScorer, YesScorer])
+async def test_queries_scored_at_once_share_the_scorers_bound(llm_server, model, corpus, build):
+    llm_server.latency = 0.01
+    scorer = build(model, concurrency=4)
+    await asyncio.gather(*(scorer.ascore(f"query {i}", corpus[:6]) for i in range(50)))
+    assert len(llm_server.bodies) == 300
+    assert llm_server.busiest == 4
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(lambda i: scorer.score(f"query {i}", corpus[:6]), range(10)))
+    assert len(llm_server.bodies) == 360
+    assert llm_server.busiest == 4
 
 
 def test_a_wrong_key_stops_the_scoring(llm_server, model):

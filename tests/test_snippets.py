@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+import numpy as np
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -205,6 +207,28 @@ def test_hostile_text_is_split_too(unit):
     text = unit * 20_000
     windows = split_snippets(text)
     assert sum(len(w.text) for w in windows) >= len(text.replace(" ", "").replace("\n", ""))
+
+
+def test_flags_are_cut_between_flags_and_in_linear_time():
+    """Were each flag found by counting from the first, this would take an hour."""
+    text = "\U0001f1e9\U0001f1ea" * 500_000
+    windows = split_snippets(f"Flags: {text}", 501, 100)
+    assert len(windows) > 2000
+    for window in windows[1:]:
+        assert window.position % 2 == len("Flags: ") % 2
+        assert len(window.text) % 2 == 0
+
+
+@given(st.text("\U0001f1e9\U0001f1eaa\u0301\u200d\u0600 ", max_size=30))
+def test_characters_are_what_a_reader_sees(text):
+    pieces = [w.text for w in split_snippets(text, 1, 0)]
+    assert all(len(piece) == 1 for piece in pieces)  # shorter than a flag: no other way
+    for size in (4, 7):
+        seen = regex.findall(r"\X", text)
+        bounds = set(np.cumsum([0, *map(len, seen)]).tolist())
+        if all(len(character) <= size for character in seen):
+            for window in split_snippets(text, size, 0):
+                assert window.position in bounds or text[window.position - 1].isspace()
 
 
 def test_other_scripts_are_cut_at_their_sentences():

@@ -1,21 +1,43 @@
 """Scorers: a query and its snippets in, nonconformity scores out (lower = more relevant)."""
 
-from conformal_retrievers.scoring.cached import CachedScorer
-from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
-from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
-from conformal_retrievers.scoring.embedding import EmbeddingScorer
-from conformal_retrievers.scoring.function import FunctionScorer
-from conformal_retrievers.scoring.learned import LearnedScorer
-from conformal_retrievers.scoring.rating import LLMScorer, Ratings, YesScorer
-from conformal_retrievers.scoring.retrieval import RetrievalScorer
-from conformal_retrievers.scoring.scorer import (
-    AsyncScorer,
-    Scorer,
-    ascore_snippets,
-    relative_to_query,
-    score_queries,
-    score_snippets,
-)
+from typing import TYPE_CHECKING
+
+from conformal_retrievers.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from conformal_retrievers.scoring.cached import CachedScorer
+    from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
+    from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
+    from conformal_retrievers.scoring.embedding import EmbeddingScorer
+    from conformal_retrievers.scoring.function import FunctionScorer
+    from conformal_retrievers.scoring.learned import LearnedScorer
+    from conformal_retrievers.scoring.rating import LLMScorer, Ratings, YesScorer
+    from conformal_retrievers.scoring.retrieval import RetrievalScorer
+    from conformal_retrievers.scoring.scorer import (
+        AsyncScorer,
+        Scorer,
+        ascore_snippets,
+        relative_to_query,
+        score_queries,
+        score_snippets,
+    )
+else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "cached": "CachedScorer",
+            "combine": "Cascade QueryZScore TieBreak",
+            "cross_encoder": "CrossEncoderScorer",
+            "embedding": "EmbeddingScorer",
+            "function": "FunctionScorer",
+            "learned": "LearnedScorer",
+            "rating": "LLMScorer Ratings YesScorer",
+            "retrieval": "RetrievalScorer",
+            "scorer": (
+                "AsyncScorer Scorer ascore_snippets relative_to_query score_queries score_snippets"
+            ),
+        },
+    )
 
 __all__ = [
     "AsyncScorer",

@@ -7,7 +7,6 @@ belongs to one score distribution, so two scorers that could score differently n
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -86,8 +85,12 @@ def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
 
 
 def query_digest(query: str) -> str:
-    """Return what tells a query again without its text: the start of its SHA-256."""
-    return hashlib.sha256(query.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    """Return what tells a query again without its text: the start of a SHA-256.
+
+    It is the same for texts that differ in case or white space alone.
+    """
+    same = " ".join(query.casefold().split())
+    return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
@@ -125,6 +128,8 @@ async def ascore_snippets(
     if isinstance(scorer, AsyncScorer):
         scores = await scorer.ascore(query, snippets)
     else:
+        import asyncio  # loaded where it is used, since it is half of what numpy takes
+
         scores = await asyncio.to_thread(scorer.score, query, snippets)
     return _checked(scorer, scores, len(snippets))
 
@@ -133,6 +138,8 @@ async def ascore_together(
     scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]
 ) -> list[NDArray[np.float64]]:
     """Return the scores (n,) of each scorer, all awaited at once; if one fails, none goes on."""
+    import asyncio
+
     tasks = [asyncio.ensure_future(ascore_snippets(s, query, snippets)) for s in scorers]
     try:
         return await asyncio.gather(*tasks)
