@@ -97,7 +97,9 @@ def compare(
     for query in checked(checked(judged, calibration_of(one)), calibration_of(other)):
         rows_of_one.append(row_of_one(query))
         rows_of_other.append(row_of_other(query))
-    ours, theirs = ratios(Counts.of(rows_of_one)), ratios(Counts.of(rows_of_other))
+    counts = Counts.of(rows_of_one), Counts.of(rows_of_other)
+    misses_known = bool(counts[0].missed.any())
+    ours, theirs = (ratios(c, misses_known=misses_known) for c in counts)
     names = list(ours)
     columns = [column for measures in (ours, theirs) for name in names for column in measures[name]]
     table = np.stack(columns, axis=1).astype(np.float64)  # (K, 2 filters × measures × 2)

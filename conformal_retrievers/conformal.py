@@ -240,7 +240,8 @@ def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
 
     p(1 − p)/V with the share p and its linearised cluster variance
     V = K/(K − 1) · Σ_q (part_q − p whole_q)² / (Σ wholes)² (Cochran 1977, "Sampling Techniques",
-    section 6.3), at most Σ wholes; the number of queries K where V is 0 and says nothing.
+    section 6.3). It may be more than there are: shares of a query vary less than a yes or no. It is
+    the number of queries K where V is 0 and says nothing.
     """
     a = np.asarray(parts, dtype=np.float64)
     b = np.asarray(wholes, dtype=np.float64)
@@ -248,7 +249,8 @@ def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
     p = a.sum() / b.sum()
     if queries < 2:
         return float(queries)
-    variance = queries / (queries - 1) * np.sum((a - p * b) ** 2) / b.sum() ** 2
-    if variance == 0 or p in (0, 1):
+    residuals = a - p * b
+    variance = queries / (queries - 1) * np.sum(residuals**2) / b.sum() ** 2
+    if p in (0, 1) or np.allclose(residuals, 0, rtol=0, atol=1e-9 * b.max()):
         return float(queries)
-    return float(min(p * (1 - p) / variance, b.sum()))
+    return float(p * (1 - p) / variance)

@@ -34,7 +34,9 @@ class Evaluation:
 
     `coverage` holds, for each of the four guarantees, the share of what it is about that is kept,
     of the relevant snippets that were retrieved; in `end_to_end` those that were missed count as
-    dropped. `coverage_std` is the standard deviation of query-recall across queries. `removal`:
+    dropped. `coverage_std` is the standard deviation of query-recall across queries. Where no query
+    has a missed one, nobody knows of any: `end_to_end` and `recall_at_k` are nan, unless the
+    calibration counts missed ones, which says that the queries tell them. `removal`:
     share dropped of all snippets. `tokens_saved`: the same of their tokens, None where only scores
     are at hand. `recall_at_k`: mean share of a query's known relevant snippets that is retrieved.
     `m1`: share of queries with a snippet that passes. `m2`: mean share of a query's snippets that
@@ -61,6 +63,11 @@ class Evaluation:
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
 
     @property
+    def misses_known(self) -> bool:
+        """Whether the queries say how many relevant snippets the retriever missed."""
+        return self.n_missed > 0 or self.recall_at_k.n > 0
+
+    @property
     def shares(self) -> dict[str, Share]:
         """All measures by name, in the order of the table."""
         some = {
@@ -77,11 +84,18 @@ class Evaluation:
         return {name: share for name, share in some.items() if share is not None}
 
     def __str__(self) -> str:
+        missed = (
+            f"{self.n_missed} relevant ones missed"
+            if self.misses_known
+            else "unknown how many relevant ones were missed"
+        )
         head = (
             f"{self.n_queries} queries, {self.n_relevant} relevant of {self.n_snippets} retrieved "
-            f"snippets, {self.n_missed} relevant ones missed"
+            f"snippets, {missed}"
         )
-        rows = [f"{name:<24} {share}" for name, share in self.shares.items()]
+        rows = [
+            f"{name:<24} {share if share.n else '      –'}" for name, share in self.shares.items()
+        ]
         return "\n".join([head, *rows, *([str(self.verdict)] if self.verdict else [])])
 
 
@@ -109,7 +123,8 @@ def evaluate(
     calibration = calibration_of(filter_or_calibration)
     row_of = row_by(filter_or_calibration, count_tokens)
     counts = Counts.of(row_of(query) for query in checked(judged, calibration))
-    return _with_verdicts(evaluation_of(counts, level), calibration)
+    misses_known = calibration.count_missed or bool(counts.missed.any())
+    return _with_verdicts(evaluation_of(counts, level, misses_known), calibration)
 
 
 def measure(
@@ -125,7 +140,8 @@ def measure(
     rows = (
         _scored_row(query, mask) for query, mask in zip(checked(queries, None), masks, strict=True)
     )
-    return evaluation_of(Counts.of(rows), level)
+    counts = Counts.of(rows)
+    return evaluation_of(counts, level, bool(counts.missed.any()))
 
 
 # --- one query, one row ---------------------------------------------------------------------------
@@ -237,9 +253,11 @@ def checked(queries: Iterable[Any], calibration: Calibration | None) -> Iterator
 # --- all queries, and each group ------------------------------------------------------------------
 
 
-def evaluation_of(c: Counts, level: float, *, by_group: bool = True) -> Evaluation:
+def evaluation_of(
+    c: Counts, level: float, misses_known: bool, *, by_group: bool = True
+) -> Evaluation:
     """Return the evaluation of some rows, by group too where any has one."""
-    share = shares(c, level)
+    share = shares(c, level, misses_known=misses_known)
     groups = c.by_group if by_group else {}
     return Evaluation(
         n_queries=len(c.weight),
@@ -257,7 +275,7 @@ def evaluation_of(c: Counts, level: float, *, by_group: bool = True) -> Evaluati
         precision=share["precision"],
         unscorable=share["unscorable"],
         by_group={
-            name: evaluation_of(part, level, by_group=False)
+            name: evaluation_of(part, level, misses_known, by_group=False)
             for name, part in groups.items()
             if list(groups) != [None]
         },

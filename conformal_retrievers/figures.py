@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.diagnostics import Band, Diagnosis
+from conformal_retrievers.diagnostics import Diagnosis
 from conformal_retrievers.extras import require
+from conformal_retrievers.sweeps import Band
 
 require("report", "matplotlib")
 

@@ -174,7 +174,18 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
 
 def _missing(d: Diagnosis) -> Iterator[Finding]:
     j = d.judgements
-    if j is None or j.n_missed == 0:
+    if j is None:
+        return
+    if math.isnan(j.recall_at_k.estimate):
+        yield Finding(
+            "recall",
+            "notice",
+            "No query says how many relevant snippets it misses, so that recall@K and what is kept "
+            "end to end are unknown.",
+            {"n_missed": 0},
+        )
+        return
+    if j.n_missed == 0:
         return
     target = 1 - d.calibration.alpha
     short = j.end_to_end.high < target
@@ -266,7 +277,7 @@ def _ties(d: Diagnosis) -> Iterator[Finding]:
             "more than the promise asks for; a second score that breaks ties removes more.",
             evidence,
         )
-    elif s.distinct <= FEW_VALUES and s.n_scores >= 5 * s.distinct:
+    elif s.n_scores and s.distinct <= FEW_VALUES and s.n_scores >= 5 * s.distinct:
         yield Finding(
             "coarse",
             "notice",
@@ -274,7 +285,7 @@ def _ties(d: Diagnosis) -> Iterator[Finding]:
             "threshold can move in few steps.",
             evidence,
         )
-    else:
+    elif s.n_scores:
         yield Finding(
             "ties",
             "fine",

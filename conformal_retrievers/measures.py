@@ -9,7 +9,9 @@ retriever missed, S_q all its snippets and K_q the kept ones:
     m1            Σ w 1{K > 0} / Σ w    m2    Σ w K/S / Σ w          precision  Σ w C / Σ w K
 
 over the queries of which the denominator is above 0. End to end, M_q counts as dropped: N_q + M_q
-stands for N_q. The query is the unit of every interval: Wilson's where a query counts yes or no,
+stands for N_q. Where not one M_q is above 0, as in files that were judged from what was retrieved,
+nobody knows what was missed, and recall@K and what counts end to end are nan rather than flattered.
+The query is the unit of every interval: Wilson's where a query counts yes or no,
 `conformal.cluster_interval` else.
 """
 
@@ -115,7 +117,9 @@ class Share:
     """A measured share in [0, 1]: its interval over queries, and how much it rests on.
 
     `n` is the number of units that it is a share of (queries, or snippets), `effective_n` how many
-    independent ones tell as much. `estimate` is nan, and the interval [0, 1], where there are none.
+    independent ones, each a yes or a no, tell as much: fewer than n where snippets of a query share
+    its fate, more where the unit is a query and its share varies less than a yes or no. `estimate`
+    is nan, and the interval [0, 1], where there are none.
     """
 
     estimate: float
@@ -126,7 +130,7 @@ class Share:
 
     @property
     def design_effect(self) -> float:
-        """How many times more units it takes because they come in queries."""
+        """How many times more units it takes than of independent ones: n / effective n."""
         return self.n / self.effective_n if self.effective_n else math.nan
 
     @property
@@ -138,13 +142,14 @@ class Share:
         return str(self.interval)
 
 
-def ratios(c: Counts) -> dict[str, tuple[Column, Column]]:
+def ratios(c: Counts, *, misses_known: bool) -> dict[str, tuple[Column, Column]]:
     """Return for each measure its parts and wholes, (K,) each: the measure is Σ parts / Σ wholes.
 
     The weights of the queries that a measure is about are scaled so that they add up to the number
-    of queries that they are worth, (Σ w)² / Σ w².
+    of queries that they are worth, (Σ w)² / Σ w². Unless `misses_known`, there is no query that
+    recall@K and the measures end to end are about.
     """
-    known = c.relevant + c.missed
+    known = (c.relevant + c.missed) * misses_known
 
     def pooled(part: NDArray[Any], whole: NDArray[Any]) -> tuple[Column, Column]:
         w = c.weight * (whole > 0)
@@ -168,7 +173,7 @@ def ratios(c: Counts) -> dict[str, tuple[Column, Column]]:
         "recall@K": mean(_quotient(c.relevant, known), known),
         "removal": pooled(c.retrieved - c.kept, c.retrieved),
         "precision": pooled(c.relevant_kept, c.kept),
-        "m1": mean(c.passed > 0, np.ones_like(known)),
+        "m1": mean(c.passed > 0, np.ones_like(c.weight)),
         "m2": mean(_quotient(c.passed, c.retrieved), c.retrieved),
         "unscorable": pooled(c.unscorable, c.retrieved),
     }
@@ -180,9 +185,10 @@ def ratios(c: Counts) -> dict[str, tuple[Column, Column]]:
 YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
 
 
-def shares(c: Counts, level: float) -> dict[str, Share]:
+def shares(c: Counts, level: float, *, misses_known: bool) -> dict[str, Share]:
     """Return each measure by name, with its interval at `level`."""
-    return {name: _share(name, *ratio, level) for name, ratio in ratios(c).items()}
+    measures = ratios(c, misses_known=misses_known)
+    return {name: _share(name, *ratio, level) for name, ratio in measures.items()}
 
 
 def _share(name: str, parts: Column, wholes: Column, level: float) -> Share:
@@ -191,7 +197,7 @@ def _share(name: str, parts: Column, wholes: Column, level: float) -> Share:
         return Share(math.nan, 0.0, 1.0, 0.0, 0.0)
     if name in YES_OR_NO:
         return Share(*wilson_interval(float(parts.sum()) / total, total, level), total, total)
-    n = min(total, effective_n(parts, wholes))
+    n = effective_n(parts, wholes)
     return Share(*cluster_interval(parts, wholes, level), total, n)
 
 

@@ -17,11 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.atomic import write_whole
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import Interval
-from conformal_retrievers.diagnostics import ALPHAS, Band, Diagnosis, diagnose
+from conformal_retrievers.diagnostics import Diagnosis, diagnose
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import Filtered
 from conformal_retrievers.findings import shown, summary
 from conformal_retrievers.judged import ScoredQuery
+from conformal_retrievers.sweeps import ALPHAS, Band
 
 require("report", "jinja2", "matplotlib")
 

@@ -84,14 +84,17 @@ def promise_p_value(calibration: Calibration, coverage: Share, group: str | None
     (Marques 2023, arXiv 2303.02770): coverage varies with the calibration too. That is exact for
     "all" and "any" without ties, and cautious with them. For "query-recall" a query's share counts
     as all or nothing, which varies most: cautious too. For "snippet", and with weights, n and m are
-    effective numbers, and it is approximate. With delta the promise is about nearly every
-    calibration, and what is kept is Binomial(m, 1 − alpha).
+    effective numbers, and it is approximate, as it is for all groups together. With delta the
+    promise is about nearly every calibration, and what is kept is Binomial(m, 1 − alpha). It is 1
+    where nothing was measured.
     """
-    m = round(coverage.effective_n)
+    m = round(min(coverage.n, coverage.effective_n))
+    if not m:
+        return 1.0
     kept = math.ceil(coverage.estimate * m - 1e-9)
     if calibration.delta is not None:
         return float(binomial_cdf(m, float(1 - exact_alpha(calibration.alpha)))[kept])
-    units = calibration.n_units[group]
+    units = sum(calibration.n_units.values()) if group is None else calibration.n_units[group]
     worth = 1.0
     if calibration.guarantee == "snippet":
         worth = calibration.effective_n / calibration.n_relevant

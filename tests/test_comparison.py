@@ -65,7 +65,7 @@ def test_a_calibration_is_the_fixed_threshold_that_it_found():
 
 def test_a_difference_is_that_of_the_two_evaluations():
     rng = np.random.default_rng(1)
-    queries = [ScoredQuery(rng.random(4), rng.random(4) < 0.5) for _ in range(50)]
+    queries = [ScoredQuery(rng.random(4), rng.random(4) < 0.5, missed=1) for _ in range(50)]
     one, other = evaluate(at(0.8), queries).shares, evaluate(at(0.4), queries).shares
     differences = compare(at(0.8), at(0.4), queries, rng=rng)
     assert list(differences) == list(one)
@@ -80,7 +80,7 @@ def test_a_difference_is_that_of_the_two_evaluations():
 
 def test_a_filter_differs_from_itself_by_nothing():
     rng = np.random.default_rng(2)
-    queries = [ScoredQuery(rng.random(4), rng.random(4) < 0.5) for _ in range(20)]
+    queries = [ScoredQuery(rng.random(4), rng.random(4) < 0.5, missed=1) for _ in range(20)]
     for difference in compare(at(0.5), at(0.5), queries, rng=rng).values():
         assert difference == (0, 0, 0)
 

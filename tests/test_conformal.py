@@ -453,14 +453,19 @@ def test_repeating_each_querys_outcome_makes_nothing_more_certain():
 
 def test_the_effective_number_by_hand():
     # Shares 3/4 and 1/2 of 4 snippets each: p = 5/8, residuals ±1/2,
-    # V = 2/1 × (1/4 + 1/4)/64 = 1/64, and p(1 − p)/V = (15/64) × 64 = 15, but there are only 8.
-    assert effective_n([3, 2], [4, 4]) == 8
+    # V = 2/1 × (1/4 + 1/4)/64 = 1/64, and p(1 − p)/V = (15/64) × 64 = 15.
+    assert effective_n([3, 2], [4, 4]) == pytest.approx(15, rel=1e-12)
+    assert effective_n([0.75, 0.5], [1, 1]) == pytest.approx(15, rel=1e-12)
     # Shares 1 and 0: p = 1/2, residuals ±2, V = 2 × 8/64 = 1/4, and (1/4)/(1/4) = 1.
     assert effective_n([4, 0], [4, 4]) == pytest.approx(1, rel=1e-12)
 
 
-def test_a_few_large_queries_are_never_worth_more_than_their_snippets():
-    assert effective_n([4500, *[1] * 30], [5000, *[1] * 30]) <= 5030
+def test_equal_shares_say_nothing_of_their_spread():
+    for share in (0.3, 1 / 7, 0.99):  # of which rounding leaves a residual
+        assert effective_n([share] * 21, [1] * 21) == 21
+
+
+def test_a_large_query_among_small_ones_leaves_nothing_to_tell():
     interval = cluster_interval([900, 1], [1000, 1])  # as good as one query
     assert (interval.low, interval.high) == (0.0, 1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,9 +102,9 @@ def test_a_query_of_which_nothing_was_retrieved_counts_in_m1_and_recall():
 
 
 def test_what_queries_say_yes_or_no_to_has_wilsons_interval():
-    queries = [ScoredQuery([0.0], [True])] * 400
+    queries = [ScoredQuery([0.0], [True], missed=i // 399) for i in range(400)]
     e = measure(queries, [[i < 300] for i in range(400)])
-    for share in (e.m1, e.coverage["all"], e.coverage["any"], e.end_to_end["all"]):
+    for share in (e.m1, e.coverage["all"], e.coverage["any"], e.end_to_end["any"]):
         assert share.interval == wilson_interval(0.75, 400)
         assert (share.n, share.effective_n, share.design_effect) == (400, 400, 1)
 
@@ -117,8 +118,8 @@ def test_snippets_that_share_their_querys_fate_are_worth_one_each_query():
 
 
 def test_a_query_of_twice_the_weight_counts_twice():
-    heavy = [ScoredQuery([0.1], [True], weight=2.0), ScoredQuery([0.9], [True])]
-    twice = [ScoredQuery([0.1], [True]), ScoredQuery([0.1], [True]), ScoredQuery([0.9], [True])]
+    kept, lost = ScoredQuery([0.1], [True]), ScoredQuery([0.9], [True], missed=1)
+    heavy, twice = [replace(kept, weight=2.0), lost], [kept, kept, lost]
     one, other = evaluate(calibrated(), heavy), evaluate(calibrated(), twice)
     for name, share in one.shares.items():
         assert share.estimate == pytest.approx(other.shares[name].estimate, abs=1e-15)
@@ -135,7 +136,7 @@ def test_the_size_of_the_weights_is_no_matter():
 
     def at(scale):
         return [
-            ScoredQuery(s, [True, False, True], weight=scale * w)
+            ScoredQuery(s, [True, False, True], weight=scale * w, missed=1)
             for s, w in zip(scores, weights, strict=True)
         ]
 
@@ -402,6 +403,39 @@ def test_a_broken_promise_is_found():
     assert evaluate(calibration, shifted).verdict.p_value < 1e-4
 
 
+# --- what nobody knows ----------------------------------------------------------------------------
+
+
+def test_where_no_query_names_a_missed_snippet_recall_and_the_end_to_end_shares_are_unknown():
+    unaware = [replace(query, missed=0) for query in QUERIES]
+    e = measure(unaware, KEPT)
+    for share in (e.recall_at_k, *e.end_to_end.values()):
+        assert math.isnan(share.estimate)
+        assert (share.low, share.high, share.n) == (0, 1, 0)
+    assert not e.misses_known
+    assert "unknown how many relevant ones were missed" in str(e)
+    assert "nan" not in str(e)
+    aware = measure(QUERIES, KEPT)
+    assert aware.misses_known
+    assert e.coverage == aware.coverage
+
+
+def test_a_group_in_which_nothing_was_missed_has_full_recall_where_others_tell():
+    queries = [
+        ScoredQuery([0.1], [True], group="a"),
+        ScoredQuery([0.1], [True], group="b", missed=1),
+    ]
+    parts = evaluate(calibrated(), queries).by_group
+    assert [part.recall_at_k.estimate for part in parts.values()] == [1, 0.5]
+    assert all(part.misses_known for part in parts.values())
+
+
+def test_a_calibration_that_counts_missed_snippets_takes_none_named_for_none_missed():
+    calibration = calibrated(np.linspace(0, 0.5, 99), alpha=0.1, count_missed=True)
+    e = evaluate(calibration, half_covered(50, 40))
+    assert (e.recall_at_k.estimate, e.verdict.coverage.estimate) == (1, 0.8)
+
+
 # --- intervals ------------------------------------------------------------------------------------
 
 
@@ -421,4 +455,20 @@ def test_intervals_over_queries_hold_the_truth_as_often_as_they_say():
         share = measure(queries, kept).coverage["snippet"]
         hits += share.low <= 7 / 9 <= share.high
     assert binomtest(hits, 1000, 0.93, alternative="less").pvalue > 1e-4
+    assert binomtest(hits, 1000, 0.97, alternative="greater").pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("name", "truth"), [("m2", 0.3), ("query-recall", 0.9)])
+def test_intervals_of_mean_shares_are_as_narrow_as_they_may_be(name, truth):
+    """A query's share varies less than a yes or no; 1,000 sets of 60, tests at 1e-4 as above."""
+    rng = np.random.default_rng(7)
+    size, chance = (20, (3, 7)) if name == "m2" else (3, (9, 1))
+    queries = [ScoredQuery(np.zeros(size), np.ones(size, bool))] * 60
+    hits = 0
+    for _ in range(1000):
+        kept = [rng.random(size) < p for p in rng.beta(*chance, size=60)]
+        share = measure(queries, kept).shares[name]
+        hits += share.low <= truth <= share.high
+        assert share.effective_n > share.n
+    assert binomtest(hits, 1000, 0.92, alternative="less").pvalue > 1e-4
     assert binomtest(hits, 1000, 0.97, alternative="greater").pvalue > 1e-4

@@ -221,14 +221,16 @@ def test_the_core_knows_its_neighbours_only():
         "scoring.rating": {"cache", "judged", "llm"},
         "exchangeability": set(),
         "findings": {"conformal", "diagnostics"},  # diagnostics for its types only
+        "columns": {"calibration", "filtering", "judged", "measures"},
+        "sweeps": {"calibration", "columns", "conformal", "exchangeability", "measures"},
         "diagnostics": {
-            *("calibration", "certify", "conformal", "exchangeability", "filtering", "findings"),
-            *("guarantees", "judged", "tolerance"),
+            *("calibration", "columns", "conformal", "exchangeability", "filtering", "findings"),
+            *("judged", "measures", "sweeps", "verdict"),
         },
-        "figures": {"diagnostics", "extras"},
+        "figures": {"diagnostics", "extras", "sweeps"},
         "report": {
             *("atomic", "calibration", "conformal", "diagnostics", "extras", "figures"),
-            *("filtering", "findings", "judged"),
+            *("filtering", "findings", "judged", "sweeps"),
         },
         "scoring.scorer": {"judged", "extras"},
         "scoring.embedding": {"judged"},
