@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Cascade,
         CrossEncoderScorer,
         EmbeddingScorer,
+        FunctionScorer,
         LearnedScorer,
         LLMScorer,
         QueryZScore,
@@ -91,8 +92,9 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
             "monitor": "Monitor",
             "planning": "plan promise",
             "scoring": (
-                "CachedScorer Cascade CrossEncoderScorer EmbeddingScorer LearnedScorer LLMScorer "
-                "QueryZScore RetrievalScorer Scorer TieBreak YesScorer score_queries"
+                "CachedScorer Cascade CrossEncoderScorer EmbeddingScorer FunctionScorer "
+                "LearnedScorer LLMScorer QueryZScore RetrievalScorer Scorer TieBreak YesScorer "
+                "score_queries"
             ),
             "tracking": "track",
         },
@@ -122,6 +124,7 @@ __all__ = [
     "Filtered",
     "FilteredAnswer",
     "FilteredClaims",
+    "FunctionScorer",
     "JudgedQuery",
     "LLMScorer",
     "LearnedScorer",
