@@ -128,7 +128,9 @@ def test_the_core_knows_its_neighbours_only():
         },
         "claims.file": {"calibration_file", "claims.answers", "judged", "rows"},
         "claims.filter": {"claims.answers", "claims.calibration", "filtering", "judged"},
-        "claims.evaluation": {"claims.answers", "claims.calibration", "conformal"},
+        "claims.evaluation": {
+            *("claims.answers", "claims.calibration", "conformal", "measures", "verdict"),
+        },
         "claims.relevance": {"judged", "scoring.embedding"},
         "claims.replies": {"llm"},
         "claims.confidence": {"cache", "claims.replies", "judged", "llm"},
