@@ -112,6 +112,8 @@ async def test_minilm_ranks_the_claim_that_the_documents_support_first():
     assert relevance[0] > 0.3 > relevance[2]
     assert math.isnan(relevance[1])
     assert scorer.name == "claim_relevance(cosine(all-MiniLM-L6-v2))"
+    plain = scorer.relevance(QUERY, CLAIMS, [document.text for document in DOCUMENTS])
+    assert plain.tolist()[::2] == relevance.tolist()[::2]
     awaited = await scorer.arelevance(QUERY, CLAIMS, DOCUMENTS)
     assert awaited.tolist()[::2] == relevance.tolist()[::2]
 

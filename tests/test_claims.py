@@ -336,10 +336,18 @@ def test_a_calibration_comes_back_from_its_file_as_it_was(calibration, tmp_path)
     assert loaded == calibration
     assert loaded.checksum == calibration.checksum
     assert loaded.statement == calibration.statement
+    assert loaded.answers.labels == calibration.answers.labels
     for group in (None, "x", "y", "z"):
         assert loaded.threshold(group) == calibration.threshold(group)
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+
+
+def test_what_is_told_of_the_labels_is_kept_as_a_copy():
+    labels = {"annotator": "a person"}
+    calibration = calibration_of(labels=labels)
+    labels["annotator"] = "another"
+    assert calibration.answers.labels == {"annotator": "a person"}
 
 
 def test_the_file_is_readable_and_names_what_json_has_no_number_for(tmp_path):

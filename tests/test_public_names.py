@@ -131,7 +131,7 @@ def test_the_core_knows_its_neighbours_only():
         "claims.evaluation": {
             *("claims.answers", "claims.calibration", "conformal", "measures", "verdict"),
         },
-        "claims.relevance": {"judged", "scoring.embedding"},
+        "claims.relevance": {"claims.answers", "judged", "scoring.embedding"},
         "claims.replies": {"llm"},
         "claims.confidence": {"cache", "claims.replies", "judged", "llm"},
         "claims.dividing": {"cache", "claims.replies", "llm"},

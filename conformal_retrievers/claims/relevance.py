@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.judged import Snippet, as_snippets
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
 
@@ -67,7 +68,7 @@ class ClaimRelevance:
         return f"claim_relevance({self.embedding.name})"
 
     def relevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
+        self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
         """Return the relevance of each claim, (p,)."""
         e, texts = self.embedding, _texts(claims, documents)
@@ -77,7 +78,7 @@ class ClaimRelevance:
         return self._relevance(claims, len(texts), [e.embed_query(query), *vectors])
 
     async def arelevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
+        self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
         """Return what `relevance` returns, without blocking the event loop."""
         e, texts = self.embedding, _texts(claims, documents)
@@ -105,6 +106,6 @@ class ClaimRelevance:
         return relevance
 
 
-def _texts(claims: Sequence[str], documents: Sequence[Snippet]) -> list[str]:
-    texts = [*claims, *(document.text for document in documents)]
+def _texts(claims: Sequence[str], documents: Sequence[Snippet | str]) -> list[str]:
+    texts = [*as_claims(claims), *(document.text for document in as_snippets(documents))]
     return [text for text in texts if text.strip()]
