@@ -38,7 +38,7 @@ class CalibrationMismatch(ValueError):
 
 
 class NothingKept(LookupError):
-    """No snippet of a query is kept, and the filter was told to raise then."""
+    """No snippet of a query, or claim of an answer, is kept, and the filter was told to raise."""
 
 
 class Thresholds(Protocol):

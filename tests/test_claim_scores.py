@@ -69,6 +69,16 @@ def test_without_documents_or_with_blank_ones_alone_nothing_is_supported():
     assert claim_relevance([1, 0], [[1, 0]], []).tolist() == [0.0]
     assert claim_relevance([1, 0], [[1, 0]], [[0, 0], [math.nan, 1]]).tolist() == [0.0]
     assert claim_relevance([1, 0], np.empty((0, 2)), [[1, 0]]).tolist() == []
+    assert claim_relevance([1, 0], [], [[1, 0]]).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("query", "claims", "documents"),
+    [([[1, 0]], [[1, 0]], [[1, 0]]), ([1, 0], [1, 0], [[1, 0]]), ([1, 0], [[1, 0]], [[1]])],
+)
+def test_vectors_of_other_shapes_are_refused(query, claims, documents):
+    with pytest.raises(ValueError, match="give vectors of one length"):
+        claim_relevance(query, claims, documents)
 
 
 def test_what_has_no_direction_cannot_be_scored():
@@ -102,6 +112,8 @@ async def test_minilm_ranks_the_claim_that_the_documents_support_first():
     assert relevance[0] > 0.3 > relevance[2]
     assert math.isnan(relevance[1])
     assert scorer.name == "claim_relevance(cosine(all-MiniLM-L6-v2))"
+    plain = scorer.relevance(QUERY, CLAIMS, [document.text for document in DOCUMENTS])
+    assert plain.tolist()[::2] == relevance.tolist()[::2]
     awaited = await scorer.arelevance(QUERY, CLAIMS, DOCUMENTS)
     assert awaited.tolist()[::2] == relevance.tolist()[::2]
 
@@ -126,8 +138,10 @@ async def test_one_function_embeds_query_claims_and_documents_in_one_batch():
         assert one.tolist()[::2] == other.tolist()[::2]
     texts = [QUERY, CLAIMS[0], CLAIMS[2], DOCUMENTS[0].text, DOCUMENTS[2].text]
     assert batches == [texts] * 4
-    with pytest.raises(ValueError, match="'short' returned vectors of shape"):
-        ClaimRelevance(EmbeddingScorer(lambda texts: [[1.0]], "short")).relevance(QUERY, CLAIMS, [])
+    for n in (1, 4, 6):  # a document whose vector is lost would be one that supports nothing
+        short = ClaimRelevance(EmbeddingScorer(lambda texts, n=n: [[1.0]] * n, "short"))
+        with pytest.raises(ValueError, match=r"'short' returned vectors of shape \(., 1\)"):
+            short.relevance(QUERY, CLAIMS, DOCUMENTS)
 
 
 # --- an LLM's own numbers -------------------------------------------------------------------------

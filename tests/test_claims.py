@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import betabinom, binom
 
 from conformal_retrievers import (
     AnnotatedAnswer,
@@ -290,8 +291,21 @@ def test_the_statement_says_what_is_promised_and_of_what():
         (lambda: calibration_of(alpha=1.0), "alpha is 1.0"),
         (lambda: calibration_of(share=0.0), "share is 0.0"),
         (lambda: calibration_of(share=1.5), "share is 1.5"),
-        (lambda: calibration_of([*five_answers(), answer([1], "+", id="a")]), "'a' occurs 2 times"),
-        (lambda: calibration_of(by_group=True), "group is None"),
+        (
+            lambda: calibration_of([*five_answers(), answer([1], "+", id="a")]),
+            "answer id 'a' occurs 2 times; each answer enters",
+        ),
+        (lambda: calibration_of(by_group=True), "answer 'a': group is None.*of every answer"),
+        (
+            lambda: calibration_of(alpha=0.1, delta=0.1),
+            "which 5 annotated answers cannot promise: it takes at least 22; annotate 17 more",
+        ),
+        (lambda: calibration_of(delta=2), "delta is 2"),
+        (
+            lambda: calibration_of(grouped(), by_group=True, merge_groups={"w": "y"}),
+            "merge_groups names 'w', a group of none of the annotated answers",
+        ),
+        (lambda: calibration_of(merge_groups={}), "merge_groups is given without by_group"),
         (lambda: calibration_of([answer([], ""), answer([1.0], "?")]), "none of 2 answers enters"),
         (lambda: answer_scores([answer([1.0], "?", id="q")]), "answer 'q': a claim has"),
     ],
@@ -322,10 +336,18 @@ def test_a_calibration_comes_back_from_its_file_as_it_was(calibration, tmp_path)
     assert loaded == calibration
     assert loaded.checksum == calibration.checksum
     assert loaded.statement == calibration.statement
+    assert loaded.answers.labels == calibration.answers.labels
     for group in (None, "x", "y", "z"):
         assert loaded.threshold(group) == calibration.threshold(group)
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+
+
+def test_what_is_told_of_the_labels_is_kept_as_a_copy():
+    labels = {"annotator": "a person"}
+    calibration = calibration_of(labels=labels)
+    labels["annotator"] = "another"
+    assert calibration.answers.labels == {"annotator": "a person"}
 
 
 def test_the_file_is_readable_and_names_what_json_has_no_number_for(tmp_path):
@@ -476,6 +498,44 @@ def test_a_filter_that_says_nothing_is_seen_to_say_nothing():
     assert measured.empty.estimate == 1
     assert measured.kept.estimate == 0
     assert math.isnan(measured.said_factuality.estimate)
+
+
+def test_the_p_value_is_beta_binomial_so_that_the_calibrations_luck_is_no_failure(rng):
+    """Of honest calibrations on few answers, evaluated on many, at most 5 % fail."""
+    failed = 0
+    for _ in range(400):
+        answers = [answer([score], "-") for score in rng.random(550)]
+        failed += evaluate_claims(calibration_of(answers[:50], 0.2), answers[50:]).fails
+    assert 0 < failed <= binom.ppf(1 - 1e-4, 400, 0.05)
+    n, m, right = 50, 2000, 1300
+    new = [answer([0.99], "-")] * (m - right) + [answer([0.0], "-")] * right
+    measured = evaluate_claims(calibration_of([answer([i / n], "-") for i in range(n)], 0.2), new)
+    k = conformal_rank(n, 0.2)
+    assert measured.p_value == pytest.approx(betabinom.cdf(right, m, k, n + 1 - k))
+
+
+def test_by_group_the_worst_group_decides_and_each_is_told_of():
+    calibration = calibration_of(
+        [*grouped(), answer([0.8], "-", group="w")], 0.3, by_group=True, merge_groups={"w": "z"}
+    )
+    new = [answer([0.9], "-", group=g) for g in "xxxxxyyyyyw"] + [answer([0.9], "+", group="x")]
+    measured = evaluate_claims(calibration, new)
+    assert list(measured.by_group) == ["x", "y", "z"]
+    assert [of.n_answers for of in measured.by_group.values()] == [6, 5, 1]
+    assert measured.by_group["x"].factuality.estimate == pytest.approx(1 / 6)
+    assert measured.by_group["z"].p_value == 1  # too few to keep anything
+    worst = min(of.p_value for of in measured.by_group.values())
+    assert worst < 1
+    assert measured.p_value == pytest.approx(min(1, 3 * worst))
+    assert "factual in y" in str(measured)
+
+
+def test_a_filter_that_keeps_all_can_fail_and_one_that_keeps_nothing_cannot():
+    keeps_all = calibration_of([answer([0.5], "+")] * 50, 0.1)
+    assert keeps_all.threshold() == -math.inf
+    wrong = [answer([0.9], "-")] * 20
+    assert evaluate_claims(keeps_all, wrong).fails
+    assert evaluate_claims(calibration_of(alpha=0.1), wrong).p_value == 1
 
 
 def test_of_a_share_the_factuality_counts_answers_that_reach_it_exactly():

@@ -69,52 +69,94 @@ def test_a_line_that_cannot_be_read_is_named(text, said, tmp_path):
     path.write_text(text)
     with pytest.raises(ValueError, match=said):
         read_answers(path)
-    result = run("calibrate", path, "--alpha", 0.1, "--scorer", "s", "--output", tmp_path / "c")
+    result = run("calibrate", path, "--alpha", 0.1, "--scorer", "s", "--out", tmp_path / "c")
     assert result.exit_code == 1
     assert "bad.jsonl, line 1" in result.stderr
 
 
 def test_calibrate_saves_what_the_function_gives_and_says_it(answers, tmp_path):
-    output = tmp_path / "claims.json"
-    result = run("calibrate", answers, "--alpha", 0.2, "--scorer", "s", "--output", output)
+    out = tmp_path / "claims.json"
+    result = run("calibrate", answers, "--alpha", 0.2, "--scorer", "s", "--out", out)
     assert result.exit_code == 0
-    calibration = ClaimCalibration.load(output)
+    calibration = ClaimCalibration.load(out)
     expected = calibrate_claims(read_answers(answers), 0.2, scorer="s")
-    assert calibration.statement == expected.statement == result.stdout.strip()
+    assert calibration.statement == expected.statement
+    assert result.stdout == f"{expected.statement}\n\nSaved as {out}\n"
+    assert calibration.answers.labels == {"source": "answers.jsonl"}
     assert calibration.threshold() == 15 / 20  # ⌈20 × .8⌉ = 16th
-    options = ("--by-group", "--share", 0.5, "--scorer", "s", "--output", output)
+    options = ("--by-group", "--share", 0.5, "--scorer", "s", "--out", out)
     assert run("calibrate", answers, "--alpha", 0.2, *options).exit_code == 0
-    assert ClaimCalibration.load(output).share == 0.5
-    assert ClaimCalibration.load(output).threshold("a") < math.inf
-    options = ("--delta", 0.1, "--scorer", "s", "--output", output)
+    assert ClaimCalibration.load(out).share == 0.5
+    assert ClaimCalibration.load(out).threshold("a") < math.inf
+    options = ("--delta", 0.1, "--scorer", "s", "--out", out)
     assert run("calibrate", answers, "--alpha", 0.2, *options).exit_code == 0
-    assert ClaimCalibration.load(output).answers.delta == 0.1
+    assert ClaimCalibration.load(out).answers.delta == 0.1
+
+
+def test_calibrate_says_it_as_json_too(answers, tmp_path):
+    out = tmp_path / "claims.json"
+    common = ("calibrate", answers, "--scorer", "s", "--out", out, "--json", "--alpha")
+    said = json.loads(run(*common, 0.2).stdout)
+    assert said["file"] == str(out)
+    assert (said["answers"], said["without_claims"]) == (19, 1)
+    assert said["unannotated"] == ["answer 'open'"]
+    assert said["thresholds"] == {"": 15 / 20}
+    assert said["sha256"] == ClaimCalibration.load(out).checksum
+    few = json.loads(run(*common, 0.01, "--by-group").stdout)
+    assert few["thresholds"] == {"a": "keep_none", "b": "keep_none"}
 
 
 def test_evaluate_says_what_it_costs_and_fails_with_the_promise(answers, tmp_path):
     saved = tmp_path / "claims.json"
     calibrate_claims(read_answers(answers), 0.2, scorer="s").save(saved)
-    result = run("evaluate", saved, answers)
+    new = tmp_path / "new.jsonl"
+    new.write_text(answers.read_text().replace('"q', '"new'))
+    result = run("evaluate", saved, new)
     assert result.exit_code == 0
     assert "19 answers, 2 left out; target 80.0%" in result.stdout
     assert "empty answers                  0.0%" in result.stdout
+    assert "Nothing speaks against the promise (p = 0." in result.stdout
     worse = tmp_path / "worse.jsonl"
     worse.write_text("\n".join(line(f"w{i}", (0.9, False)) for i in range(10)))
     result = run("evaluate", saved, worse)
     assert result.exit_code == 1
-    assert "factuality is below its target" in result.stderr
+    assert "The promise fails" in result.stdout
+    said = json.loads(run("evaluate", saved, worse, "--json").stdout)
+    assert (said["fails"], said["evaluation"]["factuality"][0]) == (True, 0)
+    assert said["evaluation"]["said_factuality"][0] == 0
     result = run("evaluate", saved, worse, "--alpha", 0.01)
     assert result.exit_code == 0
     assert "empty answers                100.0%" in result.stdout
 
 
+def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_path):
+    saved = tmp_path / "claims.json"
+    calibrate_claims(read_answers(answers), 0.2, scorer="s").save(saved)
+    result = run("evaluate", saved, answers)  # two more did not enter, and are of no use here
+    assert result.exit_code == 1
+    assert "none of 2 answers has claims that are all annotated" in result.stderr
+    own = tmp_path / "own.jsonl"
+    own.write_text("\n".join(answers.read_text().splitlines()[:19]))
+    result = run("evaluate", saved, own)
+    assert result.exit_code == 1
+    assert "all 19 answers are those that the calibration was made from" in result.stderr
+    with answers.open("a") as file:
+        file.write("\n" + line("new", (0.9, True)))
+    result = run("evaluate", saved, answers)
+    assert result.exit_code == 0
+    assert "1 answers, 2 left out" in result.stdout
+    assert "19 answers that the calibration was made from were left out" in result.stdout
+    assert json.loads(run("evaluate", saved, answers, "--json").stdout)["calibrated_on"] == 19
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("calibrate", "FILE", "--alpha", 2, "--scorer", "s", "--output", "out"), 2),
-        (("calibrate", "FILE", "--alpha", 0.1, "--share", 0, "--scorer", "s", "--output", "o"), 2),
-        (("calibrate", "nothing.jsonl", "--alpha", 0.1, "--scorer", "s", "--output", "o"), 2),
-        (("calibrate", "FILE", "--alpha", 0.1, "--scorer", "s", "--output", "no/such/folder"), 1),
+        (("calibrate", "FILE", "--alpha", 2, "--scorer", "s", "--out", "out"), 2),
+        (("calibrate", "FILE", "--alpha", 0.1, "--share", 0, "--scorer", "s", "--out", "o"), 2),
+        (("calibrate", "nothing.jsonl", "--alpha", 0.1, "--scorer", "s", "--out", "o"), 2),
+        (("calibrate", "FILE", "--alpha", 0.1, "--scorer", "s", "--out", "no/such/folder"), 1),
+        (("calibrate", "FILE", "--alpha", 0.1, "--delta", 2, "--scorer", "s"), 2),
         (("evaluate", "FILE", "FILE"), 1),
         (("evaluate", "FILE", "FILE", "--alpha", 0), 2),
     ],

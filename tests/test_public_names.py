@@ -165,8 +165,10 @@ def test_the_core_knows_its_neighbours_only():
         },
         "claims.file": {"calibration_file", "claims.answers", "judged", "rows"},
         "claims.filter": {"claims.answers", "claims.calibration", "filtering", "judged"},
-        "claims.evaluation": {"claims.answers", "claims.calibration", "conformal"},
-        "claims.relevance": {"judged", "scoring.embedding"},
+        "claims.evaluation": {
+            *("claims.answers", "claims.calibration", "conformal", "measures", "verdict"),
+        },
+        "claims.relevance": {"claims.answers", "judged", "scoring.embedding"},
         "claims.replies": {"llm"},
         "claims.confidence": {"cache", "claims.replies", "judged", "llm"},
         "claims.dividing": {"cache", "claims.replies", "llm"},

@@ -61,7 +61,7 @@ class FilteredAnswer:
         return {
             "kept": [entries[i] for i in c.kept],
             "removed": [entries[i] for i in c.dropped],
-            "threshold": c.named_threshold,
+            "threshold": c.calibration.named_threshold(c.group),
             "alpha": c.calibration.alpha,
             "scorer": c.calibration.scorer,
             "guaranteed": self.guaranteed,

@@ -146,6 +146,13 @@ class ClaimCalibration:
         """
         return self.answers.threshold(group)
 
+    def named_threshold(self, group: str | None = None) -> float | Literal["keep_none", "keep_all"]:
+        """Return the threshold as JSON holds it: "keep_none" for +inf and "keep_all" for −inf."""
+        threshold = self.threshold(group)
+        if math.isfinite(threshold):
+            return threshold
+        return "keep_none" if threshold > 0 else "keep_all"
+
     def keep(self, relevance: ArrayLike, group: str | None = None) -> NDArray[np.bool_]:
         """Return which claims (p,) are kept: those above the threshold, never one that is NaN.
 
@@ -241,7 +248,7 @@ class ClaimCalibration:
         from conformal_retrievers.claims.file import AnswerRecord, ClaimsRecord, Threshold
 
         thresholds: dict[str, Threshold] = {
-            group or "": named_threshold(self.threshold(group)) for group in self.answers.n_units
+            group or "": self.named_threshold(group) for group in self.answers.n_units
         }
         a = self.answers
         return ClaimsRecord(
@@ -271,10 +278,3 @@ class ClaimCalibration:
             f"ClaimCalibration(alpha={self.alpha:g}, share={self.share:g}, "
             f"scorer={self.scorer!r}, {self.n_answers} answers)"
         )
-
-
-def named_threshold(threshold: float) -> float | Literal["keep_none", "keep_all"]:
-    """Return a threshold as JSON holds it: "keep_none" for +inf and "keep_all" for −inf."""
-    if math.isfinite(threshold):
-        return threshold
-    return "keep_none" if threshold > 0 else "keep_all"

@@ -7,14 +7,17 @@ The answer is the unit of every interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibration import ClaimCalibration
-from conformal_retrievers.conformal import Interval, cluster_interval, exact_share
+from conformal_retrievers.conformal import Interval, cluster_interval, exact_alpha, exact_share
+from conformal_retrievers.measures import Share
+from conformal_retrievers.verdict import promise_p_value
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class ClaimEvaluation:
     `empty`: answers of which nothing is kept; `kept`: mean share of an answer's claims that is
     kept, and `kept_factual` of those that are factual. An estimate is nan where no answer has what
     it is a share of. `left_out` counts answers without claims or with one that is not annotated.
+
+    `p_value` is the probability of a factuality as low as this or lower if the promise just holds,
+    over calibration and answers (`promise_p_value`). Of a calibration by group it is that of the
+    worst group, times the number of groups (Bonferroni), and `by_group` has the measures of each.
     """
 
     target: float
@@ -36,6 +43,13 @@ class ClaimEvaluation:
     empty: Interval
     kept: Interval
     kept_factual: Interval
+    p_value: float
+    by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
+
+    @property
+    def fails(self) -> bool:
+        """Whether factuality is significantly below the target: p < 0.05, one-sided."""
+        return self.p_value < 0.05
 
     def __str__(self) -> str:
         rows = [
@@ -46,7 +60,16 @@ class ClaimEvaluation:
             ("factual claims kept", self.kept_factual),
         ]
         head = f"{self.n_answers} answers, {self.left_out} left out; target {self.target:.1%}"
-        return "\n".join([head, *(f"{name:<28} {interval}" for name, interval in rows)])
+        groups = [
+            f"{f'  factual in {group}':<28} {of.factuality} of {of.n_answers}, empty "
+            f"{of.empty.estimate:.1%}"
+            for group, of in self.by_group.items()
+        ]
+        said = "The promise fails" if self.fails else "Nothing speaks against the promise"
+        verdict = f"{said} (p = {self.p_value:.2g} if it held)."
+        return "\n".join(
+            [head, *(f"{name:<28} {interval}" for name, interval in rows), *groups, verdict]
+        )
 
 
 def evaluate_claims(
@@ -62,6 +85,29 @@ def evaluate_claims(
         raise ValueError(
             f"none of {len(given)} answers has claims that are all annotated; annotate some"
         )
+    left_out = len(given) - len(known)
+    whole = replace(_measured(calibration, known, level, None), left_out=left_out)
+    if not calibration.answers.by_group:
+        return whole
+    merged = calibration.answers.merge_groups or {}
+    members: dict[str | None, list[AnnotatedAnswer]] = {}
+    for answer in known:
+        name = answer.group
+        members.setdefault(name if name is None else merged.get(name, name), []).append(answer)
+    by_group = {
+        group: _measured(calibration, members[group], level, group)
+        for group in sorted(members, key=str)
+    }
+    worst = min(of.p_value for of in by_group.values())
+    return replace(whole, p_value=min(1.0, len(by_group) * worst), by_group=by_group)
+
+
+def _measured(
+    calibration: ClaimCalibration,
+    known: Sequence[AnnotatedAnswer],
+    level: float,
+    group: str | None,
+) -> ClaimEvaluation:
     share = exact_share(calibration.share)
     keeps = [calibration.keep(answer.relevance, answer.group) for answer in known]
     facts = [np.array([f is True for f in answer.factual]) for answer in known]
@@ -72,13 +118,19 @@ def evaluate_claims(
     right = kept_factual * share.denominator >= kept * share.numerator
     one = np.ones(len(known))
     said, some = kept > 0, factual > 0
+    factuality = cluster_interval(right, one, level)
+    p_value = 1.0  # of a filter that keeps nothing
+    if calibration.threshold(group) < math.inf:
+        seen = Share(*factuality, n=len(known), effective_n=len(known))
+        p_value = promise_p_value(calibration.answers, seen, group)
     return ClaimEvaluation(
-        target=1 - calibration.alpha,
+        target=float(1 - exact_alpha(calibration.alpha)),
         n_answers=len(known),
-        left_out=len(given) - len(known),
-        factuality=cluster_interval(right, one, level),
+        left_out=0,
+        factuality=factuality,
         said_factuality=cluster_interval(right & said, said, level),
         empty=cluster_interval(~said, one, level),
         kept=cluster_interval(kept / claims, one, level),
         kept_factual=cluster_interval(kept_factual[some] / factual[some], one[some], level),
+        p_value=p_value,
     )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.claims.answers import as_claims
-from conformal_retrievers.claims.calibration import ClaimCalibration, named_threshold
+from conformal_retrievers.claims.calibration import ClaimCalibration
 from conformal_retrievers.filtering import Decision, NothingKept, check_same_scorer
 from conformal_retrievers.judged import Snippet, as_snippets
 
@@ -67,11 +67,6 @@ class FilteredClaims(Decision):
     def kept_claims(self) -> tuple[str, ...]:
         """The kept claims."""
         return tuple(self.claims[i] for i in self.kept)
-
-    @property
-    def named_threshold(self) -> float | Literal["keep_none", "keep_all"]:
-        """The threshold as JSON holds it: "keep_none" for +inf and "keep_all" for −inf."""
-        return named_threshold(self.threshold)
 
     @property
     def _numbers(self) -> NDArray[np.float64]:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.judged import Snippet, as_snippets
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
 
@@ -28,11 +29,17 @@ def claim_relevance(
     The vectors are query (d,), claims (p, d) and documents (m, d); without documents it is 0. As
     printed, two negative cosines make a positive product; documents that were retrieved for the
     query have none. A document without a direction (zero or not finite) supports nothing; a claim
-    or query without one cannot be scored: NaN. Algorithm 1 of arXiv 2506.20978.
+    or query without one cannot be scored: NaN. Raises ValueError for other shapes. Algorithm 1 of
+    arXiv 2506.20978.
     """
     q, c = np.asarray(query, dtype=np.float64), np.asarray(claims, dtype=np.float64)
     d = np.asarray(documents, dtype=np.float64)
-    d = d if d.size else d.reshape(0, len(q))
+    c, d = (v if v.size else v.reshape(0, q.size) for v in (c, d))  # none, whatever their width
+    if not (q.ndim == 1 and c.ndim == d.ndim == 2 and c.shape[1] == d.shape[1] == q.size):
+        raise ValueError(
+            f"query has shape {q.shape}, claims {c.shape} and documents {d.shape}; give vectors of "
+            "one length: (d,), (p, d) and (m, d)"
+        )
     with np.errstate(invalid="ignore"):
         # Each product is divided by |q| |d_j|² |c|: by |d_j|² before the maximum over j, by the
         # rest, which is the same for all j, after it. Of a document without a direction they are
@@ -61,42 +68,44 @@ class ClaimRelevance:
         return f"claim_relevance({self.embedding.name})"
 
     def relevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
+        self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
         """Return the relevance of each claim, (p,)."""
         e, texts = self.embedding, _texts(claims, documents)
         if e.embed_query is None:
-            return self._relevance(claims, e.embed([query, *texts]))
+            return self._relevance(claims, len(texts), e.embed([query, *texts]))
         vectors: Any = e.embed(texts) if texts else []
-        return self._relevance(claims, [e.embed_query(query), *vectors])
+        return self._relevance(claims, len(texts), [e.embed_query(query), *vectors])
 
     async def arelevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
+        self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
         """Return what `relevance` returns, without blocking the event loop."""
         e, texts = self.embedding, _texts(claims, documents)
         if e.aembed is None or (e.embed_query is not None and e.aembed_query is None):
             return await asyncio.to_thread(self.relevance, query, claims, documents)
         if e.aembed_query is None:
-            return self._relevance(claims, await e.aembed([query, *texts]))
+            return self._relevance(claims, len(texts), await e.aembed([query, *texts]))
         vectors: Any = await e.aembed(texts) if texts else []
-        return self._relevance(claims, [await e.aembed_query(query), *vectors])
+        return self._relevance(claims, len(texts), [await e.aembed_query(query), *vectors])
 
-    def _relevance(self, claims: Sequence[str], embeddings: Any) -> NDArray[np.float64]:
+    def _relevance(
+        self, claims: Sequence[str], n_texts: int, embeddings: Any
+    ) -> NDArray[np.float64]:
         """Score from the vectors of the query, of the claims that are not blank, of documents."""
         vectors = np.asarray(embeddings, dtype=np.float64)
-        told = np.array([bool(claim.strip()) for claim in claims], dtype=bool)
-        n = 1 + int(told.sum())
-        if vectors.ndim != 2 or len(vectors) < n:
+        if vectors.ndim != 2 or len(vectors) != 1 + n_texts:
             raise ValueError(
                 f"embedder {self.embedding.name!r} returned vectors of shape {vectors.shape} for "
-                f"the query, {n - 1} claims and the documents; it must return one for each text"
+                f"the query and {n_texts} claims and documents; it must return one for each text"
             )
+        told = np.array([bool(claim.strip()) for claim in claims], dtype=bool)
+        n = 1 + int(told.sum())
         relevance = np.full(len(claims), math.nan)
         relevance[told] = claim_relevance(vectors[0], vectors[1:n], vectors[n:])
         return relevance
 
 
-def _texts(claims: Sequence[str], documents: Sequence[Snippet]) -> list[str]:
-    texts = [*claims, *(document.text for document in documents)]
+def _texts(claims: Sequence[str], documents: Sequence[Snippet | str]) -> list[str]:
+    texts = [*as_claims(claims), *(document.text for document in as_snippets(documents))]
     return [text for text in texts if text.strip()]

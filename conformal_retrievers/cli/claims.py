@@ -6,11 +6,19 @@ Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
-from conformal_retrievers.claims import ClaimCalibration, calibrate_claims, evaluate_claims
-from conformal_retrievers.conformal import exact_alpha, exact_share
+from conformal_retrievers.claims import (
+    AnnotatedAnswer,
+    ClaimCalibration,
+    calibrate_claims,
+    evaluate_claims,
+)
+from conformal_retrievers.cli.inputs import Delta, Json, checked_alpha
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail, print_json
+from conformal_retrievers.conformal import exact_share
 from conformal_retrievers.extras import missing, require
+from conformal_retrievers.tolerance import check_delta
 
 require("cli", "typer")
 import typer
@@ -23,6 +31,7 @@ AnswersFile = Annotated[
         help='Annotated answers, one a line: {"id", "group", "claims": [{"relevance", "factual"}]}',
         exists=True,
         dir_okay=False,
+        metavar="ANSWERS",
     ),
 ]
 
@@ -30,61 +39,120 @@ AnswersFile = Annotated[
 @app.command()
 def calibrate(
     answers: AnswersFile,
-    alpha: Annotated[float, typer.Option(help="The risk of a claim that is not factual.")],
-    scorer: Annotated[str, typer.Option(help="The name of what gave the relevances.")],
-    output: Annotated[Path, typer.Option(help="Where the calibration goes.", dir_okay=False)],
-    share: Annotated[float, typer.Option(help="The share of kept claims to be factual.")] = 1.0,
-    delta: Annotated[
-        float | None, typer.Option(help="The share of calibrations that may fall short.")
-    ] = None,
-    by_group: Annotated[bool, typer.Option(help="Promise it within each group.")] = False,
+    alpha: Annotated[
+        float, typer.Option(help="The risk of a claim that is not factual.", metavar="RATE")
+    ],
+    scorer: Annotated[
+        str, typer.Option(help="The name of what gave the relevances.", metavar="NAME")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Where the calibration goes.", dir_okay=False, metavar="FILE")
+    ] = Path("claims.json"),
+    share: Annotated[
+        float, typer.Option(help="The share of kept claims to be factual.", metavar="SHARE")
+    ] = 1.0,
+    delta: Delta = None,
+    by_group: Annotated[
+        bool, typer.Option("--by-group", help="Promise it within each group of queries.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Calibrate on annotated answers, save the calibration and say what it promises."""
     from conformal_retrievers.claims.file import read_answers
 
+    checked_alpha(alpha)
     try:
-        exact_alpha(alpha)
         exact_share(share)
+        if delta is not None:
+            check_delta(delta)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    try:
+    with bad_data_in_one_line():
         calibration = calibrate_claims(
-            read_answers(answers), alpha, scorer=scorer, by_group=by_group, delta=delta, share=share
+            read_answers(answers),
+            alpha,
+            scorer=scorer,
+            by_group=by_group,
+            delta=delta,
+            share=share,
+            labels={"source": answers.name},
         )
-        calibration.save(output)
-    except (OSError, ValueError) as error:
-        _fail(error)
-    typer.echo(calibration.statement)
+        calibration.save(out)
+    if as_json:
+        print_json({"file": str(out), **_facts_of(calibration)})
+        return
+    typer.echo(f"{calibration.statement}\n\nSaved as {out}")
+
+
+def _facts_of(calibration: ClaimCalibration) -> dict[str, object]:
+    c, groups = calibration, calibration.answers.n_units
+    return {
+        "statement": c.statement,
+        "alpha": c.alpha,
+        "share": c.share,
+        "delta": c.answers.delta,
+        "by_group": c.answers.by_group,
+        "scorer": c.scorer,
+        "answers": c.n_answers,
+        "without_claims": c.n_without_claims,
+        "unannotated": c.unannotated,
+        "unscorable_claims": c.n_unscorable,
+        "sha256": c.checksum,
+        "thresholds": {group or "": c.named_threshold(group) for group in groups},
+    }
 
 
 @app.command()
 def evaluate(
     calibration: Annotated[
-        Path, typer.Argument(help="A saved calibration.", exists=True, dir_okay=False)
+        Path,
+        typer.Argument(
+            help="A saved calibration.", exists=True, dir_okay=False, metavar="CALIBRATION"
+        ),
     ],
     answers: AnswersFile,
-    alpha: Annotated[float | None, typer.Option(help="Another risk than the saved one.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Another risk than the saved one.", metavar="RATE")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Measure factuality and what it costs on annotated answers; exit with 1 if it fails.
+    """Measure factuality and what it costs on annotated answers, and test the promise.
 
-    It fails where the 95 % interval of factuality lies below the target as a whole.
+    Exits with 1 if factuality is significantly below the target: p < 0.05, one-sided, for the share
+    of factual answers if the promise just holds (beta-binomial, over calibration and new answers).
+    Answers that the calibration was made from are left out, and counted.
     """
     from conformal_retrievers.claims.file import read_answers
 
-    try:
-        if alpha is not None:
-            exact_alpha(alpha)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--alpha") from None
-    try:
+    if alpha is not None:
+        checked_alpha(alpha)
+    with bad_data_in_one_line():
         loaded = ClaimCalibration.load(calibration)
         loaded = loaded if alpha is None else loaded.at(alpha)
-        measured = evaluate_claims(loaded, read_answers(answers))
-    except (OSError, ValueError) as error:
-        _fail(error)
-    typer.echo(measured)
-    if measured.factuality.high < measured.target:
-        _fail("factuality is below its target")
+        new, own = _new_answers(loaded, read_answers(answers))
+        measured = evaluate_claims(loaded, new)
+    if as_json:
+        fails = {"fails": measured.fails}
+        print_json({"calibrated_on": own, "evaluation": measured, **fails})
+    else:
+        typer.echo(measured)
+        if own:
+            typer.echo(f"{own} answers that the calibration was made from were left out.")
+    if measured.fails:
+        raise typer.Exit(1)
+
+
+def _new_answers(
+    calibration: ClaimCalibration, answers: list[AnnotatedAnswer]
+) -> tuple[list[AnnotatedAnswer], int]:
+    """Return the answers that a calibration was not made from, and how many others there are."""
+    new = [answer for answer in answers if answer.id not in calibration.answers.ids]
+    if answers and not new:
+        raise ValueError(
+            f"all {len(answers)} answers are those that the calibration was made from, by id; "
+            "evaluate on others"
+        )
+    return new, len(answers) - len(new)
 
 
 @app.command()
@@ -96,10 +164,7 @@ def demo(
     questions: Annotated[int, typer.Option(help="How many questions to ask.", min=15)] = 60,
 ) -> None:
     """Ask the standard library's docstrings: retrieve, filter, answer, divide, filter again."""
-    try:
-        exact_alpha(alpha)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--alpha") from None
+    checked_alpha(alpha)
     for extra, modules in (
         ("llm", ("openai",)),
         ("embedding", ("sentence_transformers",)),
@@ -107,7 +172,7 @@ def demo(
     ):
         message = missing(extra, *modules)
         if message is not None:
-            _fail(message)
+            fail(message)
     from sentence_transformers import SentenceTransformer
 
     from conformal_retrievers.claims.demo import run
@@ -115,18 +180,14 @@ def demo(
     from conformal_retrievers.openai_llm import openai_llm
     from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
-    try:
+    with bad_data_in_one_line():
         encoder = SentenceTransformer(model)
         embedding = EmbeddingScorer(
             lambda texts: encoder.encode(texts, show_progress_bar=False), f"cosine({model})"
         )
         asked = openai_llm(llm, base_url=base_url)
-        for part in run(asked, embedding, alpha=alpha, n_questions=questions):
-            typer.echo(part)
-    except (OSError, ValueError, Unanswered) as error:
-        _fail(error)
-
-
-def _fail(why: object) -> NoReturn:
-    typer.echo(f"Error: {why}", err=True)
-    raise typer.Exit(1)
+        try:
+            for part in run(asked, embedding, alpha=alpha, n_questions=questions):
+                typer.echo(part)
+        except Unanswered as error:
+            fail(str(error))
