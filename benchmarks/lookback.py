@@ -14,8 +14,11 @@ tests; template "report", with other words, longer chunks and more of them, test
 
     python -m benchmarks.lookback [--steps 2500] [--answers 4000] [--write]
     python -m benchmarks.lookback --cost [--context 4096]
+    python -m benchmarks.lookback --cost --device cuda --context 8192
 
-`--cost` times a larger, untrained model in one process a way, and reads the peak memory of each.
+`--cost` times an untrained model in one process a way, and reads the peak memory of each: on the
+CPU a small model in float32, and resident memory; on a GPU one of a billion weights in bfloat16,
+and what PyTorch allocates there.
 """
 
 from __future__ import annotations
@@ -257,41 +260,64 @@ def flagged(classifier, calibration, test, shifted):
 
 WAYS = ("load", "plain eager", "plain sdpa", "lookback", "output_attentions")
 NEW_TOKENS = 32
+SHAPES = {
+    "cpu": {
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
+    "cuda": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+}
 
 
-def cost(context):
+def cost(context, device):
     """Time and peak memory of a process a way, as ratios to plain eager generate."""
     rounds = []
     for _ in range(3):  # in turn: the machine's mood is shared
-        rounds.append({way: measured_apart(way, context) for way in WAYS})
-    lines = ["| | time / plain eager | peak memory / plain eager |", "|---|---|---|"]
-    for way in WAYS[1:]:
+        rounds.append({way: measured_apart(way, context, device) for way in WAYS})
+    lines = [
+        "| | seconds | time / plain eager | peak memory / plain eager | peak, GB |",
+        "|---|---|---|---|---|",
+    ]
+    for way in WAYS:
+        seconds = [one[way]["seconds"] for one in rounds]
         times = [one[way]["seconds"] / one["plain eager"]["seconds"] for one in rounds]
         memory = [one[way]["peak"] / one["plain eager"]["peak"] for one in rounds]
-        lines.append(f"| {way} | {np.median(times):.2f} | {np.median(memory):.2f} |")
-    peaks = {way: f"{rounds[0][way]['peak'] / 2**20:.2f} GB" for way in WAYS}
-    return "\n".join([*lines, "", f"Peaks: {peaks}"])
+        lines.append(
+            f"| {way} | {np.median(seconds):.2f} | {np.median(times):.2f} | {np.median(memory):.2f}"
+            f" | {rounds[0][way]['peak'] / 2**30:.2f} |"
+        )
+    return "\n".join(
+        [*lines, "", f"{rounds[0]['load']['tokens']} tokens and {NEW_TOKENS} new ones"]
+    )
 
 
-def measured_apart(way, context):
-    command = [sys.executable, "-m", "benchmarks.lookback", "--way", way, "--context", str(context)]
-    return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+def measured_apart(way, context, device):
+    command = [sys.executable, "-m", "benchmarks.lookback", "--way", way]
+    command += ["--context", str(context), "--device", device]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
 
 
-def measured(way, context):
+def measured(way, context, device):
     torch.manual_seed(0)
     words = tokenizer()
     network = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(words),
-            hidden_size=256,
-            intermediate_size=704,
-            num_hidden_layers=4,
-            num_attention_heads=8,
-            num_key_value_heads=4,
             max_position_embeddings=context + NEW_TOKENS,
+            **SHAPES[device],
         )
     ).eval()
+    if device == "cuda":
+        network.to(device, torch.bfloat16)
     network.generation_config.eos_token_id = None
     network.generation_config.pad_token_id = 0
     model = LocalModel(network, words, name="cost")
@@ -301,8 +327,11 @@ def measured(way, context):
     chunks = tuple(" ".join([fact] * ((context - used) // 8 // 10)) for _ in range(10))
     prompt = RagPrompt(head.question, chunks, head.preamble)
     text = "\n\n".join([prompt.preamble, *chunks, prompt.question]) + prompt.ending
-    ids = torch.tensor([words(text)["input_ids"]])
+    ids = torch.tensor([words(text)["input_ids"]], device=device)
     network.set_attn_implementation("sdpa" if way in ("plain sdpa", "lookback") else "eager")
+    if device == "cuda":
+        network.generate(ids[:, :64], max_new_tokens=2)  # loads the kernels
+        torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     with torch.inference_mode():
         if way == "lookback":
@@ -317,8 +346,12 @@ def measured(way, context):
                 output_attentions=way == "output_attentions",
                 return_dict_in_generate=way == "output_attentions",
             )
+    if device == "cuda":
+        torch.cuda.synchronize()
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if device == "cuda":
+        peak = torch.cuda.max_memory_allocated()
     return {"seconds": seconds, "peak": peak, "tokens": ids.shape[1]}
 
 
@@ -333,14 +366,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--device", choices=SHAPES, default="cpu", help="of --cost")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.way:
-        print(json.dumps(measured(arguments.way, arguments.context)))
+        print(json.dumps(measured(arguments.way, arguments.context, arguments.device)))
     elif arguments.cost:
-        print(cost(arguments.context))
+        print(cost(arguments.context, arguments.device))
     else:
         result = quality(arguments.steps, arguments.answers, arguments.seed)
         print(result)

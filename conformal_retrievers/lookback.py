@@ -7,6 +7,7 @@ attention weights α_{t,p} of a head are averaged over each segment x of N_x tok
     LR_t(c_i) = k · A_t(c_i) / (A_t(c_1 ∪ … ∪ c_k) + A_t(output))  (eq. 8)
     LR(c_i) = (1/T) Σ_t LR_t(c_i)                                  (eq. 9)
 
+The paper's factor is K, the most chunks that there are, in place of k: scaling takes out either.
 The full-context ratio, A_t(prompt) / (A_t(prompt) + A_t(output)), also counts preamble and question
 (Chuang et al. 2024, arXiv 2407.07071). A logistic regression on the ratios of all layers and heads
 gives the confidence that an answer is consistent (Geissler et al. 2026, arXiv 2605.05244, section

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 from langchain_openai import ChatOpenAI
 from llama_index.core import SummaryIndex
@@ -149,6 +152,28 @@ def test_a_model_in_bfloat16_is_read_as_it_is(folder, kept_flag):
     runnable = confidence_runnable(pipeline, kept_flag, max_new_tokens=5)
     said = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
     assert 0 < said.response_metadata["factuality"]["confidence"] < 1
+
+
+@pytest.mark.parametrize("package", ["langchain-conformal", "llama-index-postprocessor-conformal"])
+def test_the_readmes_lines_about_confidence_run(
+    package, folder, kept_flag, tmp_path, monkeypatch, expected
+):
+    readme = Path(__file__).parent.parent / "integrations" / package / "README.md"
+    section = readme.read_text(encoding="utf-8").split("## Confidence in an answer")[1]
+    [code] = re.findall(r"^```python\n(.*?)^```", section.split("\n## ")[0], re.S | re.M)
+    kept_flag.classifier.save(tmp_path / "factuality.json")
+    kept_flag.calibration.save(tmp_path / "flag.json")
+    monkeypatch.chdir(tmp_path)
+    names = {
+        "question": QUESTION,
+        "retriever": RunnableLambda(lambda _: [Document(text) for text in CHUNKS]),
+        "index": SummaryIndex([TextNode(text=text) for text in CHUNKS]),
+    }
+    assert "Qwen/Qwen3-0.6B" in code
+    code = code.replace("Qwen/Qwen3-0.6B", folder).replace("max_new_tokens=200", "max_new_tokens=5")
+    exec(compile(code, str(readme), "exec"), names)
+    said = names["answer"].response_metadata if "answer" in names else names["response"].metadata
+    assert said["factuality"] == pytest.approx(expected[1])
 
 
 def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):

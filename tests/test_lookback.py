@@ -339,6 +339,13 @@ def replaced_weights(path, content):
     change(path, weights_sha256=sha256(content).hexdigest())
 
 
+class Hostile:
+    """Does something when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was read",)
+
+
 def test_coefficients_are_numbers_and_no_pickle(fitted, tmp_path):
     import io
     import pickle
@@ -351,7 +358,7 @@ def test_coefficients_are_numbers_and_no_pickle(fitted, tmp_path):
         with pytest.raises(ValueError, match="is no file of coefficients"):
             FactualityClassifier.load(path)
     objects, infinite = io.BytesIO(), io.BytesIO()
-    np.savez(objects, coefficients=np.array([{}] * 24), intercept=np.float64(0))
+    np.savez(objects, coefficients=np.array([Hostile()] * 24), intercept=np.float64(0))
     replaced_weights(path, objects.getvalue())
     with pytest.raises(ValueError, match="is no file of coefficients"):
         FactualityClassifier.load(path)
