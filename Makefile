@@ -3,7 +3,14 @@ INSTALL = .venv/bin/pip install --quiet -c constraints.txt
 FRAMEWORKS = -e integrations/langchain-conformal -e integrations/llama-index-postprocessor-conformal
 NEEDS = constraints.txt pyproject.toml $(wildcard integrations/*/pyproject.toml)
 
-.PHONY: demo test lint cookbook bench
+# What goes with the oldest release of each framework that the packages allow, and with the newest.
+LANGCHAIN = langchain-core langchain langchain-classic langchain-community langchain-tests langchain-openai langchain-chroma langgraph
+OLDEST_LANGCHAIN = langchain-core==1.0.0 langchain==1.0.0 langchain-classic==1.0.0 langchain-community==0.4 \
+	langchain-tests==1.0.0 langchain-openai==1.0.0 langchain-chroma==1.0.0 langgraph==1.0.2 langgraph-checkpoint==3.0.1
+MATRIX_TESTS = tests/test_langchain*.py tests/test_compressor_standards.py tests/test_cross_encoder.py \
+	tests/test_events.py tests/test_integrations_agree.py tests/test_llama_index.py
+
+.PHONY: demo test lint cookbook bench test-matrix
 
 demo: .venv/demo ## calibrate and filter real text in both frameworks
 	.venv/bin/conformal-retrievers demo
@@ -20,6 +27,19 @@ cookbook: .venv/cookbook ## execute the notebooks in place
 bench: .venv/dev ## speed, as ratios in one run; with CONFORMAL_DATA=FOLDER what two papers report, too
 	.venv/bin/python benchmarks/speed.py
 	if [ -n "$$CONFORMAL_DATA" ]; then .venv/bin/python -m benchmarks.reproduction --write && .venv/bin/python -m benchmarks.pictures coverage baselines reranking tables; fi
+
+test-matrix: matrix-oldest-oldest matrix-oldest-newest matrix-newest-oldest matrix-newest-newest ## both frameworks, oldest and newest
+
+# A throw-away environment on top of .venv. Old releases warn of what newer libraries deprecate, and
+# the instrumentor of LlamaIndex takes its newer releases only.
+matrix-%: .venv/dev
+	@env=$$(mktemp -d) && trap 'rm -rf $$env' EXIT && .venv/bin/python -m venv $$env && \
+	echo "import site; site.addsitedir('$$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')')" > $$(echo $$env/lib/python*/site-packages)/dev.pth && \
+	case $* in oldest-*) langchain="$(OLDEST_LANGCHAIN)";; *) langchain="--upgrade $(LANGCHAIN)";; esac && \
+	case $* in *-oldest) llama="llama-index-core==0.13.0"; but="not openinferences_spans";; *) llama="--upgrade llama-index-core"; but="";; esac && \
+	$$env/bin/pip install -q $$langchain && $$env/bin/pip install -q $$llama && \
+	$$env/bin/pip list 2>/dev/null | grep -E "^(langchain-core|llama-index-core) " && \
+	$$env/bin/python -m pytest -o filterwarnings=default --disable-warnings -k "$$but" $(MATRIX_TESTS)
 
 .venv/demo: $(NEEDS) | .venv
 	@echo "Installing into .venv (about a minute the first time)"

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_community.cross_encoders.base import BaseCrossEncoder
 
 from conformal_retrievers import (
     ConformalFilter,

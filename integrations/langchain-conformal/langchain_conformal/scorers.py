@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
@@ -26,7 +25,16 @@ from conformal_retrievers import (
     llm,
 )
 
-AnyScorer = Scorer | Embeddings | BaseCrossEncoder | BaseChatModel | BaseDocumentCompressor
+
+@runtime_checkable
+class CrossEncoder(Protocol):
+    """LangChain's BaseCrossEncoder, which has lived in more than one of its packages."""
+
+    def score(self, text_pairs: list[tuple[str, str]]) -> Sequence[float]:
+        """Return a number for each pair of query and text, higher = more relevant."""
+
+
+AnyScorer = Scorer | Embeddings | CrossEncoder | BaseChatModel | BaseDocumentCompressor
 
 
 def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
@@ -38,14 +46,14 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     """
     if isinstance(model, Embeddings):
         return embedding_scorer(model, name=name)
-    if isinstance(model, BaseCrossEncoder):
-        return cross_encoder_scorer(model, name=name)
     if isinstance(model, BaseChatModel):
         return llm_scorer(model, name=name)
     if isinstance(model, BaseDocumentCompressor):
         return compressor_scorer(model, name=name)
-    if isinstance(model, Scorer) and name is None:  # type: ignore[redundant-expr]
+    if isinstance(model, Scorer) and name is None:
         return model
+    if isinstance(model, CrossEncoder) and not isinstance(model, Scorer):
+        return cross_encoder_scorer(model, name=name)
     raise TypeError(
         f"scorer is {model!r:.80}; give embeddings, a cross-encoder, a chat model, a compressor "
         "that writes relevance_score, or a scorer, such as FunctionScorer(function, name='…')"
@@ -141,7 +149,7 @@ def as_llm(
 
 
 def cross_encoder_scorer(
-    cross_encoder: BaseCrossEncoder, *, name: str | None = None
+    cross_encoder: CrossEncoder, *, name: str | None = None
 ) -> CrossEncoderScorer:
     """Return the scorer −score of a LangChain cross-encoder.
 
