@@ -30,7 +30,7 @@ MOST_MISSED = 1_000_000  # each is held as a score, +inf, where missed snippets 
 # --- values ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Snippet:
     """A piece of text that was retrieved: what a LangChain Document or a LlamaIndex Node becomes.
 
@@ -47,9 +47,26 @@ class Snippet:
         default=None, compare=False, repr=False
     )
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.text, str):
-            raise TypeError(f"text is {self.text!r}; give a snippet's text as a str")
+    def __init__(
+        self,
+        text: str,
+        id: str | None = None,
+        document: str | None = None,
+        position: int | None = None,
+        retrieval_score: float | None = None,
+        embedding: Sequence[float] | NDArray[np.floating[Any]] | None = None,
+    ) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"text is {text!r}; give a snippet's text as a str")
+        # At once, past the frozen class's __setattr__: hundreds are made for each query.
+        self.__dict__.update(
+            text=text,
+            id=id,
+            document=document,
+            position=position,
+            retrieval_score=retrieval_score,
+            embedding=embedding,
+        )
 
 
 def as_snippets(snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:

@@ -98,8 +98,8 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
     }
     outside = (
         r"conformal_retrievers|pydantic|typing_extensions|"
-        r"__future__|asyncio|collections\.abc|contextlib|json|logging|math|numbers|numpy|pathlib|"
-        r"typing|uuid"
+        r"__future__|asyncio|collections\.abc|contextlib|copy|dataclasses|json|logging|math|numbers|"
+        r"numpy|pathlib|typing|uuid|warnings"
     )
     for package, pattern in allowed.items():
         for path in PACKAGES[package].rglob("*.py"):

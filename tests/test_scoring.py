@@ -201,8 +201,9 @@ def test_a_vector_without_a_direction_cannot_be_scored():
     assert np.isnan(scorer.score("zero", [Snippet("same")])).all()
 
 
-def test_a_score_does_not_depend_on_what_else_is_scored_not_even_in_its_last_bit(rng):
-    vectors = {str(i): vector for i, vector in enumerate(rng.normal(size=(60, 384)))}
+@pytest.mark.parametrize("d", [1, 7, 384, 1023, 9000])
+def test_a_score_does_not_depend_on_what_else_is_scored_not_even_in_its_last_bit(rng, d):
+    vectors = {str(i): vector for i, vector in enumerate(rng.normal(size=(60, d)))}
     scorer = EmbeddingScorer(lambda texts: [vectors[text] for text in texts], name="table")
     snippets = [Snippet(str(i)) for i in range(1, 60)]
     together = scorer.score("0", snippets)

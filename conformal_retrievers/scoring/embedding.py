@@ -7,6 +7,7 @@ section 3.3). Any embedder enters as a plain function from texts to vectors.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.judged import Snippet
+
+BLOCK = 8192  # numbers that einsum adds up in one go
 
 
 @dataclass(frozen=True)
@@ -52,71 +55,93 @@ class EmbeddingScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
         """Return 1 − cosine for each snippet, (n,)."""
-        texts = self._texts(snippets)
+        embeds, texts = self._texts(snippets)
         if self.embed_query is None:
-            return self._distances(snippets, self.embed([query, *texts]))
+            return self._distances(snippets, embeds, self.embed([query, *texts]))
         vectors: Any = self.embed(texts) if texts else []
-        return self._distances(snippets, [self.embed_query(query), *vectors])
+        return self._distances(snippets, embeds, [self.embed_query(query), *vectors])
 
     async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
         """Return what `score` returns, without blocking the event loop."""
         if self.aembed is None:
             return await asyncio.to_thread(self.score, query, snippets)
-        texts = self._texts(snippets)
+        embeds, texts = self._texts(snippets)
         if self.embed_query is None:
-            return self._distances(snippets, await self.aembed([query, *texts]))
+            return self._distances(snippets, embeds, await self.aembed([query, *texts]))
         vectors: Any = await self.aembed(texts) if texts else []
         query_vector = (
             await self.aembed_query(query)
             if self.aembed_query is not None
             else await asyncio.to_thread(self.embed_query, query)
         )
-        return self._distances(snippets, [query_vector, *vectors])
+        return self._distances(snippets, embeds, [query_vector, *vectors])
 
-    def _texts(self, snippets: Sequence[Snippet]) -> list[str]:
-        return [s.text for s in snippets if self._embeds(s)]
+    def _texts(self, snippets: Sequence[Snippet]) -> tuple[list[bool], list[str]]:
+        """Return whether each of the n snippets is embedded, and the m texts that are."""
+        embeds = [
+            not (self.reuse_embeddings and s.embedding is not None) and bool(s.text.strip())
+            for s in snippets
+        ]
+        return embeds, [s.text for s, embedded in zip(snippets, embeds, strict=True) if embedded]
 
-    def _embeds(self, snippet: Snippet) -> bool:
-        reused = self.reuse_embeddings and snippet.embedding is not None
-        return not reused and bool(snippet.text.strip())
-
-    def _distances(self, snippets: Sequence[Snippet], embeddings: Any) -> NDArray[np.float64]:
+    def _distances(
+        self, snippets: Sequence[Snippet], embeds: list[bool], embeddings: Any
+    ) -> NDArray[np.float64]:
         """Score the snippets from the embeddings, 1 + m of length d, of query and m texts."""
-        embedded = sum(map(self._embeds, snippets))
+        vectors = self._matrix(embeddings, sum(embeds))
+        query_vector = vectors[0]
+        if all(embeds):
+            return cosine_distances(query_vector, vectors[1:])
+        rows = np.full((len(snippets), len(query_vector)), np.nan)
+        rows[embeds] = vectors[1:]
+        for row, snippet in zip(rows, snippets, strict=True):
+            if self.reuse_embeddings and snippet.embedding is not None:
+                embedding = np.asarray(snippet.embedding, dtype=np.float64)
+                if embedding.shape != row.shape:
+                    raise ValueError(
+                        f"a snippet's embedding has shape {embedding.shape} but {self.name!r} "
+                        f"embeds the query with shape {row.shape}; reuse embeddings of the same "
+                        "model only"
+                    )
+                row[:] = embedding
+        return cosine_distances(query_vector, rows)
+
+    def _matrix(self, embeddings: Any, texts: int) -> NDArray[np.float64]:
+        try:
+            vectors = np.asarray(embeddings, dtype=np.float64)
+        except ValueError:  # of different lengths
+            vectors = np.empty(0)
+        if vectors.ndim == 2 and len(vectors) == 1 + texts:
+            return vectors
         shapes = sorted({np.shape(embedding) for embedding in embeddings})
-        if len(embeddings) != 1 + embedded or len(shapes) != 1 or len(shapes[0]) != 1:
-            raise ValueError(
-                f"embedder {self.name!r} returned {len(embeddings)} vectors of shapes "
-                f"{', '.join(map(str, shapes))} for the query and {embedded} texts; it must return "
-                "one vector for each, all of one length"
-            )
-        vectors = np.asarray(embeddings)
-        query_vector, rest = vectors[0].astype(np.float64), iter(vectors[1:])
-        unscorable = np.full_like(query_vector, np.nan)
-        rows = []
-        for snippet in snippets:
-            if self._embeds(snippet):
-                rows.append(next(rest))
-            elif self.reuse_embeddings and snippet.embedding is not None:
-                rows.append(np.asarray(snippet.embedding))
-            else:
-                rows.append(unscorable)
-        odd = next((r for r in rows if r.shape != query_vector.shape), None)
-        if odd is not None:
-            raise ValueError(
-                f"a snippet's embedding has shape {odd.shape} but {self.name!r} embeds the query "
-                f"with shape {query_vector.shape}; reuse embeddings of the same model only"
-            )
-        return cosine_distances(query_vector, np.array(rows, dtype=np.float64))
+        raise ValueError(
+            f"embedder {self.name!r} returned {len(embeddings)} vectors of shapes "
+            f"{', '.join(map(str, shapes))} for the query and {texts} texts; it must return "
+            "one vector for each, all of one length"
+        )
 
 
 def cosine_distances(
     query_vector: NDArray[np.float64], vectors: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return 1 − cos of a vector (d,) with each of (n, d); NaN where a vector has no direction."""
-    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query_vector)
+    lengths = np.sqrt(_by_row("ij,ij->i", vectors, vectors))
+    lengths *= math.sqrt(query_vector @ query_vector)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Row by row, not as one matrix product: a snippet's score must not depend, not even in its
-        # last bit, on which other snippets were retrieved with it.
-        distances = 1 - (vectors * query_vector).sum(axis=1) / lengths
-    return np.where(np.isfinite(distances), distances, np.nan)
+        distances = 1 - _by_row("ij,j->i", vectors, query_vector) / lengths
+    distances[~np.isfinite(distances)] = np.nan
+    return distances
+
+
+def _by_row(
+    product: str, vectors: NDArray[np.float64], others: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the product of each row of (n, d) with (d,), or with the same row of (n, d).
+
+    Row by row, not as one matrix product: a snippet's score must not depend, not even in its last
+    bit, on which other snippets were retrieved with it. einsum goes so for up to BLOCK numbers.
+    """
+    products = np.zeros(len(vectors))
+    for i in range(0, vectors.shape[1], BLOCK):
+        products += np.einsum(product, vectors[:, i : i + BLOCK], others[..., i : i + BLOCK])
+    return products

