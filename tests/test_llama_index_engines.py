@@ -268,7 +268,8 @@ def test_a_response_synthesizer_can_answer_otherwise(llm):
     assert str(engine.query(QUESTION)) == "Nothing relevant was found."
 
 
-def test_an_empty_answer_to_a_sub_question_goes_on_as_if_it_were_one(llm, llm_server):
+@pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
+def test_an_empty_answer_to_a_sub_question_goes_on_as_if_it_were_one(on_empty, llm, llm_server):
     def reply(body):
         if "sub-questions" in prompt_of(body) or "sub_question" in prompt_of(body):
             return '```json\n{"items": [{"sub_question": "What?", "tool_name": "docs"}]}\n```'
@@ -276,7 +277,7 @@ def test_an_empty_answer_to_a_sub_question_goes_on_as_if_it_were_one(llm, llm_se
 
     llm_server.reply = reply
     tool = QueryEngineTool.from_defaults(
-        query_engine(postprocessor("allow"), llm), name="docs", description="Python"
+        query_engine(postprocessor(on_empty), llm), name="docs", description="Python"
     )
     engine = SubQuestionQueryEngine.from_defaults(
         [tool],
@@ -285,8 +286,13 @@ def test_an_empty_answer_to_a_sub_question_goes_on_as_if_it_were_one(llm, llm_se
         use_async=False,
         verbose=False,
     )
+    if on_empty == "raise":
+        with pytest.raises(NothingKept):
+            engine.query(QUESTION)
+        return
     assert str(engine.query(QUESTION)) == ANSWER
-    assert "Response: Empty Response" in prompt_of(llm_server.bodies[-1])
+    said = EMPTY if on_empty == "allow" else ANSWER
+    assert f"Response: {said}" in prompt_of(llm_server.bodies[-1])
 
 
 # --- tools, agents, workflows ---------------------------------------------------------------------
@@ -306,6 +312,14 @@ async def test_a_retriever_tool_returns_what_is_kept(calibrated):
         assert 0 < len(expected) < K
         assert ids(output.raw_output) == ids(expected)
         assert output.content == "".join(f"{node.text}\n\n" for node in expected)
+
+
+def test_a_retriever_tool_that_is_called_as_agents_do_asks_another_query(calibrated):
+    output = retriever_tool(calibrated).call(input=QUESTION)
+    asked = f"input is {QUESTION}\n"
+    assert output.raw_input == {"input": asked}
+    expected = calibrated.postprocess_nodes(retriever().retrieve(asked), query_str=asked)
+    assert ids(output.raw_output) == ids(expected)
 
 
 async def test_a_retriever_tool_without_a_kept_node_goes_by_on_empty():
