@@ -54,6 +54,13 @@ TESTS = {
     "planning.py": ["test_planning"],
     "certify.py": ["test_certify"],
     "choosing.py": ["test_choosing"],
+    "prompt.py": ["test_llm"],
+    "llm.py": ["test_llm"],
+    "openai_llm.py": ["test_openai_llm"],
+    "cache.py": ["test_cache"],
+    "labeling.py": ["test_labeling"],
+    "audit.py": ["test_audit"],
+    "scoring/scorer.py": ["test_combine"],
 }
 
 
@@ -512,6 +519,91 @@ MUTANTS = [
         "budget -= float(cost[unscorable].sum())",
         "budget -= 0.0",
         "what cannot be scored for nothing",
+    ),
+    # --- prompt.py, llm.py, openai_llm.py: asking an LLM
+    Mutant(
+        "prompt.py",
+        r"|\[(?=/?[A-Za-z_][^]\s[]*\])",
+        r"|\[(?=/?[A-Z]+\])",
+        "markers in capital letters only",
+    ),
+    Mutant("prompt.py", "\\u034f", "", "a character that is not seen stays"),
+    Mutant("prompt.py", "json.dumps(value, ensure_ascii=False)", "json.dumps(value)", "ASCII only"),
+    Mutant(
+        "llm.py",
+        "                with slots:\n",
+        "                with threading.Semaphore(concurrency):\n",
+        "each call of `ask` has a bound of its own",
+    ),
+    Mutant(
+        "llm.py",
+        "async with slots:",
+        "async with asyncio.Semaphore(concurrency):",
+        "each call of `aask` has a bound of its own",
+    ),
+    Mutant(
+        "llm.py",
+        "                    if stopped.is_set():\n                        return\n",
+        "",
+        "one more is asked after an error",
+    ),
+    Mutant(
+        "llm.py",
+        "return _SLOTS_OF_LOOPS.setdefault(key, asyncio.Semaphore(concurrency))",
+        "return _SLOTS_OF_LOOPS.setdefault(key[1:], asyncio.Semaphore(concurrency))",
+        "one bound for all event loops",
+    ),
+    Mutant(
+        "openai_llm.py",
+        "    weakref.finalize(complete, client.close)\n",
+        "",
+        "a dropped model's sockets stay open",
+    ),
+    # --- cache.py
+    Mutant(
+        "cache.py",
+        'if "locked" not in str(error) or time.monotonic() > until:',
+        "if True:",
+        "the switch to the log is tried once",
+    ),
+    Mutant(
+        "cache.py",
+        'for suffix in ("", "-wal", "-shm"):',
+        'for suffix in ("",):',
+        "the broken file's log stays",
+    ),
+    # --- labeling.py, audit.py, scoring/scorer.py
+    Mutant(
+        "labeling.py",
+        "        if snippet.text.strip()\n    ]",
+        "        if snippet.text\n    ]",
+        "blank snippets are sent",
+    ),
+    Mutant("labeling.py", "if not fact.strip():", "if not fact:", "a blank fact is asked about"),
+    Mutant(
+        "audit.py",
+        '        elif of_key["id"] in seen:',
+        "        elif False:",
+        "a row counts twice",
+    ),
+    Mutant("audit.py", "rng.shuffle(sheet)", "sheet.reverse()", "the order tells the labels"),
+    Mutant(
+        "audit.py",
+        '"\\0".join([*map(str, places), query, snippet])',
+        '"\\0".join(map(str, places))',
+        "an audit is read with another's key",
+    ),
+    Mutant(
+        "audit.py",
+        'separator = max(",;\\t", key=header.count)',
+        'separator = ","',
+        "a file with semicolons is no audit",
+    ),
+    Mutant(
+        "scoring/scorer.py",
+        '" ".join(query.casefold().split())',
+        "query",
+        "a space hides a query that was fitted on",
     ),
 ]
 

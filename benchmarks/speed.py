@@ -16,8 +16,8 @@ A target is met if the 95 % interval of the median lies within it, missed if bey
 unclear, as happens on a busy machine. Scores are therefore timed in the processor's time of this
 process, on one thread, in 300 pairs of which every other begins with the encode.
 
-`make bench` runs it; it takes about four minutes and needs the extra `dev`. The names of steps,
-such as `imports` and `embedding_scores`, make it run these alone. Absolute times are shown
+`make bench` runs it; it takes about four minutes and needs the extra `dev`. Names of steps, such
+as `imports` and `embedding_scores`, make it run these alone. Absolute times are shown
 for orientation: they differ between machines, the ratios much less.
 """
 

@@ -74,10 +74,10 @@ class LLMScorer:
 
     `prompt` has the fields $query and $snippet; with `snippets_per_call` above 1, several snippets
     are rated in one call, the prompt has $query and $snippets, a list of {"id", "text"}, and a
-    score may depend on the snippets beside it (`relative_to_query`). At most `concurrency` calls of
-    one query run at a time; `cache` keeps the replies. `max_tokens` bounds a reply; one that is cut
-    off is no rating. `on_ratings` is called with the `Ratings` of each query, for whoever counts
-    them.
+    score may depend on the snippets beside it (`relative_to_query`). At most `concurrency` calls
+    run at a time, of however many queries that are scored at once (see `ask`); `cache` keeps the
+    replies. `max_tokens` bounds a reply; one that is cut off is no rating. `on_ratings` is called
+    with the `Ratings` of each query, for whoever counts them.
 
     A blank snippet is not sent, and equal texts of a query are sent once. Raises ValueError for a
     prompt with other fields.
