@@ -23,7 +23,7 @@ from pydantic import (
     field_validator,
 )
 
-from conformal_retrievers.atomic import write_whole
+from conformal_retrievers.atomic import cannot_read, write_whole
 from conformal_retrievers.rows import explain
 
 FORMAT = "conformal-retrievers/calibration"
@@ -148,6 +148,8 @@ def read_fields(path: str | Path, format: str, version: int, *, saved_by: str) -
             parse_constant=_no_constant,
             parse_float=_finite,
         )
+    except OSError as error:
+        cannot_read("calibration", path, error)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, NaN, or no end of lists
         raise ValueError(
             f"{path} is not a complete calibration file ({error}); calibrate and save again"

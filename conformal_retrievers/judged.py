@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.atomic import write_whole
+from conformal_retrievers.atomic import cannot_read, write_whole
 
 if TYPE_CHECKING:
     from conformal_retrievers.rows import SnippetRow
@@ -406,7 +406,8 @@ def _line(query: JudgedQuery) -> str:
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file, .gz or not, that are not blank, with their numbers.
 
-    Raises ValueError, naming the file, where it is no such text.
+    Raises ValueError, naming the file, where it is no such text, and OSError where it cannot be
+    read.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
@@ -414,6 +415,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:  # the last is an OSError
         kind = "compressed " if path.suffix == ".gz" else ""
         raise ValueError(f"{path} is no complete {kind}UTF-8 text: {error}") from None
+    except OSError as error:
+        cannot_read("file", path, error)

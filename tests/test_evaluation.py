@@ -226,7 +226,7 @@ def test_a_stream_yields_what_comes_before_a_bad_line(tmp_path):
     path.write_text('{"query": "a", "snippets": []}\n{"query": "b"}\n')
     stream = iter_jsonl(path)
     assert next(stream).query == "a"
-    with pytest.raises(ValueError, match=r"judged\.jsonl, line 2: snippets: Field required"):
+    with pytest.raises(ValueError, match=r"judged\.jsonl, line 2: snippets is missing; give it"):
         next(stream)
 
 
