@@ -56,7 +56,7 @@ def as_snippets(snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
     """Return the snippets as a tuple, plain strings made into snippets."""
     if isinstance(snippets, (str, Snippet)):
         raise TypeError(f"snippets is one {type(snippets).__name__}; give a list of snippets")
-    return tuple(s if isinstance(s, Snippet) else Snippet(s) for s in snippets)
+    return tuple([s if isinstance(s, Snippet) else Snippet(s) for s in snippets])
 
 
 @dataclass(frozen=True, init=False)
