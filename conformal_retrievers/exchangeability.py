@@ -12,9 +12,9 @@ be the new ones. Two exact tests follow. Everywhere: Kolmogorov and Smirnov's la
 between the two m1, over all thresholds at once. At one threshold, below which c reference and x new
 queries lie: the number of new ones among the c + x lowest is hypergeometric. That is exact for a
 threshold that was fixed beforehand, for one that is itself the c-th lowest score of the reference,
-and close to it for a conformal threshold, which follows from the reference's relevant scores.
-Ties make both tests conservative. m2 has a band that is approximate, see `m2_band`. They see a change of scores, which is neither necessary nor
-sufficient for a loss of coverage: that takes judgements.
+and close to it for a conformal threshold, which follows from the reference's relevant scores. Ties
+make both tests conservative. m2 has a band that is approximate, see `m2_band`. They see a change of
+scores, which is neither necessary nor sufficient for a loss of coverage: that takes judgements.
 """
 
 from __future__ import annotations
