@@ -320,6 +320,15 @@ def test_snippets_that_come_in_queries_count_by_their_effective_number():
     assert verdict.p_value == pytest.approx(betabinom(m, k, n + 1 - k).cdf(kept), rel=1e-9)
 
 
+def test_a_share_of_a_query_counts_as_one_yes_or_no():
+    """Which is cautious: 50 queries with shares of 1/2 and 1 tell more than 50 yes or no would."""
+    calibration = calibrated(np.linspace(0, 0.5, 99), alpha=0.1)
+    new = [ScoredQuery([0.1, 0.9 if i < 30 else 0.1], [True, True]) for i in range(50)]
+    verdict = evaluate(calibration, new).verdict
+    assert verdict.coverage.effective_n > 100
+    assert verdict.p_value == pytest.approx(betabinom(50, 90, 10).cdf(35), rel=1e-9)
+
+
 def test_a_calibration_with_weights_counts_by_its_effective_number():
     weights = [4.0 if i < 20 else 1.0 for i in range(100)]
     queries = [
