@@ -370,6 +370,9 @@ def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
     assert held.comparison == alone.comparison
     assert held.m2_band[0] < held.m2.estimate < held.m2_band[1]
     assert (held.depths[-1].m1_band, held.depths[-1].m2_band) == (held.m1_band, held.m2_band)
+    first = np.array([q.scores[0] for q in queries[:100]]) <= calibration.threshold()
+    assert held.depths[0].m1_band == m1_band(int(first.sum()), 100, 100)
+    assert held.depths[0].m2_band == m2_band(first.astype(float), 100)
     grouped = [replace(q, group="ab"[i % 2]) for i, q in enumerate(queries)]
     by_group = Calibration.from_scores(grouped[:100], alpha=0.1, by_group=True, scorer="drawn")
     assert diagnose(by_group, grouped[100:]).m1_band is None
