@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Writing a file whole or not at all, and saying what to do where one cannot be read."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
         if isinstance(error, OSError):
             _cannot_write(what, path, error)
         raise
+
+
+def cannot_read(what: str, path: str | Path, error: OSError) -> NoReturn:
+    """Raise an OSError of the same kind that names `what` was to be read, the path and a remedy."""
+    remedy = "give the path of a file that is there and that you may read"
+    message = f"cannot read the {what} ({error.strerror}); {remedy}"
+    raise type(error)(error.errno, message, str(path)) from None
 
 
 def _cannot_write(what: str, path: str | Path, error: OSError) -> NoReturn:

@@ -23,7 +23,7 @@ from pydantic import (
     field_validator,
 )
 
-from conformal_retrievers.atomic import write_whole
+from conformal_retrievers.atomic import cannot_read, write_whole
 from conformal_retrievers.rows import explain
 
 FORMAT = "conformal-retrievers/calibration"
@@ -151,9 +151,14 @@ def read_fields(path: str | Path, format: str, version: int, *, saved_by: str) -
 
 
 def read_text(path: str | Path) -> str:
-    """Return a file's text. Raises ValueError, naming the path, where it is not UTF-8."""
+    """Return a file's text. Raises ValueError, naming the path, where it is not UTF-8.
+
+    Raises OSError, with the remedy, where it cannot be read.
+    """
     try:
         return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        cannot_read("calibration", path, error)
     except ValueError as error:
         raise ValueError(_incomplete(path, error)) from None
 

@@ -42,7 +42,9 @@ def check_flags(**flags: object) -> None:
 
 
 def check_scored(scored: Sequence[ScoredQuery], words: Words = QUERIES) -> None:
-    """Raise ValueError for a repeated id, an unscorable relevant snippet, or nothing relevant."""
+    """Raise ValueError for no query, an id twice, an unscorable relevant snippet, none relevant."""
+    if not scored:
+        raise ValueError(f"there are no {words.judged}; give those to calibrate on")
     ids = Counter(query.id for query in scored if query.id is not None)
     twice = next((id for id, times in ids.items() if times > 1), None)
     if twice is not None:

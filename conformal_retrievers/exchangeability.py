@@ -12,9 +12,9 @@ be the new ones. Two exact tests follow. Everywhere: Kolmogorov and Smirnov's la
 between the two m1, over all thresholds at once. At one threshold, below which c reference and x new
 queries lie: the number of new ones among the c + x lowest is hypergeometric. That is exact for a
 threshold that was fixed beforehand, for one that is itself the c-th lowest score of the reference,
-and close to it for a conformal threshold, which follows from the reference's relevant scores.
-Ties make both tests conservative. They see a change of scores, which is neither necessary nor
-sufficient for a loss of coverage: that takes judgements.
+and close to it for a conformal threshold, which follows from the reference's relevant scores. Ties
+make both tests conservative. m2 has a band that is approximate, see `m2_band`. They see a change of
+scores, which is neither necessary nor sufficient for a loss of coverage: that takes judgements.
 """
 
 from __future__ import annotations
@@ -125,8 +125,11 @@ def m2_band(
 ) -> tuple[float, float] | None:
     """Return the band of the mean of n new shares, from the shares kept (N,) of reference queries.
 
-    mean ± z s √(1/N + 1/n), within [0, 1]: the normal approximation to the permutations of all
-    N + n; None with fewer than two reference queries.
+    mean ± z s √(1/N + 1/n), within [0, 1]. If all N + n are exchangeable, the difference of the two
+    means has that variance over the ways to choose the new ones among them, s² that of all N + n,
+    and tends to a normal law (Hoeffding 1951, Ann. Math. Stat. 22). s is that of the reference, for
+    the new ones' would widen the band by what it is to find. Approximate, unlike the band of m1; no
+    paper gives one for m2. None with fewer than two reference queries.
     """
     from scipy.special import ndtri
 

@@ -105,8 +105,8 @@ def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequ
         finite = [(name, scores[np.isfinite(scores)]) for name, scores in parts]
         pooled = np.concatenate([scores for _, scores in finite])
         edges = np.histogram_bin_edges(pooled, bins=40)
-        looks = ((BLUE, "///"), (RED, None))
-        for (name, scores), (color, hatch) in zip(finite, looks, strict=False):
+        looks = ((BLUE, "-"), (RED, (0, (2, 1))))
+        for (name, scores), (color, line) in zip(finite, looks, strict=False):
             axes.hist(
                 scores,
                 edges,
@@ -114,7 +114,7 @@ def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequ
                 histtype="stepfilled",
                 facecolor=matplotlib.colors.to_rgba(color, 0.25),
                 edgecolor=color,
-                hatch=hatch,
+                linestyle=line,
                 label=f"{name} ({len(scores)})",
             )
         drawn = sorted({t for t in thresholds if math.isfinite(t)})

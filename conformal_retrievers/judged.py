@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.atomic import write_whole
+from conformal_retrievers.atomic import cannot_read, write_whole
 
 if TYPE_CHECKING:
     from conformal_retrievers.rows import SnippetRow
@@ -73,7 +73,7 @@ def as_snippets(snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
     """Return the snippets as a tuple, plain strings made into snippets."""
     if isinstance(snippets, (str, Snippet)):
         raise TypeError(f"snippets is one {type(snippets).__name__}; give a list of snippets")
-    return tuple(s if isinstance(s, Snippet) else Snippet(s) for s in snippets)
+    return tuple([s if isinstance(s, Snippet) else Snippet(s) for s in snippets])
 
 
 @dataclass(frozen=True, init=False)
@@ -460,7 +460,8 @@ def _line(query: JudgedQuery) -> str:
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file, .gz or not, that are not blank, with their numbers.
 
-    Raises ValueError, naming the file, where it is no such text.
+    Raises ValueError, naming the file, where it is no such text, and OSError where it cannot be
+    read.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
@@ -468,6 +469,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:  # the last is an OSError
         kind = "compressed " if path.suffix == ".gz" else ""
         raise ValueError(f"{path} is no complete {kind}UTF-8 text: {error}") from None
+    except OSError as error:
+        cannot_read("file", path, error)

@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from conformal_retrievers.atomic import write_whole
+from conformal_retrievers.atomic import cannot_read, write_whole
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.certify import betting_lower
 from conformal_retrievers.guarantees import digest
@@ -316,6 +316,8 @@ class Monitor:
             monitor = cls(calibration, fields.pop("level"), seed=fields.pop("seed"))
             monitor._state = _State(**{**fields, "counts": Counts(**fields["counts"])})
             monitor._ordered = sorted([*calibration.lowest_scores, *monitor._state.live])
+        except OSError as error:
+            cannot_read("monitor", path, error)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} is no complete file of a monitor ({error}); start a new Monitor"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from conformal_retrievers.conformal import Interval
 from conformal_retrievers.diagnostics import Diagnosis, diagnose
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import Filtered
-from conformal_retrievers.findings import shown, summary
+from conformal_retrievers.findings import MEANING, shown, summary
 from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.sweeps import ALPHAS, Band
 
@@ -42,12 +42,22 @@ def write(
     alphas: Sequence[float] = ALPHAS,
     level: float = 0.95,
     title: str = TITLE,
+    sources: Mapping[str, str] | None = None,
 ) -> None:
     """Write the report to a file; an old one stays until the new one is complete.
 
-    Raises what `diagnose` raises, and OSError, naming the path, where it cannot be written.
+    `sources` says where things come from, such as {"judged queries": "new.jsonl"}. Raises what
+    `diagnose` raises, and OSError, naming the path, where it cannot be written.
     """
-    text = html(calibration, queries, reference=reference, alphas=alphas, level=level, title=title)
+    text = html(
+        calibration,
+        queries,
+        reference=reference,
+        alphas=alphas,
+        level=level,
+        title=title,
+        sources=sources,
+    )
     write_whole(path, text.encode("utf-8"), what="the report")
 
 
@@ -59,8 +69,9 @@ def html(
     alphas: Sequence[float] = ALPHAS,
     level: float = 0.95,
     title: str = TITLE,
+    sources: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the report on queries as one HTML page; the arguments are those of `diagnose`."""
+    """Return the report on queries as one HTML page; the arguments are those of `write`."""
     given = list(queries)
     d = diagnose(calibration, given, reference=reference, alphas=alphas, level=level)
     environment = Environment(
@@ -70,13 +81,20 @@ def html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": _percent, "number": _number, "interval": _interval}
+    environment.filters |= {
+        "percent": _percent,
+        "number": _number,
+        "interval": _interval,
+        "ends": _ends,
+    }
     page = environment.get_template("report.html.jinja")
     return page.render(
         title=title,
+        sources=dict(sources or {}),
         c=calibration,
         d=d,
         summary=summary(d),
+        meaning=MEANING[calibration.guarantee],
         thresholds=_thresholds(calibration),
         pictures=_pictures(d, given),
         provenance=_provenance(calibration),
@@ -203,3 +221,10 @@ def _number(value: float) -> str:
 
 def _interval(ends: Interval | Band | None) -> str:
     return "–" if ends is None else f"{ends[-2]:.1%} to {ends[-1]:.1%}"
+
+
+def _ends(ends: Interval | Band | None) -> str:
+    """Return what `_interval` returns as narrow as a column of numbers."""
+    if ends is None or ends[-2:] == (0, 1):
+        return "–"
+    return f"{100 * ends[-2]:.1f} – {100 * ends[-1]:.1f}"

@@ -5,7 +5,12 @@ Imported where a file is read or written, because pydantic takes longer to load 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 class _Row(BaseModel):
@@ -43,10 +48,39 @@ class QueryRow(_Row):
 def explain(error: ValidationError) -> str:
     """Say in one line which fields of a file are wrong, what they hold and what they should be."""
     errors = error.errors(include_url=False)
-    said = []
-    for one in errors[:3]:
-        place = ".".join(str(part) for part in one["loc"]) or "the line"
-        given = "" if one["type"] == "missing" else f" (got {str(one['input'])[:60]!r})"
-        said.append(f"{place}: {one['msg']}{given}")
+    said = [_said(one) for one in errors[:3]]
     others = [f"{len(errors) - 3} more"] if len(errors) > 3 else []
     return "; ".join(said + others)
+
+
+def _said(error: ErrorDetails) -> str:
+    place = ".".join(str(part) for part in error["loc"]) or "the line"
+    if error["type"] == "missing":
+        return f"{place} is missing; give it"
+    value = error["input"]
+    given = repr(value.strip() if isinstance(value, str) else value)
+    shown = given if len(given) <= 60 else f"{given[:57]}…"
+    if error["type"] == "extra_forbidden":
+        return f"{place} is {shown}, but there is no such field; remove it, or see to its spelling"
+    if error["type"] == "json_invalid":
+        return f"{place} is {shown}, which is no JSON ({error['ctx']['error']})"
+    wanted = next((text for kind, text in WANTED.items() if error["type"].startswith(kind)), None)
+    if wanted is None:
+        return f"{place} is {shown}: {error['msg']}"
+    return f"{place} is {shown}; give {wanted.format(**error.get('ctx', {}))}"
+
+
+WANTED = {  # how pydantic's kinds of errors begin, what to give
+    "model_": "a JSON object",
+    "list_": "a list",
+    "string_": "a text",
+    "int_": "a whole number",
+    "float_": "a number",
+    "finite_number": "a finite number",
+    "bool_": "true or false",
+    "literal_error": "{expected}",
+    "greater_than_equal": "{ge} or more",
+    "greater_than": "a number above {gt}",
+    "less_than_equal": "{le} or less",
+    "less_than": "a number below {lt}",
+}

@@ -234,7 +234,7 @@ class Unpaid:
 @pytest.mark.parametrize(
     ("queries", "message"),
     [
-        ([], "none of the 0 judged queries has a relevant"),
+        ([], "there are no judged queries; give those to calibrate on"),
         ([ScoredQuery([0.1], [False])], "none of the 1 judged queries has a relevant"),
         ([ScoredQuery([], [], missed=3)], "none of the 1 judged queries has a relevant"),
         ([relevant(0.1, id="a"), relevant(0.2, math.nan, id="b")], r"'b': scores\[1\] is nan"),
@@ -683,25 +683,25 @@ def test_a_score_that_was_changed_or_a_checksum_that_was_removed_is_noticed(save
         ({"n_queries": 300}, "field 'n_queries' is 300, but its scores give 3"),
         ({"n_relevant": 500}, "field 'n_relevant' is 500, but its scores give 5"),
         ({"alpha": 1.5}, "alpha is 1.5"),
-        ({"alpha": "0.4"}, "alpha: "),
-        ({"alpha": True}, "alpha: "),
+        ({"alpha": "0.4"}, "alpha is "),
+        ({"alpha": True}, "alpha is "),
         ({"delta": 0.1}, "delta is 0.1 with alpha 0.4, which 3 judged queries cannot promise"),
         ({"delta": 1.5}, "delta is 1.5"),
-        ({"delta": "0.1"}, "delta: "),
+        ({"delta": "0.1"}, "delta is "),
         ({"guarantee": "all"}, "field 'threshold' is 0.4, but its scores give 0.9"),
-        ({"guarantee": "most"}, "guarantee: "),
+        ({"guarantee": "most"}, "guarantee is "),
         ({"guarantee": "snippet", "delta": 0.1}, "delta is 0.1 with guarantee 'snippet'"),
         ({"count_missed": True}, "field 'threshold' is 0.4, but its scores give 'keep_all'"),
-        ({"count_missed": 1}, "count_missed: "),
+        ({"count_missed": 1}, "count_missed is "),
         ({"by_group": True}, "'a': group is None, but the calibration is by group"),
         ({"merge_groups": {"g": "h"}}, "merge_groups is given without by_group=True"),
         ({"threshold": {"": 0.4}}, r"field 'threshold' is \{'': 0.4\}, but its scores give 0.4"),
-        ({"lowest_propensity": 0.0}, "lowest_propensity: "),
+        ({"lowest_propensity": 0.0}, "lowest_propensity is "),
         ({"threshold": "none"}, "threshold"),
-        ({"scorer": None}, "scorer: "),
-        ({"queries": []}, "none of the 0 judged queries"),
-        ({"queries": "none"}, "queries: "),
-        ({"extra": 1}, "extra: "),
+        ({"scorer": None}, "scorer is "),
+        ({"queries": []}, "there are no judged queries"),
+        ({"queries": "none"}, "queries is "),
+        ({"extra": 1}, "extra is "),
         ({"version": "1"}, "version '1'"),
         ({"version": 0}, "version 0"),
     ],
@@ -747,7 +747,7 @@ def test_a_field_that_is_missing_is_named(saved):
     for name in content.keys() - {"sha256", "format"}:
         saved.write_text(json.dumps({k: v for k, v in content.items() if k != name}))
         changed(saved, resign=True)
-        said = "has version None" if name == "version" else f"{name}: "
+        said = "has version None" if name == "version" else f"{name} is missing"
         with pytest.raises(ValueError, match=said):
             Calibration.load(saved)
 

@@ -55,7 +55,7 @@ def test_answers_come_from_json_lines(answers, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"id": "q"}', "claims: Field required"),
+        ('{"id": "q"}', "claims is missing; give it"),
         (line("q", ("high", True)), "claims.0.relevance"),
         (line("q", (0.5, "S")), "claims.0.factual"),
         (line("q", (0.5, 1)), "claims.0.factual"),

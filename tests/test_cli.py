@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from conformal_retrievers import (
     Snippet,
     diagnose,
     evaluate,
+    plan,
+    promise,
     read_beir,
     read_jsonl,
     score_queries,
@@ -300,6 +303,40 @@ def test_a_promise_that_can_be_trusted_exits_with_0_findings_and_a_sweep(files):
     assert len(re.findall(r"^0\.\d+ ", shown, re.M)) == len(found.sweep)
 
 
+def test_the_queries_calibrated_on_tell_what_m2_should_be(files):
+    out, _ = calibrated(files, "--hold-out", "0.5")
+    judged = files / "judged.jsonl"
+    alone = run("diagnose", out, judged).stdout
+    assert "takes the queries calibrated on: --reference" in alone.replace("\n", " ")
+    held = run("diagnose", out, judged, "--reference", judged).stdout
+    assert within_80_columns(held)
+    found = json.loads(run("diagnose", out, judged, "--reference", judged, "--json").stdout)
+    calibration = Calibration.load(out)
+    scored = score_queries(SCORER, read_jsonl(judged))
+    own = [query for query in scored if query.id in calibration.ids]
+    new = [query for query in scored if query.id not in calibration.ids]
+    assert found["m2_band"] == list(diagnose(calibration, new, reference=own).m2_band)
+    assert f"{100 * found['m2_band'][0]:.1f} – {100 * found['m2_band'][1]:.1f}" in held
+    strange = one_line(run("diagnose", out, judged, "--reference", files / "new.jsonl", code=1))
+    assert "was made from none of its 200 queries" in strange
+    page = files / "report.html"
+    run("report", out, judged, "--reference", judged, "--out", page)
+    assert "for m2 that takes reference queries" not in page.read_text()
+
+
+def test_where_no_query_names_a_missed_snippet_recall_is_not_shown_as_full(files):
+    unaware = [replace(query, missed=0) for query in read_jsonl(files / "new.jsonl")]
+    write_jsonl(unaware, files / "unaware.jsonl")
+    out, _ = calibrated(files)
+    shown = " ".join(run("evaluate", out, files / "unaware.jsonl").stdout.split())
+    assert "no query says how many relevant ones were not retrieved" in shown
+    assert "recall@K and end to end are unknown, not 100 %" in shown
+    assert "recall@K 100" not in shown
+    told = json.loads(run("evaluate", out, files / "unaware.jsonl", "--json").stdout)
+    assert told["evaluation"]["recall_at_k"]["estimate"] is None
+    assert told["evaluation"]["end_to_end"]["all"]["estimate"] is None
+
+
 def test_a_reason_not_to_rely_on_it_exits_with_1(files):
     out, _ = calibrated(files)
     shown = run("diagnose", out, files / "shifted.jsonl", code=1).stdout
@@ -325,9 +362,37 @@ def test_the_report_of_the_command_line_is_that_of_the_library(files):
     calibration = Calibration.load(out)
     used = {query.id for query in calibration.queries}
     new = [query for query in read_jsonl(files / "judged.jsonl") if query.id not in used]
-    assert page.read_text() == html(calibration, score_queries(SCORER, new))
+    named = {"calibration": out.name, "judged queries": "judged.jsonl"}
+    assert page.read_text() == html(calibration, score_queries(SCORER, new), sources=named)
     told = json.loads(run("report", out, files / "new.jsonl", "--out", page, "--json").stdout)
     assert told == {"file": str(page), "left_out": 0}
+
+
+# --- plan, help ----------------------------------------------------------------------------------
+
+
+def test_a_plan_is_filled_to_80_columns_and_is_json_for_machines():
+    command = ("plan", "--alpha", 0.1, "--within", 0.02, "--have", 300)
+    shown = run(*command).stdout
+    assert within_80_columns(shown)
+    needed, promised = plan(0.1, within=0.02), promise(300)
+    assert " ".join(shown.split()) == f"It takes {needed}. {promised}."
+    told = json.loads(run(*command, "--json").stdout)
+    assert told["plan"]["enough"] == needed.enough
+    assert told["promise"]["smallest_alpha"] == promised.smallest_alpha
+    assert json.loads(run("plan", "--alpha", 0.1, "--json").stdout)["promise"] is None
+    for odd in (("--have", 0), ("--within", 2), ("--delta", 2)):
+        assert run("plan", "--alpha", 0.1, *odd, code=2).stdout == ""
+
+
+@pytest.mark.parametrize(
+    "command", ["calibrate", "show", "evaluate", "diagnose", "report", "plan", "demo"]
+)
+def test_help_fits_and_gives_flags_no_type(command):
+    shown = run(command, "--help").stdout
+    assert within_80_columns(shown)
+    assert "bool" not in shown
+    assert not re.search(r"<(str|int|float|dir)>", shown)
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -347,7 +412,7 @@ def test_bad_data_is_told_in_one_line_with_file_line_and_field(files):
         ("calibrate", bad, "--alpha", "0.1", "--scorer", "retrieval", "--better", "higher"),
         ("evaluate", out, bad),
     ):
-        assert f"{bad}, line 2: snippets.0.relevant: Field required" in one_line(
+        assert f"{bad}, line 2: snippets.0.relevant is missing; give it" in one_line(
             run(*command, code=1)
         )
     bad.write_text("{")
@@ -355,6 +420,45 @@ def test_bad_data_is_told_in_one_line_with_file_line_and_field(files):
     assert "all 200 queries are those" in one_line(
         run("evaluate", out, files / "judged.jsonl", code=1)
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nothing", "the line is 'nothing', which is no JSON"),
+        ("[]", "the line is []; give a JSON object"),
+        ('{"query": 3, "snippets": "x"}', "snippets is 'x'; give a list"),
+        ('{"query": "q", "snippets": [], "mised": 1}', "mised is 1, but there is no such field"),
+        ('{"query": [], "snippets": []}', "query is []; give a text"),
+        (
+            '{"query": "q", "snippets": [{"text": "a", "relevant": true, "position": "x"}]}',
+            "snippets.0.position is 'x'; give a whole number",
+        ),
+    ],
+)
+def test_a_bad_line_is_told_with_its_field_its_value_and_what_to_give(files, line, said):
+    out, _ = calibrated(files)
+    (files / "bad.jsonl").write_text(line)
+    assert f"bad.jsonl, line 1: {said}" in one_line(
+        run("evaluate", out, files / "bad.jsonl", code=1)
+    )
+
+
+def test_an_empty_file_and_a_folder_that_is_not_there_are_named(files):
+    (files / "empty.jsonl").write_text("\n")
+    out, _ = calibrated(files)
+    options = ("--alpha", "0.1", "--scorer", "retrieval", "--better", "higher")
+    for command in (
+        ("calibrate", files / "empty.jsonl", *options),
+        ("evaluate", out),
+        ("diagnose", out),
+    ):
+        given = command if command[0] == "calibrate" else (*command, files / "empty.jsonl")
+        assert "empty.jsonl holds no query" in one_line(run(*given, code=1))
+    gone = files / "gone" / "c.json"
+    told = one_line(run("calibrate", files / "judged.jsonl", *options, "--out", gone, code=1))
+    assert "Errno" not in told
+    assert f"existing folder that you may write to: {gone}" in told
 
 
 def test_a_message_of_several_lines_becomes_one(capsys):
@@ -384,6 +488,8 @@ def test_a_model_that_is_not_there_and_a_scorer_of_python_are_told_in_one_line(f
         (["--alpha", "0.1", "--scorer", "retrieval", "--run", "x"], "is a file"),
         (["--alpha", "0.1", "--scorer", "retrieval", "--delta", "2"], "delta is 2"),
         (["--scorer", "retrieval"], "--alpha"),
+        (["--alpha", "0.1", "--scorer", "retrieval", "--hold-out", "1"], "nothing to calibrate on"),
+        (["--alpha", "0.1", "--scorer", "retrieval", "--hold-out", "-1"], "-1 is no probability"),
     ],
 )
 def test_a_command_that_is_not_understood_exits_with_2(files, arguments, said):

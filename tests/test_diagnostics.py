@@ -19,6 +19,7 @@ from conformal_retrievers import (
     ScoredQuery,
     certify,
     diagnose,
+    evaluate,
 )
 from conformal_retrievers.diagnostics import auc
 from conformal_retrievers.exchangeability import compare, m1_band, m2_band, p_at_threshold
@@ -287,6 +288,66 @@ def test_the_p_value_of_a_coverage_is_exact_where_units_are_queries(guarantee, r
     assert d.judgements.p_value == pytest.approx(binom.cdf(kept, 60, 0.85), abs=1e-12)
 
 
+@pytest.mark.parametrize("guarantee", ["query-recall", "snippet", "all", "any"])
+@pytest.mark.parametrize("count_missed", [False, True])
+def test_a_diagnosis_measures_what_an_evaluation_does(guarantee, count_missed, rng):
+    queries = [
+        replace(q, group="ab"[i % 2], missed=int(i % 9 == 0))
+        for i, q in enumerate(draw(rng, 260, separation=2))
+    ]
+    for by_group in (False, True):
+        calibration = Calibration.from_scores(
+            queries[:130],
+            alpha=0.3,
+            guarantee=guarantee,
+            count_missed=count_missed,
+            by_group=by_group,
+            scorer="drawn",
+        )
+        d, e = diagnose(calibration, queries[130:]), evaluate(calibration, queries[130:])
+        measured = e.end_to_end if count_missed else e.coverage
+        assert d.promised_coverage == measured[guarantee].interval
+        assert d.judgements.end_to_end == e.end_to_end[guarantee].interval
+        assert (d.m1, d.m2, d.removal) == (e.m1.interval, e.m2.interval, e.removal.estimate)
+        own = next(point for point in d.sweep if point.alpha == 0.3)
+        assert own.coverage == d.promised_coverage
+        if not by_group:
+            assert d.judgements.p_value == e.verdict.p_value
+        for row in d.groups:
+            part = e.by_group[row.group]
+            assert (
+                row.coverage
+                == (part.end_to_end if count_missed else part.coverage)[guarantee].interval
+            )
+            assert not by_group or row.p_value == part.verdict.p_value
+
+
+def test_a_group_in_which_nothing_is_missed_has_full_recall_where_others_tell():
+    queries = [replace(q, missed=2 * (q.group == "b")) for q in QUERIES]
+    a, b = diagnose(CALIBRATION, queries).groups
+    assert a.recall_at_k.estimate == 1
+    assert b.recall_at_k.estimate == (1 / 3 + 0) / 2
+
+
+def test_where_no_query_names_a_missed_snippet_recall_is_unknown_at_every_depth():
+    d = diagnose(CALIBRATION, [replace(q, missed=0) for q in QUERIES])
+    assert math.isnan(d.judgements.recall_at_k.estimate)
+    assert math.isnan(d.judgements.end_to_end.estimate)
+    assert {point.recall for point in d.depths} == {None}
+    assert "unknown" in by_name(d, "recall").sentence
+    assert "missing" not in {finding.name for finding in d.findings}
+
+
+def test_queries_that_cannot_be_scored_count_in_the_band_for_m2(rng):
+    queries = [q.scores for q in draw(rng, 60)]
+    calibration = Calibration.from_scores(draw(rng, 60), alpha=0.1, scorer="drawn")
+    blank = [[math.nan] * 10] * 40
+    d = diagnose(calibration, queries + blank, reference=queries)
+    kept = np.array([(scores <= calibration.threshold()).mean() for scores in queries])
+    assert d.m2_band == m2_band(kept, 100)
+    assert d.m1_band == m1_band(sum(kept > 0), 60, 60)
+
+
 def test_the_band_for_m2_holds_95_percent_of_exchangeable_queries():
     """1,000 draws; fails once in 10,000 if it holds 93 % to 97 %."""
     rng = np.random.default_rng(12)
@@ -309,6 +370,9 @@ def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
     assert held.comparison == alone.comparison
     assert held.m2_band[0] < held.m2.estimate < held.m2_band[1]
     assert (held.depths[-1].m1_band, held.depths[-1].m2_band) == (held.m1_band, held.m2_band)
+    first = np.array([q.scores[0] for q in queries[:100]]) <= calibration.threshold()
+    assert held.depths[0].m1_band == m1_band(int(first.sum()), 100, 100)
+    assert held.depths[0].m2_band == m2_band(first.astype(float), 100)
     grouped = [replace(q, group="ab"[i % 2]) for i, q in enumerate(queries)]
     by_group = Calibration.from_scores(grouped[:100], alpha=0.1, by_group=True, scorer="drawn")
     assert diagnose(by_group, grouped[100:]).m1_band is None

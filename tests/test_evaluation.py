@@ -226,7 +226,7 @@ def test_a_stream_yields_what_comes_before_a_bad_line(tmp_path):
     path.write_text('{"query": "a", "snippets": []}\n{"query": "b"}\n')
     stream = iter_jsonl(path)
     assert next(stream).query == "a"
-    with pytest.raises(ValueError, match=r"judged\.jsonl, line 2: snippets: Field required"):
+    with pytest.raises(ValueError, match=r"judged\.jsonl, line 2: snippets is missing; give it"):
         next(stream)
 
 
@@ -318,6 +318,15 @@ def test_snippets_that_come_in_queries_count_by_their_effective_number():
     k = math.ceil((n + 1) * 0.9)
     kept = math.ceil(0.78 * m)
     assert verdict.p_value == pytest.approx(betabinom(m, k, n + 1 - k).cdf(kept), rel=1e-9)
+
+
+def test_a_share_of_a_query_counts_as_one_yes_or_no():
+    """Which is cautious: 50 queries with shares of 1/2 and 1 tell more than 50 yes or no would."""
+    calibration = calibrated(np.linspace(0, 0.5, 99), alpha=0.1)
+    new = [ScoredQuery([0.1, 0.9 if i < 30 else 0.1], [True, True]) for i in range(50)]
+    verdict = evaluate(calibration, new).verdict
+    assert verdict.coverage.effective_n > 100
+    assert verdict.p_value == pytest.approx(betabinom(50, 90, 10).cdf(35), rel=1e-9)
 
 
 def test_a_calibration_with_weights_counts_by_its_effective_number():

@@ -258,7 +258,10 @@ def test_a_file_of_judged_queries_needs_only_query_and_text_and_relevant(tmp_pat
         ('{"query": "q", "snippets": [{"text": "a", "relevant": null}]}', r"relevant\[0\] is None"),
         ('{"query": "q", "snippets": [{"text": "a", "relevant": "yes"}]}', "relevant.* is 'yes'"),
         ('{"query": "q", "snippets": [], "missed": true}', "missed is True"),
-        ('{"query": "q", "snippets": [{"text": "a", "relevent": true}]}', r"0\.relevant: "),
+        (
+            '{"query": "q", "snippets": [{"text": "a", "relevent": true}]}',
+            r"0\.relevant is missing",
+        ),
         (
             '{"query": "q", "snippets": [{"text": "a", "relevant": true, "position": "last"}]}',
             r"snippets\.0\.position",

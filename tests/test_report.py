@@ -67,7 +67,12 @@ def test_the_report_holds_what_the_diagnosis_found(calibration, queries):
     assert calibration.checksum in page.words
     assert f"{calibration.threshold():.4g}" in page.words
     for point in d.sweep:
-        assert f"{point.coverage.low:.1%} to {point.coverage.high:.1%}" in page.words
+        low, high = point.coverage[1:]
+        assert f"{100 * low:.1f} – {100 * high:.1f}" in page.words
+    assert "90.0% (α = 0.1): the mean share of a query's relevant snippets" in page.words
+    named = Page(report.html(calibration, queries, sources={"judged queries": "new.jsonl"}))
+    assert "judged queries" in named.words
+    assert "new.jsonl" in named.words
     assert len(page.images) == 5
     assert all(len(image["alt"]) > 40 for image in page.images)
 
@@ -117,7 +122,8 @@ def test_without_judgements_there_is_no_coverage(calibration, rng):
 
 
 @pytest.mark.parametrize(
-    "case", ["keeps everything", "by group", "delta", "one query", "no score", "all missed"]
+    "case",
+    ["keeps everything", "by group", "delta", "one query", "no score", "all missed", "none missed"],
 )
 def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibration, queries):
     own = list(calibration.queries)
@@ -132,6 +138,12 @@ def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibrati
         assert "δ = 0.1" in report.html(some, queries)
     elif case == "one query":
         assert "1 query with 10 snippets" in report.html(calibration, queries[:1])
+    elif case == "none missed":
+        page = Page(report.html(calibration, [replace(q, missed=0) for q in queries]))
+        assert "unknown" in page.words
+        assert "no query says how many relevant snippets it misses" in page.words
+        assert "End to end" not in page.words
+        assert "nan" not in page.words
     elif case == "all missed":
         lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in queries]
         assert "nan" not in Page(report.html(calibration, lost)).words
@@ -147,7 +159,7 @@ document.getElementById("page").onload = event => {{
   document.getElementById("out").textContent = JSON.stringify({{
     scrolls: root.scrollWidth, wide: root.clientWidth,
     images: [...inner.images].filter(i => i.complete && i.naturalWidth > 0).length,
-    beyond: [...inner.querySelectorAll("p, li, img, h1, h2, dl, figure")].filter(
+    beyond: [...inner.querySelectorAll("p, li, img, h1, h2, dl, figure, table, td")].filter(
       e => e.getBoundingClientRect().right > root.clientWidth + 0.5).length,
     requests: event.target.contentWindow.performance.getEntriesByType("resource")
       .map(e => e.name).filter(n => !n.startsWith("data:"))}})

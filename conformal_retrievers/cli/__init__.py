@@ -22,8 +22,15 @@ from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.plan import plan
 from conformal_retrievers.cli.report import report
 from conformal_retrievers.cli.show import show
+from conformal_retrievers.cli.terminal import Command, Group
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # which fills the lines of a paragraph
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -35,12 +42,15 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print it.", metavar=""
+        ),
     ] = False,
 ) -> None:
     """Filter retrieved snippets with a guarantee on the relevant ones that are kept."""
 
 
 for command in (calibrate, show, evaluate, diagnose, report, plan, demo):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(claims, name="claims")

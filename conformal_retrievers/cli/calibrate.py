@@ -75,19 +75,22 @@ def calibrate(
     guarantee: GuaranteeOption = "query-recall",
     delta: Delta = None,
     by_group: Annotated[
-        bool, typer.Option("--by-group", help="Promise it within each group of queries.")
+        bool,
+        typer.Option("--by-group", help="Promise it within each group of queries.", metavar=""),
     ] = False,
     count_missed: Annotated[
         bool,
-        typer.Option("--count-missed", help="Relevant snippets not retrieved count as dropped."),
+        typer.Option(
+            "--count-missed",
+            help="Relevant snippets not retrieved count as dropped.",
+            metavar="",
+        ),
     ] = False,
     hold_out: Annotated[
         float,
         typer.Option(
             help="Leave each query out with this probability: evaluate finds those left out.",
             metavar="RATE",
-            min=0,
-            max=1,
         ),
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Which queries are left out.", metavar="NUMBER")] = 0,
@@ -95,6 +98,13 @@ def calibrate(
 ) -> None:
     """Calibrate a filter on judged queries, and save what it promises."""
     checked_alpha(alpha)
+    if not 0 <= hold_out < 1:
+        raise typer.BadParameter(
+            f"{hold_out:g} leaves nothing to calibrate on; give a rate of 0 or more, below 1"
+            if hold_out == 1
+            else f"{hold_out:g} is no probability; give a rate of 0 or more, below 1",
+            param_hint="--hold-out",
+        )
     try:
         check_guarantee(guarantee, delta)
     except ValueError as error:

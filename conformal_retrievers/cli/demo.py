@@ -18,16 +18,23 @@ def demo(
         float, typer.Option(help="The miscoverage rate, between 0 and 1.", metavar="RATE")
     ] = 0.1,
     scorer: Annotated[
-        Literal["bm25", "embedding"], typer.Option(help="What snippets are scored by.")
+        Literal["bm25", "embedding"],
+        typer.Option(help="What snippets are scored by: bm25 or embedding.", metavar="NAME"),
     ] = "bm25",
     model: Annotated[
         str | None,
-        typer.Option(help="A sentence-transformers model, a path or a name, for embedding."),
+        typer.Option(
+            help="For embedding: a sentence-transformers model, a path or a name.",
+            metavar="PATH_OR_NAME",
+        ),
     ] = None,
     folder: Annotated[
         Path,
         typer.Option(
-            help="Where calibration.json and coverage.png go.", exists=True, file_okay=False
+            help="Where calibration.json and coverage.png go.",
+            exists=True,
+            file_okay=False,
+            metavar="FOLDER",
         ),
     ] = Path(),
 ) -> None:

@@ -21,9 +21,11 @@ from conformal_retrievers.cli.inputs import (
     Model,
     NewQueries,
     OptionalJudged,
+    Reference,
     Run,
     depth_of,
     judged_queries,
+    reference_queries,
     scored,
     scorer_named,
 )
@@ -56,6 +58,7 @@ def diagnose(
     calibration: CalibrationFile,
     judged: OptionalJudged = None,
     log: Log = None,
+    reference: Reference = None,
     run: Run = None,
     k: Depth = None,
     model: Model = None,
@@ -70,6 +73,10 @@ def diagnose(
     """
     if (judged is None) == (log is None):
         raise typer.BadParameter("give judged queries, or a filter log with --log FILE")
+    if log is not None and reference is not None:
+        raise typer.BadParameter(
+            "--reference takes judged queries, not a log: its snippets are scored"
+        )
     with bad_data_in_one_line():
         tested = Calibration.load(calibration)
         new: NewQueries | LoggedQueries
@@ -79,8 +86,14 @@ def diagnose(
         else:
             scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
             ConformalFilter(scorer, tested)  # refuses another scorer
-            new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
-            found = diagnostics.diagnose(tested, scored(scorer, tracked(new, "Scoring")))
+            k = depth_of(tested, run, k)
+            new = NewQueries(judged_queries(judged, run, k), tested)
+            own = reference_queries(reference, run, k, tested)
+            found = diagnostics.diagnose(
+                tested,
+                scored(scorer, tracked(new, "Scoring")),
+                reference=None if own is None else scored(scorer, tracked(own, "Scoring those")),
+            )
     if as_json:
         print_json({"left_out": new.left_out, **_as_fields(found)})
     else:
@@ -96,7 +109,8 @@ def _as_fields(found: Diagnosis) -> dict[str, Any]:
 
 
 def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) -> None:
-    console.print(f"{found.n_queries:,} queries, {found.n_snippets:,} snippets.")
+    queries = "query" if found.n_queries == 1 else "queries"
+    console.print(f"{found.n_queries:,} {queries}, {found.n_snippets:,} snippets.")
     if new.left_out:
         console.print(f"Left out: {new.left_out:,} queries {new.why}.")
     console.print()
@@ -121,8 +135,12 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
             "–" if point.coverage is None else f"{100 * point.coverage.estimate:.1f}",
             style="bold" if point.alpha == found.calibration.alpha else "",
         )
+    if all(point.m2_band is None for point in found.sweep):
+        del sweep.columns[5]
     console.print("\nOver alpha, in %; expected is where exchangeable queries lie")
     console.print(sweep)
+    if found.m2_band is None:
+        console.print("What m2 is expected to be takes the queries calibrated on: --reference.")
 
 
 def _band(band: tuple[float, float] | None) -> str:

@@ -41,6 +41,14 @@ from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.judged import JudgedQuery
 from conformal_retrievers.measures import END_TO_END, Share
 
+NOTES = (
+    "m1: queries of which anything is kept; m2: mean share of a query's snippets that is kept; "
+    "neither is a coverage. Tokens are counted as characters. Units are queries, or snippets; "
+    "effective is how many independent ones, each a yes or a no, tell as much: fewer where "
+    "snippets share their query's fate, more where each query gives a share. Design effect: units "
+    "by effective."
+)
+UNKNOWN = "Without missed snippets in the file, recall@K and end to end are unknown, not 100 %."
 PERCENTILES = (50, 75, 90, 95, 99)  # of all scores: where the fixed thresholds are put
 
 
@@ -53,7 +61,11 @@ def evaluate(
     corpus: Corpus = None,
     baselines: Annotated[
         bool,
-        typer.Option("--baselines", help="Also keep the top k, and what scores below a number."),
+        typer.Option(
+            "--baselines",
+            help="Also keep the top k, and what scores below a number.",
+            metavar="",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -103,16 +115,20 @@ def _print(
     left_out: int,
     others: Mapping[str, Evaluation],
 ) -> None:
+    missed = (
+        f"{result.n_missed:,} relevant ones were not retrieved"
+        if result.misses_known
+        else "no query says how many relevant ones were not retrieved"
+    )
     console.print(
         f"{result.n_queries:,} queries, {result.n_snippets:,} snippets, {result.n_relevant:,} of "
-        f"them relevant; {result.n_missed:,} relevant ones were not retrieved."
+        f"them relevant; {missed}."
     )
     if left_out:
         console.print(f"Left out: {left_out:,} queries that the calibration was made from.")
     console.print()
     console.print(_measures(result, calibration))
-    if result.tokens_saved is not None:
-        console.print("Tokens are counted as characters. A unit is a query or a snippet.")
+    console.print(NOTES if result.misses_known else f"{NOTES} {UNKNOWN}")
     if result.by_group:
         console.print()
         console.print(_groups(result, calibration))
@@ -126,12 +142,14 @@ def _print(
 def _measures(result: Evaluation, calibration: Calibration) -> Table:
     shown = table("%", "target", "measured", "95 % range", "units", "effective", "design\neffect")
     promised = (END_TO_END if calibration.count_missed else "") + calibration.guarantee
-    sections = {
+    sections: dict[str, dict[str, Share]] = {
         "of the retrieved": {str(g): s for g, s in result.coverage.items()},
         "end to end": {END_TO_END + g: s for g, s in result.end_to_end.items()},
     }
     told = {name for section in sections.values() for name in section}
     sections[""] = {name: share for name, share in result.shares.items() if name not in told}
+    if not result.misses_known:
+        del sections["end to end"], sections[""]["recall@K"]
     for title, section in sections.items():
         if title:
             shown.add_row(Text(title, style="italic"))
@@ -149,7 +167,7 @@ def _measures(result: Evaluation, calibration: Calibration) -> Table:
 def _cells(share: Share) -> tuple[str, ...]:
     """Return what is measured, its interval, the units, those they are worth, the design effect."""
     if not share.n:
-        return ("–", "–", "0", "0", "–")
+        return ("–", "–", "0", "–", "–")
     return (
         f"{100 * share.estimate:.1f}",
         between(share),
@@ -160,7 +178,9 @@ def _cells(share: Share) -> tuple[str, ...]:
 
 
 def _groups(result: Evaluation, calibration: Calibration) -> Table:
-    shown = table("group", "queries", "coverage", "95 % interval", "removal", "p")
+    tested = [part.verdict is not None for part in result.by_group.values()]
+    p_value = ["p"] if any(tested) else []
+    shown = table("group", "queries", "coverage", "95 % interval", "removal", *p_value)
     for group, part in result.by_group.items():
         measured = part.end_to_end if calibration.count_missed else part.coverage
         share = measured[calibration.guarantee]
@@ -168,9 +188,9 @@ def _groups(result: Evaluation, calibration: Calibration) -> Table:
             Text("none" if group is None else group),
             f"{part.n_queries:,}",
             percent(share.estimate),
-            between(share),
+            between(share) if share.n else "–",
             percent(part.removal.estimate),
-            "–" if part.verdict is None else f"{part.verdict.p_value:.2g}",
+            *(["–" if part.verdict is None else f"{part.verdict.p_value:.2g}"] if p_value else []),
         )
     return shown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,6 +23,9 @@ from conformal_retrievers.scoring import (
     Scorer,
     score_queries,
 )
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 # --- options that commands share ------------------------------------------------------------------
 
@@ -81,7 +84,16 @@ Corpus = Annotated[
         metavar="FILE",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Reference = Annotated[
+    Path | None,
+    typer.Option(
+        help="The judged queries that were calibrated on (others in it do not count): what m2, and "
+        "m1 and m2 over K, are held against.",
+        exists=True,
+        metavar="JUDGED",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.", metavar="")]
 
 
 def checked_alpha(alpha: float) -> None:
@@ -105,12 +117,21 @@ def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[Judge
             raise typer.BadParameter(
                 f"{path} is a folder; say with --run FILE what a retriever found in it"
             )
-        return read_beir(path, run, k=k)
+        return _some(path, read_beir(path, run, k=k))
     if run is not None or k is not None:
         raise typer.BadParameter(
             f"{path} is a file, which holds what was retrieved; --run and --k are for BEIR folders"
         )
-    return iter_jsonl(path)
+    return _some(path, iter_jsonl(path))
+
+
+def _some(path: Path, queries: Iterable[JudgedQuery]) -> Iterator[JudgedQuery]:
+    none = True
+    for query in queries:
+        none = False
+        yield query
+    if none:
+        raise ValueError(f"{path} holds no query; give a file with a judged query on each line")
 
 
 def depth_of(calibration: Calibration, run: str | None, k: int | None) -> int | None:
@@ -141,6 +162,25 @@ class NewQueries:
                 f"all {self.left_out} queries are those that the calibration was made from, by id; "
                 "evaluate on others, or calibrate with --hold-out 0.5 and evaluate on the rest"
             )
+
+
+def reference_queries(
+    path: Path | None, run: str | None, k: int | None, calibration: Calibration
+) -> list[JudgedQuery] | None:
+    """Return those queries of a file that the calibration was made from, None without a file.
+
+    All of them where the calibration knows no id. Raises ValueError where it knows none of these.
+    """
+    if path is None:
+        return None
+    known, given = calibration.ids, list(judged_queries(path, run if path.is_dir() else None, k))
+    own = [query for query in given if query.id in known] if known else given
+    if not own:
+        raise ValueError(
+            f"{path}: the calibration was made from none of its {len(given)} queries, by id; give "
+            "as --reference the file that it was made from"
+        )
+    return own
 
 
 class LoggedQueries:
@@ -209,12 +249,40 @@ def embedding_scorer(model: str | None, name: str | None = None) -> Scorer:
     if model is None:
         raise typer.BadParameter("embedding needs a model; name it with --model PATH_OR_NAME")
     require("embedding", "sentence_transformers")
-    from sentence_transformers import SentenceTransformer
-
-    encoder = SentenceTransformer(model)
+    encoder = _sentence_transformer(model)
     return EmbeddingScorer(
         lambda texts: encoder.encode(texts, show_progress_bar=False), name or f"cosine({model})"
     )
+
+
+def _sentence_transformer(model: str) -> SentenceTransformer:
+    """Return the model from a folder, the cache or the hub; raises ValueError if in neither."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from sentence_transformers import SentenceTransformer
+
+    if Path(model).exists():
+        return SentenceTransformer(model, local_files_only=True)
+    try:
+        return SentenceTransformer(model, local_files_only=True)
+    except (OSError, ValueError) as error:
+        missing = error
+    why = "there is no such folder, and the Hugging Face hub has no such model"
+    for name in (model,) if "/" in model else (f"sentence-transformers/{model}", model):
+        try:  # asked once, so that a misspelt name or a hub out of reach is told at once
+            HfApi().model_info(name, timeout=10)
+        except HFValidationError:
+            why = "there is no such folder"
+        except RepositoryNotFoundError:
+            continue
+        except Exception:  # whatever its client raises where it cannot connect
+            why = "there is no such folder nor downloaded model, and the hub cannot be reached"
+        else:
+            return SentenceTransformer(model)
+    raise ValueError(
+        f"model {model!r} cannot be loaded: {why}; give the folder of a sentence-transformers "
+        "model, or its name on the hub"
+    ) from missing
 
 
 def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: Path) -> Scorer:

@@ -5,37 +5,55 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from conformal_retrievers import planning
-from conformal_retrievers.cli.inputs import Alpha, Delta, GuaranteeOption
+from conformal_retrievers.cli.inputs import Alpha, Delta, GuaranteeOption, Json
+from conformal_retrievers.cli.terminal import print_json
 
 
 def plan(
     alpha: Alpha,
     delta: Delta = None,
     within: Annotated[
-        float | None, typer.Option(help="How far realised coverage may be from 1 - alpha.")
+        float | None,
+        typer.Option(
+            help="How far realised coverage may be from 1 - alpha, in 90 % of calibrations.",
+            metavar="DISTANCE",
+        ),
     ] = None,
     guarantee: GuaranteeOption = "query-recall",
     design_effect: Annotated[
-        float, typer.Option(help="How many times more units it takes because they come clustered.")
+        float,
+        typer.Option(
+            help="How many times more units it takes because they come clustered.", metavar="NUMBER"
+        ),
     ] = 1.0,
     have: Annotated[
-        int | None, typer.Option(help="How many judged queries there are: what can they promise?")
+        int | None,
+        typer.Option(
+            help="How many judged queries there are: what can they promise?",
+            min=1,
+            metavar="NUMBER",
+        ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Say how many judged queries a promise takes, or what those at hand can promise."""
     try:
-        typer.echo(
-            planning.plan(
-                alpha, delta=delta, within=within, guarantee=guarantee, design_effect=design_effect
-            )
+        needed = planning.plan(
+            alpha, delta=delta, within=within, guarantee=guarantee, design_effect=design_effect
         )
-        if have is not None:
-            typer.echo(
-                planning.promise(
-                    have, delta=delta, guarantee=guarantee, design_effect=design_effect
-                )
-            )
+        promised = have and planning.promise(
+            have, delta=delta, guarantee=guarantee, design_effect=design_effect
+        )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    if as_json:
+        print_json({"plan": needed, "promise": promised})
+        return
+    console = Console(highlight=False)
+    console.print(Text(f"It takes {needed}."))
+    if promised:
+        console.print(Text(f"{promised}."))

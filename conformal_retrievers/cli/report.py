@@ -15,9 +15,11 @@ from conformal_retrievers.cli.inputs import (
     Judged,
     Model,
     NewQueries,
+    Reference,
     Run,
     depth_of,
     judged_queries,
+    reference_queries,
     scored,
     scorer_named,
 )
@@ -29,6 +31,7 @@ from conformal_retrievers.filtering import ConformalFilter
 def report(
     calibration: CalibrationFile,
     judged: Judged,
+    reference: Reference = None,
     out: Annotated[
         Path, typer.Option(help="Where the report goes.", dir_okay=False, metavar="FILE")
     ] = Path("report.html"),
@@ -48,8 +51,16 @@ def report(
         tested = Calibration.load(calibration)
         scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
         ConformalFilter(scorer, tested)  # refuses another scorer
-        new = NewQueries(judged_queries(judged, run, depth_of(tested, run, k)), tested)
-        write(out, tested, scored(scorer, tracked(new, "Scoring")))
+        k = depth_of(tested, run, k)
+        new = NewQueries(judged_queries(judged, run, k), tested)
+        own = reference_queries(reference, run, k, tested)
+        write(
+            out,
+            tested,
+            scored(scorer, tracked(new, "Scoring")),
+            reference=None if own is None else scored(scorer, tracked(own, "Scoring those")),
+            sources={"calibration": calibration.name, "judged queries": judged.name},
+        )
     if as_json:
         print_json({"file": str(out), "left_out": new.left_out})
         return

@@ -15,10 +15,33 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
 
 from conformal_retrievers.measures import Share
 
 Item = TypeVar("Item")
+
+
+class Command(TyperCommand):
+    """A command whose --help is listed without a type."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help, a flag."""
+        return _without_type(super().get_help_option(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands whose --help is listed without a type."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help, a flag."""
+        return _without_type(super().get_help_option(ctx))
+
+
+def _without_type(option: Any) -> Any:
+    if option is not None:
+        option.metavar = ""
+    return option
 
 
 def fail(message: str) -> NoReturn:
@@ -37,7 +60,10 @@ def bad_data_in_one_line() -> Iterator[None]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             yield
-    except (OSError, ValueError, ModuleNotFoundError) as error:
+    except OSError as error:
+        path = f": {error.filename}" if error.filename and error.strerror else ""
+        fail(f"{error.strerror or error}{path}")
+    except (ValueError, ModuleNotFoundError) as error:
         fail(str(error))
     finally:
         for warning in caught:

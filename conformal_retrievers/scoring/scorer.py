@@ -101,7 +101,7 @@ def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
     """
     none: frozenset[str] = frozenset()
     fitted_on = none.union(*(getattr(part, "fitted_on", none) for part in with_parts(scorer)))
-    for query in judged:
+    for query in judged if fitted_on else ():
         if query_digest(query.query) in fitted_on:
             raise ValueError(
                 f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}, on which it "
