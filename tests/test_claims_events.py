@@ -136,6 +136,13 @@ def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, 
         list(read_log(log.path, event="conformal_claims"))
 
 
+def test_an_answer_of_which_nothing_is_kept_counts_as_empty():
+    observer = Observer()
+    observer.observe(event_of(answer_filter("low", "low")("q", "Some words.", [])))
+    (counts,) = observer.counts.values()
+    assert (counts.snippets, counts.m1, counts.m2) == (2, 0, 0)
+
+
 # --- LangChain ------------------------------------------------------------------------------------
 
 
