@@ -1,4 +1,4 @@
-"""The README's code runs as it stands, from top to bottom."""
+"""The code of README.md and docs/ runs as it stands, and what they name exists."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import pytest
 import torch
 
 README = Path(__file__).parent.parent / "README.md"
+DOCS = README.parent / "docs"
 
 
 def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.S | re.M)
+    blocks = [
+        block
+        for page in (README, DOCS / "claims.md")  # which goes on from the README's code
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+    ]
     assert len(blocks) == 6
     torch.set_num_threads(1)  # many short texts on a busy machine: threads wait for one another
     names: dict[str, object] = {}
@@ -30,8 +35,8 @@ def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys)
     assert len(re.findall(r"^0\.\d{4,} \S", printed, re.M)) == kept  # the LangChain loop
 
 
-def test_the_readme_names_every_module():
-    text = README.read_text(encoding="utf-8")
+def test_the_page_of_modules_names_every_module():
+    text = (DOCS / "modules.md").read_text(encoding="utf-8")
     modules = {path.name for path in (README.parent / "conformal_retrievers").glob("*.py")}
     told = {name for name in modules if name in text}
     assert modules - told <= {
@@ -44,9 +49,21 @@ def test_the_readme_names_every_module():
     }
 
 
+@pytest.mark.parametrize("page", [README, *sorted(DOCS.glob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    inside = [link for link in links if "://" not in link]
+    assert all((page.parent / link).exists() for link in inside), inside
+
+
+def test_the_readme_leads_to_every_page():
+    text = README.read_text(encoding="utf-8")
+    assert all(f"(docs/{page.name})" in text for page in DOCS.glob("*.md"))
+
+
 @pytest.mark.parametrize(
     ("folder", "n_imports"),
-    [("langchain-conformal", 9), ("llama-index-postprocessor-conformal", 10)],
+    [("langchain-conformal", 10), ("llama-index-postprocessor-conformal", 10)],
 )
 def test_the_readmes_of_the_integrations_name_what_exists(folder, n_imports):
     text = (README.parent / "integrations" / folder / "README.md").read_text(encoding="utf-8")
