@@ -1,7 +1,7 @@
 """What the LlamaIndex postprocessor costs, held against LlamaIndex's own, in one run.
 
 Both are given the same nodes and timed in turn, A B A B …; the ratio is that of neighbouring
-timings, shown as its median and its quartiles. A fifth of the nodes is kept.
+timings of one call, shown as its median and its quartiles. A fifth of the nodes is kept.
 
     overhead      the retriever's own scores, K = 20, 100, 1,000    against SimilarityPostprocessor
     a handler     the same with a handler that does nothing, and one of ours
@@ -121,9 +121,9 @@ def overhead() -> list[Comparison]:
         nodes = nodes_of(k)
         assert ours.postprocess_nodes(nodes, QUERY) == theirs.postprocess_nodes(nodes, QUERY)
         measured, reference = in_turn(
-            call(lambda p=ours, n=nodes: p.postprocess_nodes(n, QUERY), 20),
-            call(lambda p=theirs, n=nodes: p.postprocess_nodes(n, QUERY), 20),
-            repetitions=300,
+            call(lambda p=ours, n=nodes: p.postprocess_nodes(n, QUERY)),
+            call(lambda p=theirs, n=nodes: p.postprocess_nodes(n, QUERY)),
+            repetitions=5000,
         )
         comparisons.append(
             Comparison(f"known scores, K = {k}", measured, "SimilarityPostprocessor", reference, 3)
@@ -143,7 +143,7 @@ def with_handlers() -> list[Comparison]:
     before = list(root.event_handlers)
 
     def listened(handler: BaseEventHandler) -> Callable[[], float]:
-        timer = call(lambda: ours.postprocess_nodes(nodes, QUERY), 20)
+        timer = call(lambda: ours.postprocess_nodes(nodes, QUERY))
 
         def timed() -> float:
             root.event_handlers = [*before, handler]
@@ -156,8 +156,8 @@ def with_handlers() -> list[Comparison]:
     for name, handler in (("an idle", Idle()), ("our own", ConformalEventHandler())):
         measured, reference = in_turn(
             listened(handler),
-            call(lambda: ours.postprocess_nodes(nodes, QUERY), 20),
-            repetitions=200,
+            call(lambda: ours.postprocess_nodes(nodes, QUERY)),
+            repetitions=3000,
         )
         comparisons.append(
             Comparison(f"with {name} handler, K = 100", measured, "without one", reference)
@@ -206,15 +206,15 @@ def reuse() -> list[Comparison]:
     lists = [node.node.embedding for node in nodes]
     vector = model.encode([QUERY.query_str])[0]
     reusing_scores, reusing_vectors, numpy = in_turn(
-        call(lambda: by_scores.postprocess_nodes(nodes, QUERY), 10),
-        call(lambda: by_vectors.postprocess_nodes(nodes, QUERY), 10),
-        call(lambda: np.array(lists) @ vector, 10),
-        repetitions=200,
+        call(lambda: by_scores.postprocess_nodes(nodes, QUERY)),
+        call(lambda: by_vectors.postprocess_nodes(nodes, QUERY)),
+        call(lambda: np.array(lists) @ vector),
+        repetitions=2000,
     )
     again, alone = in_turn(
         call(lambda: anew.postprocess_nodes(nodes, QUERY)),
         call(lambda: model.encode([QUERY.query_str, *(n.node.text for n in nodes)])),
-        repetitions=5,
+        repetitions=2,
     )
     return [
         Comparison(

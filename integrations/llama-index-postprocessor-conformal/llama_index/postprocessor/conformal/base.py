@@ -45,7 +45,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     none: query and chat engines then answer "Empty Response" without asking the LLM, an agent's
     tool returns no text, and `RetrieverEvaluator` raises ValueError. With "keep_best" it gets the
     best one and goes on as ever, and "raise" raises `NothingKept` out of the engine's call, of
-    streaming engines before the stream begins.
+    streaming engines before the stream begins. The package's README goes through them all.
     """
 
     model_config = ConfigDict(
