@@ -306,6 +306,26 @@ async def test_a_cancelled_call_gives_its_places_back():
     assert [call.cancelled() for call in calls] == [True] * 4 + [False]
 
 
+def test_event_loops_do_not_wait_for_one_another():
+    """A semaphore that belongs to another loop raises RuntimeError where one has to wait for it."""
+    busy, together = Busy(), threading.Barrier(2, timeout=30)
+
+    async def acomplete(request):
+        if request.user == "0":
+            await asyncio.to_thread(together.wait)  # both loops are asking now
+        return await busy.acomplete(request)
+
+    llm = LLM(busy.complete, "busy", acomplete)
+
+    def call(_):
+        asked = aask(llm, REQUESTS, concurrency=1)
+        return asyncio.run(asyncio.wait_for(asked, 30))
+
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(call, range(2)))
+    assert [len(a) for a in answers] == [20, 20]
+
+
 def test_an_event_loop_that_ended_leaves_no_places_taken():
     busy = Busy()
     llm = LLM(busy.complete, "busy", busy.acomplete)
