@@ -10,7 +10,7 @@ computing, and each ratio is the median [quartiles] of neighbouring timings. Emb
 the same threshold, and k = None after construction, without which it keeps 20 at most. `--write`
 puts the tables into results/frameworks_langchain.md.
 
-    .venv/bin/python benchmarks/frameworks.py --write
+    .venv/bin/python -m benchmarks.frameworks_langchain --write
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def main() -> None:
     lines = [
         "# The filter in LangChain, beside EmbeddingsFilter",
         "",
-        "    .venv/bin/python benchmarks/frameworks.py --write",
+        "    .venv/bin/python -m benchmarks.frameworks_langchain --write",
         "",
         f"{told}, Python {platform.python_version()}, vectors of {DIMENSIONS} float64.",
     ]
