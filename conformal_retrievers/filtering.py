@@ -9,6 +9,8 @@ filter serves any number of threads and tasks.
 
 from __future__ import annotations
 
+import logging
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -27,6 +29,8 @@ from conformal_retrievers.scoring.scorer import (
     check_scorer,
     score_snippets,
 )
+
+logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 OnUnscorable = Literal["keep", "raise"]
@@ -205,6 +209,7 @@ class ConformalFilter:
     that judgements of what was passed on can be calibrated on (`Filtered.judged`): for "snippet"
     each dropped snippet on its own, else all those of a query or none.
 
+    A calibration that promises nothing at any threshold, of too few queries, is said to `logging`.
     Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
     ValueError for options that are unknown or do not go together.
     """
@@ -265,6 +270,8 @@ class ConformalFilter:
             rng=rng,
             _at={},
         )
+        if all(calibration.threshold(group) == math.inf for group in calibration.n_units):
+            logger.warning("this filter drops nothing: %s", calibration.statement)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         # Scorer and calibration were checked against each other, and threads share the filter.

@@ -58,15 +58,14 @@ class Snippet:
     ) -> None:
         if not isinstance(text, str):
             raise TypeError(f"text is {text!r}; give a snippet's text as a str")
-        # At once, past the frozen class's __setattr__: hundreds are made for each query.
-        self.__dict__.update(
-            text=text,
-            id=id,
-            document=document,
-            position=position,
-            retrieval_score=retrieval_score,
-            embedding=embedding,
-        )
+        # Past the frozen class's __setattr__: hundreds are made for each query.
+        fields = self.__dict__
+        fields["text"] = text
+        fields["id"] = id
+        fields["document"] = document
+        fields["position"] = position
+        fields["retrieval_score"] = retrieval_score
+        fields["embedding"] = embedding
 
 
 def as_snippets(snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:

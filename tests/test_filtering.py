@@ -417,3 +417,21 @@ def test_scores_at_hand_are_decided_on_with_the_checks_and_the_group_of_their_qu
     assert keep.decide([0.1, 0.5], "short", query="longer").keeps.tolist() == [True, False]
     with pytest.raises(ValueError, match="query is ' '"):
         keep.decide([0.1], query=" ")
+
+
+# --- nothing to promise ---------------------------------------------------------------------------
+
+
+def test_a_filter_that_drops_nothing_for_want_of_queries_says_so(caplog):
+    few = Calibration.from_scores([ScoredQuery([0.2], [True])], alpha=0.1, scorer="lookup")
+    ConformalFilter(LookupScorer({}), few)
+    (said,) = caplog.messages
+    assert said.startswith("this filter drops nothing: ")
+    assert said.endswith(few.statement)
+    caplog.clear()
+    ConformalFilter(LookupScorer({}), few.at(0.5))
+    queries = [ScoredQuery([0.2], [True], group=g) for g in "aab"]
+    one_group = Calibration.from_scores(queries, alpha=0.4, scorer="lookup", by_group=True)
+    assert [math.isinf(one_group.threshold(g)) for g in "ab"] == [False, True]
+    ConformalFilter(LookupScorer({}), one_group)
+    assert not caplog.messages

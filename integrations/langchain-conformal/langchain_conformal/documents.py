@@ -18,7 +18,24 @@ def to_snippets(documents: Sequence[Document]) -> list[Snippet]:
     `retrieval_score` is metadata["relevance_score"], where LangChain's rerankers write theirs, and
     `document` is metadata["source"]. Raises TypeError for anything that is not a Document.
     """
-    return [_to_snippet(i, document) for i, document in enumerate(documents)]
+    snippets = []
+    for i, document in enumerate(documents):
+        if not isinstance(document, Document):
+            raise TypeError(
+                f"documents[{i}] is a {type(document).__name__}; give langchain_core Documents"
+            )
+        metadata = document.metadata
+        source, score = metadata.get("source"), metadata.get("relevance_score")
+        snippets.append(
+            Snippet(
+                document.page_content,
+                document.id,
+                None if source is None else str(source),
+                None,
+                float(score) if score is not None and isinstance(score, Real) else None,
+            )
+        )
+    return snippets
 
 
 def kept_documents(
@@ -53,18 +70,3 @@ def _copy_with(document: Document, metadata: dict[str, float | None]) -> Documen
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _to_snippet(i: int, document: Document) -> Snippet:
-    if not isinstance(document, Document):
-        raise TypeError(
-            f"documents[{i}] is a {type(document).__name__}; give langchain_core Documents"
-        )
-    source, score = document.metadata.get("source"), document.metadata.get("relevance_score")
-    return Snippet(
-        document.page_content,
-        document.id,
-        None if source is None else str(source),
-        None,
-        float(score) if score is not None and isinstance(score, Real) else None,
-    )
