@@ -279,16 +279,12 @@ def test_the_log_of_a_broken_file_is_set_aside_with_it(tmp_path):
 def test_who_finds_the_file_in_use_while_switching_to_the_log_tries_again(tmp_path):
     path = tmp_path / "cache.db"
     filled(path)
-    with contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as other:
+    with contextlib.closing(
+        sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    ) as other:
         other.execute("PRAGMA journal_mode = DELETE")
-        reading = other.execute("SELECT * FROM scores")
-        reading.fetchone()  # holds the lock that SQLite asks for without waiting
-        with (
-            contextlib.closing(sqlite3.connect(path)) as third,
-            pytest.raises(sqlite3.OperationalError, match="locked"),
-        ):
-            third.execute("PRAGMA journal_mode = WAL")
-        release = threading.Timer(0.3, reading.close)
+        other.execute("BEGIN IMMEDIATE")  # the lock for whose end SQLite does not wait
+        release = threading.Timer(0.3, other.rollback)
         release.start()
         cache = Cache(path)
         release.join()
