@@ -113,7 +113,7 @@ def simd() -> str:
 
 def table(comparisons: list[Comparison]) -> Table:
     shown = Table(box=box.MARKDOWN)
-    for heading in ("measured", "time", "against", "time", "ratio", "target", "met"):
+    for heading in ("measured", "time", "against", "time", "ratio", "target", "met, median"):
         shown.add_column(heading, no_wrap=True)
     for c in comparisons:
         low, ratio, high = quartiles(c.measured / c.reference)
