@@ -288,10 +288,9 @@ def cost(context, device):
         rounds.append({way: measured_apart(way, context, device) for way in ways})
     generating, reading = (table_of(ways, rounds) for ways in (GENERATING, READING))
     length = rounds[0]["load"]["tokens"]
-    return "\n".join(
-        [*generating, "", f"{length} tokens and {NEW_TOKENS} new ones", ""]
-        + [*reading, "", f"{length} tokens and an answer of {READ_TOKENS}"]
-    )
+    generating += ["", f"{length} tokens and {NEW_TOKENS} new ones", ""]
+    reading += ["", f"{length} tokens and an answer of {READ_TOKENS}"]
+    return "\n".join(generating + reading)
 
 
 def table_of(ways, rounds):
@@ -339,9 +338,8 @@ def measured(way, context, device):
     prompt = RagPrompt(head.question, chunks, head.preamble)
     text = "\n\n".join([prompt.preamble, *chunks, prompt.question]) + prompt.ending
     ids = torch.tensor([words(text)["input_ids"]], device=device)
-    network.set_attn_implementation(
-        "eager" if way in ("plain eager", "output_attentions") else "sdpa"
-    )
+    eager = way in ("plain eager", "output_attentions")
+    network.set_attn_implementation("eager" if eager else "sdpa")
     answer = [len(words) - 1] * READ_TOKENS
     if device == "cuda":
         network.generate(ids[:, :64], max_new_tokens=2)  # loads the kernels

@@ -290,10 +290,15 @@ class FactualityClassifier:
 
     @cached_property
     def name(self) -> str:
-        """The model, what the features are, and a digest of what was fitted."""
+        """The model, what the features are, and a digest of what was fitted.
+
+        It is the same wherever the classifier is loaded: a saved flag is known by it.
+        """
         shape = f"{self.layers}×{self.heads}×{self.n_chunks}"
-        digest = hashlib.sha256(self._weights).hexdigest()[:12]
-        return f"factuality({self.model}; {self.variant}, {shape}, fit={digest})"
+        made_for = f"{self.model}; {self.variant}, {shape}"
+        fitted = np.append(self.coefficients, self.intercept).astype("<f8").tobytes()
+        digest = hashlib.sha256(made_for.encode() + fitted).hexdigest()[:12]
+        return f"factuality({made_for}, fit={digest})"
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file, and the coefficients in an npz file beside it that it names.
