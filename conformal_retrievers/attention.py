@@ -94,7 +94,7 @@ class Recorder:
         # Heads that share keys become rows of one product: keys are not repeated.
         q = q.reshape(batch, groups, -1, size)
         block = max(1, BLOCK // (batch * groups * size))
-        products = [q @ some.float().transpose(2, 3) for some in key.split(block, dim=2)]
+        products = [q @ some.float().transpose(2, 3) for some in torch.split(key, block, dim=2)]
         scores = torch.cat(products, dim=3).view(batch, heads, n_rows, n_keys)
         del products
         # Keys of the sequence that each row has behind it: queries are the last of the keys.

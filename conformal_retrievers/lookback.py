@@ -26,7 +26,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.lookback_file import read_classifier, write_classifier
@@ -258,6 +257,8 @@ class FactualityClassifier:
         probability among as many consistent as inconsistent answers. Raises ValueError for ratios
         of another model, or of more chunks than were fitted.
         """
+        from scipy.special import expit
+
         shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
         rows = [_features_of(one, *shape) @ self.coefficients for one in ratios]
         log_odds = np.array(rows, dtype=np.float64) + self.intercept

@@ -59,7 +59,7 @@ def confidence_runnable(
 def _texts(context: list[Document] | list[str]) -> tuple[str, ...]:
     if isinstance(context, str):
         raise TypeError(
-            f"context is the str {context!r:.60}; give a list of Documents or of texts, a chunk each"
+            f"context is the str {context!r:.60}; give a list of Documents or texts, one a chunk"
         )
     return tuple(one.page_content if isinstance(one, Document) else one for one in context)
 
@@ -98,17 +98,15 @@ def _check_settings(llm: object) -> None:
 
 def _settings(llm: object) -> dict[str, object]:
     """Return what a layer says about generation, beyond the length of answers."""
-    bound = isinstance(llm, RunnableBinding)
-    given = dict(llm.kwargs) if bound else {name: getattr(llm, name, None) for name in _NAMES}
+    if isinstance(llm, RunnableBinding):
+        given, where = dict(llm.kwargs), "bind({})"
+    else:
+        given, where = {name: getattr(llm, name, None) for name in _NAMES}, "{}"
     of_pipeline = given.pop("pipeline_kwargs", None) or {}
     others = {k: v for k, v in of_pipeline.items() if k not in _OF_NO_INFLUENCE}
     if others:
         given["pipeline_kwargs"] = others
-    return {
-        f"bind({name})" if bound else name: value
-        for name, value in given.items()
-        if value is not None
-    }
+    return {where.format(name): value for name, value in given.items() if value is not None}
 
 
 _OF_NO_INFLUENCE = ("max_new_tokens", "return_full_text")
