@@ -18,7 +18,8 @@ tests; template "report", with other words, longer chunks and more of them, test
 
 `--cost` times an untrained model in one process a way, and reads the peak memory of each: on the
 CPU a small model in float32, and resident memory; on a GPU one of a billion weights in bfloat16,
-and what PyTorch allocates there.
+and what PyTorch allocates there. `generate` is held against plain generation, and `read`, of an
+answer of 512 tokens, against a forward pass over as many tokens without a cache.
 """
 
 from __future__ import annotations
@@ -258,8 +259,9 @@ def flagged(classifier, calibration, test, shifted):
 
 # --- cost -----------------------------------------------------------------------------------------
 
-WAYS = ("load", "plain eager", "plain sdpa", "lookback", "output_attentions")
-NEW_TOKENS = 32
+GENERATING = ("plain eager", "load", "plain sdpa", "lookback", "output_attentions")
+READING = ("plain forward", "read")
+NEW_TOKENS, READ_TOKENS = 32, 512
 SHAPES = {
     "cpu": {
         "hidden_size": 256,
@@ -279,25 +281,33 @@ SHAPES = {
 
 
 def cost(context, device):
-    """Time and peak memory of a process a way, as ratios to plain eager generate."""
+    """Time and peak memory of a process a way, as ratios to the first of its table."""
     rounds = []
     for _ in range(3):  # in turn: the machine's mood is shared
-        rounds.append({way: measured_apart(way, context, device) for way in WAYS})
+        ways = (*GENERATING, *READING)
+        rounds.append({way: measured_apart(way, context, device) for way in ways})
+    generating, reading = (table_of(ways, rounds) for ways in (GENERATING, READING))
+    length = rounds[0]["load"]["tokens"]
+    generating += ["", f"{length} tokens and {NEW_TOKENS} new ones", ""]
+    reading += ["", f"{length} tokens and an answer of {READ_TOKENS}"]
+    return "\n".join(generating + reading)
+
+
+def table_of(ways, rounds):
+    first = ways[0]
     lines = [
-        "| | seconds | time / plain eager | peak memory / plain eager | peak, GB |",
+        f"| | seconds | time / {first} | peak memory / {first} | peak, GB |",
         "|---|---|---|---|---|",
     ]
-    for way in WAYS:
+    for way in ways:
         seconds = [one[way]["seconds"] for one in rounds]
-        times = [one[way]["seconds"] / one["plain eager"]["seconds"] for one in rounds]
-        memory = [one[way]["peak"] / one["plain eager"]["peak"] for one in rounds]
+        times = [one[way]["seconds"] / one[first]["seconds"] for one in rounds]
+        memory = [one[way]["peak"] / one[first]["peak"] for one in rounds]
         lines.append(
             f"| {way} | {np.median(seconds):.2f} | {np.median(times):.2f} | {np.median(memory):.2f}"
             f" | {rounds[0][way]['peak'] / 2**30:.2f} |"
         )
-    return "\n".join(
-        [*lines, "", f"{rounds[0]['load']['tokens']} tokens and {NEW_TOKENS} new ones"]
-    )
+    return lines
 
 
 def measured_apart(way, context, device):
@@ -312,7 +322,7 @@ def measured(way, context, device):
     network = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(words),
-            max_position_embeddings=context + NEW_TOKENS,
+            max_position_embeddings=context + max(NEW_TOKENS, READ_TOKENS),
             **SHAPES[device],
         )
     ).eval()
@@ -328,7 +338,9 @@ def measured(way, context, device):
     prompt = RagPrompt(head.question, chunks, head.preamble)
     text = "\n\n".join([prompt.preamble, *chunks, prompt.question]) + prompt.ending
     ids = torch.tensor([words(text)["input_ids"]], device=device)
-    network.set_attn_implementation("sdpa" if way in ("plain sdpa", "lookback") else "eager")
+    eager = way in ("plain eager", "output_attentions")
+    network.set_attn_implementation("eager" if eager else "sdpa")
+    answer = [len(words) - 1] * READ_TOKENS
     if device == "cuda":
         network.generate(ids[:, :64], max_new_tokens=2)  # loads the kernels
         torch.cuda.reset_peak_memory_stats()
@@ -337,6 +349,11 @@ def measured(way, context, device):
         if way == "lookback":
             [one] = model.generate([prompt], max_new_tokens=NEW_TOKENS)
             lookback_ratios(one.attention)
+        elif way == "read":
+            lookback_ratios(model.read([prompt], [answer])[0])
+        elif way == "plain forward":
+            tail = torch.tensor([answer[:-1]]).to(ids)
+            network.base_model(torch.cat([ids, tail], dim=1), use_cache=False)
         elif way != "load":
             network.generate(
                 ids,
@@ -368,7 +385,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--device", choices=SHAPES, default="cpu", help="of --cost")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--way", choices=GENERATING + READING, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.way:

@@ -1,6 +1,7 @@
 """Attention weights of a transformers model, summed over segments inside each attention call.
 
-Only the rows of new tokens are computed once more, in float32, and reduced at once to
+Only the rows of new tokens are computed once more, in float32 whatever the model's type, and
+reduced at once to
 
     A_t(x) = (1/N_x) Σ_{p ∈ x} softmax(q_t · K / √d)_p   (Geissler et al. 2026, arXiv 2605.05244,
                                                           eq. 7)
@@ -31,7 +32,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-BLOCK = 2**24  # attention weights that are held at a time, 64 MiB of float32
+BLOCK = 2**20  # attention weights that are held at a time, 4 MiB of float32
 NAME = "conformal_retrievers_lookback"
 _RECORDER: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 # Which attention function is called is a setting of a whole model.
@@ -77,10 +78,9 @@ class Recorder:
         n_keys, n_queries = key.shape[2], query.shape[2]
         first = n_queries - 1 if self.last_row_alone else self.prompt - 1
         block = max(1, BLOCK // (query.shape[0] * query.shape[1] * n_keys))
-        parts = [
-            self._reduced(query, key, mask, scaling, slice(start, min(start + block, n_queries)))
-            for start in range(first, n_queries, block)
-        ]
+        blocks = [slice(i, min(i + block, n_queries)) for i in range(first, n_queries, block)]
+        with torch.autocast(query.device.type, enabled=False):  # which would undo float32
+            parts = [self._reduced(query, key, mask, scaling, rows) for rows in blocks]
         seen.append(torch.cat(parts, dim=2))
 
     def _reduced(
@@ -88,22 +88,26 @@ class Recorder:
     ) -> Tensor:
         batch, heads, _, size = query.shape
         groups, n_keys = key.shape[1], key.shape[2]
-        q = query[:, :, rows]
+        # In float32 before they are multiplied: float16 overflows, and bfloat16 has three digits.
+        q = query[:, :, rows].float() * scaling
         n_rows = q.shape[2]
         # Heads that share keys become rows of one product: keys are not repeated.
-        scores = q.reshape(batch, groups, -1, size) @ key.transpose(2, 3)
-        scores = scores.view(batch, heads, n_rows, n_keys).float() * scaling
+        q = q.reshape(batch, groups, -1, size)
+        block = max(1, BLOCK // (batch * groups * size))
+        products = [q @ some.float().transpose(2, 3) for some in torch.split(key, block, dim=2)]
+        scores = torch.cat(products, dim=3).view(batch, heads, n_rows, n_keys)
+        del products
         # Keys of the sequence that each row has behind it: queries are the last of the keys.
         ahead = n_keys - query.shape[2] + 1 + torch.arange(rows.start, rows.stop)
         if mask is not None:
             of_rows = mask[:, :, rows, :n_keys]
             if of_rows.dtype == torch.bool:
-                scores = scores.masked_fill(~of_rows, float("-inf"))
+                scores.masked_fill_(~of_rows, float("-inf"))
             else:
-                scores = scores + of_rows
+                scores += of_rows
         elif int(ahead[0]) < n_keys:
             future = torch.arange(n_keys) >= ahead[:, None]
-            scores = scores.masked_fill(future.to(scores.device), float("-inf"))
+            scores.masked_fill_(future.to(scores.device), float("-inf"))
         weights = scores.softmax(dim=-1)
         before = weights[..., : self.prompt]
         flat = before.reshape(batch, heads * n_rows, self.prompt) @ self.member

@@ -30,6 +30,9 @@ from conformal_retrievers.lookback import (
     auroc,
 )
 
+# What a file says of itself: the words of retrieval mean this here.
+_LABELS = {"relevant": "inconsistent answers", "kept": "flagged"}
+
 
 @dataclass(frozen=True)
 class Confidence:
@@ -53,8 +56,8 @@ class FactualityFlag:
 
     What a calibration calls the relevant snippet of a query is here an inconsistent answer, what it
     keeps is what is flagged, and an answer without confidence (NaN) is flagged. Both parts are
-    saved and loaded by themselves. Raises `CalibrationMismatch` for a calibration that was made
-    with another classifier.
+    saved and loaded by themselves, and the calibration's labels say that it is one of a flag.
+    Raises `CalibrationMismatch` for a calibration that was made with another classifier.
     """
 
     classifier: FactualityClassifier
@@ -112,6 +115,7 @@ class FactualityFlag:
                 delta=delta,
                 by_group=by_group,
                 scorer=classifier.name,
+                labels=_LABELS,
             )
         return cls(classifier, calibration)
 
@@ -124,31 +128,40 @@ class FactualityFlag:
     @property
     def statement(self) -> str:
         """One paragraph: what is promised, assuming what, from how many answers."""
-        c = self.calibration
-        target = f"{float(1 - conformal.exact_alpha(c.alpha))!r}"
-        of = "an inconsistent answer is flagged with probability at least"
-        promise = (
-            f"{of} {target}"
-            if c.delta is None
-            else f"of all calibrations like this one, at least {1 - c.delta:.6g} keep that {of} "
-            f"{target}"
-        )
-        if c.by_group:
-            promise = f"in each group of questions, {promise}"
-        rules = "; ".join(
-            (f"in group {g}, " if c.by_group else "") + _rule(c.threshold(g), n, c.n_needed)
-            for g, n in c.n_units.items()
-        )
-        unknown = " In a group that is not named here, every answer is." if c.by_group else ""
-        return (
-            f"{promise[0].upper()}{promise[1:]} (alpha = {c.alpha!r}, delta = {c.delta!r}). "
-            f"Flagged is, by {c.scorer!r}: {rules}.{unknown} Consistent answers may be flagged "
-            "too: nothing is promised about them. This assumes new inconsistent answers "
-            "exchangeable with those of the calibration: the same kind of question, the same "
-            "retriever, model and prompt, and the same meaning of consistent. It rests on "
-            f"{c.n_queries} inconsistent answers; {c.n_without_relevant} consistent ones did not "
-            "enter."
-        )
+        return flag_statement(self.calibration)
+
+
+def is_flag(calibration: Calibration) -> bool:
+    """Return whether a calibration is that of a flag, as its labels say."""
+    return (calibration.labels or {}).get("relevant") == _LABELS["relevant"]
+
+
+def flag_statement(c: Calibration) -> str:
+    """Return what the flag of a calibration promises, which `FactualityFlag.calibrate` made."""
+    target = f"{float(1 - conformal.exact_alpha(c.alpha))!r}"
+    of = "an inconsistent answer is flagged with probability at least"
+    promise = (
+        f"{of} {target}"
+        if c.delta is None
+        else f"of all calibrations like this one, at least {1 - c.delta:.6g} keep that {of} "
+        f"{target}"
+    )
+    if c.by_group:
+        promise = f"in each group of questions, {promise}"
+    rules = "; ".join(
+        (f"in group {g}, " if c.by_group else "") + _rule(c.threshold(g), n, c.n_needed)
+        for g, n in c.n_units.items()
+    )
+    unknown = " In a group that is not named here, every answer is." if c.by_group else ""
+    return (
+        f"{promise[0].upper()}{promise[1:]} (alpha = {c.alpha!r}, delta = {c.delta!r}). "
+        f"Flagged is, by {c.scorer!r}: {rules}.{unknown} Consistent answers may be flagged "
+        "too: nothing is promised about them. This assumes new inconsistent answers "
+        "exchangeable with those of the calibration: the same kind of question, the same "
+        "retriever, model and prompt, and the same meaning of consistent. It rests on "
+        f"{c.n_queries} inconsistent answers; {c.n_without_relevant} consistent ones did not "
+        "enter."
+    )
 
 
 def _rule(threshold: float, n: int, needed: int) -> str:

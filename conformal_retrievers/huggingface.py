@@ -55,8 +55,9 @@ class LocalModel:
     `name` says which model it is, by default as it was loaded. While it is read, a model set to
     another attention than "sdpa" is switched to that: let no other thread use it by itself then.
     Raises ValueError, naming the model and the remedy, for one without attention in all its layers,
-    with a sliding window, or that is no decoder alone; for a tokenizer that does not say where its
-    tokens come from; TypeError for what is no transformers model or tokenizer.
+    with a sliding window, with positions that depend on its padding token, or that is no decoder
+    alone; for a tokenizer that does not say where its tokens come from; TypeError for what is no
+    transformers model or tokenizer.
     """
 
     model: PreTrainedModel
@@ -252,6 +253,12 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
         raise ValueError(
             f"{name!r} is an encoder-decoder, whose answer does not follow its prompt in one "
             "sequence; give a causal language model"
+        )
+    if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules()):
+        raise ValueError(
+            f"{name!r} is a {type(model).__name__}, whose positions start behind that of its "
+            "padding, which transformers leaves out of account while generating; give a model such "
+            "as Llama, Qwen, Mistral or GPT-2"
         )
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if getattr(config, "sliding_window", None) or kinds & {

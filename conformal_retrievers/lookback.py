@@ -26,7 +26,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.lookback_file import read_classifier, write_classifier
@@ -258,6 +257,8 @@ class FactualityClassifier:
         probability among as many consistent as inconsistent answers. Raises ValueError for ratios
         of another model, or of more chunks than were fitted.
         """
+        from scipy.special import expit
+
         shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
         rows = [_features_of(one, *shape) @ self.coefficients for one in ratios]
         log_odds = np.array(rows, dtype=np.float64) + self.intercept
@@ -290,10 +291,15 @@ class FactualityClassifier:
 
     @cached_property
     def name(self) -> str:
-        """The model, what the features are, and a digest of what was fitted."""
+        """The model, what the features are, and a digest of what was fitted.
+
+        It is the same wherever the classifier is loaded: a saved flag is known by it.
+        """
         shape = f"{self.layers}×{self.heads}×{self.n_chunks}"
-        digest = hashlib.sha256(self._weights).hexdigest()[:12]
-        return f"factuality({self.model}; {self.variant}, {shape}, fit={digest})"
+        made_for = f"{self.model}; {self.variant}, {shape}"
+        fitted = np.append(self.coefficients, self.intercept).astype("<f8").tobytes()
+        digest = hashlib.sha256(made_for.encode() + fitted).hexdigest()[:12]
+        return f"factuality({made_for}, fit={digest})"
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file, and the coefficients in an npz file beside it that it names.

@@ -176,6 +176,27 @@ def test_the_readmes_lines_about_confidence_run(
     assert said["factuality"] == pytest.approx(expected[1])
 
 
+def test_the_documents_lines_run(model, tmp_path, monkeypatch):
+    document = Path(__file__).parent.parent / "docs" / "confidence.md"
+    lines = document.read_text(encoding="utf-8").splitlines()
+    code = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    rng = np.random.default_rng(5)
+    prompts = [RagPrompt(f"{QUESTION} {i}", CHUNKS) for i in range(40)]
+    judged = [
+        JudgedRatios(lookback_ratios(answer.attention), bool(rng.random() < 0.5))
+        for answer in model.generate(prompts, max_new_tokens=3)
+    ]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(model.model.config, "_name_or_path", model.name)
+    names = {"question": QUESTION, "chunks": CHUNKS, "tokenizer": model.tokenizer}
+    names |= {"model": model.model, "judged_answers": judged[:20]}
+    names |= {"other_judged_answers": [JudgedRatios(one.ratios, False) for one in judged[20:]]}
+    code = code.replace("max_new_tokens=200", "max_new_tokens=3")
+    exec(compile(code, str(document), "exec"), names)
+    assert names["flag"].classifier.name == names["flag"].calibration.scorer
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npz"}
+
+
 def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
     sampling = HuggingFacePipeline.from_model_id(
         folder, "text-generation", pipeline_kwargs={"do_sample": True, "max_new_tokens": 9}
@@ -186,6 +207,78 @@ def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
         llm = HuggingFaceLLM(model_name=folder, tokenizer_name=folder, device_map="cpu", **settings)
         with pytest.raises(ValueError, match=rf"llm.{next(iter(settings))} is .* eos_token_id"):
             ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (
+            lambda pipe: pipe.bind(pipeline_kwargs={"temperature": 2.0, "max_new_tokens": 9}),
+            "llm.bind(pipeline_kwargs) is {'temperature': 2.0}, which does not enter here",
+        ),
+        (lambda pipe: pipe.bind(stop=["."]).with_config(tags=["a"]), "llm.bind(stop) is ['.'], wh"),
+        (lambda pipe: ChatHuggingFace(llm=pipe).bind(stop=["."]), "llm.bind(stop) is ['.'], which"),
+        (lambda pipe: ChatHuggingFace(llm=pipe, temperature=1.5), "llm.temperature is 1.5, which"),
+        (
+            lambda pipe: ChatHuggingFace(llm=pipe, stop_sequences=["."]),
+            "llm.stop is ['.'], which does not",
+        ),
+        (
+            lambda pipe: ChatHuggingFace(llm=pipe, max_tokens=3).bind(temperature=0.0),
+            "llm.bind(temperature) is 0.0, which does not enter here; give the generation=Gen",
+        ),
+    ],
+    ids=["bound pipe", "configured pipe", "bound chat", "temperature", "stop", "bound zero"],
+)
+def test_settings_that_are_bound_or_a_chat_models_do_not_enter_unnoticed(
+    folder, kept_flag, expected, made, message
+):
+    llm = made(HuggingFacePipeline.from_model_id(folder, "text-generation"))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        confidence_runnable(llm, kept_flag, max_new_tokens=5)
+    greedy = confidence_runnable(llm, kept_flag, max_new_tokens=5, generation=GenerationConfig())
+    assert greedy.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
+
+
+def test_a_binding_of_no_influence_on_the_answer_may_be_there(folder, kept_flag, expected):
+    pipe = HuggingFacePipeline.from_model_id(folder, "text-generation")
+    shorter = pipe.bind(pipeline_kwargs={"max_new_tokens": 2}).with_config(tags=["a"])
+    for llm in (shorter, ChatHuggingFace(llm=pipe, max_tokens=2).with_config(tags=["a"])):
+        runnable = confidence_runnable(llm, kept_flag, max_new_tokens=5)
+        assert runnable.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"system_prompt": "Be brief."}, "'Be brief.'"),
+        ({"query_wrapper_prompt": "Q: {query_str}"}, "'Q: {query_str}'"),
+        ({"completion_to_prompt": lambda text: f"<|user|>{text}"}, "<function"),
+        ({"messages_to_prompt": str}, "<class 'str'>"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_a_prompt_of_the_frameworks_model_does_not_enter_unnoticed(
+    folder, kept_flag, settings, said
+):
+    llm = HuggingFaceLLM(model_name=folder, tokenizer_name=folder, device_map="cpu", **settings)
+    message = re.escape(f"llm.{next(iter(settings))} is {said}")
+    with pytest.raises(ValueError, match=rf"{message}.* give the prompt= that the flag"):
+        ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
+    brief = partial(RagPrompt, preamble="Be brief.")
+    engine = ConfidenceQueryEngine(
+        engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5, prompt=brief
+    )
+    [generated] = LocalModel(llm._model, llm._tokenizer).generate(
+        [brief(QUESTION, CHUNKS)], max_new_tokens=5
+    )
+    assert engine.query(QUESTION).response == generated.text
+
+
+def test_a_context_is_no_text(model, flag):
+    runnable = confidence_runnable(model, flag, max_new_tokens=5)
+    with pytest.raises(TypeError, match="context is the str 'Wait six hours"):
+        runnable.invoke({"question": QUESTION, "context": CHUNKS[0]})
 
 
 def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
@@ -208,28 +301,36 @@ def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
     assert engine.query(QUESTION).response == short
 
 
-def test_a_question_has_a_group_where_the_flag_has_groups(model, flag):
+def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected):
+    """The confidence is above what flags in the one group, and below what flags in the other."""
+    confidence = expected[1]["confidence"]
+    scores = {"lenient": confidence - 0.01, "strict": confidence + 0.01}
     calibration = Calibration.from_scores(
-        [ScoredQuery([0.9], [True], group=group) for group in ["long"] * 9 + ["short"]],
+        [ScoredQuery([score], [True], group=g) for g, score in scores.items() for _ in range(9)],
         alpha=0.5,
         guarantee="all",
         by_group=True,
         scorer=flag.classifier.name,
     )
     grouped = FactualityFlag(flag.classifier, calibration)
-    engines = {
-        group: ConfidenceQueryEngine(
-            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group=lambda _, group=group: group
-        )
-        for group in ("long", "other")
-    }
-    said = {g: engine.query(QUESTION).metadata["factuality"] for g, engine in engines.items()}
-    assert said["other"]["flagged"]
-    assert said["long"]["flagged"] == (said["long"]["confidence"] <= 0.9)
     runnable = confidence_runnable(model, grouped, max_new_tokens=5)
-    for group in ("long", "other"):
+    for group, flagged in (("lenient", False), ("strict", True), ("other", True)):
+        said = {"confidence": confidence, "flagged": flagged}
+        asked = []
+
+        def group_of(question, group=group, asked=asked):
+            asked.append(question)
+            return group
+
+        engine = ConfidenceQueryEngine(
+            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group=group_of
+        )
+        assert engine.query(QUESTION).metadata["factuality"] == said
+        assert asked == [QUESTION]
         given = {"question": QUESTION, "context": list(CHUNKS), "group": group}
-        assert runnable.invoke(given).response_metadata["factuality"] == said[group]
+        assert runnable.invoke(given).response_metadata["factuality"] == said
+    ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
+    assert ungrouped.response_metadata["factuality"]["flagged"]
 
 
 def test_the_attention_of_a_hosted_model_cannot_be_seen(flag):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from scipy.stats import binom
+from typer.testing import CliRunner
 
-from conformal_retrievers import Calibration, CalibrationMismatch
-from conformal_retrievers.flagging import Confidence, FactualityFlag
+from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
+from conformal_retrievers.cli import app
+from conformal_retrievers.flagging import Confidence, FactualityFlag, is_flag
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, LookbackRatios
 
 # Confidence is a logistic function of the middle one of three heads; the others fix the scale.
@@ -152,6 +157,38 @@ def test_a_saved_calibration_flags_the_same(tmp_path):
     )
     assert again.statement == flag.statement
     assert again(ratios_of(0.81)) == flag(ratios_of(0.81))
+
+
+@pytest.mark.parametrize("by_group", [False, True])
+def test_show_speaks_of_the_answers_of_a_flags_file(tmp_path, by_group):
+    groups = ["easy", "hard"] * 6
+    answers = [dataclasses.replace(a, group=g) for a, g in zip(ANSWERS, groups, strict=True)]
+    flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=by_group)
+    path = tmp_path / "flag.json"
+    flag.calibration.save(path)
+    shown = CliRunner().invoke(app, ["show", str(path)])
+    assert shown.exit_code == 0
+    words = " ".join(shown.output.split())
+    assert " ".join(flag.statement.split()) in words
+    assert re.search("inconsistent answers 9 consistent answers 3 alpha 0.2 by group", words)
+    assert "Flagged is an answer of confidence at most, for alpha =" in words
+    assert not re.search("kept|snippet|quer(y|ies)", words, re.IGNORECASE)
+    for group in ("easy", "hard") if by_group else (None,):
+        row = re.search(rf"^{group or 'all answers'} +(.*)$", shown.output, re.M)[1].split()
+        threshold = flag.calibration.threshold(group)
+        assert row[3] == ("all" if math.isinf(threshold) else f"{threshold:.5g}")
+    facts = json.loads(CliRunner().invoke(app, ["show", str(path), "--json"]).output)
+    assert facts["statement"] == flag.statement
+    assert (facts["inconsistent_answers"], facts["consistent_answers"]) == (9, 3)
+    assert facts["classifier"] == CLASSIFIER.name
+    assert is_flag(Calibration.load(path))
+
+
+def test_a_calibration_of_snippets_is_no_flag():
+    scored = [ScoredQuery([0.1], [True])] * 9
+    calibration = Calibration.from_scores(scored, alpha=0.2, scorer="s", labels={"source": "us"})
+    assert not is_flag(calibration)
+    assert not is_flag(dataclasses.replace(calibration, labels=None))
 
 
 def test_a_calibration_of_another_classifier_is_refused():

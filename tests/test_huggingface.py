@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import threading
 
@@ -14,17 +15,27 @@ from transformers import (
     AddedToken,
     BertConfig,
     BertLMHeadModel,
+    CamembertConfig,
+    CamembertForCausalLM,
+    Data2VecTextConfig,
+    Data2VecTextForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GenerationConfig,
     MambaConfig,
     MambaForCausalLM,
+    RobertaConfig,
+    RobertaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
+    XLMRobertaConfig,
+    XLMRobertaForCausalLM,
 )
 
+from conformal_retrievers.attention import Recorder
 from conformal_retrievers.huggingface import LocalModel, RagPrompt
 from conformal_retrievers.lookback import lookback_ratios
+from conformal_retrievers.rag_prompt import PromptTokens
 
 # --- what it ought to be: eq. 7 to 9 in loops, over output_attentions of one unpadded prompt ------
 
@@ -172,6 +183,87 @@ def test_bfloat16_is_reduced_in_float32():
     lengths = [np.append(generated.attention.lengths, t) for t in range(6)]
     total = np.einsum("tlhs,ts->tlh", generated.attention.means, lengths)
     np.testing.assert_allclose(total, 1, atol=1e-5)
+
+
+def by_hand(query, key, prompt, last):
+    """Eq. 7 in float64 of one sequence without padding: the last rows over two segments and output.
+
+    `query` is (H, Q, d) and scaled, `key` (G, N, d); the segments are the prompt's halves.
+    """
+    heads, n_keys = query.shape[0], key.shape[1]
+    key = key.double().repeat_interleave(heads // key.shape[0], dim=0)
+    scores = query.double()[:, -last:] @ key.transpose(1, 2)
+    future = torch.arange(n_keys) > torch.arange(n_keys - last, n_keys)[:, None]
+    weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+    before = weights[..., :prompt].unflatten(-1, (2, prompt // 2)).mean(-1)
+    counts = torch.arange(n_keys - last, n_keys) + 1 - prompt
+    output = weights[..., prompt:].sum(-1) / counts.clamp(min=1)
+    return torch.cat([before, output[..., None]], -1).transpose(0, 1).numpy()
+
+
+HALVES = PromptTokens([7] * 20, np.repeat([0, 1], 10), np.array([10, 10]))
+
+
+@pytest.mark.parametrize("size", [1.0, 60.0], ids=["plain", "q · k beyond float16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_queries_and_keys_are_multiplied_in_float32(dtype, size, monkeypatch):
+    """Also where the model is run under autocast, and where keys are taken block by block."""
+    torch.manual_seed(1)
+    query = (size * torch.randn(1, 4, 25, 64)).to(dtype)
+    key = (size * torch.randn(1, 2, 25, 64)).to(dtype)
+    scaling = 0.7 / size**2
+    assert ((query[0, :2] @ key[0, 0].T).abs().max() == math.inf) == (
+        dtype == torch.float16 and size > 1
+    )
+    expected = by_hand(query[0].double() * scaling, key[0], 20, 6)
+    for block, autocast in ((2**20, False), (2**20, True), (900, False)):
+        monkeypatch.setattr("conformal_retrievers.attention.BLOCK", block)
+        recorder = Recorder([HALVES], 20, last_row_alone=False)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            recorder.record(0, query, key, None, scaling)
+        [found] = recorder.means(1, 1)
+        np.testing.assert_allclose(found[:, 0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_models_own_queries_and_keys_give_its_attention(dtype, monkeypatch):
+    model = local("llama")
+    model.model.to(dtype)
+    seen = []
+    record = Recorder.record
+
+    def captured(self, layer, query, key, mask, scaling):
+        seen.append((query.clone(), key.clone(), scaling))
+        record(self, layer, query, key, mask, scaling)
+
+    monkeypatch.setattr(Recorder, "record", captured)
+    [attention] = model.read(PROMPTS[:1], [(5, 6, 7, 8)])
+    total = int(attention.lengths.sum())
+    for layer, (query, key, scaling) in enumerate(seen):
+        assert query.dtype == key.dtype == dtype
+        weights = (query[0].double() * scaling).unflatten(0, (2, 2)) @ key[0, :, None].double().mT
+        for t in range(4):
+            row = weights[:, :, total - 1 + t, : total + t].softmax(-1).flatten(0, 1)
+            parts = row.split([*attention.lengths.tolist(), *([t] if t else [])], dim=-1)
+            means = torch.stack([part.mean(-1) for part in parts], -1)
+            found = attention.means[t, layer][:, : len(parts)]
+            np.testing.assert_allclose(found, means, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_mask_may_be_what_is_added_to_the_scores(dtype):
+    torch.manual_seed(2)
+    query, key = torch.randn(1, 4, 25, 8).to(dtype), torch.randn(1, 2, 25, 8).to(dtype)
+    seen = torch.ones(25, 25, dtype=torch.bool).tril()
+    seen[:, 3:6] = False
+    added = torch.zeros(25, 25, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    means = []
+    for mask in (None, seen[None, None], added[None, None]):
+        recorder = Recorder([HALVES], 20, last_row_alone=False)
+        recorder.record(0, query, key, mask, 0.4)
+        means.append(recorder.means(1, 1))
+    np.testing.assert_allclose(means[2], means[1], atol=1e-7)
+    assert np.abs(means[0] - means[1]).max() > 0.01
 
 
 def test_sampling_is_recorded_too():
@@ -634,6 +726,40 @@ def test_two_models_may_be_read_at_once():
     outside = one.read(PROMPTS[:1], [(5, 6, 7)])[0].means
     np.testing.assert_array_equal(outside, alone[0])
     np.testing.assert_array_equal(inside, [alone[1]])
+
+
+def test_a_model_may_be_read_while_another_is_in_its_pass():
+    """In one thread: what comes after the second is over belongs to the first again."""
+    one, two = local("llama"), local("gpt2")
+    alone = [model.read(PROMPTS[:1], [(5, 6, 7)])[0].means for model in (one, two)]
+    inside = []
+
+    def meet(*_):
+        inside.append(two.read(PROMPTS[:1], [(5, 6, 7)])[0].means)
+
+    one.model.model.layers[1].register_forward_pre_hook(meet)
+    outside = one.read(PROMPTS[:1], [(5, 6, 7)])[0].means
+    np.testing.assert_array_equal(outside, alone[0])
+    np.testing.assert_array_equal(inside, [alone[1]])
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config_class"),
+    [
+        (RobertaForCausalLM, RobertaConfig),
+        (CamembertForCausalLM, CamembertConfig),
+        (XLMRobertaForCausalLM, XLMRobertaConfig),
+        (Data2VecTextForCausalLM, Data2VecTextConfig),
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_a_model_whose_positions_start_behind_padding_is_refused(model_class, config_class):
+    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "is_decoder": True}
+    model = model_class(config_class(**shape))
+    message = f"'roberta' is a {model_class.__name__}, whose positions start behind that of its pad"
+    with pytest.raises(ValueError, match=message):
+        LocalModel(model, bpe_tokenizer(), name="roberta")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -262,6 +262,24 @@ def test_names_tell_fits_apart(rng):
     assert one.name.isprintable()
 
 
+def test_a_name_does_not_depend_on_where_it_is_made():
+    """The digest is that of the name so far and the numbers, as little-endian float64."""
+    weights = np.array([0.5, -1.25, 3.0])
+    classifier = FactualityClassifier("m", "full-context", 1, 3, 1, weights, -0.5, frozenset())
+    assert classifier.name == "factuality(m; full-context, 1×3×1, fit=abb77f153cf0)"
+    swapped = dataclasses.replace(classifier, coefficients=weights.astype(">f8"))
+    assert swapped.name == classifier.name
+    for other in (
+        {"intercept": 0.5},
+        {"coefficients": -weights},
+        {"variant": "chunk-average"},
+        {"n_chunks": 2},
+        {"model": "n"},
+    ):
+        changed = dataclasses.replace(classifier, **other).name
+        assert changed.split("fit=")[1] != classifier.name.split("fit=")[1]
+
+
 def test_saving_over_a_classifier_leaves_one_that_loads(fitted, rng, tmp_path):
     _, old = fitted
     new = FactualityClassifier.fit(answers_of(rng, 100), n_chunks=CHUNKS)

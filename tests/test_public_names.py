@@ -83,6 +83,18 @@ def test_the_core_imports_numpy_and_nothing_heavier():
     assert not set(heavy.split()) & set(loaded)
 
 
+@pytest.mark.parametrize(
+    "module", ["lookback", "flagging", "rag_prompt", "consistency", "cli.show"]
+)
+def test_what_is_computed_from_attention_needs_neither_torch_nor_transformers(module):
+    code = f"import sys, conformal_retrievers.{module}; print('torch' in sys.modules, "
+    code += "'transformers' in sys.modules, 'scipy' in sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert loaded.split() == ["False", "False", "False"]
+
+
 @pytest.mark.parametrize("package", ["conformal_retrievers", "conformal_retrievers.scoring"])
 def test_names_that_are_loaded_when_they_are_used_are_those_that_type_checkers_see(package):
     path = ROOT / package.replace(".", "/") / "__init__.py"

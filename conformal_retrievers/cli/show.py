@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from conformal_retrievers import flagging
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.cli.inputs import Json
 from conformal_retrievers.cli.terminal import (
@@ -31,24 +32,28 @@ def show(calibration: CalibrationFile, as_json: Json = False) -> None:
     """Say what a calibration file promises, and what it rests on."""
     with bad_data_in_one_line():
         shown = Calibration.load(calibration)
+    of_flag = flagging.is_flag(shown)
+    known = flag_facts_of(shown) if of_flag else facts_of(shown)
     if as_json:
-        print_json({"file": str(calibration), **facts_of(shown)})
+        print_json({"file": str(calibration), **known})
         return
     console = Console(highlight=False)
-    console.print(Text(shown.statement), "\n")
+    console.print(Text(known["statement"]), "\n")
     facts = table("", "")
     facts.show_header = False
     facts.columns[1].justify, facts.columns[1].no_wrap = "left", False
     facts.columns[1].overflow = "fold"
-    for name, value in facts_of(shown).items():
+    for name, value in known.items():
         if name not in ("statement", "thresholds", "promise") and value is not None:
             facts.add_row(name.replace("_", " "), Text(_worded(value)))
     console.print(facts)
     alphas = sorted({*ALPHAS, shown.alpha})
-    console.print("\nKept is what scores at most, for alpha =")
+    kept = "Flagged is an answer of confidence" if of_flag else "Kept is what scores"
+    console.print(f"\n{kept} at most, for alpha =")
     thresholds = table("", *(f"{alpha:g}" for alpha in alphas))
-    for group, row in facts_of(shown)["thresholds"].items():
-        thresholds.add_row(Text(group or "all queries"), *map(_cell, row.values()))
+    for group, row in known["thresholds"].items():
+        everything = "all answers" if of_flag else "all queries"
+        thresholds.add_row(Text(group or everything), *map(_cell, row.values()))
     console.print(thresholds)
 
 
@@ -84,6 +89,19 @@ def facts_of(calibration: Calibration) -> dict[str, Any]:
             group or "": {f"{alpha:g}": _threshold(at[alpha], group) for alpha in alphas}
             for group in groups
         },
+    }
+
+
+def flag_facts_of(calibration: Calibration) -> dict[str, Any]:
+    """Return what `facts_of` does, of the calibration of a flag and in its words."""
+    facts = facts_of(calibration)
+    same = ("alpha", "delta", "by_group", "created", "library", "sha256", "thresholds")
+    return {
+        "statement": flagging.flag_statement(calibration),
+        "classifier": facts["scorer"],
+        "inconsistent_answers": calibration.n_queries,
+        "consistent_answers": calibration.n_without_relevant,
+        **{name: facts[name] for name in same},
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
 
 from conformal_retrievers import flagging, huggingface, lookback
@@ -36,7 +36,8 @@ def confidence_runnable(
     `LocalModel.generate` with this `generation` from this `prompt` of question and chunks, and not
     as the pipeline is set. response_metadata["factuality"] holds "confidence" (None for an answer
     without a token) and "flagged". Raises TypeError for a model that does not run here: nobody can
-    see its attention; ValueError for `pipeline_kwargs` where there is no `generation`, and for a
+    see its attention, and for a context that is one text; ValueError for settings of generation,
+    of the pipeline, the chat model or bound to one, where there is no `generation`, and for a
     context without documents.
     """
     local = _local(llm)
@@ -44,11 +45,8 @@ def confidence_runnable(
         _check_settings(llm)
 
     def answer(given: QuestionInput) -> AIMessage:
-        chunks = [
-            one.page_content if isinstance(one, Document) else one for one in given["context"]
-        ]
         [generated] = local.generate(
-            [prompt(given["question"], tuple(chunks))],
+            [prompt(given["question"], _texts(given["context"]))],
             max_new_tokens=max_new_tokens,
             generation=generation,
         )
@@ -58,25 +56,61 @@ def confidence_runnable(
     return RunnableLambda(answer, name="factuality").with_types(input_type=QuestionInput)
 
 
+def _texts(context: list[Document] | list[str]) -> tuple[str, ...]:
+    if isinstance(context, str):
+        raise TypeError(
+            f"context is the str {context!r:.60}; give a list of Documents or texts, one a chunk"
+        )
+    return tuple(one.page_content if isinstance(one, Document) else one for one in context)
+
+
+def _layers(llm: object) -> list[object]:
+    """Return what is given, what it is around, and so on: a binding, a chat model, a pipeline."""
+    if isinstance(llm, RunnableBinding):
+        return [llm, *_layers(llm.bound)]
+    inner = getattr(llm, "llm", None)
+    return [llm] if inner is None else [llm, *_layers(inner)]
+
+
 def _local(llm: object) -> huggingface.LocalModel:
-    if isinstance(llm, huggingface.LocalModel):
-        return llm
-    pipeline = getattr(getattr(llm, "llm", llm), "pipeline", None)
+    *around, innermost = _layers(llm)
+    if isinstance(innermost, huggingface.LocalModel):
+        return innermost
+    pipeline = getattr(innermost, "pipeline", None)
     if pipeline is None:
         raise TypeError(
-            f"llm is a {type(llm).__name__}, whose attention cannot be seen from here; give a "
-            "HuggingFacePipeline, a ChatHuggingFace around one, or a LocalModel"
+            f"llm is a {type(innermost).__name__}, whose attention cannot be seen from here; give "
+            "a HuggingFacePipeline, a ChatHuggingFace around one, or a LocalModel"
         )
-    tokenizer = getattr(llm, "tokenizer", None)  # a chat model may have its own, with a template
-    return huggingface.LocalModel(pipeline.model, tokenizer or pipeline.tokenizer)
+    own = [getattr(one, "tokenizer", None) for one in around]  # a chat model's, with a template
+    return huggingface.LocalModel(pipeline.model, next(filter(None, own), pipeline.tokenizer))
 
 
 def _check_settings(llm: object) -> None:
     """Raise ValueError for settings of generation that would be dropped without a word."""
-    given = getattr(getattr(llm, "llm", llm), "pipeline_kwargs", None) or {}
-    others = {k: v for k, v in given.items() if k not in ("max_new_tokens", "return_full_text")}
+    for one in _layers(llm):
+        for name, value in _settings(one).items():
+            raise ValueError(
+                f"llm.{name} is {value!r:.120}, which does not enter here; give the "
+                "generation=GenerationConfig(…) that the flag was calibrated with"
+            )
+
+
+def _settings(llm: object) -> dict[str, object]:
+    """Return what a layer says about generation, beyond the length of answers."""
+    if isinstance(llm, RunnableBinding):
+        given, where = dict(llm.kwargs), "bind({})"
+    else:
+        given, where = {name: getattr(llm, name, None) for name in _NAMES}, "{}"
+    of_pipeline = given.pop("pipeline_kwargs", None) or {}
+    others = {k: v for k, v in of_pipeline.items() if k not in _OF_NO_INFLUENCE}
     if others:
-        raise ValueError(
-            f"llm.pipeline_kwargs is {others!r:.120}, which does not enter here; give the "
-            "generation=GenerationConfig(…) that the flag was calibrated with"
-        )
+        given["pipeline_kwargs"] = others
+    return {where.format(name): value for name, value in given.items() if value is not None}
+
+
+_OF_NO_INFLUENCE = ("max_new_tokens", "return_full_text")
+_NAMES = (
+    *("pipeline_kwargs", "temperature", "top_p", "stop", "seed", "n", "presence_penalty"),
+    *("frequency_penalty", "logit_bias", "logprobs", "top_logprobs"),
+)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import Response
+from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
@@ -25,7 +26,8 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     question, for a flag that has groups. metadata["factuality"] holds "confidence" (None for an
     answer without a token) and "flagged". Raises TypeError for a model that does not run here:
     nobody can see its attention; ValueError for `generate_kwargs` or `stopping_ids` where there is
-    no `generation`, and where the engine retrieves nothing.
+    no `generation`, for a prompt of the HuggingFaceLLM's own where there is no `prompt`, and where
+    the engine retrieves nothing.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         self.local = _local(llm)
         if generation is None:
             _check_settings(llm)
+        if prompt is huggingface.RagPrompt:
+            _check_prompt(llm)
         self.flag = flag
         self.max_new_tokens = max_new_tokens
         self.generation = generation
@@ -95,4 +99,25 @@ def _check_settings(llm: object) -> None:
                 f"llm.{name} is {value!r:.120}, which does not enter here; give the "
                 "generation=GenerationConfig(…) that the flag was calibrated with (an id that "
                 "stops is one of its eos_token_id)"
+            )
+
+
+def _check_prompt(llm: object) -> None:
+    """Raise ValueError for what would be said around a question, and dropped without a word."""
+    wrapper = getattr(llm, "query_wrapper_prompt", None)
+    template = "{query_str}" if wrapper is None else wrapper.get_template()
+    ways = {
+        "completion_to_prompt": default_completion_to_prompt,
+        "messages_to_prompt": getattr(llm, "_tokenizer_messages_to_prompt", None),
+    }
+    said = {
+        "system_prompt": getattr(llm, "system_prompt", None),
+        "query_wrapper_prompt": template if template != "{query_str}" else None,
+        **{n: way for n, own in ways.items() if (way := getattr(llm, n, own)) != own},
+    }
+    for name, value in said.items():
+        if value:
+            raise ValueError(
+                f"llm.{name} is {value!r:.120}, which does not enter here; give the prompt= that "
+                "the flag was calibrated with, from question and chunks to a RagPrompt"
             )
