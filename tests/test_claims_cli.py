@@ -93,6 +93,19 @@ def test_calibrate_saves_what_the_function_gives_and_says_it(answers, tmp_path):
     assert ClaimCalibration.load(out).answers.delta == 0.1
 
 
+def test_calibrate_refuses_what_could_not_be_scored_unless_told_to_drop_it(answers, tmp_path):
+    with answers.open("a") as file:
+        file.write("\n" + line("failed", (None, False), (0.9, True)))
+    common = ("calibrate", answers, "--scorer", "s", "--alpha", 0.2, "--out", tmp_path / "c.json")
+    result = run(*common)
+    assert result.exit_code == 1
+    assert "answer 'failed': claim number 1 is not factual and has no relevance" in result.stderr
+    assert not (tmp_path / "c.json").exists()
+    result = run(*common, "--on-unscorable", "drop")
+    assert result.exit_code == 0
+    assert "of which 1 did" in result.stdout
+
+
 def test_calibrate_says_it_as_json_too(answers, tmp_path):
     out = tmp_path / "claims.json"
     common = ("calibrate", answers, "--scorer", "s", "--out", out, "--json", "--alpha")

@@ -14,6 +14,7 @@ from conformal_retrievers.claims import (
     calibrate_claims,
     evaluate_claims,
 )
+from conformal_retrievers.claims.calibration import OnUnscorable
 from conformal_retrievers.cli.inputs import Delta, Json, checked_alpha
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail, print_json
 from conformal_retrievers.conformal import exact_share
@@ -55,6 +56,10 @@ def calibrate(
     by_group: Annotated[
         bool, typer.Option("--by-group", help="Promise it within each group of queries.")
     ] = False,
+    on_unscorable: Annotated[
+        OnUnscorable,
+        typer.Option(help="What to do with a claim that has no relevance and is not factual."),
+    ] = "raise",
     as_json: Json = False,
 ) -> None:
     """Calibrate on annotated answers, save the calibration and say what it promises."""
@@ -75,6 +80,7 @@ def calibrate(
             by_group=by_group,
             delta=delta,
             share=share,
+            on_unscorable=on_unscorable,
             labels={"source": answers.name},
         )
         calibration.save(out)
