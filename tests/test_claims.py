@@ -116,8 +116,8 @@ def test_a_claim_that_is_not_factual_and_has_no_relevance_is_refused_or_dropped(
     assert "New claims must fail to be scored as often as these, of which 1 did" in (
         dropped.statement
     )
-    elsewhere = [answer([NAN, 0.5], f"{told}?")]  # does not enter
-    assert calibration_of([*five_answers(), *elsewhere]).n_answers == 5
+    others = [answer([NAN, 0.5], f"{told}?"), answer([NAN], "+")]  # does not enter, and is factual
+    assert calibration_of([*five_answers(), *others]).n_answers == 6
     assert "fail to be scored" not in calibration_of().statement
     with pytest.raises(ValueError, match="on_unscorable is 'keep'; give 'raise' or 'drop'"):
         calibration_of(answers, on_unscorable="keep")
