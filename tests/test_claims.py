@@ -489,6 +489,15 @@ def test_the_group_of_a_query_is_told_by_name_or_by_its_text():
     assert conformal("y", ["a"], [], group="x").kept_claims == ("a",)
 
 
+def test_a_query_without_a_group_is_warned_of_where_the_calibration_is_by_group():
+    conformal = ClaimFilter(Lookup(a=0.9), calibration_of(grouped(), 0.3, by_group=True))
+    with pytest.warns(UserWarning, match=r"a query has none.* give group=, or .* group_of="):
+        assert conformal("q", ["a"], []).kept_claims == ()
+    assert conformal("q", [], []).kept_claims == ()
+    assert conformal("q", ["a"], [], group="unknown").kept_claims == ()  # a group all the same
+    assert ClaimFilter(Lookup(a=0.9), calibration_of())("q", ["a"], []).kept_claims == ("a",)
+
+
 def test_a_filter_refuses_another_scorers_calibration_and_a_scorer_that_loses_claims():
     class Other(Lookup):
         name = "other"

