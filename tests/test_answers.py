@@ -258,7 +258,9 @@ async def test_an_answer_that_cannot_be_divided_is_not_passed_on(llm, llm_server
 
 
 @pytest.mark.parametrize(
-    "context", ["a d", ["a d"], [Document("a d")]], ids=["one text", "texts", "documents"]
+    "context",
+    ["a d", ["a d"], Document("a d"), [Document("a d")]],
+    ids=["one text", "texts", "one document", "documents"],
 )
 @pytest.mark.parametrize("answer", ["It is red. It is low.", AIMessage("It is red. It is low.")])
 async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
@@ -272,6 +274,22 @@ async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
         "It is low."
     ]
     assert seen == [["a d"]] * 3
+
+
+@pytest.mark.parametrize("name", ["question", "context", "answer"])
+def test_the_runnable_names_what_its_input_lacks(llm, name):
+    given = {"question": "q", "context": [], "answer": "It is red."}
+    runnable = answer_filter_runnable(AnswerFilter(by_hand([]), llm))
+    with pytest.raises(ValueError, match=f"the input has no '{name}', only .* give 'question'"):
+        runnable.invoke({k: v for k, v in given.items() if k != name})
+
+
+async def test_an_answer_that_is_no_text_is_refused(llm):
+    answers = AnswerFilter(by_hand([]), llm)
+    with pytest.raises(TypeError, match="answer is None; give the answer's text"):
+        answers("q", None, [])
+    with pytest.raises(TypeError, match="answer is None"):
+        await answers.acall("q", None, [])
 
 
 def test_the_runnable_passes_the_group_on(llm):

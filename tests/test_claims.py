@@ -323,7 +323,8 @@ def test_the_statement_says_what_is_promised_and_of_what():
         (lambda: answer([0.1], "+-", id="q"), "answer 'q': relevance has shape \\(1,\\)"),
         (lambda: AnnotatedAnswer([0.1], [0]), r"factual\[0\] is 0; give True or False"),
         (lambda: AnnotatedAnswer([0.1], ["S"]), r"factual\[0\] is 'S'"),
-        (lambda: calibration_of(alpha=1.0), "alpha is 1.0"),
+        (lambda: calibration_of(alpha=1.0), "alpha is 1.0; give a risk .* all factual"),
+        (lambda: calibration_of().at(0), "alpha is 0; give a risk .* all factual"),
         (lambda: calibration_of(share=0.0), "share is 0.0"),
         (lambda: calibration_of(share=1.5), "share is 1.5"),
         (

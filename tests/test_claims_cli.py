@@ -174,6 +174,32 @@ def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_pat
     assert json.loads(run("evaluate", saved, answers, "--json").stdout)["calibrated_on"] == 19
 
 
+def test_evaluate_warns_of_answers_whose_ids_are_not_known(answers, tmp_path):
+    with_ids, without = tmp_path / "with.json", tmp_path / "without.json"
+    unnamed = tmp_path / "unnamed.jsonl"
+    unnamed.write_text("\n".join(line(None, (i / 20, False), (0.99, True)) for i in range(19)))
+    calibrate_claims(read_answers(answers), 0.2, scorer="s").save(with_ids)
+    calibrate_claims(read_answers(unnamed), 0.2, scorer="s").save(without)
+    named = tmp_path / "named.jsonl"
+    named.write_text(answers.read_text().replace('"q', '"new'))
+    for saved, file in ((with_ids, unnamed), (without, named)):
+        assert "Warning: some answers, here or in the" in run("evaluate", saved, file).stderr
+    assert "Warning" not in run("evaluate", with_ids, named).stderr
+
+
+def test_show_says_what_a_calibration_of_claims_promises(answers, tmp_path):
+    saved = tmp_path / "claims.json"
+    calibration = calibrate_claims(read_answers(answers), 0.2, scorer="s")
+    calibration.save(saved)
+    assert CliRunner().invoke(app, ["show", str(saved)]).stdout == f"{calibration.statement}\n"
+    said = json.loads(CliRunner().invoke(app, ["show", str(saved), "--json"]).stdout)
+    assert (said["file"], said["thresholds"]) == (str(saved), {"": 15 / 20})
+    saved.write_text(saved.read_text().replace('"share": 1.0', '"share": 0.5'))
+    result = CliRunner().invoke(app, ["show", str(saved)])
+    assert result.exit_code == 1
+    assert "claims.json" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -97,9 +97,10 @@ class AnswerFilter:
     ) -> FilteredAnswer:
         """Return what is kept of an answer that was written from documents.
 
-        Raises what calling `filter` does: `NothingKept`, if it was told to, also where the answer
-        could not be divided.
+        Raises TypeError for an answer that is no text, and what calling `filter` does:
+        `NothingKept`, if it was told to, also where the answer could not be divided.
         """
+        _check_answer(answer)
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         self._check(divided)
         claims = self.filter(query, divided.claims, as_snippets(documents), group)
@@ -116,6 +117,7 @@ class AnswerFilter:
         group: str | None = None,
     ) -> FilteredAnswer:
         """Do what calling the filter does, without blocking the event loop."""
+        _check_answer(answer)
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         self._check(divided)
         claims = await self.filter.acall(query, divided.claims, as_snippets(documents), group)
@@ -139,3 +141,8 @@ class AnswerFilter:
         return FilteredAnswer(
             answer, text or self.abstention, claims, divided.reason, merged, usage
         )
+
+
+def _check_answer(answer: object) -> None:
+    if not isinstance(answer, str):
+        raise TypeError(f"answer is {answer!r:.60}; give the answer's text")

@@ -67,7 +67,7 @@ def calibrate_claims(
     Raises ValueError, naming answer and field, where alpha, delta, share or on_unscorable is out of
     range, an id occurs twice, a group is missing, no answer enters, or too few for delta.
     """
-    exact_alpha(alpha)
+    _check_alpha(alpha)
     exact_share(share)
     check_name(scorer)
     check_flags(by_group=by_group)
@@ -112,6 +112,16 @@ def calibrate_claims(
         n_without_claims=without_claims,
         n_unscorable=n_unscorable,
     )
+
+
+def _check_alpha(alpha: float) -> None:
+    try:
+        exact_alpha(alpha)
+    except ValueError:
+        raise ValueError(
+            f"alpha is {alpha!r}; give a risk strictly between 0 and 1, such as 0.1 for kept "
+            "claims that are all factual with probability at least 0.9"
+        ) from None
 
 
 def _check_scorable(answers: Sequence[AnnotatedAnswer]) -> None:
@@ -160,6 +170,7 @@ class ClaimCalibration:
 
     def at(self, alpha: float) -> ClaimCalibration:
         """Return the same calibration for another alpha: nothing is scored again."""
+        _check_alpha(alpha)
         return replace(self, answers=self.answers.at(alpha))
 
     # --- what is kept -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not 
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -85,12 +86,13 @@ def calibrate(
         )
         calibration.save(out)
     if as_json:
-        print_json({"file": str(out), **_facts_of(calibration)})
+        print_json({"file": str(out), **facts_of(calibration)})
         return
     typer.echo(f"{calibration.statement}\n\nSaved as {out}")
 
 
-def _facts_of(calibration: ClaimCalibration) -> dict[str, object]:
+def facts_of(calibration: ClaimCalibration) -> dict[str, object]:
+    """Return what there is to know of a calibration of claims, as names and plain values."""
     c, groups = calibration, calibration.answers.n_units
     return {
         "statement": c.statement,
@@ -126,7 +128,7 @@ def evaluate(
 
     Exits with 1 if factuality is significantly below the target: p < 0.05, one-sided, for the share
     of factual answers if the promise just holds (beta-binomial, over calibration and new answers).
-    Answers that the calibration was made from are left out, and counted.
+    Answers that the calibration was made from are left out, by id, and counted.
     """
     from conformal_retrievers.claims.file import read_answers
 
@@ -152,7 +154,14 @@ def _new_answers(
     calibration: ClaimCalibration, answers: list[AnnotatedAnswer]
 ) -> tuple[list[AnnotatedAnswer], int]:
     """Return the answers that a calibration was not made from, and how many others there are."""
-    new = [answer for answer in answers if answer.id not in calibration.answers.ids]
+    ids = calibration.answers.ids
+    new = [answer for answer in answers if answer.id not in ids]
+    if len(ids) < calibration.n_answers or any(answer.id is None for answer in answers):
+        warnings.warn(
+            "some answers, here or in the calibration, have no id: whether the calibration was "
+            "made from these cannot be told; give each answer its id",
+            stacklevel=1,
+        )
     if answers and not new:
         raise ValueError(
             f"all {len(answers)} answers are those that the calibration was made from, by id; "
