@@ -17,7 +17,8 @@ the other is filtered. For each target 1 − alpha the table holds the mean over
 
 and `holds` says whether mean factual ≥ target − 3 se, se = sd / √halvings (benchmarks/halvings.py
 says why that is the right one). By group, thresholds are those of each group, and every group's own
-factuality has to hold.
+factuality has to hold. FActScore is also filtered with each answer left out in turn, and of each
+variant it is told how many claims share the highest score.
 
     python -m benchmarks.claims --data FOLDER [--write]
     python -m benchmarks.claims --speed
@@ -35,6 +36,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -216,11 +218,44 @@ def sections(
                 table.add_row(label, str(known), str(len(own) - known), *texts)
         yield table
     yield f"\nMean factuality ≥ target − 3 se: {cells - falls} of {cells} cells."
+    yield "\n## FActScore, each answer left out in turn\n"
+    yield left_out_in_turn([a for _, a in answers["factscore/rag/similarity"] if a.annotated])
+    yield "\n## Claims that share the highest score, in %\n"
+    table = Table(box=box.MARKDOWN)
+    for heading in ("score", "highest", "of all", "of the factual", "of the others"):
+        table.add_column(heading, no_wrap=True)
+    for name, variants in MARGINAL.items():
+        own = [a for variant in variants for _, a in answers[variant] if a.annotated]
+        relevance = np.concatenate([a.relevance for a in own])
+        factual = np.concatenate([np.array(a.factual, dtype=bool) for a in own])
+        at = relevance == relevance.max()
+        shares = (at.mean(), at[factual].mean(), at[~factual].mean())
+        table.add_row(name, f"{relevance.max():.4g}", *(f"{100 * share:.1f}" for share in shares))
+    yield table
+
+
+def left_out_in_turn(answers: list[AnnotatedAnswer]) -> Table:
+    """Return a table of factual / removed / empty: each answer by a calibration on the others."""
+    each = np.empty((len(TARGETS), len(answers), 3))
+    for i, answer in enumerate(answers):
+        calibration = calibrate_claims(answers[:i] + answers[i + 1 :], 0.1, scorer="published")
+        factual = np.array(answer.factual, dtype=bool)
+        for t, target in enumerate(TARGETS):
+            kept = calibration.at(round(1 - target, 2)).keep(answer.relevance)
+            each[t, i] = factual[kept].all(), not kept.any(), 1 - kept.mean()
+    table = Table(*(f"{target:.0%}" for target in TARGETS), box=box.MARKDOWN)
+    table.add_row(
+        *(
+            f"{fact:.1f} / {removed:.1f} / {empty:.1f}"
+            for fact, empty, removed in 100 * each.mean(axis=1)
+        )
+    )
+    return table
 
 
 def picture(measured: dict[tuple[str, bool], dict[str, NDArray[np.float64]]]) -> Figure:
     """Draw removal (top) and factuality (bottom) against the target, as figures 2 and 3 do."""
-    figure = Figure(figsize=(14, 7), layout="constrained")
+    figure = Figure(figsize=(14, 8), layout="constrained")
     axes = figure.subplots(2, 3, sharex=True)
     columns = (
         ("Marginal: retrieval similarity", [k for k in measured if _is(k, "similarity", False)]),
@@ -238,7 +273,7 @@ def picture(measured: dict[tuple[str, bool], dict[str, NDArray[np.float64]]]) ->
         axes[0, column].set(title=title, ylim=(0, 1))
         axes[1, column].plot(TARGETS, TARGETS, "r--")
         axes[1, column].set(xlabel="target 1 − α", ylim=(0.55, 1.01))
-        axes[0, column].legend(fontsize=7)
+        axes[1, column].legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     axes[0, 0].set_ylabel("claims removed")
     axes[1, 0].set_ylabel("factual answers")
     return figure
@@ -257,18 +292,9 @@ def draw(axis: Axes, values: NDArray[np.float64], label: str) -> None:
 def speed() -> None:
     """Print the ratio of scoring to its two matrix products, and the time of a calibration."""
     rng = np.random.default_rng(0)
-    query, claims, documents = (rng.normal(size=(n, 384)) for n in (1, 50, 20))
-    ratios, scoring, products = [], [], []
-    for _ in range(400):
-        scoring.append(seconds(lambda: claim_relevance(query[0], claims, documents), 20))
-        products.append(seconds(lambda: (claims @ documents.T, documents @ query[0]), 20))
-        ratios.append(scoring[-1] / products[-1])
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    print(
-        f"50 claims x 20 documents, 384 dimensions: {1e6 * statistics.median(scoring):.1f} µs, the "
-        f"two products {1e6 * statistics.median(products):.1f} µs; ratio {middle:.2f} "
-        f"[{low:.2f}, {high:.2f}]"
-    )
+    drawn = [rng.normal(size=(n, 384)) for n in (1, 50, 20)]
+    for dtype in ("float64", "float32"):
+        scoring_speed(dtype, *(vectors.astype(dtype) for vectors in drawn))
     answers = [
         AnnotatedAnswer(rng.random(n), (rng.random(n) < 0.9).tolist(), id=str(i))
         for i, n in enumerate(rng.integers(1, 12, 100_000))
@@ -277,6 +303,22 @@ def speed() -> None:
         seconds(lambda: calibrate_claims(answers, 0.1, scorer="s").threshold(), 1) for _ in range(5)
     ]
     print(f"calibrating 100,000 answers: {statistics.median(times):.2f} s of processor time")
+
+
+def scoring_speed(
+    dtype: str, query: NDArray[Any], claims: NDArray[Any], documents: NDArray[Any]
+) -> None:
+    ratios, scoring, products = [], [], []
+    for _ in range(400):
+        scoring.append(seconds(lambda: claim_relevance(query[0], claims, documents), 20))
+        products.append(seconds(lambda: (claims @ documents.T, documents @ query[0]), 20))
+        ratios.append(scoring[-1] / products[-1])
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"50 claims x 20 documents, 384 dimensions, {dtype}: "
+        f"{1e6 * statistics.median(scoring):.1f} µs, the two products "
+        f"{1e6 * statistics.median(products):.1f} µs; ratio {middle:.2f} [{low:.2f}, {high:.2f}]"
+    )
 
 
 def seconds(work: Callable[[], object], times: int) -> float:

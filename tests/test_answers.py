@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -36,6 +37,7 @@ from conformal_retrievers import (
     ClaimFilter,
     ClaimRelevance,
     ConformalFilter,
+    NothingKept,
     annotate,
     calibrate,
     calibrate_claims,
@@ -239,18 +241,26 @@ def test_where_nothing_is_kept_the_filter_abstains_and_asks_no_llm_to_merge(llm,
     ("trouble", "reason"),
     [("429 for good", "unanswered"), ("refusal", "refused"), ("cut off", "cut off")],
 )
-def test_an_answer_that_cannot_be_divided_is_not_passed_on(llm, llm_server, trouble, reason):
+async def test_an_answer_that_cannot_be_divided_is_not_passed_on(llm, llm_server, trouble, reason):
     llm_server.trouble = lambda body, times: trouble
     filtered = AnswerFilter(by_hand([]), llm)("q", "It is red.", [])
     assert filtered.text == "I cannot answer this reliably."
     assert filtered.undivided == filtered.details["undivided"] == reason
+    strict = AnswerFilter(replace(by_hand([]), on_empty="raise"), llm)
+    with pytest.raises(NothingKept, match=f"'m' did not divide into claims: {reason}"):
+        strict("q", "It is red.", [])
+    with pytest.raises(NothingKept, match=reason):
+        await strict.acall("q", "It is red.", [])
+    assert strict("q", " ", []).text == "I cannot answer this reliably."  # there was nothing
 
 
 # --- LangChain ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "context", ["a d", ["a d"], [Document("a d")]], ids=["one text", "texts", "documents"]
+    "context",
+    ["a d", ["a d"], Document("a d"), [Document("a d")]],
+    ids=["one text", "texts", "one document", "documents"],
 )
 @pytest.mark.parametrize("answer", ["It is red. It is low.", AIMessage("It is red. It is low.")])
 async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
@@ -266,6 +276,22 @@ async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
     assert seen == [["a d"]] * 3
 
 
+@pytest.mark.parametrize("name", ["question", "context", "answer"])
+def test_the_runnable_names_what_its_input_lacks(llm, name):
+    given = {"question": "q", "context": [], "answer": "It is red."}
+    runnable = answer_filter_runnable(AnswerFilter(by_hand([]), llm))
+    with pytest.raises(ValueError, match=f"the input has no '{name}', only .* give 'question'"):
+        runnable.invoke({k: v for k, v in given.items() if k != name})
+
+
+async def test_an_answer_that_is_no_text_is_refused(llm):
+    answers = AnswerFilter(by_hand([]), llm)
+    with pytest.raises(TypeError, match="answer is None; give the answer's text"):
+        answers("q", None, [])
+    with pytest.raises(TypeError, match="answer is None"):
+        await answers.acall("q", None, [])
+
+
 def test_the_runnable_passes_the_group_on(llm):
     answers = [AnnotatedAnswer([r], [False], group=g) for g, r in (("x", 0.5), ("y", 0.95)) * 4]
     calibration = calibrate_claims(answers, 0.4, scorer="lookup", by_group=True)
@@ -273,8 +299,10 @@ def test_the_runnable_passes_the_group_on(llm):
         AnswerFilter(ClaimFilter(by_hand([]).scorer, calibration), llm, abstention="No.")
     )
     given = {"question": "q", "context": [], "answer": "It is red."}
-    said = [runnable.invoke(given | more).text for more in ({"group": "x"}, {"group": "y"}, {})]
+    said = [runnable.invoke(given | {"group": group}).text for group in ("x", "y", "z")]
     assert said == ["It is red.", "No.", "No."]
+    with pytest.warns(UserWarning, match="a query has none"):
+        assert runnable.invoke(given).text == "No."
 
 
 async def test_an_awaited_chain_awaits_the_model(llm):

@@ -103,7 +103,40 @@ def test_p_values_count_the_answers_that_score_at_least_as_high():
 def test_a_claim_that_cannot_be_scored_counts_for_nothing():
     scores = answer_scores([answer([NAN, 0.2, 0.4], "--+"), answer([NAN, NAN], "-?")])
     assert scores.tolist() == [0.2, -math.inf]
-    assert calibration_of([*five_answers(), answer([NAN, 0.2], "?-")]).n_unscorable == 1
+    assert calibration_of([*five_answers(), answer([NAN, 0.2], "+-")]).n_unscorable == 1
+
+
+@pytest.mark.parametrize(("told", "word"), [("-", "not factual"), ("?", "not annotated")])
+def test_a_claim_that_is_not_factual_and_has_no_relevance_is_refused_or_dropped(told, word):
+    answers = [*five_answers(), answer([0.9, NAN], f"+{told}")]
+    with pytest.raises(ValueError, match=f"number 6: claim number 2 is {word} .*'drop'"):
+        calibration_of(answers)
+    dropped = calibration_of(answers, on_unscorable="drop")
+    assert dropped.answers.queries[5].scores.tolist() == [-math.inf]
+    assert "New claims must fail to be scored as often as these, of which 1 did" in (
+        dropped.statement
+    )
+    others = [answer([NAN, 0.5], f"{told}?"), answer([NAN], "+")]  # does not enter, and is factual
+    assert calibration_of([*five_answers(), *others]).n_answers == 6
+    assert "fail to be scored" not in calibration_of().statement
+    with pytest.raises(ValueError, match="on_unscorable is 'keep'; give 'raise' or 'drop'"):
+        calibration_of(answers, on_unscorable="keep")
+
+
+def test_claims_that_fail_as_often_as_in_the_calibration_keep_the_promise_and_others_do_not(rng):
+    """Of 1,000 answers 60 % fail in the calibration; false alarms are rarer than 1e-4."""
+    scores = rng.random(21_000)
+    failed = rng.random(1_000) < 0.6
+    calibration = calibration_of(
+        [answer([NAN if f else s], "-") for s, f in zip(scores, failed, strict=False)],
+        0.2,
+        on_unscorable="drop",
+    )
+    right = ~np.array([calibration.keep([s])[0] for s in scores[1_000:]])
+    of = betabinom(20_000, conformal_rank(1_000, 0.2), 1_001 - conformal_rank(1_000, 0.2))
+    assert right.sum() < of.ppf(1e-4)  # where nothing fails
+    right |= rng.random(20_000) < 0.6
+    assert of.ppf(1e-4) <= right.sum()
 
 
 def test_of_a_share_of_one_half_the_score_is_where_fewer_are_factual():
@@ -137,7 +170,9 @@ def test_left_out_in_turn_at_least_k_answers_keep_factual_claims_alone(answers, 
     scores = answer_scores(answers, share)
     right = below = 0
     for i, left_out in enumerate(answers):
-        others = calibration_of(answers[:i] + answers[i + 1 :], alpha, share=share)
+        others = calibration_of(
+            answers[:i] + answers[i + 1 :], alpha, share=share, on_unscorable="drop"
+        )
         keeps = others.keep(left_out.relevance)
         right += is_factual(left_out, keeps, share)
         below += scores[i] <= others.threshold()
@@ -149,7 +184,7 @@ def test_left_out_in_turn_at_least_k_answers_keep_factual_claims_alone(answers, 
 
 @given(ANSWERS, ALPHAS)
 def test_the_engine_is_that_of_the_guarantee_all(answers, alpha):
-    calibration = calibration_of(answers, alpha)
+    calibration = calibration_of(answers, alpha, on_unscorable="drop")
     scores = answer_scores(answers)
     engine = Calibration.from_scores(
         [ScoredQuery([score], [True]) for score in scores],
@@ -171,7 +206,7 @@ def test_the_engine_is_that_of_the_guarantee_all(answers, alpha):
 
 @given(ANSWERS, ALPHAS)
 def test_a_claim_is_kept_iff_its_p_value_is_at_most_alpha(answers, alpha):
-    calibration = calibration_of(answers, alpha)
+    calibration = calibration_of(answers, alpha, on_unscorable="drop")
     relevance = np.concatenate([[-1.0, 2.0, NAN], *(a.relevance for a in answers)])
     with np.errstate(invalid="ignore"):
         p = calibration.p_values(relevance)
@@ -181,7 +216,7 @@ def test_a_claim_is_kept_iff_its_p_value_is_at_most_alpha(answers, alpha):
 @given(ANSWERS, ALPHAS, ALPHAS, SHARES)
 def test_a_larger_alpha_keeps_all_that_a_smaller_one_keeps(answers, one, other, share):
     low, high = sorted((one, other))
-    calibration = calibration_of(answers, low, share=share)
+    calibration = calibration_of(answers, low, share=share, on_unscorable="drop")
     relevance = np.linspace(-0.1, 1.1, 50)
     assert (calibration.keep(relevance) <= calibration.at(high).keep(relevance)).all()
 
@@ -288,7 +323,8 @@ def test_the_statement_says_what_is_promised_and_of_what():
         (lambda: answer([0.1], "+-", id="q"), "answer 'q': relevance has shape \\(1,\\)"),
         (lambda: AnnotatedAnswer([0.1], [0]), r"factual\[0\] is 0; give True or False"),
         (lambda: AnnotatedAnswer([0.1], ["S"]), r"factual\[0\] is 'S'"),
-        (lambda: calibration_of(alpha=1.0), "alpha is 1.0"),
+        (lambda: calibration_of(alpha=1.0), "alpha is 1.0; give a risk .* all factual"),
+        (lambda: calibration_of().at(0), "alpha is 0; give a risk .* all factual"),
         (lambda: calibration_of(share=0.0), "share is 0.0"),
         (lambda: calibration_of(share=1.5), "share is 1.5"),
         (
@@ -324,7 +360,10 @@ def test_what_cannot_be_right_is_refused_by_name(make, message):
         calibration_of(share=0.75, labels={"annotator": "a person"}),
         calibration_of(alpha=0.1),
         calibration_of(alpha=0.9),
-        calibration_of([*five_answers(), answer([], ""), answer([0.1, NAN], "?-")]),
+        calibration_of(
+            [*five_answers(), answer([], ""), answer([0.1, NAN, 0.2], "+-+"), answer([0.1], "?")],
+            on_unscorable="drop",
+        ),
         calibration_of(grouped(), 0.3, by_group=True, merge_groups={"z": "y"}),
     ],
     ids=["share", "keeps none", "keeps all", "left out", "groups"],
@@ -449,6 +488,15 @@ def test_the_group_of_a_query_is_told_by_name_or_by_its_text():
     assert conformal("x", ["a"], []).kept_claims == ("a",)
     assert conformal("y", ["a"], []).kept_claims == ()
     assert conformal("y", ["a"], [], group="x").kept_claims == ("a",)
+
+
+def test_a_query_without_a_group_is_warned_of_where_the_calibration_is_by_group():
+    conformal = ClaimFilter(Lookup(a=0.9), calibration_of(grouped(), 0.3, by_group=True))
+    with pytest.warns(UserWarning, match=r"a query has none.* give group=, or .* group_of="):
+        assert conformal("q", ["a"], []).kept_claims == ()
+    assert conformal("q", [], []).kept_claims == ()
+    assert conformal("q", ["a"], [], group="unknown").kept_claims == ()  # a group all the same
+    assert ClaimFilter(Lookup(a=0.9), calibration_of())("q", ["a"], []).kept_claims == ("a",)
 
 
 def test_a_filter_refuses_another_scorers_calibration_and_a_scorer_that_loses_claims():

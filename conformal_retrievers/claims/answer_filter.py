@@ -18,6 +18,7 @@ from conformal_retrievers.claims.dividing import Decomposition, adecompose, deco
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
 from conformal_retrievers.filter_log import plain_number
+from conformal_retrievers.filtering import NothingKept
 from conformal_retrievers.judged import Snippet, as_snippets
 from conformal_retrievers.llm import LLM, Prompt, Usage
 
@@ -94,8 +95,14 @@ class AnswerFilter:
         documents: Iterable[Snippet | str],
         group: str | None = None,
     ) -> FilteredAnswer:
-        """Return what is kept of an answer that was written from documents."""
+        """Return what is kept of an answer that was written from documents.
+
+        Raises TypeError for an answer that is no text, and what calling `filter` does:
+        `NothingKept`, if it was told to, also where the answer could not be divided.
+        """
+        _check_answer(answer)
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
+        self._check(divided)
         claims = self.filter(query, divided.claims, as_snippets(documents), group)
         merged = None
         if self.merge_with is not None:
@@ -110,12 +117,21 @@ class AnswerFilter:
         group: str | None = None,
     ) -> FilteredAnswer:
         """Do what calling the filter does, without blocking the event loop."""
+        _check_answer(answer)
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
+        self._check(divided)
         claims = await self.filter.acall(query, divided.claims, as_snippets(documents), group)
         merged = None
         if self.merge_with is not None:
             merged = await amerge(self.merge_with, query, claims.kept_claims, cache=self.cache)
         return self._filtered(answer, divided, claims, merged)
+
+    def _check(self, divided: Decomposition) -> None:
+        if divided.reason is not None and self.filter.on_empty == "raise":
+            raise NothingKept(
+                f"nothing is kept of an answer that {self.llm.name!r} did not divide into claims: "
+                f"{divided.reason}"
+            )
 
     def _filtered(
         self, answer: str, divided: Decomposition, claims: FilteredClaims, merged: Merged | None
@@ -125,3 +141,8 @@ class AnswerFilter:
         return FilteredAnswer(
             answer, text or self.abstention, claims, divided.reason, merged, usage
         )
+
+
+def _check_answer(answer: object) -> None:
+    if not isinstance(answer, str):
+        raise TypeError(f"answer is {answer!r:.60}; give the answer's text")

@@ -15,11 +15,11 @@ the very claim that is not factual where relevances tie); Mohri and Hashimoto 20
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # pydantic is loaded where a file is read or written
 
     from conformal_retrievers.claims.file import ClaimsRecord
 
+OnUnscorable = Literal["raise", "drop"]
+
 
 def calibrate_claims(
     answers: Iterable[AnnotatedAnswer],
@@ -46,6 +48,7 @@ def calibrate_claims(
     merge_groups: Mapping[str, str] | None = None,
     delta: float | None = None,
     share: float = 1.0,
+    on_unscorable: OnUnscorable = "raise",
     labels: Mapping[str, JsonValue] | None = None,
 ) -> ClaimCalibration:
     """Return the calibration that annotated answers give.
@@ -54,14 +57,22 @@ def calibrate_claims(
     that shall be factual, 1 for all; `alpha`, `delta`, `by_group`, `merge_groups` and `labels`
     (annotator, prompt) are those of `calibrate`. An answer without claims does not enter, and
     neither does one with a claim that has a relevance but no annotation: it is not known whether
-    its score is high or low. They are counted, the latter by name. Raises ValueError, naming answer
-    and field, where alpha, delta or share is out of range, an id occurs twice, a group is missing,
-    no answer enters, or too few for delta.
+    its score is high or low. They are counted, the latter by name.
+
+    A claim without a relevance is never kept. Where it is not known to be factual, its answer
+    scores as if it were: a calibration on calls that failed would promise what holds only where
+    calls fail. `on_unscorable` "raise" therefore refuses such a claim, and "drop" counts it as what
+    the filter does with it, which assumes that new claims fail as often.
+
+    Raises ValueError, naming answer and field, where alpha, delta, share or on_unscorable is out of
+    range, an id occurs twice, a group is missing, no answer enters, or too few for delta.
     """
-    exact_alpha(alpha)
+    _check_alpha(alpha)
     exact_share(share)
     check_name(scorer)
     check_flags(by_group=by_group)
+    if on_unscorable not in get_args(OnUnscorable):
+        raise ValueError(f"on_unscorable is {on_unscorable!r}; give 'raise' or 'drop'")
     given = list(answers)
     for i, answer in enumerate(given):
         if not isinstance(answer, AnnotatedAnswer):
@@ -75,6 +86,9 @@ def calibrate_claims(
             f"none of {len(given)} answers enters: {without_claims} have no claims and "
             f"{len(unannotated)} a claim without annotation; annotate the claims of some"
         )
+    n_unscorable = int(np.isnan(np.concatenate([a.relevance for a in entering])).sum())
+    if n_unscorable and on_unscorable == "raise":
+        _check_scorable(given)
     check_merging(merge_groups, [answer.group for answer in entering], ANSWERS)
     judged = np.ones(1, dtype=bool)
     scores = answer_scores(entering, share)
@@ -96,8 +110,30 @@ def calibrate_claims(
         share=float(share),
         unannotated=unannotated,
         n_without_claims=without_claims,
-        n_unscorable=int(np.isnan(np.concatenate([a.relevance for a in entering])).sum()),
+        n_unscorable=n_unscorable,
     )
+
+
+def _check_alpha(alpha: float) -> None:
+    try:
+        exact_alpha(alpha)
+    except ValueError:
+        raise ValueError(
+            f"alpha is {alpha!r}; give a risk strictly between 0 and 1, such as 0.1 for kept "
+            "claims that are all factual with probability at least 0.9"
+        ) from None
+
+
+def _check_scorable(answers: Sequence[AnnotatedAnswer]) -> None:
+    for i, answer in enumerate(answers):
+        for j in np.flatnonzero(np.isnan(answer.relevance)).tolist():
+            if answer.annotated and answer.factual[j] is not True:
+                told = "not annotated" if answer.factual[j] is None else "not factual"
+                raise ValueError(
+                    f"{answer_name(answers, i)}: claim number {j + 1} is {told} and has no "
+                    "relevance, which makes the answer look factual; score it again, leave the "
+                    "answer out, or give on_unscorable='drop' if new claims will fail as often"
+                )
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,6 +170,7 @@ class ClaimCalibration:
 
     def at(self, alpha: float) -> ClaimCalibration:
         """Return the same calibration for another alpha: nothing is scored again."""
+        _check_alpha(alpha)
         return replace(self, answers=self.answers.at(alpha))
 
     # --- what is kept -----------------------------------------------------------------------------

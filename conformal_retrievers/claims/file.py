@@ -5,7 +5,9 @@ Imported where a file is read or written, because pydantic takes longer to load 
 
 from __future__ import annotations
 
+import gzip
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +22,7 @@ from pydantic import (
     field_validator,
 )
 
+from conformal_retrievers.atomic import write_whole
 from conformal_retrievers.calibration_file import (
     INFINITE,
     NAMES,
@@ -27,7 +30,7 @@ from conformal_retrievers.calibration_file import (
     read_fields,
     write_record,
 )
-from conformal_retrievers.claims.answers import AnnotatedAnswer
+from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name
 from conformal_retrievers.judged import numbered_lines
 from conformal_retrievers.rows import explain
 
@@ -133,3 +136,30 @@ def read_answers(path: str | Path) -> list[AnnotatedAnswer]:
             AnnotatedAnswer(np.array(relevance), tuple(factual), id=row.id, group=row.group)
         )
     return answers
+
+
+def write_answers(answers: Iterable[AnnotatedAnswer], path: str | Path) -> None:
+    """Write annotated answers as JSON lines that `read_answers` reads back; .gz is packed.
+
+    Texts are not known here: "claim", "query" and "answer" are left out. Raises ValueError, naming
+    the answer, for a relevance that is infinite, which JSON does not know, and OSError, naming the
+    path, where it cannot be written; then an old file stays as it was.
+    """
+    given = list(answers)
+    for i, answer in enumerate(given):
+        if np.isinf(answer.relevance).any():
+            raise ValueError(
+                f"{answer_name(given, i)}: a relevance is infinite; give finite numbers, or NaN"
+            )
+    text = "".join(f"{_row(answer).model_dump_json(exclude_unset=True)}\n" for answer in given)
+    zipped = Path(path).suffix == ".gz"
+    packed = gzip.compress(text.encode()) if zipped else text.encode()
+    write_whole(path, packed, what="annotated answers")
+
+
+def _row(answer: AnnotatedAnswer) -> AnswerRow:
+    claims = [
+        ClaimRow(relevance=None if math.isnan(r) else r, factual=told)
+        for r, told in zip(answer.relevance.tolist(), answer.factual, strict=True)
+    ]
+    return AnswerRow(id=answer.id, group=answer.group, claims=claims)

@@ -7,6 +7,7 @@ filtered = ClaimFilter(scorer, calibration)(query, claims, documents)
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -80,7 +81,8 @@ class ClaimFilter:
     `on_empty` says what happens when none of an answer's claims is kept: "allow" returns none,
     which abstains, "raise" raises `NothingKept`. The best one is not kept instead: it would be a
     claim that is not factual more often than promised. `group_of` tells the group of a query from
-    its text, for calibrations by group whose callers do not name it.
+    its text, for calibrations by group whose callers do not name it; of a query without a group
+    nothing is kept then, with a warning.
 
     Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
     ValueError for another `on_empty`.
@@ -154,6 +156,13 @@ class ClaimFilter:
             )
         if group is None and self.group_of is not None:
             group = self.group_of(query)
+        if group is None and claims and self.calibration.answers.by_group:
+            # One text and one place, so that Python says it once.
+            warnings.warn(
+                "the calibration is by group, and a query has none, so nothing of its answer is "
+                "kept; give group=, or the filter group_of=",
+                stacklevel=1,
+            )
         keeps = self.calibration.keep(r, group)
         if self.on_empty == "raise" and claims and not keeps.any():
             best = "nan" if np.isnan(r).all() else f"{np.nanmax(r):.6g}"

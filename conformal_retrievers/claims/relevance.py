@@ -28,27 +28,29 @@ def claim_relevance(
 
     The vectors are query (d,), claims (p, d) and documents (m, d); without documents it is 0. As
     printed, two negative cosines make a positive product; documents that were retrieved for the
-    query have none. A document without a direction (zero or not finite) supports nothing; a claim
-    or query without one cannot be scored: NaN. Raises ValueError for other shapes. Algorithm 1 of
-    arXiv 2506.20978.
+    query have none. A document without a direction (zero, not finite, or a square that is) supports
+    nothing; a claim or query without one cannot be scored: NaN. All in float32 are multiplied as
+    such. Raises ValueError for other shapes. Algorithm 1 of arXiv 2506.20978.
     """
-    q, c = np.asarray(query, dtype=np.float64), np.asarray(claims, dtype=np.float64)
-    d = np.asarray(documents, dtype=np.float64)
+    q, c, d = np.asarray(query), np.asarray(claims), np.asarray(documents)
+    if not q.dtype == c.dtype == d.dtype == np.float32:
+        q, c, d = (np.asarray(v, dtype=np.float64) for v in (q, c, d))
     c, d = (v if v.size else v.reshape(0, q.size) for v in (c, d))  # none, whatever their width
     if not (q.ndim == 1 and c.ndim == d.ndim == 2 and c.shape[1] == d.shape[1] == q.size):
         raise ValueError(
             f"query has shape {q.shape}, claims {c.shape} and documents {d.shape}; give vectors of "
             "one length: (d,), (p, d) and (m, d)"
         )
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
         # Each product is divided by |q| |d_j|² |c|: by |d_j|² before the maximum over j, by the
         # rest, which is the same for all j, after it. Of a document without a direction they are
-        # NaN, which the maximum passes over.
+        # NaN, which the maximum passes over: x / x is 1, but NaN where x is 0 or not finite.
+        squares = np.einsum("ij,ij->i", d, d)
         products = c @ d.T
-        products *= d @ q / np.einsum("ij,ij->i", d, d)
-        lengths = np.sqrt(np.einsum("ij,ij->i", c, c) * (q @ q))
-        relevance = np.fmax.reduce(products, axis=1, initial=0.0) / lengths
-    return np.asarray(relevance)
+        products *= d @ q / squares * (squares / squares)
+        lengths = np.sqrt(np.einsum("ij,ij->i", c, c)) * np.sqrt(q @ q)
+        relevance = np.fmax.reduce(products, axis=1, initial=0.0) / lengths * (lengths / lengths)
+    return np.asarray(relevance, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class ClaimRelevance:
         self, claims: Sequence[str], n_texts: int, embeddings: Any
     ) -> NDArray[np.float64]:
         """Score from the vectors of the query, of the claims that are not blank, of documents."""
-        vectors = np.asarray(embeddings, dtype=np.float64)
+        vectors = np.asarray(embeddings)
         if vectors.ndim != 2 or len(vectors) != 1 + n_texts:
             raise ValueError(
                 f"embedder {self.embedding.name!r} returned vectors of shape {vectors.shape} for "

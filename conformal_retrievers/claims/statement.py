@@ -71,11 +71,17 @@ def _assumption(c: ClaimCalibration) -> str:
         else "The probability is over the new answer, and the share over calibrations like this "
         "one."
     )
+    fails = (
+        f" New claims must fail to be scored as often as these, of which {c.n_unscorable} did: one "
+        "that fails is not kept, and so makes its answer look factual."
+        if c.n_unscorable
+        else ""
+    )
     return (
         "This assumes new answers exchangeable with the annotated ones: the same kind of question, "
         "the same retriever, generator, division into claims and scorer, and the same meaning of "
-        f"factual, as right as the annotations are. {over} It is about the kept claims themselves, "
-        "not about a text that an LLM makes of them."
+        f"factual, as right as the annotations are.{fails} {over} It is about the kept claims "
+        "themselves, not about a text that an LLM makes of them."
     )
 
 
@@ -89,6 +95,4 @@ def _basis(c: ClaimCalibration) -> str:
             f"{len(c.unannotated)} more had a claim that is not annotated and did not enter "
             f"({named}): the promise is about answers like those that could be annotated."
         )
-    if c.n_unscorable:
-        sentences.append(f"{c.n_unscorable} of their claims could not be scored.")
     return " ".join(sentences)

@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not 
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from conformal_retrievers.claims import (
     calibrate_claims,
     evaluate_claims,
 )
+from conformal_retrievers.claims.calibration import OnUnscorable
 from conformal_retrievers.cli.inputs import Delta, Json, checked_alpha
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail, print_json
 from conformal_retrievers.conformal import exact_share
@@ -55,6 +57,10 @@ def calibrate(
     by_group: Annotated[
         bool, typer.Option("--by-group", help="Promise it within each group of queries.")
     ] = False,
+    on_unscorable: Annotated[
+        OnUnscorable,
+        typer.Option(help="What to do with a claim that has no relevance and is not factual."),
+    ] = "raise",
     as_json: Json = False,
 ) -> None:
     """Calibrate on annotated answers, save the calibration and say what it promises."""
@@ -75,16 +81,18 @@ def calibrate(
             by_group=by_group,
             delta=delta,
             share=share,
+            on_unscorable=on_unscorable,
             labels={"source": answers.name},
         )
         calibration.save(out)
     if as_json:
-        print_json({"file": str(out), **_facts_of(calibration)})
+        print_json({"file": str(out), **facts_of(calibration)})
         return
     typer.echo(f"{calibration.statement}\n\nSaved as {out}")
 
 
-def _facts_of(calibration: ClaimCalibration) -> dict[str, object]:
+def facts_of(calibration: ClaimCalibration) -> dict[str, object]:
+    """Return what there is to know of a calibration of claims, as names and plain values."""
     c, groups = calibration, calibration.answers.n_units
     return {
         "statement": c.statement,
@@ -120,7 +128,7 @@ def evaluate(
 
     Exits with 1 if factuality is significantly below the target: p < 0.05, one-sided, for the share
     of factual answers if the promise just holds (beta-binomial, over calibration and new answers).
-    Answers that the calibration was made from are left out, and counted.
+    Answers that the calibration was made from are left out, by id, and counted.
     """
     from conformal_retrievers.claims.file import read_answers
 
@@ -146,7 +154,14 @@ def _new_answers(
     calibration: ClaimCalibration, answers: list[AnnotatedAnswer]
 ) -> tuple[list[AnnotatedAnswer], int]:
     """Return the answers that a calibration was not made from, and how many others there are."""
-    new = [answer for answer in answers if answer.id not in calibration.answers.ids]
+    ids = calibration.answers.ids
+    new = [answer for answer in answers if answer.id not in ids]
+    if len(ids) < calibration.n_answers or any(answer.id is None for answer in answers):
+        warnings.warn(
+            "some answers, here or in the calibration, have no id: whether the calibration was "
+            "made from these cannot be told; give each answer its id",
+            stacklevel=1,
+        )
     if answers and not new:
         raise ValueError(
             f"all {len(answers)} answers are those that the calibration was made from, by id; "

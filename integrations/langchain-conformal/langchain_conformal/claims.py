@@ -22,7 +22,7 @@ class AnswerInput(TypedDict):
     """What `answer_filter_runnable` takes: `context` is what the answer was written from."""
 
     question: str
-    context: list[Document] | list[str] | str
+    context: list[Document] | list[str] | Document | str
     answer: str | BaseMessage
     group: NotRequired[str]
 
@@ -33,9 +33,10 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
     It goes behind the model of a chain. The message's text is what is kept;
     response_metadata["conformal_claims"] holds the kept and the removed claims with their
     relevances and p-values, as plain values (`FilteredAnswer.details`). `StrOutputParser()` behind
-    it leaves the text. An answer can be filtered only once it is complete: nothing streams. Where
-    there are handlers, filtering is a run of its own, "conformal_claims", with one custom event in
-    it: that of `conformal_retrievers.claims.events`, which is also the run's output.
+    it leaves the text. Raises ValueError for an input without one of the three. An answer can be
+    filtered only once it is complete: nothing streams. Where there are handlers, filtering is a run
+    of its own, "conformal_claims", with one custom event in it: that of
+    `conformal_retrievers.claims.events`, which is also the run's output.
     """
 
     def filter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
@@ -74,9 +75,15 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
 
 
 def _read(given: AnswerInput) -> tuple[str, str, list[Snippet | str], str | None]:
+    missing = [name for name in ("question", "context", "answer") if name not in given]
+    if missing:
+        raise ValueError(
+            f"the input has no {missing[0]!r}, only {sorted(given)}; give 'question', 'context' "
+            "(what the answer was written from) and 'answer'"
+        )
     context, answer = given["context"], given["answer"]
     documents: list[Snippet | str] = []
-    for one in [context] if isinstance(context, str) else context:
+    for one in [context] if isinstance(context, (str, Document)) else context:
         documents += [one] if isinstance(one, str) else to_snippets([one])
     text = str(answer.text) if isinstance(answer, BaseMessage) else answer
     return given["question"], text, documents, given.get("group")
