@@ -218,6 +218,10 @@ def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
         ),
         (lambda pipe: pipe.bind(stop=["."]).with_config(tags=["a"]), "llm.bind(stop) is ['.'], wh"),
         (lambda pipe: ChatHuggingFace(llm=pipe).bind(stop=["."]), "llm.bind(stop) is ['.'], which"),
+        (
+            lambda pipe: ChatHuggingFace(llm=pipe, temperature=1.5).with_config(tags=["a"]),
+            "llm.temperature is 1.5, which",
+        ),
         (lambda pipe: ChatHuggingFace(llm=pipe, temperature=1.5), "llm.temperature is 1.5, which"),
         (
             lambda pipe: ChatHuggingFace(llm=pipe, stop_sequences=["."]),
@@ -228,7 +232,15 @@ def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
             "llm.bind(temperature) is 0.0, which does not enter here; give the generation=Gen",
         ),
     ],
-    ids=["bound pipe", "configured pipe", "bound chat", "temperature", "stop", "bound zero"],
+    ids=[
+        "bound pipe",
+        "configured pipe",
+        "bound chat",
+        "configured chat",
+        "temperature",
+        "stop",
+        "bound zero",
+    ],
 )
 def test_settings_that_are_bound_or_a_chat_models_do_not_enter_unnoticed(
     folder, kept_flag, expected, made, message
