@@ -102,7 +102,7 @@ def _baselines(conformal: ConformalFilter, queries: list[JudgedQuery]) -> dict[s
     scores = np.concatenate([query.scores for query in given])
     some = scores[np.isfinite(scores)]
     percentiles = [100 - p for p in PERCENTILES][::-1]
-    thresholds = np.unique(np.percentile(some, percentiles)) if len(some) else []
+    thresholds = np.unique(np.percentile(some, percentiles)) if len(some) else some
     return {
         **{f"top {k}": e for k, e in top_k(given).items()},
         **{f"score ≤ {t:.4g}": e for t, e in fixed_thresholds(given, thresholds).items()},
