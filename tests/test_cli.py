@@ -401,6 +401,10 @@ def test_where_nothing_is_scored_the_data_is_bad(files):
     told = json.loads(run("evaluate", out, files / "nothing.jsonl", "--json", code=1).stdout)
     assert told["verdict"].startswith("The promise is not tested: 100.0% of the snippets")
     assert told["evaluation"]["verdict"]["unscorable"] == 1
+    told = json.loads(
+        run("evaluate", out, files / "nothing.jsonl", "--baselines", "--json", code=1).stdout
+    )
+    assert list(told["baselines"]) == [f"top {k}" for k in range(1, 6)]  # no score, no threshold
     found = json.loads(run("diagnose", out, files / "nothing.jsonl", "--json", code=1).stdout)
     assert found["verdict"].startswith("Do not rely")
     assert "removal" not in {finding["name"] for finding in found["findings"]}

@@ -222,7 +222,7 @@ def test_the_core_knows_its_neighbours_only():
             *("calibration", "conformal", "evaluation", "filtering", "judged", "measures"),
         },
         "nuggets": {"cache", "comparison", "conformal", "llm"},
-        "lookback": {"extras", "lookback_file"},
+        "lookback": {"conformal", "extras", "lookback_file"},
         "lookback_file": {"atomic"},
         "flagging": {"calibration", "conformal", "filtering", "judged", "lookback"},
         "rag_prompt": set(),

@@ -100,7 +100,9 @@ def evaluate(
 def _baselines(conformal: ConformalFilter, queries: list[JudgedQuery]) -> dict[str, Evaluation]:
     given = list(scored(conformal.scorer, tracked(queries, "Scoring")))
     scores = np.concatenate([query.scores for query in given])
-    thresholds = np.unique(np.nanpercentile(scores, [100 - p for p in PERCENTILES][::-1]))
+    some = scores[np.isfinite(scores)]
+    percentiles = [100 - p for p in PERCENTILES][::-1]
+    thresholds = np.unique(np.percentile(some, percentiles)) if len(some) else some
     return {
         **{f"top {k}": e for k, e in top_k(given).items()},
         **{f"score ≤ {t:.4g}": e for t, e in fixed_thresholds(given, thresholds).items()},
