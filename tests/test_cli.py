@@ -550,3 +550,23 @@ def test_a_filter_log_is_diagnosed_without_judgements(tmp_path):
     other = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/other.json", "--log", str(log.path)])
     assert other.exit_code == 1
     assert "none of its 150 queries was filtered with this calibration" in other.output
+
+
+def test_a_text_that_is_not_in_the_corpus_is_named_and_may_be_kept(files):
+    corpus, judged = files / "corpus.jsonl", files / "own.jsonl"
+    texts = {f"d{i}": f"a text about subject{i}" for i in range(40)}
+    corpus.write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts.items()))
+    queries = [
+        JudgedQuery(f"subject{i}", [Snippet(t if i else f"{t}!", id=d)], [True], id=f"q{i}")
+        for i, (d, t) in enumerate(texts.items())
+    ]
+    write_jsonl(queries, judged)
+    options = ("--alpha", "0.1", "--scorer", "bm25", "--corpus", corpus)
+    out = ("--out", files / "calibration.json")
+    said = one_line(run("calibrate", judged, *options, *out, code=1))
+    assert "snippet 'd0': its text is not in the corpus" in said
+    assert "title, a space and text" in said
+    assert "1 of 40 relevant snippets" in said
+    assert "--on-unscorable keep" in said
+    run("calibrate", judged, *options, *out, "--on-unscorable", "keep")
+    assert "1 of them could not be scored" in Calibration.load(out[1]).statement

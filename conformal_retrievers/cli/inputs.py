@@ -79,7 +79,8 @@ Model = Annotated[
 Corpus = Annotated[
     Path | None,
     typer.Option(
-        help="For bm25: the texts that may be retrieved, as corpus.jsonl of a BEIR folder.",
+        help="For bm25: the texts that may be retrieved, as corpus.jsonl of a BEIR folder. A "
+        "snippet is found in it by its text: title, a space and text, to the letter.",
         exists=True,
         metavar="FILE",
     ),
