@@ -24,9 +24,12 @@ lint: .venv/dev ## ruff and mypy --strict
 cookbook: .venv/cookbook ## execute the notebooks in place
 	.venv/bin/python cookbook/execute.py cookbook/*.ipynb
 
-bench: .venv/dev ## speed, as ratios in one run; with CONFORMAL_DATA=FOLDER what two papers report, too
+bench: export CONFORMAL_DATA ?= $(wildcard ../shared/data)
+bench: .venv/dev ## speed, as ratios in one run; with ../shared/data or CONFORMAL_DATA=FOLDER what two papers report, too
 	.venv/bin/python benchmarks/speed.py
-	if [ -n "$$CONFORMAL_DATA" ]; then .venv/bin/python -m benchmarks.reproduction --write && .venv/bin/python -m benchmarks.pictures coverage baselines reranking tables; fi
+	@if [ -z "$$CONFORMAL_DATA" ]; then \
+		echo "Skipped what two papers report: it takes their data sets, in ../shared/data or CONFORMAL_DATA=FOLDER"; \
+	else set -x; .venv/bin/python -m benchmarks.reproduction --write && .venv/bin/python -m benchmarks.pictures coverage baselines reranking tables; fi
 
 test-matrix: matrix-oldest-oldest matrix-oldest-newest matrix-newest-oldest matrix-newest-newest ## both frameworks, oldest and newest
 

@@ -14,6 +14,13 @@ from typing import Any
 
 from conformal_retrievers.judged import JudgedQuery, Snippet, numbered_lines
 
+QRELS = ("qrels.tsv", "qrels/test.tsv")
+FILES = tuple(
+    f"{name}{ending}"
+    for name in ("corpus.jsonl", "queries.jsonl", *QRELS)
+    for ending in ("", ".gz")
+)  # what a folder may hold
+
 
 def read_beir(
     folder: str | Path, run: str | Path, *, k: int | None = None, min_score: int = 1
@@ -32,7 +39,7 @@ def read_beir(
         raise ValueError(f"k is {k!r}; give how many snippets to keep of each query, 1 or more")
     folder = Path(folder)
     corpus = read_corpus(folder)
-    qrels = _read_qrels(_existing(folder, "qrels.tsv", "qrels/test.tsv"))
+    qrels = _read_qrels(_existing(folder, *QRELS))
     ranked = _read_run(Path(run) if Path(run).exists() else _existing(folder, str(run)))
     queries = []
     for query_id, (place, row) in _by_id(_existing(folder, "queries.jsonl")).items():

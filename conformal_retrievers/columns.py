@@ -39,11 +39,11 @@ class Columns:
         items = list(given)
         if not items:
             raise ValueError(f"{name} is empty; give the queries to look at")
-        ids = calibration.ids
-        seen: Container[str | None] = () if name == "reference" else ids
+        known = frozenset() if name == "reference" else calibration.ids
         queries = [
-            _checked(f"{name}[{i}]", item, calibration, seen) for i, item in enumerate(items)
+            _checked(f"{name}[{i}]", item, calibration, known) for i, item in enumerate(items)
         ]
+        _check_once(name, queries)
         sizes = np.array([len(query.scores) for query in queries], dtype=np.intp)
         missed = np.array([query.missed for query in queries], dtype=np.intp)
         relevant = np.concatenate([query.relevant for query in queries])
@@ -138,8 +138,19 @@ class Columns:
         )
 
 
+def _check_once(name: str, queries: Iterable[ScoredQuery]) -> None:
+    seen: set[str] = set()
+    for i, query in enumerate(queries):
+        if query.id in seen:
+            raise ValueError(
+                f"{name}[{i}], {query.name}, occurs twice; a query counts once, so remove one"
+            )
+        if query.id is not None:
+            seen.add(query.id)
+
+
 def _checked(
-    where: str, item: object, calibration: Calibration, seen: Container[str | None]
+    where: str, item: object, calibration: Calibration, known: Container[str | None]
 ) -> ScoredQuery:
     """Return the query as a `ScoredQuery`, with nothing relevant if it is not judged."""
     if isinstance(item, Filtered):
@@ -163,7 +174,7 @@ def _checked(
             f"{where}, {item.name}: a diagnosis counts every query and judgement alike, but this "
             "one has a weight, propensities or judgements of survivors only; give its scores alone"
         )
-    if item.id in seen:
+    if item.id in known:
         raise ValueError(
             f"{where}, {item.name}, has the id of one that the calibration was made from, which "
             "says nothing about new ones; diagnose queries that it did not look at"

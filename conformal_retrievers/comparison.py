@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.conformal import check_level
 from conformal_retrievers.evaluation import (
     Evaluation,
     calibration_of,
@@ -58,7 +59,10 @@ def fixed_thresholds(
 
 
 class Difference(NamedTuple):
-    """A measure of one filter less that of another, with the ends of its bootstrap interval."""
+    """A measure of one filter less that of another, with the ends of its bootstrap interval.
+
+    The ends are nan where some resamples have nothing to measure: too few queries have it.
+    """
 
     estimate: float
     low: float
@@ -70,6 +74,10 @@ class Difference(NamedTuple):
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
+        if math.isnan(self.estimate):
+            return "      –"
+        if math.isnan(self.low):
+            return f"{self.estimate:+7.1%} [too few queries for an interval]"
         return f"{self.estimate:+7.1%} [{self.low:+.1%}, {self.high:+.1%}]"
 
 
@@ -86,10 +94,11 @@ def compare(
     """Measure one filter less another on the same queries: every share of an `Evaluation`, by name.
 
     The interval is the percentiles of `resamples` paired bootstraps: queries are drawn with
-    replacement, and both filters are measured on those drawn. It is nan where a measure is. The
-    queries are read once. Raises what `evaluate` raises, and ValueError for fewer than 100
-    resamples.
+    replacement, and both filters are measured on those drawn. Where a measure is nan, of all
+    queries or in one of the resamples, so is the interval. The queries are read once. Raises what
+    `evaluate` raises, and ValueError for fewer than 100 resamples.
     """
+    check_level(level)
     if resamples < 100:
         raise ValueError(f"resamples is {resamples!r}; give 100 or more, to have an interval of")
     row_of_one, row_of_other = row_by(one, count_tokens), row_by(other, count_tokens)
@@ -98,7 +107,8 @@ def compare(
         rows_of_one.append(row_of_one(query))
         rows_of_other.append(row_of_other(query))
     counts = Counts.of(rows_of_one), Counts.of(rows_of_other)
-    misses_known = bool(counts[0].missed.any())
+    counted = calibration_of(one).count_missed or calibration_of(other).count_missed
+    misses_known = counted or bool(counts[0].missed.any())
     ours, theirs = (ratios(c, misses_known=misses_known) for c in counts)
     names = list(ours)
     columns = [column for measures in (ours, theirs) for name in names for column in measures[name]]

@@ -195,6 +195,12 @@ class Interval(NamedTuple):
         return f"{self.estimate:6.1%} [{self.low:.1%}, {self.high:.1%}]"
 
 
+def check_level(level: float) -> None:
+    """Raise ValueError unless an interval can have this confidence."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level!r}; give a confidence between 0 and 1, such as 0.95")
+
+
 def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:
     """Return Wilson's score interval for a share seen in n > 0 independent units.
 

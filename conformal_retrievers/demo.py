@@ -51,11 +51,11 @@ Item = TypeVar("Item")
 Mask = NDArray[np.bool_]
 
 
-def run(*, alpha: float, embed_model: str | None, folder: Path, console: Console) -> None:
+def run(*, alpha: float, embedding: EmbeddingScorer | None, folder: Path, console: Console) -> None:
     """Run the demo, write calibration.json and coverage.png into `folder`, print what comes out.
 
-    Snippets are scored by BM25, or by the sentence-transformers model `embed_model` where one is
-    named. Raises RuntimeError if the two frameworks keep different snippets.
+    Snippets are scored by BM25, or by `embedding` where it is given. Raises RuntimeError if the two
+    frameworks keep different snippets.
     """
     with console.status("Reading the standard library's docstrings"):
         corpus = docstring_corpus()
@@ -71,7 +71,8 @@ def run(*, alpha: float, embed_model: str | None, folder: Path, console: Console
     ]
     console.print(f"[bold]2 Retrieve[/]   BM25 finds K = {K} snippets for each question")
 
-    scorer = index.bm25 if embed_model is None else embedding_scorer(embed_model, judged)
+    with console.status("Scoring"):
+        scorer = index.bm25 if embedding is None else embedded_once(embedding, judged)
     order = np.random.default_rng(0).permutation(len(judged))
     half, other_half = ([judged[i] for i in part] for part in np.array_split(order, 2))
     calibration = calibrate(
@@ -120,17 +121,11 @@ class Index:
         return found
 
 
-def embedding_scorer(model_name: str, judged: Sequence[JudgedQuery]) -> EmbeddingScorer:
-    """Return the cosine scorer of a sentence-transformers model, each text embedded once."""
-    require("embedding", "sentence_transformers")
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(model_name)
+def embedded_once(scorer: EmbeddingScorer, judged: Sequence[JudgedQuery]) -> EmbeddingScorer:
+    """Return the scorer with each text of the judged queries embedded once, now."""
     texts = sorted({q.query for q in judged} | {s.text for q in judged for s in q.snippets})
-    vectors = dict(zip(texts, model.encode(texts, show_progress_bar=True), strict=True))
-    return EmbeddingScorer(
-        lambda wanted: np.array([vectors[text] for text in wanted]), f"cosine({model_name})"
-    )
+    vectors = dict(zip(texts, np.asarray(scorer.embed(texts)), strict=True))
+    return EmbeddingScorer(lambda wanted: np.array([vectors[t] for t in wanted]), scorer.name)
 
 
 # --- the two frameworks ---------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.columns import Columns
-from conformal_retrievers.conformal import Interval, cluster_interval
+from conformal_retrievers.conformal import Interval, check_level, cluster_interval
 from conformal_retrievers.exchangeability import Comparison, compare
 from conformal_retrievers.filtering import Filtered
 from conformal_retrievers.findings import Finding, findings, verdict
@@ -153,6 +153,11 @@ class Diagnosis:
         """What there is to say, the problems first."""
         return findings(self)
 
+    @property
+    def fails(self) -> bool:
+        """Whether there is a reason not to rely on the promise: a finding that is a problem."""
+        return any(finding.severity == "problem" for finding in self.findings)
+
     @cached_property
     def verdict(self) -> str:
         """One paragraph: whether the promise can be trusted here, and the evidence."""
@@ -185,11 +190,10 @@ def diagnose(
 
     `alphas` are swept, together with the calibration's own; those that its delta cannot promise
     are left out. Raises ValueError where there is no query, level or an alpha is not in (0, 1), a
-    query is one of the calibration's, has a weight or was judged in part; `CalibrationMismatch` for
-    one that was filtered by another scorer.
+    query is one of the calibration's, occurs twice, has a weight or was judged in part;
+    `CalibrationMismatch` for one that was filtered by another scorer.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level!r}; give a confidence between 0 and 1, such as 0.95")
+    check_level(level)
     new = Columns.of("queries", queries, calibration)
     known = None if reference is None else Columns.of("reference", reference, calibration)
     keeps = new.keeps(calibration)

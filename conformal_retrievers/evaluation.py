@@ -18,10 +18,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.conformal import check_level
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.guarantees import Guarantee
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery
-from conformal_retrievers.measures import END_TO_END, GUARANTEES, Counts, Row, Share, shares
+from conformal_retrievers.measures import (
+    END_TO_END,
+    GUARANTEES,
+    MOSTLY,
+    Counts,
+    Row,
+    Share,
+    shares,
+)
 from conformal_retrievers.scoring.scorer import check_not_fitted_on
 from conformal_retrievers.verdict import Verdict, verdict_on, worst_of
 
@@ -66,6 +75,11 @@ class Evaluation:
     def misses_known(self) -> bool:
         """Whether the queries say how many relevant snippets the retriever missed."""
         return self.n_missed > 0 or self.recall_at_k.n > 0
+
+    @property
+    def mostly_unscorable(self) -> bool:
+        """Whether half of the snippets or more could not be scored, so that nothing is tested."""
+        return self.unscorable.estimate >= MOSTLY
 
     @property
     def shares(self) -> dict[str, Share]:
@@ -120,6 +134,7 @@ def evaluate(
     sample of a query's snippets was judged, or the filter's scorer was fitted on it; TypeError for
     queries that are not scored, or not judged; and what the filter raises.
     """
+    check_level(level)
     calibration = calibration_of(filter_or_calibration)
     row_of = row_by(filter_or_calibration, count_tokens)
     counts = Counts.of(row_of(query) for query in checked(judged, calibration))
@@ -134,6 +149,7 @@ def measure(
 
     Raises ValueError where there is no query or a mask does not fit its query.
     """
+    check_level(level)
     queries, masks = list(scored), [np.asarray(mask, dtype=bool) for mask in kept]
     if [mask.shape for mask in masks] != [query.scores.shape for query in queries]:
         raise ValueError("kept does not fit scored; give one mask a query, one value a snippet")
@@ -285,7 +301,8 @@ def evaluation_of(
 def _with_verdicts(evaluation: Evaluation, calibration: Calibration) -> Evaluation:
     def verdict(part: Evaluation, group: str | None) -> Verdict | None:
         measured = part.end_to_end if calibration.count_missed else part.coverage
-        return verdict_on(calibration, measured[calibration.guarantee], group)
+        found = verdict_on(calibration, measured[calibration.guarantee], group)
+        return found and replace(found, unscorable=part.unscorable.estimate)
 
     if not calibration.by_group:
         return replace(evaluation, verdict=verdict(evaluation, None))
@@ -294,4 +311,6 @@ def _with_verdicts(evaluation: Evaluation, calibration: Calibration) -> Evaluati
         for group, part in evaluation.by_group.items()
     }
     verdicts = [part.verdict for part in groups.values() if part.verdict is not None]
-    return replace(evaluation, by_group=groups, verdict=worst_of(verdicts))
+    worst = worst_of(verdicts)
+    over_all = worst and replace(worst, unscorable=evaluation.unscorable.estimate)
+    return replace(evaluation, by_group=groups, verdict=over_all)

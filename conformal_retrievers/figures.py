@@ -102,9 +102,10 @@ def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequ
     """Draw the distributions of scores, each part with a name, and the thresholds between them."""
 
     def draw(axes: Any) -> None:
-        finite = [(name, scores[np.isfinite(scores)]) for name, scores in parts]
+        # Beyond what an axis can span, a score is drawn at its end.
+        finite = [(name, scores[np.isfinite(scores)].clip(-1e300, 1e300)) for name, scores in parts]
         pooled = np.concatenate([scores for _, scores in finite])
-        edges = np.histogram_bin_edges(pooled, bins=40)
+        edges = _bin_edges(pooled)
         looks = ((BLUE, "-"), (RED, (0, (2, 1))))
         for (name, scores), (color, line) in zip(finite, looks, strict=False):
             axes.hist(
@@ -117,13 +118,22 @@ def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequ
                 linestyle=line,
                 label=f"{name} ({len(scores)})",
             )
-        drawn = sorted({t for t in thresholds if math.isfinite(t)})
+        drawn = sorted({min(max(t, -1e300), 1e300) for t in thresholds if math.isfinite(t)})
         for i, threshold in enumerate(drawn):
             label = None if i else ("threshold" if len(drawn) == 1 else "thresholds of the groups")
             axes.axvline(threshold, color="black", linestyle="--", linewidth=1.4, label=label)
         axes.set(xlabel="score, lower = more relevant", ylabel="share of each kind")
 
     return _svg(draw)
+
+
+def _bin_edges(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the edges of 40 bins over all scores, or of one around scores that hardly differ."""
+    low, high = float(scores.min()), float(scores.max())
+    if high - low > 1e-9 * max(abs(low), abs(high)):
+        return np.linspace(low, high, 41)
+    half = max(abs(low), abs(high)) * 0.01 or 0.5
+    return np.array([low - half, high + half])
 
 
 def _alphas(d: Diagnosis) -> NDArray[np.float64]:

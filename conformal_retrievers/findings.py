@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from conformal_retrievers.conformal import Interval
+from conformal_retrievers.measures import MOSTLY
 
 if TYPE_CHECKING:
     from conformal_retrievers.diagnostics import Diagnosis
@@ -55,7 +56,7 @@ def verdict(d: Diagnosis) -> str:
 
 def summary(d: Diagnosis) -> str:
     """Return the sentence that sums the findings up."""
-    if any(finding.severity == "problem" for finding in d.findings):
+    if d.fails:
         return "Do not rely on this calibration for these queries."
     if d.judgements is not None and d.judgements.n_measured:
         return "As far as these queries tell, the promise holds for them."
@@ -82,8 +83,8 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
     low = judged.p_value <= 1 - d.level
     meaning = MEANING[d.calibration.guarantee]
     measured = (
-        f"{meaning[0].upper()}{meaning[1:]} is {shown(coverage)} on {judged.n_measured} judged "
-        f"queries, and {target:.1%} are promised"
+        f"{meaning[0].upper()}{meaning[1:]} is {shown(coverage)} on "
+        f"{counted_queries(judged.n_measured, 'judged ')}, and {target:.1%} are promised"
     )
     comparison = ""
     if coverage.estimate < target:
@@ -123,7 +124,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         "n_reference": c.n_reference,
         "n_new": c.n_new,
     }
-    counted = f"{c.n_new} queries against {c.n_reference}"
+    counted = f"{counted_queries(c.n_new)} against {c.n_reference}"
     if c.p_value > 1 - d.level:
         yield Finding(
             "scores",
@@ -242,7 +243,8 @@ def _removes(d: Diagnosis) -> Iterator[Finding]:
             "named, not known to the calibration, or too small there.",
             evidence | {"keep_all": d.keep_all},
         )
-    if d.removal <= LITTLE_REMOVED:
+    scored = 1 - d.scores.unscorable  # the others are kept, which is no fault of the scores
+    if scored > 0 and d.removal <= LITTLE_REMOVED * scored:
         yield Finding(
             "removal",
             "notice",
@@ -297,7 +299,16 @@ def _ties(d: Diagnosis) -> Iterator[Finding]:
 
 def _unscorable(d: Diagnosis) -> Iterator[Finding]:
     share = d.scores.unscorable
-    if share > 0:
+    if share >= MOSTLY:
+        yield Finding(
+            "unscorable",
+            "problem",
+            f"{share:.1%} of the snippets could not be scored, and are kept whatever they are, so "
+            "that coverage says nothing of the promise: see that the scorer knows these texts, and "
+            "that the retriever gives its scores.",
+            {"unscorable": share},
+        )
+    elif share > 0:
         yield Finding(
             "unscorable",
             "notice",
@@ -321,9 +332,11 @@ def _direction(d: Diagnosis) -> Iterator[Finding]:
         )
         yield Finding("direction", "problem", sentence, evidence)
     elif min(within.estimate, j.auc_over) < WEAK_AUC:
+        bad = any(f.severity == "problem" for r in (_coverage, _scores, _unscorable) for f in r(d))
         sentence = (
-            f"The scores hardly tell relevant from irrelevant (AUC {numbers}; 0.5 is a coin): the "
-            "promise does not suffer, but little can be removed."
+            f"The scores hardly tell relevant from irrelevant (AUC {numbers}; 0.5 is a coin)"
+            + (", so that " if bad else ": the promise does not suffer, but ")
+            + "little can be removed."
         )
         yield Finding("separation", "notice", sentence, evidence)
     else:
@@ -343,7 +356,7 @@ def _groups(d: Diagnosis) -> Iterator[Finding]:
             "group",
             "problem" if d.calibration.by_group else "notice",
             f"In group {row.group!r}, {MEANING[d.calibration.guarantee]} is "
-            f"{shown(row.coverage)} on {row.n_measured} queries, below "
+            f"{shown(row.coverage)} on {counted_queries(row.n_measured)}, below "
             f"{1 - d.calibration.alpha:.1%} (p = {p_value:.2g} for {len(judged)} groups){remedy}.",
             {
                 "coverage": row.coverage.estimate,
@@ -373,6 +386,11 @@ MEANING = {
     "all": "the share of queries that lose no relevant snippet",
     "any": "the share of queries that keep a relevant snippet",
 }
+
+
+def counted_queries(n: int, kind: str = "") -> str:
+    """Write a number of queries of some kind, one of them in the singular."""
+    return f"{n:,} {kind}{'query' if n == 1 else 'queries'}"
 
 
 def shown(interval: Interval) -> str:

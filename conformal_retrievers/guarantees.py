@@ -33,6 +33,23 @@ from conformal_retrievers.judged import ScoredQuery
 Guarantee = Literal["query-recall", "snippet", "all", "any"]
 
 
+def loss(
+    query: ScoredQuery, keeps: NDArray[np.bool_], guarantee: Guarantee, *, count_missed: bool
+) -> float | None:
+    """Return what a query loses by keeping some snippets (n,), None without a relevant one.
+
+    That is the share of its relevant snippets that is dropped for "query-recall", and 0 or 1 for
+    "all" (one is dropped) and "any" (all are dropped); missed ones are dropped where they count.
+    """
+    known = int(query.relevant.sum()) + query.missed * count_missed
+    if not known:
+        return None
+    share = float((keeps & query.relevant).sum()) / known
+    if guarantee == "query-recall":
+        return 1 - share
+    return float(share < 1 if guarantee == "all" else share == 0)
+
+
 def check_weights(
     guarantee: Guarantee,
     delta: float | None,

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
+from conformal_retrievers.conformal import check_level
 from conformal_retrievers.extras import require
 from conformal_retrievers.lookback_file import read_classifier, write_classifier
 
@@ -274,8 +275,10 @@ class FactualityClassifier:
         """Return the AUROC on answers it was not fitted on, with a bootstrap interval.
 
         Consistent and inconsistent answers are resampled apart; an answer without a token counts as
-        of no confidence. Raises ValueError for answers that it was fitted on, or of one kind.
+        of no confidence. Raises ValueError for answers that it was fitted on, or of one kind, and
+        for a level that is none.
         """
+        check_level(level)
         answers = list(answers)
         self.check_new(answers)
         confidence = np.nan_to_num(self.predict_proba(a.ratios for a in answers), nan=0.0)

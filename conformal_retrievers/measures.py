@@ -36,6 +36,7 @@ from conformal_retrievers.guarantees import Guarantee
 
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
 END_TO_END = "end-to-end "
+MOSTLY = 0.5  # share of snippets without a score from which on nothing tests the promise
 
 # --- counts ---------------------------------------------------------------------------------------
 

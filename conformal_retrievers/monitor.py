@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike
 from conformal_retrievers.atomic import cannot_read, write_whole
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.certify import betting_lower
-from conformal_retrievers.guarantees import digest
+from conformal_retrievers.guarantees import digest, loss
 from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.tolerance import check_probability
 
@@ -138,6 +138,57 @@ class _State:
     most_log_harm: float = 0.0
     counts: Counts = field(default_factory=Counts)
 
+    def check(self) -> None:
+        """Raise ValueError or TypeError, naming the field, for what no stream leads to."""
+        for name, length in (("live", None), ("capitals", 3), ("log_stakes", len(STAKES))):
+            numbers = getattr(self, name)
+            if not isinstance(numbers, list) or len(numbers) != (length or len(numbers)):
+                raise TypeError(f"{name} is {numbers!r:.60}; it is {length or ''} numbers")
+            for number in numbers:
+                _check_number(name, number)
+        for name in ("log_drift", "most_log_drift", "most_log_harm"):
+            _check_number(name, getattr(self, name))
+        # Sums of floats are exact to a few units in the last place of what was added up.
+        if min(self.capitals) < 0 or abs(sum(self.capitals) - 1) > 1e-9:
+            raise ValueError(f"capitals is {self.capitals}; they are shares of 1")
+        if not self.most_log_drift >= max(0.0, self.log_drift):
+            raise ValueError(
+                f"most_log_drift is {self.most_log_drift}; it is the highest so far, of 0 and "
+                f"log_drift {self.log_drift} too"
+            )
+        if self.most_log_drift > len(self.live) * math.log(1.5) * (1 + 1e-9):  # a bet wins half
+            raise ValueError(
+                f"most_log_drift is {self.most_log_drift}, more than the {len(self.live)} queries "
+                "of live can give"
+            )
+        if self.most_log_harm < 0 or (not self.counts.judged and any(self.log_stakes)):
+            raise ValueError(
+                f"most_log_harm is {self.most_log_harm} and log_stakes {self.log_stakes} of "
+                f"{self.counts.judged} judged queries; they start at 0"
+            )
+        c = self.counts
+        for name, count in asdict(c).items():
+            _check_number(name, count)
+            if count < 0 or (name not in ("share_kept", "lost") and not isinstance(count, int)):
+                raise ValueError(f"counts: {name} is {count!r}; it is a count")
+        for name, part, whole in (
+            ("kept", c.kept, c.snippets),
+            ("unscorable", c.unscorable, c.snippets),
+            ("with_kept", c.with_kept, c.queries),
+            ("share_kept", c.share_kept, c.queries),
+            ("lost", c.lost, c.judged),
+            ("queries with a score", len(self.live), c.queries),
+        ):
+            if part > whole * (1 + 1e-9):
+                raise ValueError(f"counts: {name} is {part}, which is more than there are, {whole}")
+
+
+def _check_number(name: str, number: object) -> None:
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError(f"{name} holds {number!r:.60}, which is no number")
+    if not math.isfinite(number):
+        raise ValueError(f"{name} holds {number!r}, which is not finite")
+
 
 class Monitor:
     """Watches a stream of queries that are filtered with one calibration.
@@ -212,12 +263,12 @@ class Monitor:
                 "it loses says nothing on new ones: observe others"
             )
         u = self._most_that_luck_explains()
-        loss = self._loss(query)
-        if loss is None:
+        lost = self._loss(query)
+        if lost is None:
             return self.watch
-        self._state.counts += Counts(judged=1, lost=loss)
+        self._state.counts += Counts(judged=1, lost=lost)
         logs = [
-            log + math.log1p(stake / u * (loss - u))
+            log + math.log1p(stake / u * (lost - u))
             for log, stake in zip(self._state.log_stakes, STAKES, strict=True)
         ]
         self._state.log_stakes = logs
@@ -275,19 +326,14 @@ class Monitor:
                 )
             # In an order that is no matter of scores, as bets come one after the other.
             order = sorted(range(len(c.queries)), key=lambda i: digest(c.queries[i].id, i))
-            losses = [loss for i in order if (loss := self._loss(c.queries[i])) is not None]
+            losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]
             self._tolerated = 1 - betting_lower(1 - np.array(losses), self.level / 2)
         return self._tolerated
 
     def _loss(self, query: ScoredQuery) -> float | None:
         c = self.calibration
-        known = int(query.relevant.sum()) + query.missed * c.count_missed
-        if not known:
-            return None
-        share = float((c.keep(query.scores, query.group) & query.relevant).sum()) / known
-        if c.guarantee == "query-recall":
-            return 1 - share
-        return float(share < 1 if c.guarantee == "all" else share == 0)
+        keeps = c.keep(query.scores, query.group)
+        return loss(query, keeps, c.guarantee, count_missed=c.count_missed)
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -311,8 +357,9 @@ class Monitor:
     def load(cls, path: str | Path, calibration: Calibration) -> Monitor:
         """Return the monitor that was saved, to go on where it was.
 
-        Raises ValueError, naming the path, where it is no monitor's file or that of another
-        calibration; FileNotFoundError where there is none.
+        Raises ValueError, naming the path and the field, where it is no monitor's file, that of
+        another calibration, or in a state that no stream leads to; FileNotFoundError where there is
+        none.
         """
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -321,6 +368,7 @@ class Monitor:
             watched = fields.pop("calibration")
             monitor = cls(calibration, fields.pop("level"), seed=fields.pop("seed"))
             monitor._state = _State(**{**fields, "counts": Counts(**fields["counts"])})
+            monitor._state.check()
             monitor._ordered = sorted([*calibration.lowest_scores, *monitor._state.live])
         except OSError as error:
             cannot_read("monitor", path, error)

@@ -16,7 +16,7 @@ over queries.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.comparison import Difference, resampled_sums
-from conformal_retrievers.conformal import Interval
+from conformal_retrievers.conformal import Interval, check_level
 from conformal_retrievers.llm import (
     LLM,
     VERDICT,
@@ -106,6 +106,7 @@ def nugget_f1(
     level: float = 0.95,
 ) -> NuggetF1:
     """Return mean precision, recall and F1 of judged answers; raises ValueError for none."""
+    check_level(level)
     table = _table(list(answers))
     means = resampled_sums(table, resamples, rng) / len(table)
     ends = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -116,6 +117,26 @@ def nugget_f1(
     return NuggetF1(len(table), precision, recall, f1)
 
 
+@dataclass(frozen=True)
+class NuggetDifferences:
+    """Precision, recall and F1 of answers to some queries less those of others to the same.
+
+    `unpaired` is how many answers were left out, because their query has none on the other side.
+    """
+
+    n_queries: int
+    unpaired: int
+    precision: Difference
+    recall: Difference
+    f1: Difference
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_queries} queries, {self.unpaired} answers unpaired: precision "
+            f"{self.precision}, recall {self.recall}, F1 {self.f1}"
+        )
+
+
 def nugget_f1_differences(
     filtered: Iterable[JudgedAnswer],
     unfiltered: Iterable[JudgedAnswer],
@@ -123,27 +144,46 @@ def nugget_f1_differences(
     rng: np.random.Generator,
     resamples: int = 2000,
     level: float = 0.95,
-) -> Mapping[str, Difference]:
-    """Return "precision", "recall" and "F1" of one less the other, by the paired bootstrap.
+) -> NuggetDifferences:
+    """Return what filtered answers have more than unfiltered ones, by the paired bootstrap.
 
-    Both hold answers to the same queries in the same order. Raises ValueError where their number or
-    an id differs, or there is none.
+    Answers are paired by their id, that of the query. Raises ValueError where one has none, two of
+    a side have the same, or no query has both.
     """
-    ours, theirs = list(filtered), list(unfiltered)
-    if [answer.id for answer in ours] != [answer.id for answer in theirs]:
+    check_level(level)
+    ours, theirs = _by_id("filtered", filtered), _by_id("unfiltered", unfiltered)
+    both = [id for id in ours if id in theirs]
+    if not both:
         raise ValueError(
-            f"filtered has {len(ours)} answers and unfiltered {len(theirs)}, with other ids or in "
-            "another order; give one answer of each to every query"
+            f"none of the {len(ours)} filtered and {len(theirs)} unfiltered answers has the id of "
+            "one of the other side; give answers to the same queries, with the query's id"
         )
-    table = _table(ours) - _table(theirs)
+    table = _table([ours[id] for id in both]) - _table([theirs[id] for id in both])
     means = resampled_sums(table, resamples, rng) / len(table)
     ends = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return {
-        name: Difference(float(mean), float(low), float(high))
-        for name, mean, low, high in zip(
-            ("precision", "recall", "F1"), table.mean(axis=0), *ends, strict=True
-        )
-    }
+    precision, recall, f1 = (
+        Difference(float(mean), float(low), float(high))
+        for mean, low, high in zip(table.mean(axis=0), *ends, strict=True)
+    )
+    unpaired = len(ours) + len(theirs) - 2 * len(both)
+    return NuggetDifferences(len(both), unpaired, precision, recall, f1)
+
+
+def _by_id(name: str, answers: Iterable[JudgedAnswer]) -> dict[str, JudgedAnswer]:
+    found: dict[str, JudgedAnswer] = {}
+    for i, answer in enumerate(answers):
+        if answer.id is None:
+            raise ValueError(
+                f"{name}[{i}] has no id, so that nobody knows which answer of the other side is to "
+                "the same query; give JudgedAnswer(..., id=…), or Answer(..., id=…) to be judged"
+            )
+        if answer.id in found:
+            raise ValueError(
+                f"{name}[{i}], answer {answer.id!r}, occurs twice; a query counts once, so remove "
+                "one"
+            )
+        found[answer.id] = answer
+    return found
 
 
 def _table(answers: Sequence[JudgedAnswer]) -> NDArray[np.float64]:

@@ -43,22 +43,18 @@ def write(
     level: float = 0.95,
     title: str = TITLE,
     sources: Mapping[str, str] | None = None,
-) -> None:
-    """Write the report to a file; an old one stays until the new one is complete.
+) -> Diagnosis:
+    """Write the report to a file and return the diagnosis that is in it.
 
-    `sources` says where things come from, such as {"judged queries": "new.jsonl"}. Raises what
-    `diagnose` raises, and OSError, naming the path, where it cannot be written.
+    An old file stays until the new one is complete. `sources` says where things come from, such as
+    {"judged queries": "new.jsonl"}. Raises what `diagnose` raises, and OSError, naming the path,
+    where it cannot be written.
     """
-    text = html(
-        calibration,
-        queries,
-        reference=reference,
-        alphas=alphas,
-        level=level,
-        title=title,
-        sources=sources,
-    )
-    write_whole(path, text.encode("utf-8"), what="the report")
+    given = list(queries)
+    d = diagnose(calibration, given, reference=reference, alphas=alphas, level=level)
+    page = _page(d, given, title, sources)
+    write_whole(path, page.encode("utf-8"), what="report")
+    return d
 
 
 def html(
@@ -74,6 +70,15 @@ def html(
     """Return the report on queries as one HTML page; the arguments are those of `write`."""
     given = list(queries)
     d = diagnose(calibration, given, reference=reference, alphas=alphas, level=level)
+    return _page(d, given, title, sources)
+
+
+def _page(
+    d: Diagnosis,
+    queries: Sequence[ScoredQuery | Filtered | ArrayLike],
+    title: str,
+    sources: Mapping[str, str] | None,
+) -> str:
     environment = Environment(
         loader=PackageLoader("conformal_retrievers", "."),
         autoescape=True,
@@ -91,13 +96,13 @@ def html(
     return page.render(
         title=title,
         sources=dict(sources or {}),
-        c=calibration,
+        c=d.calibration,
         d=d,
         summary=summary(d),
-        meaning=MEANING[calibration.guarantee],
-        thresholds=_thresholds(calibration),
-        pictures=_pictures(d, given),
-        provenance=_provenance(calibration),
+        meaning=MEANING[d.calibration.guarantee],
+        thresholds=_thresholds(d.calibration),
+        pictures=_pictures(d, queries),
+        provenance=_provenance(d.calibration),
         infinity=math.inf,
     )
 

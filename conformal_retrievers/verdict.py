@@ -10,7 +10,7 @@ from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.certify import beta_binomial_cdf
 from conformal_retrievers.conformal import conformal_rank, exact_alpha
 from conformal_retrievers.guarantees import Guarantee
-from conformal_retrievers.measures import Share
+from conformal_retrievers.measures import MOSTLY, Share
 from conformal_retrievers.tolerance import binomial_cdf
 
 
@@ -20,7 +20,8 @@ class Verdict:
 
     `p_value` is the probability of a coverage as low as this or lower if the promise holds, see
     `promise_p_value`. Of a calibration by group it is that of the worst `group`, times the number
-    of groups tested (Bonferroni).
+    of groups tested (Bonferroni). `unscorable` is the share of all snippets that could not be
+    scored: they are kept whatever they are, and coverage rises with them.
     """
 
     guarantee: Guarantee
@@ -29,11 +30,17 @@ class Verdict:
     coverage: Share
     p_value: float
     group: str | None = None
+    unscorable: float = 0.0
 
     @property
     def fails(self) -> bool:
         """Whether coverage is significantly below the target: p < 0.05, one-sided."""
         return self.p_value < 0.05
+
+    @property
+    def untested(self) -> bool:
+        """Whether half of the snippets or more could not be scored, so that nothing is tested."""
+        return self.unscorable >= MOSTLY
 
     def __str__(self) -> str:
         c = self.coverage
@@ -43,9 +50,14 @@ class Verdict:
             f"{what} coverage{where} is {c.estimate:.1%} [{c.low:.1%}, {c.high:.1%}], promised is "
             f"{100 * self.target:.6g}%"
         )
+        unscored = f"{self.unscorable:.1%} of the snippets could not be scored, and are kept"
         if self.fails:
-            return f"The promise fails: {seen} (p = {self.p_value:.2g} if it held)."
-        return f"Nothing speaks against the promise: {seen} (p = {self.p_value:.2g})."
+            text = f"The promise fails: {seen} (p = {self.p_value:.2g} if it held)."
+        elif self.untested:
+            return f"The promise is not tested: {unscored} whatever they are, so that {seen}."
+        else:
+            text = f"Nothing speaks against the promise: {seen} (p = {self.p_value:.2g})."
+        return f"{text} {unscored[0].upper()}{unscored[1:]}." if self.unscorable > 0 else text
 
 
 def verdict_on(

@@ -373,7 +373,105 @@ def test_the_report_of_the_command_line_is_that_of_the_library(files):
     named = {"calibration": out.name, "judged queries": "judged.jsonl"}
     assert page.read_text() == html(calibration, score_queries(SCORER, new), sources=named)
     told = json.loads(run("report", out, files / "new.jsonl", "--out", page, "--json").stdout)
-    assert told == {"file": str(page), "left_out": 0}
+    found = diagnose(calibration, score_queries(SCORER, read_jsonl(files / "new.jsonl")))
+    assert (told["file"], told["left_out"]) == (str(page), 0)
+    assert (told["verdict"], told["fails"]) == (found.verdict, False)
+    assert [f["name"] for f in told["findings"]] == [f.name for f in found.findings]
+
+
+def test_a_report_on_a_promise_that_fails_is_written_and_exits_with_1(files):
+    out, _ = calibrated(files)
+    page = files / "report.html"
+    done = run("report", out, files / "shifted.jsonl", "--out", page, code=1)
+    assert "Do not rely on this calibration for these queries." in done.stdout
+    assert "Saved as" in done.stdout
+    assert "Do not rely on this calibration" in page.read_text()
+    told = json.loads(
+        run("report", out, files / "shifted.jsonl", "--out", page, "--json", code=1).stdout
+    )
+    assert told["fails"]
+    assert told["verdict"].startswith("Do not rely")
+
+
+# --- what has no score ----------------------------------------------------------------------------
+
+
+def test_where_nothing_is_scored_the_data_is_bad(files):
+    out, _ = calibrated(files)
+    nothing = [
+        replace(q, snippets=[replace(s, retrieval_score=None) for s in q.snippets])
+        for q in read_jsonl(files / "new.jsonl")
+    ]
+    write_jsonl(nothing, files / "nothing.jsonl")
+    shown = " ".join(run("evaluate", out, files / "nothing.jsonl", code=1).stdout.split())
+    assert "The promise is not tested: 100.0% of the snippets could not be scored" in shown
+    assert "Nothing speaks against" not in shown
+    told = json.loads(run("evaluate", out, files / "nothing.jsonl", "--json", code=1).stdout)
+    assert told["verdict"].startswith("The promise is not tested: 100.0% of the snippets")
+    assert told["evaluation"]["verdict"]["unscorable"] == 1
+    told = json.loads(
+        run("evaluate", out, files / "nothing.jsonl", "--baselines", "--json", code=1).stdout
+    )
+    assert list(told["baselines"]) == [f"top {k}" for k in range(1, 6)]  # no score, no threshold
+    found = json.loads(run("diagnose", out, files / "nothing.jsonl", "--json", code=1).stdout)
+    assert found["verdict"].startswith("Do not rely")
+    assert "removal" not in {finding["name"] for finding in found["findings"]}
+    write_jsonl([*nothing[:2], *read_jsonl(files / "new.jsonl")[2:]], files / "some.jsonl")
+    told = json.loads(run("evaluate", out, files / "some.jsonl", "--json").stdout)
+    assert "1.0% of the snippets could not be scored, and are kept." in told["verdict"]
+
+
+def test_queries_without_a_group_and_those_of_the_group_without_a_name_are_told_apart(files):
+    out, _ = calibrated(files)
+    for groups, names in (
+        (("", None, "a"), ["", "a", "()"]),
+        ((None, "a"), ["a", ""]),
+        (("", "()", None), ["", "()", "(())"]),
+    ):
+        write_jsonl(judged_queries(30, groups=groups, start=1000), files / "odd.jsonl")
+        told = json.loads(run("evaluate", out, files / "odd.jsonl", "--json").stdout)
+        assert list(told["evaluation"]["by_group"]) == names
+
+
+# --- what is read is not written over -------------------------------------------------------------
+
+
+def test_no_command_writes_over_what_it_reads(files):
+    out, _ = calibrated(files)
+    judged, new = files / "judged.jsonl", files / "new.jsonl"
+    link = files / "link.json"
+    link.symlink_to(judged)
+    folder = beir(files)
+    of_run = ("--run", "run.tsv", "--k", "3")
+    calibrate = ("--alpha", "0.2", "--scorer", "retrieval", "--better", "higher")
+    for command, written in (
+        (("calibrate", judged, *calibrate), judged),
+        (("calibrate", judged, *calibrate), link),
+        (("calibrate", folder, *of_run, *calibrate), folder / "run.tsv"),
+        (("calibrate", folder, *of_run, *calibrate), folder / "qrels.tsv"),
+        (("calibrate", folder, *of_run, *calibrate), folder / "corpus.jsonl"),
+        (("calibrate", new, "--corpus", judged, *calibrate), judged),
+        (("report", out, new), out),
+        (("report", out, new), new),
+        (("report", out, new, "--reference", judged), judged),
+    ):
+        before = written.read_bytes()
+        done = run(*command, "--out", written, code=2)
+        assert "which is read; give another file" in " ".join(done.stderr.split())
+        assert written.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["calibrate", "demo"])
+def test_a_model_that_is_nowhere_is_told_before_anything_is_read(command, files, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    given = {
+        "calibrate": ("calibrate", files / "judged.jsonl", "--alpha", "0.1"),
+        "demo": ("demo", "--folder", files),
+    }[command]
+    done = run(*given, "--scorer", "embedding", "--model", "no/such/model", code=1)
+    assert "model 'no/such/model' cannot be loaded: there is no such folder" in one_line(done)
+    assert not done.stdout
 
 
 # --- plan, help ----------------------------------------------------------------------------------

@@ -111,10 +111,38 @@ def test_a_measure_that_no_query_has_differs_by_nan():
     assert not difference.significant
 
 
+@pytest.mark.parametrize("counting", [0, 1])
+def test_what_is_missed_is_known_where_evaluate_knows_it(counting):
+    queries = [ScoredQuery([0.1, 0.4], [True, True])] * 5
+    sides = [at(0.8), at(0.3)]
+    unknown = compare(*sides, queries, rng=np.random.default_rng(0))
+    for name in ("recall@K", "end-to-end query-recall"):
+        assert math.isnan(evaluate(sides[0], queries).shares[name].estimate)
+        assert math.isnan(unknown[name].estimate)
+    sides[counting] = Calibration.from_scores(
+        sides[counting].queries, alpha=0.5, scorer="lookup", count_missed=True
+    )
+    known = compare(*sides, queries, rng=np.random.default_rng(0))
+    assert evaluate(sides[counting], queries).shares["recall@K"].estimate == 1
+    assert known["recall@K"] == (0, 0, 0)
+    assert known["end-to-end query-recall"].estimate == 1 / 2
+
+
+def test_a_difference_of_too_few_queries_has_no_interval_and_says_so():
+    queries = [ScoredQuery([0.1], [True])] + [ScoredQuery([0.1], [False])] * 9
+    difference = compare(at(0.5), at(0.05), queries, rng=np.random.default_rng(0))["query-recall"]
+    assert difference.estimate == 1  # of the one query that has a relevant snippet
+    assert math.isnan(difference.low)
+    assert not difference.significant
+    assert str(difference) == "+100.0% [too few queries for an interval]"
+
+
 def test_too_few_resamples_and_queries_of_either_calibration_are_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="resamples is 10; give 100 or more"):
         compare(at(0.5), at(0.2), QUERIES, rng=rng, resamples=10)
+    with pytest.raises(ValueError, match="level is 95; give a confidence between 0 and 1"):
+        compare(at(0.5), at(0.2), QUERIES, rng=rng, level=95)
     mine = [ScoredQuery([0.1], [True], id="q")]
     other = Calibration.from_scores(mine, alpha=0.5, scorer="lookup")
     with pytest.raises(ValueError, match="query 'q' has the id of one"):

@@ -176,6 +176,73 @@ def test_what_cannot_be_diagnosed_is_refused(queries, error, message):
         diagnose(calibration, queries)
 
 
+def test_a_query_counts_once_among_new_ones_and_in_a_reference(rng):
+    named = [replace(q, id=f"q{i}") for i, q in enumerate(draw(rng, 8))]
+    with pytest.raises(ValueError, match=r"queries\[8\], query 'q0', occurs twice; .*remove one"):
+        diagnose(CALIBRATION, named * 8)
+    with pytest.raises(ValueError, match=r"reference\[9\], query 'q1', occurs twice"):
+        diagnose(CALIBRATION, named, reference=[*draw(rng, 1), *named, named[1]])
+    assert diagnose(CALIBRATION, draw(rng, 2) * 2).n_queries == 4  # without ids nobody knows
+
+
+def unscored(queries, share):
+    """The queries, the first snippets of all of them together without a score, up to a share."""
+    n = sum(len(q.scores) for q in queries)
+    lost, changed = round(share * n), []
+    for query in queries:
+        scores = query.scores.copy()
+        scores[:lost] = math.nan
+        lost = max(0, lost - len(scores))
+        changed.append(replace(query, scores=scores))
+    return changed
+
+
+@pytest.mark.parametrize(("share", "bad"), [(0.1, False), (0.49, False), (0.5, True), (1, True)])
+def test_where_half_of_the_snippets_have_no_score_nothing_is_promised(share, bad, rng):
+    calibration = Calibration.from_scores(draw(rng, 100), alpha=0.1, scorer="drawn")
+    d = diagnose(calibration, unscored(draw(rng, 100), share))
+    found = by_name(d, "unscorable")
+    assert found.severity == ("problem" if bad else "notice")
+    assert found.evidence == {"unscorable": share}
+    assert f"{share:.1%} of the snippets could not be scored" in d.verdict
+    assert d.fails or not bad
+    assert d.verdict.startswith("Do not rely" if bad else "As far as these queries tell")
+    assert "removal" not in {finding.name for finding in d.findings}
+
+
+def test_what_cannot_be_scored_is_not_taken_for_scores_that_separate_poorly(rng):
+    calibration = Calibration.from_scores(draw(rng, 100), alpha=0.1, scorer="drawn")
+    d = diagnose(calibration, unscored(draw(rng, 100), 0.97))
+    assert 0 < d.removal < 0.05
+    assert "removal" not in {finding.name for finding in d.findings}
+    poor = Calibration.from_scores(draw(rng, 100, separation=0), alpha=0.02, scorer="drawn")
+    d = diagnose(poor, unscored(draw(rng, 100, separation=0), 0.3))
+    assert by_name(d, "removal").severity == "notice"
+
+
+def test_scores_without_use_are_no_comfort_where_the_promise_is_broken(rng):
+    queries = [replace(q, scores=np.zeros(10)) for q in draw(rng, 100)]
+    calibration = Calibration.from_scores(queries[:50], alpha=0.1, scorer="drawn")
+    comfort = "the promise does not suffer"
+    d = diagnose(calibration, queries[50:])
+    assert not d.fails
+    assert comfort in by_name(d, "separation").sentence
+    higher = [replace(q, scores=np.ones(10)) for q in queries[50:]]
+    for bad in (higher, unscored(queries[50:], 0.6)):
+        d = diagnose(calibration, bad)
+        assert d.verdict.startswith("Do not rely")
+        assert comfort not in d.verdict
+        assert "so that little can be removed" in by_name(d, "separation").sentence
+
+
+def test_one_query_is_one_query(rng):
+    calibration = Calibration.from_scores(draw(rng, 60), alpha=0.1, scorer="drawn")
+    d = diagnose(calibration, draw(rng, 1))
+    assert "(1 query against 60, " in by_name(d, "scores").sentence
+    assert "on 1 judged query, and" in by_name(d, "coverage").sentence
+    assert "1 queries" not in str(d)
+
+
 def test_level_and_alphas_are_checked():
     with pytest.raises(ValueError, match="level is 95"):
         diagnose(CALIBRATION, QUERIES, level=95)

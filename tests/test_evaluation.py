@@ -405,6 +405,56 @@ def test_a_promise_that_holds_is_called_broken_in_at_most_5_of_100():
         assert binomtest(number, 400, 0.05, alternative="greater").pvalue > 1e-4
 
 
+def test_snippets_of_one_query_are_no_independent_evidence():
+    calibration = calibrated(np.linspace(0, 0.5, 99), alpha=0.1, guarantee="snippet")
+    together = [
+        ScoredQuery([0.1 if i < 42 else 0.9] * 4, [True] * 4) for i in range(50)
+    ]  # 200 snippets
+    verdict = evaluate(calibration, together).verdict
+    assert round(verdict.coverage.effective_n) == 49  # the variance has 49 degrees of freedom
+    n = round(calibration.effective_n)
+    k = math.ceil((n + 1) * 0.9)
+    law = betabinom(49, k, n + 1 - k)
+    assert verdict.p_value == pytest.approx(law.cdf(math.ceil(0.84 * 49)), rel=1e-9)
+
+
+def without_scores(n, none, **options):
+    """Queries with one relevant snippet, of which the first `none` could not be scored."""
+    return [ScoredQuery([math.nan if i < none else 0.1], [True], **options) for i in range(n)]
+
+
+@pytest.mark.parametrize(("none", "tested"), [(0, True), (1, True), (24, True), (25, False)])
+def test_what_cannot_be_scored_is_in_the_verdict_and_from_half_on_tests_nothing(none, tested):
+    e = evaluate(calibrated(np.linspace(0, 0.5, 99), alpha=0.1), without_scores(50, none))
+    assert e.verdict.unscorable == none / 50
+    assert e.mostly_unscorable == e.verdict.untested == (not tested)
+    assert ("Nothing speaks against the promise" in str(e)) == tested
+    assert ("The promise is not tested" in str(e)) == (not tested)
+    said = f"{none / 50:.1%} of the snippets could not be scored, and are kept"
+    assert (said in str(e)) == (none > 0)
+
+
+def test_by_group_the_verdict_counts_what_could_not_be_scored_in_all_of_them():
+    scores = np.linspace(0, 0.5, 99)
+    queries = [ScoredQuery([s], [True], group=group) for group in ("a", "b") for s in scores]
+    calibration = Calibration.from_scores(queries, alpha=0.1, by_group=True, scorer="lookup")
+    new = [*without_scores(50, 50, group="a"), *without_scores(50, 0, group="b")]
+    e = evaluate(calibration, new)
+    assert (e.by_group["a"].verdict.unscorable, e.by_group["b"].verdict.unscorable) == (1, 0)
+    assert e.verdict.unscorable == 0.5
+    assert e.verdict.untested
+
+
+@pytest.mark.parametrize("level", [95, 1, 0, math.nan])
+def test_a_level_that_is_no_confidence_is_refused(level):
+    for measured in (
+        lambda: evaluate(calibrated(), QUERIES, level=level),
+        lambda: measure(QUERIES, KEPT, level=level),
+    ):
+        with pytest.raises(ValueError, match=f"level is {level}; give a confidence"):
+            measured()
+
+
 def test_a_broken_promise_is_found():
     rng = np.random.default_rng(12)
     calibration = calibrated(rng.normal(size=300), alpha=0.1)

@@ -140,6 +140,8 @@ def test_it_finds_what_tells_answers_apart(fitted, rng):
     assert found.n_inconsistent == 400 - sum(consistent)
     wider = classifier.evaluate(test[:60], rng=rng)
     assert wider.high - wider.low > found.high - found.low
+    with pytest.raises(ValueError, match="level is 95"):
+        classifier.evaluate(test, rng=rng, level=95)
     narrower = classifier.evaluate(test, rng=rng, level=0.5)
     assert narrower.high - narrower.low < 0.6 * (found.high - found.low)
 

@@ -10,7 +10,9 @@ import pytest
 from scipy.stats import binomtest, kstest, norm, spearmanr
 
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
-from conformal_retrievers.monitor import Counts, _uniform
+from conformal_retrievers.certify import betting_lower
+from conformal_retrievers.guarantees import digest
+from conformal_retrievers.monitor import Counts, Watch, _uniform
 
 FALSE_ALARM = 1e-4
 OF_QUERIES = ("query-recall", "all", "any")
@@ -211,6 +213,30 @@ def test_a_promise_that_is_not_about_equal_queries_is_not_watched_for_harm():
             monitor.observe_judged(even[0])
 
 
+def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
+    # A calibration that loses 4 of 40; every new query loses half. The wealth is computed anew.
+    scored = [ScoredQuery([float(i)], [True]) for i in range(40)]
+    calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn")
+    monitor = Monitor(calibration, 0.05)
+    order = sorted(range(40), key=lambda i: digest(None, i))
+    losses = np.array([float(i > calibration.threshold()) for i in order])
+    u = 1 - betting_lower(1 - losses, 0.025)
+    between = 0
+    for n in range(1, 40):
+        watch = monitor.observe_judged(ScoredQuery([-1.0, 1e9], [True, True]))
+        stakes = np.array([0.05, 0.1, 0.2, 0.4, 0.8]) / u
+        wealth = np.mean((1 + stakes * (0.5 - u)) ** n)
+        assert watch.harm_evidence == pytest.approx(wealth, rel=1e-9)
+        assert watch.harm == (wealth >= 40)
+        between += 20 <= wealth < 40
+    assert watch.harm
+    assert between
+    below, above = (Watch(0.05, Counts(), 1.0, evidence) for evidence in (39.9, 40.1))
+    assert (below.harm, above.harm) == (False, True)
+    below, above = (Watch(0.05, Counts(), evidence, 1.0) for evidence in (19.9, 20.1))
+    assert (below.drift, above.drift) == (False, True)
+
+
 # --- counts, files, errors ------------------------------------------------------------------------
 
 
@@ -274,6 +300,49 @@ def test_a_file_that_is_no_monitors_is_an_error_that_names_it(tmp_path):
             Monitor.load(path, calibration)
     with pytest.raises(FileNotFoundError):
         Monitor.load(tmp_path / "none.json", calibration)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("log_drift", math.nan, "log_drift holds nan, which is not finite"),
+        ("log_drift", 99.0, "most_log_drift is .* of 0 and log_drift 99.0"),
+        ("most_log_drift", -1.0, "most_log_drift is -1.0"),
+        ("most_log_harm", -1.0, "most_log_harm is -1.0"),
+        ("most_log_harm", math.inf, "most_log_harm holds inf"),
+        ("most_log_harm", None, "most_log_harm holds None, which is no number"),
+        ("live", [], "most_log_drift is .*, more than the 0 queries of live can give"),
+        ("live", [math.inf], "live holds inf"),
+        ("live", ["x"], "live holds 'x'"),
+        ("live", [1.0] * 9, "counts: queries with a score is 9, which is more than there are, 4"),
+        ("capitals", [0.5, 0.5], "capitals is .*; it is 3 numbers"),
+        ("capitals", [0.5, 0.4, 0.2], "capitals is .*; they are shares of 1"),
+        ("capitals", [1.5, 0.0, -0.5], "capitals is .*; they are shares of 1"),
+        ("log_stakes", [0.0] * 4, "log_stakes is .*; it is 5 numbers"),
+        ("counts", {"judged": 0, "lost": 0.0}, "most_log_harm is .* of 0 judged queries"),
+        ("counts", {"queries": -5}, "counts: queries is -5; it is a count"),
+        ("counts", {"kept": 2.5}, "counts: kept is 2.5; it is a count"),
+        ("counts", {"kept": 999}, "counts: kept is 999, which is more than there are, 5"),
+        ("counts", {"lost": 2.0}, "counts: lost is 2.0, which is more than there are, 1"),
+        (
+            "counts",
+            {"share_kept": 5.0},
+            "counts: share_kept is 5.0, which is more than there are, 4",
+        ),
+    ],
+)
+def test_a_state_that_no_stream_leads_to_is_refused(field, value, said, tmp_path):
+    calibration = calibration_of(np.random.default_rng(101))
+    monitor, path = Monitor(calibration), tmp_path / "m.json"
+    for scores in ([-9.0], [-9.1, math.nan], [-9.2], [math.nan]):
+        monitor.observe(scores)
+    monitor.observe_judged(ScoredQuery([0.1], [True]))
+    monitor.save(path)
+    content = json.loads(path.read_text())
+    changed = {**content["counts"], **value} if field == "counts" else value
+    path.write_text(json.dumps({**content, field: changed}))
+    with pytest.raises(ValueError, match=rf"m\.json is no complete file of a monitor \({said}"):
+        Monitor.load(path, calibration)
 
 
 def test_what_is_wrong_is_named():

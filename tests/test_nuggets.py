@@ -54,11 +54,23 @@ def test_a_difference_is_paired_by_query():
     rng = np.random.default_rng(1)
     before = rng.integers(0, 4, size=30)
     better = nugget_f1_differences(answers_of(before + 1), answers_of(before), rng=rng)
-    assert better["precision"] == pytest.approx((0.25, 0.25, 0.25))  # the same for every query
-    assert better["precision"].significant
-    assert better["recall"] == (0, 0, 0)
+    assert better.precision == pytest.approx((0.25, 0.25, 0.25))  # the same for every query
+    assert better.precision.significant
+    assert better.recall == (0, 0, 0)
+    assert (better.n_queries, better.unpaired) == (30, 0)
     same = nugget_f1_differences(answers_of(before), answers_of(before), rng=rng)
-    assert not same["F1"].significant
+    assert not same.f1.significant
+
+
+def test_answers_are_paired_by_id_and_those_without_a_partner_are_counted():
+    rng = np.random.default_rng(3)
+    before = rng.integers(0, 4, size=30)
+    better, worse = answers_of(before + 1), answers_of(before)
+    unordered = [worse[i] for i in rng.permutation(30) if i not in (3, 4)]  # two were not judged
+    found = nugget_f1_differences(better[1:], unordered, rng=rng)
+    assert found.precision == pytest.approx((0.25, 0.25, 0.25))
+    assert (found.n_queries, found.unpaired) == (27, 3)
+    assert "27 queries, 3 answers unpaired: precision  +25.0%" in str(found)
 
 
 def test_a_difference_of_nothing_is_called_significant_in_about_5_of_100():
@@ -67,7 +79,7 @@ def test_a_difference_of_nothing_is_called_significant_in_about_5_of_100():
     alarms = 0
     for _ in range(400):
         one, other = (answers_of(rng.integers(0, 5, size=60)) for _ in range(2))
-        difference = nugget_f1_differences(one, other, rng=rng, resamples=300)["precision"]
+        difference = nugget_f1_differences(one, other, rng=rng, resamples=300).precision
         alarms += difference.significant
     assert binomtest(alarms, 400, 0.08, alternative="greater").pvalue > 1e-4
     assert alarms > 0
@@ -75,10 +87,17 @@ def test_a_difference_of_nothing_is_called_significant_in_about_5_of_100():
 
 def test_what_does_not_belong_together_is_refused():
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="filtered has 2 answers and unfiltered 1"):
-        nugget_f1_differences(answers_of([1, 2]), answers_of([1]), rng=rng)
-    with pytest.raises(ValueError, match="other ids or in another order"):
-        nugget_f1_differences(answers_of([1, 2]), answers_of([1, 2])[::-1], rng=rng)
+    nameless = [JudgedAnswer((True,), (True,))]
+    with pytest.raises(ValueError, match=r"unfiltered\[0\] has no id"):
+        nugget_f1_differences(answers_of([1]), nameless, rng=rng)
+    with pytest.raises(ValueError, match=r"filtered\[1\], answer '0', occurs twice"):
+        nugget_f1_differences(answers_of([1]) * 2, answers_of([1]), rng=rng)
+    with pytest.raises(ValueError, match="none of the 1 filtered and 0 unfiltered answers"):
+        nugget_f1_differences(answers_of([1]), [], rng=rng)
+    with pytest.raises(ValueError, match="level is 95"):
+        nugget_f1_differences(answers_of([1]), answers_of([1]), rng=rng, level=95)
+    with pytest.raises(ValueError, match="level is 0"):
+        nugget_f1(answers_of([1]), rng=rng, level=0)
     with pytest.raises(ValueError, match="there is no judged answer"):
         nugget_f1([], rng=rng)
     with pytest.raises(ValueError, match="stated is empty"):

@@ -199,16 +199,18 @@ def test_the_core_knows_its_neighbours_only():
         "filtering": {"calibration", "judged", "scoring.scorer"},
         "filter_log": {"extras", "filtering", "judged", "monitor"},
         "monitor": {"atomic", "calibration", "certify", "guarantees", "judged", "tolerance"},
-        "tracking": {"calibration", "judged"},
+        "tracking": {"calibration", "guarantees", "judged"},
         "measures": {"conformal", "guarantees"},
         "verdict": {"calibration", "certify", "conformal", "guarantees", "measures", "tolerance"},
         "evaluation": {
-            *("calibration", "filtering", "guarantees", "judged", "measures", "verdict"),
-            "scoring.scorer",
+            *("calibration", "conformal", "filtering", "guarantees", "judged", "measures"),
+            *("scoring.scorer", "verdict"),
         },
-        "comparison": {"calibration", "evaluation", "filtering", "judged", "measures"},
+        "comparison": {
+            *("calibration", "conformal", "evaluation", "filtering", "judged", "measures"),
+        },
         "nuggets": {"cache", "comparison", "conformal", "llm"},
-        "lookback": {"extras", "lookback_file"},
+        "lookback": {"conformal", "extras", "lookback_file"},
         "lookback_file": {"atomic"},
         "flagging": {"calibration", "conformal", "filtering", "judged", "lookback"},
         "rag_prompt": set(),
@@ -222,7 +224,7 @@ def test_the_core_knows_its_neighbours_only():
         "scoring.cached": {"cache", "judged", "scoring.retrieval", "scoring.scorer"},
         "scoring.rating": {"cache", "judged", "llm"},
         "exchangeability": set(),
-        "findings": {"conformal", "diagnostics"},  # diagnostics for its types only
+        "findings": {"conformal", "diagnostics", "measures"},  # diagnostics for its types only
         "columns": {"calibration", "filtering", "judged", "measures"},
         "sweeps": {"calibration", "columns", "conformal", "exchangeability", "measures"},
         "diagnostics": {

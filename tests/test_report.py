@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from conformal_retrievers import Calibration, diagnose, report
+from conformal_retrievers import Calibration, ScoredQuery, diagnose, report
 from tests.test_diagnostics import draw
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -82,6 +82,38 @@ def test_the_same_input_gives_the_same_bytes(calibration, queries, tmp_path):
     assert report.html(calibration, iter(queries)) == first
     report.write(tmp_path / "report.html", calibration, queries)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == first
+
+
+def test_what_is_written_is_returned_as_a_diagnosis(calibration, queries, tmp_path):
+    d = report.write(tmp_path / "report.html", calibration, iter(queries))
+    assert d.verdict == diagnose(calibration, queries).verdict
+    with pytest.raises(OSError, match="cannot write the report"):
+        report.write(tmp_path / "none" / "report.html", calibration, queries)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [0.1, np.nextafter(0.1, 1)],
+        [0.1, 0.1 + 1e-13],
+        [0.0, 5e-324],
+        [0.0, 0.0],
+        [-1.7e308, 1.7e308],
+        [1.7e308, 1.7e308],
+        [-1e300, 0.0],
+        [1e17, 1e17 + 16],
+    ],
+)
+def test_scores_that_hardly_differ_or_are_huge_have_a_histogram(scores):
+    queries = [ScoredQuery(scores, [True, False])] * 30
+    made = Calibration.from_scores(queries, alpha=0.1, scorer="drawn")
+    for new in (queries, [np.array(scores)] * 5):
+        page = Page(report.html(made, new))
+        shown = [image for image in page.images if image["alt"].startswith("Histograms")]
+        svg = base64.b64decode(shown[0]["src"].partition(",")[2]).decode("utf-8")
+        assert "nan" not in svg
+        assert "inf" not in svg
+        assert "threshold" in svg
 
 
 def test_text_of_the_data_is_escaped(calibration, queries):
@@ -161,7 +193,7 @@ document.getElementById("page").onload = event => {{
     images: [...inner.images].filter(i => i.complete && i.naturalWidth > 0).length,
     beyond: [...inner.querySelectorAll("p, li, img, h1, h2, dl, figure, table, td")].filter(
       e => e.getBoundingClientRect().right > root.clientWidth + 0.5).length,
-    broken: [...inner.querySelectorAll("table:not(.facts) td, thead th, tbody th[data-name]")].filter(
+    broken: [...inner.querySelectorAll(".stacked td, thead th, tbody th[data-name]")].filter(
       e => [...e.childNodes, ...[...e.children].flatMap(c => [...c.childNodes])].some(n => {{
         if (n.nodeType != 3 || !n.textContent.trim()) return false
         const range = inner.createRange(); range.selectNodeContents(n)

@@ -58,6 +58,48 @@ def test_it_starts_at_the_threshold_of_the_calibration():
     assert track(few).threshold == max(query.scores.max() for query in few.queries)
 
 
+@pytest.mark.parametrize(
+    ("options", "lost"),
+    [
+        ({}, 1 / 2),
+        ({"guarantee": "all"}, 1),
+        ({"guarantee": "any"}, 0),
+        ({"count_missed": True}, 3 / 4),
+        ({"guarantee": "all", "count_missed": True}, 1),
+    ],
+)
+def test_what_is_lost_is_what_the_guarantee_is_about(options, lost):
+    run = track(calibration_of(np.random.default_rng(13), **options))
+    query = ScoredQuery([-9.0, 9.0, 9.0], [True, True, False], missed=2)
+    moved = run.after(query)
+    assert (moved.judged, moved.lost) == (1, lost)
+    assert moved.threshold == pytest.approx(run.threshold + run.step * (lost - 0.1))
+
+
+def test_a_query_of_which_everything_was_missed_is_lost_where_missed_ones_count():
+    rng = np.random.default_rng(17)
+    query = ScoredQuery([0.1], [False], missed=1)
+    assert track(calibration_of(rng)).after(query).judged == 0
+    assert track(calibration_of(rng, count_missed=True)).after(query).lost == 1
+
+
+def test_a_snippet_without_a_score_is_kept_and_not_lost():
+    run = LongRun(0.5, alpha=0.1, step=1.0).after(ScoredQuery([math.nan, 0.9], [True, True]))
+    assert run.lost == 1 / 2
+
+
+@pytest.mark.parametrize("guarantee", ["all", "any"])
+def test_in_the_long_run_alpha_is_lost_in_the_sense_of_the_guarantee(guarantee):
+    # Two snippets, U(0, 1): all is lost with (1 − τ)², one or both with 1 − τ².
+    rng = np.random.default_rng(19)
+    run = track(calibration_of(rng, guarantee=guarantee), step=0.5)
+    for _ in range(20_000):
+        run = run.after(ScoredQuery(rng.random(2), [True, True]))
+    assert abs(run.mean_lost - 0.1) < 0.01
+    settled = math.sqrt(0.9) if guarantee == "all" else 1 - math.sqrt(0.1)
+    assert abs(run.threshold - settled) < 0.05
+
+
 @pytest.mark.parametrize("step", [0, -1.0, math.nan, math.inf])
 def test_a_step_that_is_none_is_named(step):
     with pytest.raises(ValueError, match="step is .*a positive number"):
@@ -65,9 +107,18 @@ def test_a_step_that_is_none_is_named(step):
 
 
 def test_what_cannot_be_followed_is_refused():
-    with pytest.raises(ValueError, match="without groups"):
-        track(calibration_of(np.random.default_rng(1), by_group=True))
+    rng = np.random.default_rng(1)
+    weighted = [ScoredQuery([s], [True], weight=1 + i % 2) for i, s in enumerate(rng.random(50))]
+    for calibration, said in (
+        (calibration_of(rng, by_group=True), "by group"),
+        (calibration_of(rng, guarantee="snippet"), "'snippet'"),
+        (Calibration.from_scores(weighted, alpha=0.1, scorer="drawn"), "with weights"),
+    ):
+        with pytest.raises(ValueError, match=f"guarantee is .*{said}.*track follows one"):
+            track(calibration)
     run = LongRun(0.5, alpha=0.1, step=1.0)
     for odd in ({"only_kept": True}, {"propensities": [0.5]}):
         with pytest.raises(ValueError, match="'a': it was judged in parts"):
             run.after(ScoredQuery([0.1], [True], id="a", **odd))
+    with pytest.raises(ValueError, match="'a': its weight is 2"):
+        run.after(ScoredQuery([0.1], [True], id="a", weight=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +23,7 @@ from conformal_retrievers.cli.inputs import (
     Model,
     Run,
     bm25_scorer,
+    check_out,
     checked_alpha,
     embedding_scorer,
     judged_queries,
@@ -106,6 +108,7 @@ def calibrate(
 ) -> None:
     """Calibrate a filter on judged queries, and save what it promises."""
     checked_alpha(alpha)
+    check_out(out, judged, corpus, run=run)
     if not 0 <= hold_out < 1:
         raise typer.BadParameter(
             f"{hold_out:g} leaves nothing to calibrate on; give a rate of 0 or more, below 1"
@@ -120,11 +123,12 @@ def calibrate(
     with bad_data_in_one_line():
         rng = np.random.default_rng(seed)
         queries = (q for q in judged_queries(judged, run, k) if rng.random() >= hold_out)
-        chosen: Scorer = {
+        makers: dict[str, Callable[[], Scorer]] = {
             "retrieval": lambda: retrieval_scorer(retriever, better),
             "bm25": lambda: bm25_scorer(corpus, judged),
             "embedding": lambda: embedding_scorer(model, name and f"cosine({name})"),
-        }[scorer]()
+        }
+        chosen = makers[scorer]()
         calibrated = calibration.Calibration.from_scores(
             scored(chosen, tracked(queries, "Scoring")),
             alpha=alpha,

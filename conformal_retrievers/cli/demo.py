@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from conformal_retrievers.cli.inputs import checked_alpha
+from conformal_retrievers.cli.inputs import checked_alpha, embedding_scorer
 from conformal_retrievers.cli.terminal import bad_data_in_one_line
 from conformal_retrievers.extras import require
 
@@ -46,4 +46,5 @@ def demo(
         require("demo", "bm25s", "langchain_conformal", "matplotlib", "regex")
         from conformal_retrievers.demo import run
 
-        run(alpha=alpha, embed_model=model, folder=folder, console=Console())
+        embedding = None if model is None else embedding_scorer(model)
+        run(alpha=alpha, embedding=embedding, folder=folder, console=Console())

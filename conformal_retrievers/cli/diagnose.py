@@ -98,7 +98,7 @@ def diagnose(
         print_json({"left_out": new.left_out, **_as_fields(found)})
     else:
         _print(Console(highlight=False), found, new)
-    if any(finding.severity == "problem" for finding in found.findings):
+    if found.fails:
         raise typer.Exit(1)
 
 

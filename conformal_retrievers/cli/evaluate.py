@@ -73,7 +73,8 @@ def evaluate(
 
     Exits with 1 if coverage is significantly below the target: p < 0.05, one-sided, for the share
     of new queries covered if the promise just holds (beta-binomial, over calibration and new
-    queries). Queries that the calibration was made from are left out, and counted.
+    queries); or if half of the snippets could not be scored, which tests nothing. Queries that the
+    calibration was made from are left out, and counted.
     """
     with bad_data_in_one_line():
         tested = Calibration.load(calibration)
@@ -88,17 +89,20 @@ def evaluate(
             others = _baselines(conformal, queries)
         result = evaluation.evaluate(conformal, queries)
     if as_json:
-        print_json({"left_out": new.left_out, "evaluation": result, "baselines": others})
+        said = {"left_out": new.left_out, "verdict": _verdict(result)}
+        print_json({**said, "evaluation": result, "baselines": others})
     else:
         _print(Console(highlight=False), result, tested, new.left_out, others)
-    if result.verdict is not None and result.verdict.fails:
+    if result.mostly_unscorable or (result.verdict is not None and result.verdict.fails):
         raise typer.Exit(1)
 
 
 def _baselines(conformal: ConformalFilter, queries: list[JudgedQuery]) -> dict[str, Evaluation]:
     given = list(scored(conformal.scorer, tracked(queries, "Scoring")))
     scores = np.concatenate([query.scores for query in given])
-    thresholds = np.unique(np.nanpercentile(scores, [100 - p for p in PERCENTILES][::-1]))
+    some = scores[np.isfinite(scores)]
+    percentiles = [100 - p for p in PERCENTILES][::-1]
+    thresholds = np.unique(np.percentile(some, percentiles)) if len(some) else []
     return {
         **{f"top {k}": e for k, e in top_k(given).items()},
         **{f"score ≤ {t:.4g}": e for t, e in fixed_thresholds(given, thresholds).items()},
@@ -213,16 +217,14 @@ def _others(result: Evaluation, others: Mapping[str, Evaluation]) -> Table:
 
 def _verdict(result: Evaluation) -> str:
     lost = result.unscorable.estimate
-    said = []
-    if lost > 0.01:
-        said.append(
-            f"{lost:.1%} of the snippets could not be scored, and are kept: see that the scorer "
-            "knows these texts (for bm25, --corpus)."
-        )
     if result.verdict is not None:
-        said.append(str(result.verdict))
+        said = str(result.verdict)
     elif not result.n_relevant:
-        said.append("No retrieved snippet is judged relevant, so that no coverage can be measured.")
+        said = "No retrieved snippet is judged relevant, so that no coverage can be measured."
     else:
-        said.append("Everything is kept, so that no promise can fail here.")
-    return " ".join(said)
+        said = "Everything is kept, so that no promise can fail here."
+    if lost > 0 and result.verdict is None:
+        said += f" {lost:.1%} of the snippets could not be scored, and are kept."
+    if lost > 0.01:
+        said += " See that the scorer knows these texts (for bm25, --corpus)."
+    return said

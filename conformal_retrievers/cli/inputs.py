@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from conformal_retrievers.beir import read_beir, read_corpus
+from conformal_retrievers.beir import FILES, read_beir, read_corpus
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import require
@@ -104,6 +104,27 @@ def checked_alpha(alpha: float) -> None:
         exact_alpha(alpha)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--alpha") from None
+
+
+def check_out(out: Path, *given: Path | None, run: str | None = None) -> None:
+    """Exit with 2 where the file to write is one that is read: what is given, or in a BEIR folder.
+
+    A link to one of them is one of them.
+    """
+    if not out.exists():
+        return
+    for path in given:
+        if path is None:
+            continue
+        inside = [path / name for name in FILES] if path.is_dir() else [path]
+        if run is not None:
+            inside += [Path(run), path / run, path / f"{run}.gz"]
+        read = next((file for file in inside if file.exists() and out.samefile(file)), None)
+        if read is not None:
+            raise typer.BadParameter(
+                f"{out} is {read}, which is read; give another file to write to",
+                param_hint="--out",
+            )
 
 
 # --- judged queries -------------------------------------------------------------------------------
@@ -243,7 +264,7 @@ def bm25_scorer(corpus: Path | None, judged: Path) -> Scorer:
     return BM25Scorer(read_corpus(corpus or judged).values())
 
 
-def embedding_scorer(model: str | None, name: str | None = None) -> Scorer:
+def embedding_scorer(model: str | None, name: str | None = None) -> EmbeddingScorer:
     """Return the cosine scorer of a sentence-transformers model; exits with 2 without one.
 
     `name` is what the scorer is called where the model lies under another path now.

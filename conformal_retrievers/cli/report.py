@@ -17,6 +17,7 @@ from conformal_retrievers.cli.inputs import (
     NewQueries,
     Reference,
     Run,
+    check_out,
     depth_of,
     judged_queries,
     reference_queries,
@@ -26,6 +27,7 @@ from conformal_retrievers.cli.inputs import (
 from conformal_retrievers.cli.show import CalibrationFile
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
 from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.findings import summary
 
 
 def report(
@@ -43,8 +45,10 @@ def report(
 ) -> None:
     """Write what diagnose finds into one HTML file with pictures, which needs no network.
 
-    Queries that the calibration was made from are left out, and counted.
+    Exits with 1, once it is written, if there is a reason not to rely on the promise. Queries that
+    the calibration was made from are left out, and counted.
     """
+    check_out(out, calibration, judged, reference, corpus, run=run)
     with bad_data_in_one_line():
         from conformal_retrievers.report import write
 
@@ -54,7 +58,7 @@ def report(
         k = depth_of(tested, run, k)
         new = NewQueries(judged_queries(judged, run, k), tested)
         own = reference_queries(reference, run, k, tested)
-        write(
+        found = write(
             out,
             tested,
             scored(scorer, tracked(new, "Scoring")),
@@ -62,8 +66,11 @@ def report(
             sources={"calibration": calibration.name, "judged queries": judged.name},
         )
     if as_json:
-        print_json({"file": str(out), "left_out": new.left_out})
-        return
-    if new.left_out:
-        typer.echo(f"Left out: {new.left_out:,} queries that the calibration was made from.")
-    typer.echo(f"Saved as {out}")
+        said = {"verdict": found.verdict, "fails": found.fails, "findings": found.findings}
+        print_json({"file": str(out), "left_out": new.left_out, **said})
+    else:
+        if new.left_out:
+            typer.echo(f"Left out: {new.left_out:,} queries that the calibration was made from.")
+        typer.echo(f"{summary(found)}\nSaved as {out}")
+    if found.fails:
+        raise typer.Exit(1)

@@ -117,8 +117,20 @@ def score(threshold: float) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print a value of dataclasses, mappings and numbers as JSON; what is not finite is null."""
+    """Print a value of dataclasses, mappings and numbers as JSON.
+
+    What is not finite is null. The key None, as of queries without a group, is "", or "()" beside a
+    group of that name.
+    """
     typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+
+
+def _name_apart(named: Mapping[Any, Any]) -> str:
+    """Return what stands for no name: nothing, or parentheses around it where that is a name."""
+    name = ""
+    while name in named:
+        name = f"({name})"
+    return name
 
 
 def _plain(value: Any) -> Any:
@@ -128,7 +140,8 @@ def _plain(value: Any) -> Any:
         fields = dataclasses.fields(value)
         return {field.name: _plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {"" if key is None else str(key): _plain(item) for key, item in value.items()}
+        unnamed = _name_apart(value)
+        return {unnamed if key is None else str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

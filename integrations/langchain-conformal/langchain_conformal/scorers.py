@@ -67,9 +67,10 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
     model has the same name in LlamaIndex. Raises ValueError where they do not tell it and no `name`
     is given.
     """
+    told = name or _told_name(embeddings, "embedding_scorer(embeddings, name='…')")
     return EmbeddingScorer(
         embeddings.embed_documents,
-        name or f"cosine({_told_name(embeddings)})",
+        name or f"cosine({told})",
         embed_query=embeddings.embed_query,
         aembed=embeddings.aembed_documents,
         aembed_query=embeddings.aembed_query,
@@ -139,7 +140,7 @@ def as_llm(
         complete,
         name
         or llm.name_of(
-            _told_name(chat_model),
+            _told_name(chat_model, "llm_scorer(chat_model, name='…')"),
             temperature=temperature,
             options=options,
             settings=llm.settings_of(chat_model),
@@ -157,9 +158,8 @@ def cross_encoder_scorer(
     ValueError where it does not tell it and no `name` is given. A cross-encoder that returns
     probabilities instead of logits may round the highest ones to 1, so that they tie.
     """
-    return CrossEncoderScorer(
-        cross_encoder.score, name or f"cross-encoder({_told_name(cross_encoder)})"
-    )
+    told = name or _told_name(cross_encoder, "cross_encoder_scorer(cross_encoder, name='…')")
+    return CrossEncoderScorer(cross_encoder.score, name or f"cross-encoder({told})")
 
 
 def compressor_scorer(
@@ -170,7 +170,8 @@ def compressor_scorer(
     Its name is "reranker(<model>)" with the model's name as the compressor tells it. Raises
     ValueError where it does not tell it and no `name` is given.
     """
-    return CompressorScorer(compressor, name or f"reranker({_told_name(compressor)})")
+    told = name or _told_name(compressor, "compressor_scorer(compressor, name='…')")
+    return CompressorScorer(compressor, name or f"reranker({told})")
 
 
 @dataclass(frozen=True)
@@ -250,13 +251,13 @@ def model_name(model: object) -> str | None:
     return next((name for name in told if isinstance(name, str) and name), None)
 
 
-def _told_name(model: object) -> str:
+def _told_name(model: object, remedy: str) -> str:
     name = model_name(model)
     if name is not None:
         return name
     raise ValueError(
         f"{type(model).__name__} does not tell its model's name (model_name or model), which "
-        "identifies the scorer: give name='…' too"
+        f"identifies the scorer: give scorer={remedy} instead of the model"
     )
 
 
