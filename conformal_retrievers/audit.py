@@ -21,6 +21,7 @@ import hashlib
 import io
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 SHEET = ("audited", "query", "snippet", "id")
 KEY = (
     *("id", "query_number", "snippet_number", "query_id", "snippet_id", "label", "score"),
-    *("decile", "stratum_size", "stratum_rows"),
+    *("decile", "stratum_size", "stratum_rows", "text", "ascii_text"),
 )
 YES = frozenset(["yes", "y", "true", "1", "relevant"])
 NO = frozenset(["no", "n", "false", "0", "irrelevant"])
@@ -89,7 +90,8 @@ def audit_sample(
                 query, places = judged[of_query[i]], (int(of_query[i]), int(of_snippet[i]))
                 snippet = query.snippets[places[1]]
                 row = _row_id(places, query.query, snippet.text)
-                sheet.append(["", _cell(query.query), _cell(snippet.text), row])
+                cells = (_cell(query.query), _cell(snippet.text))
+                sheet.append(["", *cells, row])
                 key.append(
                     [
                         row,
@@ -100,6 +102,7 @@ def audit_sample(
                         decile or "",
                         len(members),
                         len(drawn),
+                        *_digests(*cells),
                     ]
                 )
     rng.shuffle(sheet)  # in the order of their strata, they would tell their labels
@@ -118,6 +121,28 @@ def _row_id(places: tuple[int, int], query: str, snippet: str) -> str:
     # texts make it belong to this audit and to no other's key.
     text = "\0".join([*map(str, places), query, snippet])
     return f"s{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def _digests(query: str, snippet: str) -> tuple[str, str]:
+    """Return what tells the texts of a row again: by letters and digits, and by those of ASCII.
+
+    Spreadsheets change white space, quotes and case ("TRUE"), and some write what their encoding
+    does not hold as "?".
+    """
+    written = f"{query}\0{snippet}".encode("utf-8", "backslashreplace").decode("utf-8")
+    words = re.sub(r"[^\w\0]", "", unicodedata.normalize("NFKC", written).casefold())
+    return _digest(words), _digest(re.sub(r"[^a-z0-9\0]", "", written.lower()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:12]
+
+
+def _same_texts(row: Mapping[str, str], of_key: Mapping[str, str]) -> bool:
+    texts = (row["query"], row["snippet"])
+    words, ascii_words = _digests(*texts)
+    recoded = any(lost in text for text in texts for lost in "?\N{REPLACEMENT CHARACTER}")
+    return words == of_key["text"] or (recoded and ascii_words == of_key["ascii_text"])
 
 
 def _write_csv(path: str | Path, rows: Iterable[Sequence[object]], what: str) -> None:
@@ -204,13 +229,16 @@ def audit_report(path: str | Path) -> AuditReport:
 
     Columns may be separated by commas, semicolons or tabs, in UTF-8 or UTF-16, as spreadsheets save
     them. Raises ValueError, naming lines and column, for a judgement that is missing or neither yes
-    nor no, and where columns or rows have been lost or changed; FileNotFoundError without the key.
+    nor no, and where columns, rows or texts have been lost or changed; FileNotFoundError without
+    the file or its key. Texts may differ in what spreadsheets change: white space, punctuation,
+    case, and letters that an encoding does not hold.
     """
+    _check_there(Path(path))
     key = {row["id"]: row for _, row in _rows(key_of(path), KEY)}
     rows: list[AuditedSnippet] = []
     faults: list[str] = []
     seen: set[str] = set()
-    for place, row in _rows(Path(path), ("audited", "id")):
+    for place, row in _rows(Path(path), SHEET):
         audited, of_key = row["audited"].strip().lower(), key.get(row["id"].strip())
         if of_key is None:
             faults.append(f"{place}: id {row['id']!r} is not in {key_of(path).name}; restore it")
@@ -220,6 +248,11 @@ def audit_report(path: str | Path) -> AuditReport:
             faults.append(f"{place}: audited is {row['audited']!r}; write yes or no")
         else:
             rows.append(_audited(key_of(path), of_key, audited in YES))
+            if not _same_texts(row, of_key):
+                faults.append(
+                    f"{place}: its texts are not those that were sampled with id {of_key['id']}; "
+                    "restore query and snippet"
+                )
         seen.update([] if of_key is None else [of_key["id"]])
     if faults:
         more = f"\nand {len(faults) - 10} more" if len(faults) > 10 else ""
@@ -234,10 +267,22 @@ def audit_report(path: str | Path) -> AuditReport:
     return AuditReport(tuple(rows))
 
 
+def _check_there(sheet: Path) -> None:
+    if not sheet.exists():
+        raise FileNotFoundError(
+            f"there is no audit {sheet}; give the path of the file that audit_sample wrote"
+        )
+    if not key_of(sheet).exists():
+        raise FileNotFoundError(
+            f"the key {key_of(sheet)} is missing, which audit_sample wrote beside the file; put it "
+            "there, under that name"
+        )
+
+
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     raw = path.read_bytes()
     utf_16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    # Only ids and judgements are read, which are the same in whatever a spreadsheet writes.
+    # Ids and judgements are the same in whatever encoding a spreadsheet writes.
     text = raw.decode("utf-16" if utf_16 else "utf-8-sig", errors="replace")
     header = text.partition("\n")[0]
     separator = max(",;\t", key=header.count)
@@ -248,6 +293,11 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, s
             raise ValueError(
                 f"{path}: the columns {', '.join(absent)} are missing; save the file with all "
                 "columns as CSV"
+            )
+        twice = [name for name in columns if list(reader.fieldnames or ()).count(name) > 1]
+        if twice:
+            raise ValueError(
+                f"{path}: there are several columns {twice[0]!r}; remove all of them but one"
             )
         line = reader.line_num + 1
         for number, row in enumerate(reader, start=2):

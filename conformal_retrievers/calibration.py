@@ -561,7 +561,7 @@ def _with_unscorable_kept(query: ScoredQuery, on_unscorable: OnUnscorable) -> Sc
     lost = np.isnan(query.scores) & query.relevant
     if on_unscorable == "raise" or not lost.any():
         return query
-    return replace(query, scores=np.where(lost, -math.inf, query.scores))
+    return replace(query, scores=np.where(lost, -math.inf, query.scores), unscorable={})
 
 
 def _max_weight(scored: Sequence[ScoredQuery], given: float | None) -> float:
@@ -606,5 +606,6 @@ def _relevant_only(query: ScoredQuery) -> ScoredQuery:
         query,
         scores=query.scores[order],
         relevant=query.relevant[order],
+        unscorable={},
         propensities=None if query.propensities is None else query.propensities[order],
     )

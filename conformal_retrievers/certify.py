@@ -81,7 +81,7 @@ def certify(
             "guarantee is 'snippet', but snippets of a query are kept and lost together, so that "
             "no bound for single ones holds; certify 'query-recall', 'all' or 'any'"
         )
-    delta = 1 - check_probability("confidence", confidence, "the probability of the bound")
+    delta = 1 - check_probability("confidence", confidence, "how sure the bound is to be", 0.9)
     if count_missed is None:
         count_missed = calibration is not None and calibration.count_missed
     queries = _in_fixed_order(scored)

@@ -89,10 +89,13 @@ def _name_unscorable(scored: Sequence[ScoredQuery]) -> None:
     for number, query in enumerate(scored):
         for i in np.flatnonzero(query.relevant & np.isnan(query.scores)).tolist():
             where = query.name if query.id is not None else f"query number {number + 1}"
+            why = f" ({query.unscorable[i]})" if i in query.unscorable else ""
+            lost = sum(int((q.relevant & np.isnan(q.scores)).sum()) for q in scored)
             raise ValueError(
-                f"{where}: scores[{i}] is nan, so its relevant snippet could not be scored; score "
-                "it again, or calibrate with on_unscorable='keep', which counts it as kept, as the "
-                "filter keeps it"
+                f"{where}: scores[{i}] is nan, so its relevant snippet could not be scored{why}; "
+                f"so it is with {lost} of {sum(int(q.relevant.sum()) for q in scored)} relevant "
+                "snippets. Mend that and score again, or calibrate with on_unscorable='keep' "
+                "(--on-unscorable keep), which counts them as kept, as the filter keeps them"
             )
 
 

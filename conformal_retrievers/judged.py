@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -209,7 +209,8 @@ class ScoredQuery:
 
     `scores` and `relevant` (n,) belong together; NaN is a snippet that could not be scored.
     `weight` is the query's likelihood ratio, new queries to judged ones; `propensities`,
-    `only_kept` and `explore` are those of `JudgedQuery`. Raises ValueError or TypeError, naming the
+    `only_kept` and `explore` are those of `JudgedQuery`. `unscorable` says of snippets, by their
+    places, why they have no score, where that is known. Raises ValueError or TypeError, naming the
     field, where lengths disagree or a value is out of range.
     """
 
@@ -222,6 +223,7 @@ class ScoredQuery:
     propensities: NDArray[np.float64] | None = field(default=None, kw_only=True)
     only_kept: bool = field(default=False, kw_only=True)
     explore: float | None = field(default=None, kw_only=True)
+    unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         where = _name_of(self.id, None)

@@ -244,7 +244,8 @@ class Monitor:
 
         Choose the queries to judge at random: not by what was kept. Raises ValueError for a
         calibration whose promise is not one about equal queries ("snippet", weights, groups), and
-        for a query that is weighted or judged on what a filter let through alone.
+        for a query that is weighted, judged on what a filter let through alone, or, by its id, one
+        that the calibration was made from.
         """
         if not isinstance(query, ScoredQuery):
             raise TypeError(
@@ -255,6 +256,11 @@ class Monitor:
             raise ValueError(
                 f"{query.name}: a query that is weighted, or judged in parts, says nothing on what "
                 "is lost; give queries of which all retrieved snippets were judged"
+            )
+        if query.id in self.calibration.ids:
+            raise ValueError(
+                f"{query.name} is one of those that the calibration was made from, by its id; what "
+                "it loses says nothing on new ones: observe others"
             )
         u = self._most_that_luck_explains()
         lost = self._loss(query)

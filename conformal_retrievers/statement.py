@@ -104,8 +104,8 @@ def _why_everything(c: Calibration, group: str | None) -> str:
         remedy = "let it drop fewer, or raise alpha"
     else:
         lost = (
-            "the retriever misses too many relevant snippets: recall@K is "
-            f"{found / (found + missed):.3f} ({found} of {found + missed})"
+            f"the retriever misses too many relevant snippets: it returns {found} of all "
+            f"{found + missed} known ones ({found / (found + missed):.3f})"
         )
         remedy = "raise K or alpha"
     more = "judge more queries, which leaves less to chance, or raise alpha"

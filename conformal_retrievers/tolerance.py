@@ -33,13 +33,13 @@ def check_delta(delta: float) -> float:
     return check_probability("delta", delta, "the share of calibrations that may fall short")
 
 
-def check_probability(name: str, value: float, meaning: str) -> float:
+def check_probability(name: str, value: float, meaning: str, such_as: float = 0.1) -> float:
     """Return a probability in (0, 1); raise TypeError or ValueError, naming it, if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)):
-        raise TypeError(f"{name} is {value!r}; give a number between 0 and 1, such as 0.1")
+        raise TypeError(f"{name} is {value!r}; give a number between 0 and 1, such as {such_as}")
     if not 0 < value < 1:
         raise ValueError(
-            f"{name} is {value!r}; give {meaning}, strictly between 0 and 1, such as 0.1"
+            f"{name} is {value!r}; give {meaning}, strictly between 0 and 1, such as {such_as}"
         )
     return float(value)
 

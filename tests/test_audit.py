@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import re
+import unicodedata
 
 import numpy as np
 import pytest
@@ -73,6 +75,9 @@ def audit(judged, scored, truth, path, **options):
 # --- by hand --------------------------------------------------------------------------------------
 
 
+TEXTS = ",".join([hashlib.sha256(b"q\0s").hexdigest()[:12]] * 2)  # of all rows
+
+
 @pytest.fixture
 def by_hand(tmp_path):
     """Two strata that matter: 2 of 4 irrelevant low scores are sampled, 1 of 1 relevant one."""
@@ -84,6 +89,8 @@ sd,2,0,,,no,0.6,3,4,2
 se,2,1,,,no,,,3,1
 sf,3,0,,,no,0.9,10,10,1
 """  # noqa: E501
+    head, *rows = key.splitlines()
+    key = "\n".join([f"{head},text,ascii_text", *(f"{row},{TEXTS}" for row in rows), ""])
     path = tmp_path / "audit.csv"
     key_of(path).write_text(key, encoding="utf-8")
     sheet = "audited,query,snippet,id yes,q,s,sa no,q,s,sb yes,q,s,sc no,q,s,sd no,q,s,se no,q,s,sf"
@@ -154,10 +161,11 @@ def test_intervals_do_not_depend_on_how_many_snippets_a_row_stands_for(by_hand):
         for query in range(20)
         for snippet, said in enumerate(["yes" if query == 0 else "no", "yes"])
     }
-    write(by_hand, [{"id": row, "audited": audited} for row, audited in said.items()])
+    texts = {"query": "q", "snippet": "s"}
+    write(by_hand, [{"id": row, "audited": audited, **texts} for row, audited in said.items()])
     agreements = []
     for size in (40, 4000):
-        rows = [f"{row},{row[1:].replace('-', ',')},,,no,0,1,{size},40" for row in said]
+        rows = [f"{row},{row[1:].replace('-', ',')},,,no,0,1,{size},40,{TEXTS}" for row in said]
         key_of(by_hand).write_text("\n".join([header, *rows]))
         agreements.append(audit_report(by_hand).agreement)
     assert agreements[0] == pytest.approx(agreements[1])
@@ -421,6 +429,11 @@ def test_of_many_faults_ten_are_shown(tmp_path, rng):
         ("no,q,s,sd", "no", "line 5 .*id '' is not in"),
         ("audited,", "checked,", "columns audited are missing"),
         ("no,q,s,sd", 'no,"q,s,sd', "no complete CSV"),
+        ("no,q,s,sd", "no,q,other,sd", "line 5 .*texts are not those .* id sd; restore"),
+        ("no,q,s,sd", "no,s,q,sd", "line 5 .*texts are not those"),
+        ("no,q,s,sd", "no,q,t?,sd", "line 5 .*texts are not those"),
+        ("audited,query", "audited,audited,query", "several columns 'audited'; remove"),
+        ("snippet,", "", "columns snippet are missing"),
     ],
 )
 def test_a_file_that_was_damaged_is_an_error(by_hand, old, new, message):
@@ -437,7 +450,7 @@ def test_a_file_that_was_damaged_is_an_error(by_hand, old, new, message):
         ("sd,2,", "sd,,", "id sd: .*invalid literal"),
         ("0.6,3,4,2", "0.6,3,4,0", "id sd: .*ZeroDivision"),
         ("sd,2,0,,,no,0.6,3,4,2", "sd,2,0,,,no,0.6", "id sd: .*invalid literal"),
-        ("sd,2,0,,,no,0.6,3,4,2\n", "", "'sd' is not in"),
+        (f"sd,2,0,,,no,0.6,3,4,2,{TEXTS}\n", "", "'sd' is not in"),
         ("decile,", "", "columns decile are missing"),
     ],
 )
@@ -457,8 +470,34 @@ def test_a_file_without_rows_or_key_is_an_error(by_hand):
     with pytest.raises(ValueError, match="has 0 rows; restore"):
         audit_report(by_hand)
     key.unlink()
-    with pytest.raises(FileNotFoundError, match=r"audit\.csv\.key"):
+    with pytest.raises(FileNotFoundError, match=r"key .*audit\.csv\.key is missing.*put it there"):
         audit_report(by_hand)
+    by_hand.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no audit .*audit\.csv; give the path"):
+        audit_report(by_hand)
+
+
+def test_what_a_spreadsheet_changes_of_a_text_is_no_fault(tmp_path, rng):
+    texts = ["true\r\nand “so”  on ", "'=naïve", "\udc80 text", "\ufb01re 日本語"]
+    judged = [JudgedQuery("query", texts, [True] * 4)]
+    scored = [ScoredQuery(np.arange(4.0), [True] * 4)]
+    path = tmp_path / "a.csv"
+    expected = audit(judged, scored, [[True] * 4], path, share=1.0, rng=rng)
+    rows = read(path)
+    for row in rows:
+        text = row["snippet"].upper().replace("\r\n", " ").replace("“", '"').strip(" '")
+        row["snippet"] = unicodedata.normalize("NFKC", text)
+    write(path, rows)
+    assert audit_report(path) == expected
+    rows[0]["snippet"] = rows[0]["snippet"] + " more"
+    write(path, rows)
+    with pytest.raises(ValueError, match="1 faults"):
+        audit_report(path)
+    for row in rows:
+        row["snippet"] = "漢字"
+    write(path, rows)
+    with pytest.raises(ValueError, match="4 faults"):
+        audit_report(path)
 
 
 def test_the_person_sees_neither_label_nor_score(tmp_path, rng):

@@ -256,7 +256,7 @@ def test_a_surprise_that_is_not_known_exactly_is_none():
         ({"scored": [ScoredQuery([], [], missed=3)]}, "no judged query has a relevant"),
         ({"threshold": math.nan}, "threshold is nan"),
         ({"confidence": 0.0}, "strictly between 0 and 1"),
-        ({"confidence": 1.0}, "strictly between 0 and 1"),
+        ({"confidence": 1.0}, "how sure the bound is to be, .* between 0 and 1, such as 0.9"),
         ({"confidence": math.nan}, "is nan"),
     ],
 )

@@ -184,10 +184,18 @@ def test_embedding_takes_a_sentence_transformers_model(files):
     write_jsonl(judged_queries(20), files / "judged.jsonl")
     out, model = files / "calibration.json", get_model_path()
     options = ("--alpha", "0.2", "--scorer", "embedding", "--model", model, "--hold-out", "0.5")
-    run("calibrate", files / "judged.jsonl", *options, "--out", out)
+    done = run("calibrate", files / "judged.jsonl", *options, "--out", out)
     assert Calibration.load(out).scorer == f"cosine({model})"
+    assert done.stderr.startswith("Warning: the calibration names its scorer")
+    assert "--name" in done.stderr
+    assert all(line.startswith("Warning: ") for line in done.stderr.splitlines())  # no progress
     found = json.loads(run("evaluate", out, files / "judged.jsonl", "--json").stdout)
     assert found["evaluation"]["unscorable"]["estimate"] == 0
+    named = ("--name", "MiniLM", "--out", out)
+    assert "--name" not in run("calibrate", files / "judged.jsonl", *options, *named).stderr
+    assert Calibration.load(out).scorer == "cosine(MiniLM)"
+    said = one_line(run("evaluate", out, files / "judged.jsonl", "--model", "no/model", code=1))
+    assert "--model" in said
 
 
 def test_similarities_called_distances_are_warned_of(files):
@@ -568,7 +576,9 @@ def test_a_message_of_several_lines_becomes_one(capsys):
 def test_a_model_that_is_not_there_and_a_scorer_of_python_are_told_in_one_line(files):
     out, _ = calibrated(files)
     options = ("--alpha", "0.1", "--scorer", "embedding", "--model", files / "nothing")
-    one_line(run("calibrate", files / "judged.jsonl", *options, code=1))
+    assert "give with --model" in one_line(
+        run("calibrate", files / "judged.jsonl", *options, code=1)
+    )
     fields = Calibration.load(out)
     own = Calibration.from_scores(fields.queries, alpha=0.1, scorer="mine")
     own.save(out)
@@ -648,3 +658,23 @@ def test_a_filter_log_is_diagnosed_without_judgements(tmp_path):
     other = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/other.json", "--log", str(log.path)])
     assert other.exit_code == 1
     assert "none of its 150 queries was filtered with this calibration" in other.output
+
+
+def test_a_text_that_is_not_in_the_corpus_is_named_and_may_be_kept(files):
+    corpus, judged = files / "corpus.jsonl", files / "own.jsonl"
+    texts = {f"d{i}": f"a text about subject{i}" for i in range(40)}
+    corpus.write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts.items()))
+    queries = [
+        JudgedQuery(f"subject{i}", [Snippet(t if i else f"{t}!", id=d)], [True], id=f"q{i}")
+        for i, (d, t) in enumerate(texts.items())
+    ]
+    write_jsonl(queries, judged)
+    options = ("--alpha", "0.1", "--scorer", "bm25", "--corpus", corpus)
+    out = ("--out", files / "calibration.json")
+    said = one_line(run("calibrate", judged, *options, *out, code=1))
+    assert "snippet 'd0': its text is not in the corpus" in said
+    assert "title, a space and text" in said
+    assert "1 of 40 relevant snippets" in said
+    assert "--on-unscorable keep" in said
+    run("calibrate", judged, *options, *out, "--on-unscorable", "keep")
+    assert "1 of them could not be scored" in Calibration.load(out[1]).statement

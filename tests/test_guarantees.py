@@ -688,7 +688,8 @@ def test_a_threshold_that_no_depth_reaches_is_said_to_be_so():
         assert calibration.threshold() == math.inf
         assert (
             "Everything is kept: no threshold reaches this at this depth K, because the retriever "
-            "misses too many relevant snippets: recall@K is 0.500 (100 of 200), and keeping all "
+            "misses too many relevant snippets: it returns 100 of all 200 known ones (0.500), and "
+            "keeping all "
             f"that is left would give {0.0 if guarantee == 'all' else 0.5:.3f}; raise K or alpha."
         ) in calibration.statement
         assert "Nothing is promised about relevant snippets that" not in calibration.statement
@@ -1514,7 +1515,7 @@ def test_each_group_that_keeps_everything_has_its_own_reason():
     small = [relevant(float(i), group="small") for i in range(3)]
     statement = calibration_of(big + small, 0.1, by_group=True, count_missed=True).statement
     assert "Everything is kept in big (100): no threshold reaches this" in statement
-    assert "recall@K is 0.500 (100 of 200)" in statement
+    assert "it returns 100 of all 200 known ones (0.500)" in statement
     assert "Everything is kept in small (3): 3 judged queries are too few" in statement
 
 

@@ -185,6 +185,18 @@ def test_queries_judged_in_parts_say_nothing_of_harm(odd):
         Monitor(calibration_of(rng)).observe_judged(query)
 
 
+def test_a_query_that_was_calibrated_on_says_nothing_of_harm():
+    rng = np.random.default_rng(74)
+    queries = [a_query(rng, id=f"q{i}") for i in range(60)]
+    queries.append(ScoredQuery([1.0], [False], id="none relevant"))
+    monitor = Monitor(Calibration.from_scores(queries, alpha=0.1, scorer="drawn"))
+    for query in (queries[3], queries[-1]):
+        with pytest.raises(ValueError, match=f"'{query.id}' .*by its id"):
+            monitor.observe_judged(query)
+    monitor.observe_judged(a_query(rng, id="new"))
+    assert monitor.observe_judged(a_query(rng)).counts.judged == 2
+
+
 def test_a_promise_that_is_not_about_equal_queries_is_not_watched_for_harm():
     rng = np.random.default_rng(79)
     queries = [a_query(rng, group="g", weight=1.0 + i % 2) for i in range(60)]

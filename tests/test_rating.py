@@ -533,3 +533,22 @@ def test_who_did_not_answer_is_said_to_logging(caplog):
 
     LLMScorer(LLM(complete, "m")).score(QUERY, snippets("ab"))
     assert "m did not answer 2 of 2 requests, the last because: connection refused" in caplog.text
+
+
+@pytest.mark.parametrize("build", [LLMScorer, YesScorer])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_calibration_that_cannot_be_says_why_nothing_was_rated(build, cached, tmp_path):
+    llm = replying("I would rather not say", first_token={"MAYBE": 0.0})
+    scorer = build(llm)
+    if cached:
+        scorer = CachedScorer(scorer, Cache(tmp_path / "cache.sqlite"))
+    judged = [JudgedQuery("q", [Snippet("x", id="a"), Snippet("y")], [False, True], id="q1")]
+    reason = "unreadable" if build is LLMScorer else "neither yes nor no"
+    with pytest.raises(ValueError, match=f"query 'q1': .*snippet 'y': {reason}.* 1 of 1 relevant"):
+        calibrate(judged, scorer, alpha=0.1)
+
+
+@pytest.mark.parametrize("build", [LLMScorer, YesScorer])
+async def test_plain_strings_are_rated_as_snippets(build):
+    scorer = build(replying('{"rating": 0.75}', first_token=log(yes=0.75, no=0.25)))
+    assert (await both(scorer, ["a text"])).scores.tolist() == pytest.approx([0.25])

@@ -15,19 +15,25 @@ from conftest import LookupScorer
 from scipy.spatial.distance import cosine
 
 from conformal_retrievers import (
+    Cache,
+    CachedScorer,
     Calibration,
     ConformalFilter,
+    CrossEncoderScorer,
     EmbeddingScorer,
+    FunctionScorer,
     JudgedQuery,
     RetrievalScorer,
     Scorer,
     Snippet,
+    TieBreak,
     calibrate,
     score_queries,
 )
 from conformal_retrievers.extras import require
 from conformal_retrievers.scoring import AsyncScorer
 from conformal_retrievers.scoring.bm25 import BM25Scorer
+from conformal_retrievers.scoring.scorer import ascore_snippets
 
 QUESTION = "How soon can Tylenol be taken after a drink?"
 
@@ -308,6 +314,30 @@ def test_a_word_that_the_corpus_does_not_hold_changes_no_bm25(toy_corpus):
     snippets = [Snippet(text) for text in toy_corpus.values()]
     plain = scorer.score("highest mountain", snippets)
     assert scorer.score("highest astronaut mountain", snippets).tolist() == plain.tolist()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        BM25Scorer,
+        lambda texts: CachedScorer(BM25Scorer(texts), Cache(":memory:")),
+        lambda texts: TieBreak(BM25Scorer(texts), then=FunctionScorer(lengths, "length")),
+        lambda texts: FunctionScorer(lengths, "length"),
+        lambda texts: CrossEncoderScorer(lambda pairs: [len(text) for _, text in pairs], "length"),
+        lambda texts: EmbeddingScorer(lambda t: [[1, len(text)] for text in t], name="length"),
+        lambda texts: RetrievalScorer("store", higher_is_better=True),
+    ],
+)
+async def test_plain_strings_are_scored_as_snippets(build):
+    texts = ["red and blue", "green", "blue"]
+    scorer = build(texts)
+    as_strings = scorer.score("blue", texts)
+    np.testing.assert_array_equal(as_strings, scorer.score("blue", [Snippet(t) for t in texts]))
+    np.testing.assert_array_equal(as_strings, await ascore_snippets(scorer, "blue", texts))
+
+
+def lengths(query, texts):
+    return [len(text) for text in texts]
 
 
 def test_the_name_of_a_bm25_scorer_changes_with_its_corpus(toy_corpus):

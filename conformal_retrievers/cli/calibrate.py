@@ -88,6 +88,14 @@ def calibrate(
             metavar="",
         ),
     ] = False,
+    on_unscorable: Annotated[
+        calibration.OnUnscorable,
+        typer.Option(
+            help="What to do where a relevant snippet cannot be scored: raise (stop), or keep "
+            "(count it as kept, as the filter keeps it).",
+            metavar="raise|keep",
+        ),
+    ] = "raise",
     hold_out: Annotated[
         float,
         typer.Option(
@@ -128,6 +136,7 @@ def calibrate(
             delta=delta,
             by_group=by_group,
             count_missed=count_missed,
+            on_unscorable=on_unscorable,
             scorer=chosen.name,
             relative_to_query=relative_to_query(chosen),
             retrieval=None if run is None else {"run": Path(run).name, "k": k},

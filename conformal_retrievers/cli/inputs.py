@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -79,7 +80,8 @@ Model = Annotated[
 Corpus = Annotated[
     Path | None,
     typer.Option(
-        help="For bm25: the texts that may be retrieved, as corpus.jsonl of a BEIR folder.",
+        help="For bm25: the texts that may be retrieved, as corpus.jsonl of a BEIR folder. A "
+        "snippet is found in it by its text: title, a space and text, to the letter.",
         exists=True,
         metavar="FILE",
     ),
@@ -270,6 +272,14 @@ def embedding_scorer(model: str | None, name: str | None = None) -> EmbeddingSco
     if model is None:
         raise typer.BadParameter("embedding needs a model; name it with --model PATH_OR_NAME")
     require("embedding", "sentence_transformers")
+    if name is None and Path(model).exists():
+        warnings.warn(
+            f"the calibration names its scorer 'cosine({model})', by a path, and a chain whose "
+            "model has another name will refuse it; say with --name what the model is called "
+            "there, such as all-MiniLM-L6-v2",
+            UserWarning,
+            stacklevel=2,
+        )
     encoder = _sentence_transformer(model)
     return EmbeddingScorer(
         lambda texts: encoder.encode(texts, show_progress_bar=False), name or f"cosine({model})"
@@ -281,7 +291,9 @@ def _sentence_transformer(model: str) -> SentenceTransformer:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
     from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
     if Path(model).exists():
         return SentenceTransformer(model, local_files_only=True)
     try:
@@ -301,8 +313,8 @@ def _sentence_transformer(model: str) -> SentenceTransformer:
         else:
             return SentenceTransformer(model)
     raise ValueError(
-        f"model {model!r} cannot be loaded: {why}; give the folder of a sentence-transformers "
-        "model, or its name on the hub"
+        f"model {model!r} cannot be loaded: {why}; give with --model the folder of a "
+        "sentence-transformers model, or its name on the hub"
     ) from missing
 
 

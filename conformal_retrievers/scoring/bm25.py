@@ -14,17 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.extras import require
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.judged import Snippet, as_snippets
 
 require("bm25", "bm25s")
 import bm25s
+
+NOT_IN_CORPUS = (
+    "its text is not in the corpus that BM25 was built on (of a corpus.jsonl: title, a space and "
+    "text)"
+)
 
 
 class BM25Scorer:
     """Scores by −BM25 (Lucene's variant, k1 = 1.5, b = 0.75, English stop words left out).
 
-    `corpus` is the texts that may be retrieved. A text that is not among them, and a blank one,
-    cannot be scored: NaN. Every snippet that shares no word with the query has the score 0.
+    `corpus` is the texts that may be retrieved. A text that is not among them to the letter, and a
+    blank one, cannot be scored: NaN. Ids do not count, since a chunk of a text is another text.
+    Every snippet that shares no word with the query has the score 0.
     """
 
     def __init__(self, corpus: Iterable[str]) -> None:
@@ -41,11 +47,20 @@ class BM25Scorer:
         digest = hashlib.sha256(json.dumps(self.corpus).encode()).hexdigest()[:12]
         self.name = f"bm25s(lucene, k1=1.5, b=0.75, stopwords=english, corpus={digest})"
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return −BM25 of each snippet, (n,)."""
+        return self.score_with_reasons(query, snippets)[0]
+
+    def score_with_reasons(
+        self, query: str, snippets: Sequence[Snippet | str]
+    ) -> tuple[NDArray[np.float64], list[str | None]]:
+        """Return −BM25 of each snippet, (n,), and why it has none: blank, or not in the corpus."""
         similarities = self.similarities(query)
-        places = [self._places.get(s.text, -1) for s in snippets]
-        return np.array([-similarities[i] if i >= 0 else np.nan for i in places])
+        texts = [s.text for s in as_snippets(snippets)]
+        places = [self._places.get(text) for text in texts]
+        scores = np.array([np.nan if i is None else -similarities[i] for i in places])
+        lost = [NOT_IN_CORPUS if text.strip() else "blank" for text in texts]
+        return scores, [why if i is None else None for i, why in zip(places, lost, strict=True)]
 
     def similarities(self, query: str) -> NDArray[np.float64]:
         """Return the BM25 similarity of the query to each text of the corpus, (len(corpus),)."""

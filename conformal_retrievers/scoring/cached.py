@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.judged import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,
@@ -18,6 +18,7 @@ from conformal_retrievers.scoring.scorer import (
     goes_by_texts,
     relative_to_query,
     score_snippets,
+    score_with_reasons,
 )
 
 
@@ -56,15 +57,31 @@ class CachedScorer:
         """The scorer's own."""
         return self.scorer.name
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return the scores (n,), from the cache where it knows them."""
+        snippets = as_snippets(snippets)
         scores, unknown = self._known(query, snippets)
         if unknown:
             self._learn(query, unknown, score_snippets(self.scorer, query, unknown), scores)
         return scores
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score_with_reasons(
+        self, query: str, snippets: Sequence[Snippet | str]
+    ) -> tuple[NDArray[np.float64], list[str | None]]:
+        """Return what `score` returns, and why the scorer inside could not score a snippet."""
+        snippets = as_snippets(snippets)
+        scores, unknown = self._known(query, snippets)
+        reasons: list[str | None] = [None] * len(snippets)
+        if unknown:
+            new, why = score_with_reasons(self.scorer, query, unknown)
+            for i, reason in zip(np.flatnonzero(np.isnan(scores)).tolist(), why, strict=True):
+                reasons[i] = reason
+            self._learn(query, unknown, new, scores)
+        return scores, reasons
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return what `score` returns, without blocking the event loop."""
+        snippets = as_snippets(snippets)
         scores, unknown = await asyncio.to_thread(self._known, query, snippets)
         if unknown:
             new = await ascore_snippets(self.scorer, query, unknown)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.judged import Snippet, as_snippets
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -43,8 +43,9 @@ class CrossEncoderScorer:
             name,
         )
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return −logit of each snippet, (n,)."""
+        snippets = as_snippets(snippets)
         scores = np.full(len(snippets), np.nan)
         readable = np.array([bool(s.text.strip()) for s in snippets], dtype=bool)
         if readable.any():

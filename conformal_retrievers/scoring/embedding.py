@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.judged import Snippet, as_snippets
 
 BLOCK = 8192  # numbers that einsum adds up in one go
 
@@ -53,16 +53,18 @@ class EmbeddingScorer:
         """Whether a score depends on texts alone, and not on embeddings that snippets bring."""
         return not self.reuse_embeddings
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return 1 − cosine for each snippet, (n,)."""
+        snippets = as_snippets(snippets)
         embeds, texts = self._texts(snippets)
         if self.embed_query is None:
             return self._distances(snippets, embeds, self.embed([query, *texts]))
         vectors: Any = self.embed(texts) if texts else []
         return self._distances(snippets, embeds, [self.embed_query(query), *vectors])
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return what `score` returns, without blocking the event loop."""
+        snippets = as_snippets(snippets)
         if self.aembed is None:
             return await asyncio.to_thread(self.score, query, snippets)
         embeds, texts = self._texts(snippets)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.judged import Snippet, as_snippets
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,14 @@ class FunctionScorer:
     name: str
     afunction: Callable[[str, list[str]], Awaitable[ArrayLike]] | None = None
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return the function's score of each snippet, (n,)."""
+        snippets = as_snippets(snippets)
         return np.asarray(self.function(query, [s.text for s in snippets]), dtype=np.float64)
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return what `score` returns, without blocking the event loop."""
+        snippets = as_snippets(snippets)
         if self.afunction is None:
             return await asyncio.to_thread(self.score, query, snippets)
         scores = await self.afunction(query, [s.text for s in snippets])

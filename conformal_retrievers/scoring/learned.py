@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.extras import require
-from conformal_retrievers.judged import JudgedQuery, Snippet
+from conformal_retrievers.judged import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.scoring.features import (
     Context,
     Values,
@@ -216,12 +216,14 @@ class LearnedScorer:
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return f"learned({parts}; context={self.context}, fit={digest})"
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> Values:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Values:
         """Return −log-odds of each snippet, (n,)."""
+        snippets = as_snippets(snippets)
         return self._combined(_scores(self.scorers, query, snippets), snippets)
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> Values:
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Values:
         """Return what `score` returns, waiting for all parts at once."""
+        snippets = as_snippets(snippets)
         columns = await ascore_together(self.scorers, query, snippets)
         return self._combined(np.column_stack(columns), snippets)
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.judged import Snippet, as_snippets
 from conformal_retrievers.llm import (
     LLM,
     Prompt,
@@ -116,23 +116,32 @@ class LLMScorer:
         """Whether a score may depend on the query's other snippets: rated in one call, it may."""
         return self.snippets_per_call > 1
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return 1 − rating of each snippet, (n,)."""
         return self.rate(query, snippets).scores
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score_with_reasons(
+        self, query: str, snippets: Sequence[Snippet | str]
+    ) -> tuple[NDArray[np.float64], Sequence[str | None]]:
+        """Return what `score` returns, and why a snippet has none, as `Ratings.reasons`."""
+        ratings = self.rate(query, snippets)
+        return ratings.scores, ratings.reasons
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return what `score` returns, without blocking the event loop."""
         return (await self.arate(query, snippets)).scores
 
-    def rate(self, query: str, snippets: Sequence[Snippet]) -> Ratings:
+    def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return the rating of each snippet, with the reasons where there is none."""
+        snippets = as_snippets(snippets)
         groups = self._groups(snippets)
         requests = [self._request(query, group) for group in groups]
         answers = ask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
         return self._ratings(snippets, groups, answers)
 
-    async def arate(self, query: str, snippets: Sequence[Snippet]) -> Ratings:
+    async def arate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return what `rate` returns, without blocking the event loop."""
+        snippets = as_snippets(snippets)
         groups = self._groups(snippets)
         requests = [self._request(query, group) for group in groups]
         answers = await aask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
@@ -248,22 +257,31 @@ class YesScorer:
         """Model, prompt by its hash, and number of alternatives."""
         return f"p_yes({self.llm.name}, prompt={self.prompt.hash}, top={self.top_logprobs})"
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return 1 − P(YES) / (P(YES) + P(NO)) of each snippet, (n,)."""
         return self.rate(query, snippets).scores
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score_with_reasons(
+        self, query: str, snippets: Sequence[Snippet | str]
+    ) -> tuple[NDArray[np.float64], Sequence[str | None]]:
+        """Return what `score` returns, and why a snippet has none, as `Ratings.reasons`."""
+        ratings = self.rate(query, snippets)
+        return ratings.scores, ratings.reasons
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return what `score` returns, without blocking the event loop."""
         return (await self.arate(query, snippets)).scores
 
-    def rate(self, query: str, snippets: Sequence[Snippet]) -> Ratings:
+    def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return P(YES) / (P(YES) + P(NO)) of each snippet, with the reasons where it has none."""
+        snippets = as_snippets(snippets)
         requests = self._requests(query, snippets)
         answers = ask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
         return self._ratings(snippets, answers)
 
-    async def arate(self, query: str, snippets: Sequence[Snippet]) -> Ratings:
+    async def arate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return what `rate` returns, without blocking the event loop."""
+        snippets = as_snippets(snippets)
         requests = self._requests(query, snippets)
         answers = await aask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
         return self._ratings(snippets, answers)

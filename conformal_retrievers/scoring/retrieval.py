@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.judged import Snippet, as_snippets
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,9 @@ class RetrievalScorer:
         """Retriever and direction."""
         return f"retrieval({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return each retrieval score, (n,), turned so that lower = more relevant."""
+        snippets = as_snippets(snippets)
         return self.turn([s.retrieval_score for s in snippets])
 
     def turn(self, numbers: Sequence[float | None]) -> NDArray[np.float64]:

@@ -41,6 +41,16 @@ class AsyncScorer(Scorer, Protocol):
         """Return what `score` returns."""
 
 
+@runtime_checkable
+class ExplainingScorer(Scorer, Protocol):
+    """A scorer that can also say why it could not score a snippet."""
+
+    def score_with_reasons(
+        self, query: str, snippets: Sequence[Snippet]
+    ) -> tuple[ArrayLike, Sequence[str | None]]:
+        """Return what `score` returns, and the reason of each NaN, None for other snippets."""
+
+
 def check_scorer(scorer: object) -> None:
     """Raise TypeError, saying what a scorer is, for anything that is none."""
     if not isinstance(scorer, Scorer):
@@ -119,6 +129,17 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> N
     return _checked(scorer, scorer.score(query, snippets), len(snippets))
 
 
+def score_with_reasons(
+    scorer: Scorer, query: str, snippets: Sequence[Snippet]
+) -> tuple[NDArray[np.float64], list[str | None]]:
+    """Return what `score_snippets` returns, and why snippets have no score, where that is known."""
+    if not isinstance(scorer, ExplainingScorer) or not snippets:
+        scores = score_snippets(scorer, query, snippets)
+        return scores, [None if s.text.strip() else "blank" for s in snippets]
+    given, reasons = scorer.score_with_reasons(query, snippets)
+    return _checked(scorer, given, len(snippets)), list(reasons)
+
+
 async def ascore_snippets(
     scorer: Scorer, query: str, snippets: Sequence[Snippet]
 ) -> NDArray[np.float64]:
@@ -162,20 +183,31 @@ def score_queries(
     """
     check_scorer(scorer)
     judged = judged_queries(judged)
-    return [
-        ScoredQuery(
-            score_snippets(scorer, query.query, query.snippets),
-            np.array(query.relevant, dtype=bool),
-            id=query.id,
-            group=query.group,
-            missed=query.missed,
-            weight=query.weight,
-            propensities=None if query.propensities is None else np.array(query.propensities),
-            only_kept=query.only_kept,
-            explore=query.explore,
-        )
-        for query in (_track(judged) if progress else judged)
-    ]
+    return [_scored(scorer, query) for query in (_track(judged) if progress else judged)]
+
+
+def _scored(scorer: Scorer, query: JudgedQuery) -> ScoredQuery:
+    scores, reasons = score_with_reasons(scorer, query.query, query.snippets)
+    return ScoredQuery(
+        scores,
+        np.array(query.relevant, dtype=bool),
+        id=query.id,
+        group=query.group,
+        missed=query.missed,
+        weight=query.weight,
+        propensities=None if query.propensities is None else np.array(query.propensities),
+        only_kept=query.only_kept,
+        explore=query.explore,
+        unscorable={
+            i: _named(query.snippets[i], reasons[i])
+            for i in np.flatnonzero(np.isnan(scores)).tolist()
+        },
+    )
+
+
+def _named(snippet: Snippet, reason: str | None) -> str:
+    name = repr(snippet.text[:40]) if snippet.id is None else repr(snippet.id)
+    return f"snippet {name}: {reason}" if reason else f"snippet {name}"
 
 
 def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
