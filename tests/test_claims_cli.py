@@ -242,6 +242,13 @@ def test_the_demo_goes_the_whole_way_from_a_question_to_a_filtered_answer(llm_se
     assert any(claim in str(llm_server.bodies) for claim in INVENTED)
 
 
+def test_calibrate_does_not_write_over_its_answers(answers):
+    before = answers.read_bytes()
+    result = run("calibrate", answers, "--alpha", 0.2, "--scorer", "s", "--out", answers)
+    assert result.exit_code == 2
+    assert answers.read_bytes() == before
+
+
 @pytest.mark.parametrize(("alpha", "code"), [(0.3, 1), (7, 2)])
 def test_a_demo_whose_server_or_model_is_not_there_says_so(alpha, code, llm_server):
     options = ("--base-url", llm_server.url, "--llm", "m", "--model", "/no/such/model")

@@ -15,7 +15,13 @@ import numpy as np
 
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibration import ClaimCalibration
-from conformal_retrievers.conformal import Interval, cluster_interval, exact_alpha, exact_share
+from conformal_retrievers.conformal import (
+    Interval,
+    check_level,
+    cluster_interval,
+    exact_alpha,
+    exact_share,
+)
 from conformal_retrievers.measures import Share
 from conformal_retrievers.verdict import promise_p_value
 
@@ -77,8 +83,10 @@ def evaluate_claims(
 ) -> ClaimEvaluation:
     """Measure what the threshold does to annotated answers that it was not made from.
 
-    Raises ValueError where there is no answer whose claims are annotated.
+    Raises ValueError where there is no answer whose claims are annotated, and for a level that is
+    not between 0 and 1.
     """
+    check_level(level)
     given = list(answers)
     known = [answer for answer in given if answer.factual and answer.annotated]
     if not known:

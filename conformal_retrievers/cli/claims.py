@@ -16,7 +16,7 @@ from conformal_retrievers.claims import (
     evaluate_claims,
 )
 from conformal_retrievers.claims.calibration import OnUnscorable
-from conformal_retrievers.cli.inputs import Delta, Json, checked_alpha
+from conformal_retrievers.cli.inputs import Delta, Json, check_out, checked_alpha, embedding_scorer
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail, print_json
 from conformal_retrievers.conformal import exact_share
 from conformal_retrievers.extras import missing, require
@@ -66,6 +66,7 @@ def calibrate(
     """Calibrate on annotated answers, save the calibration and say what it promises."""
     from conformal_retrievers.claims.file import read_answers
 
+    check_out(out, answers)
     checked_alpha(alpha)
     try:
         exact_share(share)
@@ -188,18 +189,12 @@ def demo(
         message = missing(extra, *modules)
         if message is not None:
             fail(message)
-    from sentence_transformers import SentenceTransformer
-
     from conformal_retrievers.claims.demo import run
     from conformal_retrievers.llm import Unanswered
     from conformal_retrievers.openai_llm import openai_llm
-    from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
     with bad_data_in_one_line():
-        encoder = SentenceTransformer(model)
-        embedding = EmbeddingScorer(
-            lambda texts: encoder.encode(texts, show_progress_bar=False), f"cosine({model})"
-        )
+        embedding = embedding_scorer(model, f"cosine({model})")
         asked = openai_llm(llm, base_url=base_url)
         try:
             for part in run(asked, embedding, alpha=alpha, n_questions=questions):

@@ -46,5 +46,5 @@ def demo(
         require("demo", "bm25s", "langchain_conformal", "matplotlib", "regex")
         from conformal_retrievers.demo import run
 
-        embedding = None if model is None else embedding_scorer(model)
+        embedding = None if model is None else embedding_scorer(model, f"cosine({model})")
         run(alpha=alpha, embedding=embedding, folder=folder, console=Console())
