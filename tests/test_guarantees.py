@@ -608,7 +608,8 @@ def test_the_mapping_of_groups_does_not_change_with_what_it_was_made_from():
         (
             [relevant(1, group="g"), relevant(2, group="h")],
             {"by_group": True, "merge_groups": {"g": "x", "i": "x"}},
-            "merge_groups names 'i', a group of none of the judged queries; the groups are 'g', 'h'",
+            "merge_groups names 'i', a group of none of the judged queries; the groups are 'g', "
+            "'h'",
         ),
     ],
 )
