@@ -297,6 +297,19 @@ class Calibration:
         return frozenset([*self.other_ids, *(query.id for query in self.queries if query.id)])
 
     @property
+    def without_id(self) -> int:
+        """How many of the judged queries that it was made from cannot be told by an id."""
+        return len(self.queries) + self.n_without_relevant - len(self.ids)
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether missed snippets count and no threshold keeps the promise, so that there is none.
+
+        By group it is False: the statement names the groups of which it is true.
+        """
+        return self.count_missed and not self.by_group and math.isinf(self.threshold())
+
+    @property
     def k(self) -> int | None:
         """The depth that the retriever was asked for, where `retrieval` tells it."""
         k = (self.retrieval or {}).get("k")

@@ -34,6 +34,15 @@ from conformal_retrievers.measures import (
 from conformal_retrievers.scoring.scorer import check_not_fitted_on
 from conformal_retrievers.verdict import Verdict, verdict_on, worst_of
 
+OUT_OF_REACH = (
+    "Do not rely on this calibration: it promises nothing, because end-to-end coverage is out of "
+    "reach: too many relevant snippets are missing, or too few queries judged. Everything is kept."
+)
+NOT_TOLD_APART = (
+    "Nobody can tell whether these queries are new: of them, or of those that the calibration was "
+    "made from, some have no id. Measured on its own queries, coverage says nothing."
+)
+
 # --- values ---------------------------------------------------------------------------------------
 
 
@@ -45,13 +54,15 @@ class Evaluation:
     of the relevant snippets that were retrieved; in `end_to_end` those that were missed count as
     dropped. `coverage_std` is the standard deviation of query-recall across queries. Where no query
     has a missed one, nobody knows of any: `end_to_end` and `recall_at_k` are nan, unless the
-    calibration counts missed ones, which says that the queries tell them. `removal`:
-    share dropped of all snippets. `tokens_saved`: the same of their tokens, None where only scores
-    are at hand. `recall_at_k`: mean share of a query's known relevant snippets that is retrieved.
-    `m1`: share of queries with a snippet that passes. `m2`: mean share of a query's snippets that
-    passes. `precision`: share of the kept snippets that is relevant. `unscorable`: share of all
-    snippets that could not be scored. `verdict` is None where nothing was promised. `by_group` has
-    an evaluation for each group of queries, and is empty where no query has one.
+    calibration counts missed ones, which says that the queries tell them. `removal`: share dropped
+    of all snippets. `tokens_saved`: the same of their tokens, None where only scores are at hand.
+    `recall_at_k`: mean share of a query's known relevant snippets that is retrieved. `m1`: share of
+    queries with a snippet that passes. `m2`: mean share of a query's snippets that passes.
+    `precision`: share of the kept snippets that is relevant. `unscorable`: share of all snippets
+    that could not be scored. `verdict` is None where nothing could be tested. `out_of_reach`:
+    missed snippets count, and no threshold keeps the promise, so that there is none. `told_apart`:
+    whether ids tell the queries from those that the calibration was made from. `by_group` has an
+    evaluation for each group of queries, and is empty where no query has one.
     """
 
     n_queries: int
@@ -69,6 +80,8 @@ class Evaluation:
     precision: Share
     unscorable: Share
     verdict: Verdict | None = None
+    out_of_reach: bool = False
+    told_apart: bool = True
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
 
     @property
@@ -110,7 +123,9 @@ class Evaluation:
         rows = [
             f"{name:<24} {share if share.n else '      –'}" for name, share in self.shares.items()
         ]
-        return "\n".join([head, *rows, *([str(self.verdict)] if self.verdict else [])])
+        said = [str(self.verdict)] if self.verdict else []
+        said += [OUT_OF_REACH] * self.out_of_reach + [NOT_TOLD_APART] * (not self.told_apart)
+        return "\n".join([head, *rows, *said])
 
 
 # --- evaluating -----------------------------------------------------------------------------------
@@ -137,9 +152,21 @@ def evaluate(
     check_level(level)
     calibration = calibration_of(filter_or_calibration)
     row_of = row_by(filter_or_calibration, count_tokens)
-    counts = Counts.of(row_of(query) for query in checked(judged, calibration))
+    told_apart = calibration.without_id == 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal told_apart
+        for query in checked(judged, calibration):
+            yield row_of(query)
+            told_apart = told_apart and query.id is not None
+
+    counts = Counts.of(rows())
     misses_known = calibration.count_missed or bool(counts.missed.any())
-    return _with_verdicts(evaluation_of(counts, level, misses_known), calibration)
+    return replace(
+        _with_verdicts(evaluation_of(counts, level, misses_known), calibration),
+        told_apart=told_apart,
+        out_of_reach=calibration.out_of_reach,
+    )
 
 
 def measure(

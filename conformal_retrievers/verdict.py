@@ -20,8 +20,9 @@ class Verdict:
 
     `p_value` is the probability of a coverage as low as this or lower if the promise holds, see
     `promise_p_value`. Of a calibration by group it is that of the worst `group`, times the number
-    of groups tested (Bonferroni). `unscorable` is the share of all snippets that could not be
-    scored: they are kept whatever they are, and coverage rises with them.
+    of groups tested, `tests` (Bonferroni), and `own_p_value` is the group's alone. `unscorable` is
+    the share of all snippets that could not be scored: they are kept whatever they are, and
+    coverage rises with them.
     """
 
     guarantee: Guarantee
@@ -31,6 +32,8 @@ class Verdict:
     p_value: float
     group: str | None = None
     unscorable: float = 0.0
+    own_p_value: float = math.nan
+    tests: int = 1
 
     @property
     def fails(self) -> bool:
@@ -51,12 +54,15 @@ class Verdict:
             f"{100 * self.target:.6g}%"
         )
         unscored = f"{self.unscorable:.1%} of the snippets could not be scored, and are kept"
+        p_value = f"p = {self.p_value:.2g}"
+        if self.tests > 1:
+            p_value = f"p = {self.own_p_value:.2g}, {self.p_value:.2g} for {self.tests} groups"
         if self.fails:
-            text = f"The promise fails: {seen} (p = {self.p_value:.2g} if it held)."
+            text = f"The promise fails: {seen} ({p_value} if it held)."
         elif self.untested:
             return f"The promise is not tested: {unscored} whatever they are, so that {seen}."
         else:
-            text = f"Nothing speaks against the promise: {seen} (p = {self.p_value:.2g})."
+            text = f"Nothing speaks against the promise: {seen} ({p_value})."
         return f"{text} {unscored[0].upper()}{unscored[1:]}." if self.unscorable > 0 else text
 
 
@@ -86,7 +92,8 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict | None:
     if not given:
         return None
     worst = min(given, key=lambda verdict: verdict.p_value)
-    return replace(worst, p_value=min(1.0, len(given) * worst.p_value))
+    n = len(given)
+    return replace(worst, p_value=min(1.0, n * worst.p_value), own_p_value=worst.p_value, tests=n)
 
 
 def promise_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:

@@ -478,11 +478,11 @@ def test_a_file_without_rows_or_key_is_an_error(by_hand):
 
 
 def test_what_a_spreadsheet_changes_of_a_text_is_no_fault(tmp_path, rng):
-    texts = ["true\r\nand “so”  on ", "'=naïve", "\udc80 text", "\ufb01re 日本語"]
-    judged = [JudgedQuery("query", texts, [True] * 4)]
-    scored = [ScoredQuery(np.arange(4.0), [True] * 4)]
+    texts = ["true\r\nand “so”  on ", "'=naïve", "\udc80 text", "\ufb01re 日本語", "日本"]
+    judged = [JudgedQuery("query", texts, [True] * 5)]
+    scored = [ScoredQuery(np.arange(5.0), [True] * 5)]
     path = tmp_path / "a.csv"
-    expected = audit(judged, scored, [[True] * 4], path, share=1.0, rng=rng)
+    expected = audit(judged, scored, [[True] * 5], path, share=1.0, rng=rng)
     rows = read(path)
     for row in rows:
         text = row["snippet"].upper().replace("\r\n", " ").replace("“", '"').strip(" '")
@@ -496,7 +496,7 @@ def test_what_a_spreadsheet_changes_of_a_text_is_no_fault(tmp_path, rng):
     for row in rows:
         row["snippet"] = "漢字"
     write(path, rows)
-    with pytest.raises(ValueError, match="4 faults"):
+    with pytest.raises(ValueError, match="5 faults"):
         audit_report(path)
 
 

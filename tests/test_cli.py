@@ -678,3 +678,69 @@ def test_a_text_that_is_not_in_the_corpus_is_named_and_may_be_kept(files):
     assert "--on-unscorable keep" in said
     run("calibrate", judged, *options, *out, "--on-unscorable", "keep")
     assert "1 of them could not be scored" in Calibration.load(out[1]).statement
+
+
+def without_ids(queries):
+    return [JudgedQuery(q.query, q.snippets, q.relevant, missed=q.missed) for q in queries]
+
+
+def test_queries_without_ids_are_not_held_out_and_not_called_new(files):
+    nameless = files / "nameless.jsonl"
+    write_jsonl(without_ids(judged_queries(120)), nameless)
+    options = (
+        "--alpha",
+        "0.1",
+        "--scorer",
+        "retrieval",
+        "--better",
+        "higher",
+        "--retriever",
+        "toy",
+    )
+    out = files / "nameless.json"
+    said = one_line(run("calibrate", nameless, *options, "--hold-out", "0.5", "--out", out, code=1))
+    assert "has no id" in said
+    assert 'give every query an "id"' in said
+    run("calibrate", nameless, *options, "--out", out)
+    named, _ = calibrated(files)
+    for calibration, judged, told in (
+        (out, files / "new.jsonl", False),
+        (named, nameless, False),
+        (named, files / "new.jsonl", True),
+    ):
+        for command in ("evaluate", "diagnose"):
+            shown = CliRunner().invoke(app, [command, str(calibration), str(judged)]).stdout
+            words = " ".join(shown.split())
+            assert ("Nobody can tell whether these queries are new" in words) is not told
+            found = CliRunner().invoke(app, [command, str(calibration), str(judged), "--json"])
+            fields = json.loads(found.stdout)
+            assert fields.get("evaluation", fields)["told_apart"] is told
+
+
+def test_a_promise_out_of_reach_is_none_for_evaluate_and_diagnose(files):
+    out, _ = calibrated(files, "--count-missed", "--alpha", "0.02")
+    shown = " ".join(run("evaluate", out, files / "new.jsonl", code=1).stdout.split())
+    assert "Do not rely on this calibration: it promises nothing" in shown
+    assert "no promise can fail" not in shown
+    told = evaluate(Calibration.load(out), score_queries(SCORER, judged_queries(9, start=1000)))
+    assert "out of reach" in str(told)
+    assert "Do not rely" in run("diagnose", out, files / "new.jsonl", code=1).stdout
+
+
+def test_groups_show_the_queries_that_coverage_rests_on_and_both_p_values(files):
+    queries = judged_queries(200, start=1000)
+    queries += [
+        JudgedQuery("none", [Snippet("x", retrieval_score=0.0)], [False], id=f"n{i}", group="a")
+        for i in range(13)
+    ]
+    write_jsonl(queries, files / "new.jsonl")
+    out, _ = calibrated(files, "--by-group")
+    shown = run("evaluate", out, files / "new.jsonl").stdout
+    row = next(line for line in shown.splitlines() if re.match(r" *a +[0-9]", line))
+    assert row.split()[1] == "100"
+    found = json.loads(run("evaluate", out, files / "new.jsonl", "--json").stdout)["evaluation"]
+    verdict = found["verdict"]
+    alone = found["by_group"][verdict["group"]]["verdict"]["p_value"]
+    assert (verdict["own_p_value"], verdict["p_value"]) == (alone, min(1, 2 * alone))
+    said = f"p = {alone:.2g}, {min(1, 2 * alone):.2g} for 2 groups"
+    assert said in " ".join(shown.split())

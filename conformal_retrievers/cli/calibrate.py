@@ -33,6 +33,7 @@ from conformal_retrievers.cli.inputs import (
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
 from conformal_retrievers.guarantees import check_guarantee
+from conformal_retrievers.judged import JudgedQuery
 from conformal_retrievers.scoring import Scorer
 from conformal_retrievers.scoring.scorer import relative_to_query
 
@@ -122,7 +123,11 @@ def calibrate(
         raise typer.BadParameter(str(error)) from None
     with bad_data_in_one_line():
         rng = np.random.default_rng(seed)
-        queries = (q for q in judged_queries(judged, run, k) if rng.random() >= hold_out)
+        queries = (
+            query
+            for query in judged_queries(judged, run, k)
+            if _told_by_id(query, hold_out) and rng.random() >= hold_out
+        )
         makers: dict[str, Callable[[], Scorer]] = {
             "retrieval": lambda: retrieval_scorer(retriever, better),
             "bm25": lambda: bm25_scorer(corpus, judged),
@@ -147,3 +152,12 @@ def calibrate(
         print_json({"file": str(out), **facts_of(calibrated)})
         return
     Console(highlight=False).print(Text(calibrated.statement), f"\nSaved as {out}", sep="\n")
+
+
+def _told_by_id(query: JudgedQuery, hold_out: float) -> bool:
+    if hold_out and query.id is None:
+        raise ValueError(
+            f"query {query.query[:60]!r} has no id, by which evaluate finds those left out; give "
+            'every query an "id", or leave --hold-out away and evaluate on another file'
+        )
+    return True

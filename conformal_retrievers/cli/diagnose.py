@@ -38,6 +38,7 @@ from conformal_retrievers.cli.terminal import (
     tracked,
 )
 from conformal_retrievers.diagnostics import Diagnosis
+from conformal_retrievers.evaluation import NOT_TOLD_APART
 from conformal_retrievers.filtering import ConformalFilter
 
 MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
@@ -95,7 +96,8 @@ def diagnose(
                 reference=None if own is None else scored(scorer, tracked(own, "Scoring those")),
             )
     if as_json:
-        print_json({"left_out": new.left_out, **_as_fields(found)})
+        told = {"left_out": new.left_out, "told_apart": new.told_apart}
+        print_json({**told, **_as_fields(found)})
     else:
         _print(Console(highlight=False), found, new)
     if found.fails:
@@ -113,6 +115,8 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
     console.print(f"{found.n_queries:,} {queries}, {found.n_snippets:,} snippets.")
     if new.left_out:
         console.print(f"Left out: {new.left_out:,} queries {new.why}.")
+    if not new.told_apart:
+        console.print(NOT_TOLD_APART)
     console.print()
     opening = found.verdict  # repeats the findings that matter, which are listed below
     for finding in found.findings:

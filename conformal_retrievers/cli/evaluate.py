@@ -71,10 +71,11 @@ def evaluate(
 ) -> None:
     """Measure a calibration on judged queries that it was not made from, and test its promise.
 
-    Exits with 1 if coverage is significantly below the target: p < 0.05, one-sided, for the share
-    of new queries covered if the promise just holds (beta-binomial, over calibration and new
-    queries); or if half of the snippets could not be scored, which tests nothing. Queries that the
-    calibration was made from are left out, and counted.
+    Exits with 1 if the calibration promises nothing, out of reach, or if coverage is significantly
+    below the target: p < 0.05, one-sided, for the share of new queries covered if the promise just
+    holds (beta-binomial, over calibration and new queries); or if half of the snippets could not be
+    scored, which tests nothing. Queries that the calibration was made from are left out, and
+    counted.
     """
     with bad_data_in_one_line():
         tested = Calibration.load(calibration)
@@ -93,7 +94,8 @@ def evaluate(
         print_json({**said, "evaluation": result, "baselines": others})
     else:
         _print(Console(highlight=False), result, tested, new.left_out, others)
-    if result.mostly_unscorable or (result.verdict is not None and result.verdict.fails):
+    fails = result.verdict is not None and result.verdict.fails
+    if fails or result.mostly_unscorable or result.out_of_reach:
         raise typer.Exit(1)
 
 
@@ -130,6 +132,8 @@ def _print(
     )
     if left_out:
         console.print(f"Left out: {left_out:,} queries that the calibration was made from.")
+    if not result.told_apart:
+        console.print(evaluation.NOT_TOLD_APART)
     console.print()
     console.print(_measures(result, calibration))
     console.print(NOTES if result.misses_known else f"{NOTES} {UNKNOWN}")
@@ -190,7 +194,7 @@ def _groups(result: Evaluation, calibration: Calibration) -> Table:
         share = measured[calibration.guarantee]
         shown.add_row(
             Text("none" if group is None else group),
-            f"{part.n_queries:,}",
+            f"{measured['query-recall'].n:,.0f}",
             percent(share.estimate),
             between(share) if share.n else "–",
             percent(part.removal.estimate),
@@ -221,6 +225,8 @@ def _verdict(result: Evaluation) -> str:
         said = str(result.verdict)
     elif not result.n_relevant:
         said = "No retrieved snippet is judged relevant, so that no coverage can be measured."
+    elif result.out_of_reach:
+        said = evaluation.OUT_OF_REACH
     else:
         said = "Everything is kept, so that no promise can fail here."
     if lost > 0 and result.verdict is None:
