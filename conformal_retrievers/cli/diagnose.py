@@ -112,7 +112,8 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
     queries = "query" if found.n_queries == 1 else "queries"
     console.print(f"{found.n_queries:,} {queries}, {found.n_snippets:,} snippets.")
     if new.left_out:
-        console.print(f"Left out: {new.left_out:,} queries {new.why}.")
+        queries = "query" if new.left_out == 1 else "queries"
+        console.print(f"Left out: {new.left_out:,} {queries} {new.why}.")
     console.print()
     opening = found.verdict  # repeats the findings that matter, which are listed below
     for finding in found.findings:
@@ -139,7 +140,7 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
         del sweep.columns[5]
     console.print("\nOver alpha, in %; expected is where exchangeable queries lie")
     console.print(sweep)
-    if found.m2_band is None:
+    if found.m2_band is None and isinstance(new, NewQueries):
         console.print("What m2 is expected to be takes the queries calibrated on: --reference.")
 
 
