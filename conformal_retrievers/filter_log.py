@@ -8,6 +8,7 @@ otherwise.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import logging
@@ -15,17 +16,18 @@ import math
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import Filtered
-from conformal_retrievers.judged import numbered_lines
 from conformal_retrievers.monitor import Counts
 
 EVENT = "conformal_filter"  # the name of the event and of the run that it belongs to
@@ -35,6 +37,8 @@ FIELDS = {  # what a reader of either event can rely on
     EVENT: {"calibration", "k", "kept", "scores", "m1", "m2"},
     CLAIMS_EVENT: {"calibration", "k", "kept", "relevance"},
 }
+
+LOCK_SECONDS = 1.0  # how long a log waits for others that write or read it
 
 Queries = Literal["hashed", "text", "none"]
 logger = logging.getLogger("conformal_retrievers")
@@ -116,7 +120,8 @@ class FilterLog:
 
     A file that would grow beyond `max_bytes` is renamed to <name>.1, the older ones to <name>.2 and
     so on, and of these the `backups` newest stay. `queries` says what is kept of a query: the start
-    of its SHA-256 ("hashed"), its text, or nothing. Raises ValueError for other values.
+    of its SHA-256 ("hashed"), its text, or nothing. Raises ValueError for other values, and
+    ModuleNotFoundError without the extra `log`.
     """
 
     path: Path
@@ -125,6 +130,7 @@ class FilterLog:
     queries: Queries = field(default="hashed", kw_only=True)
 
     def __post_init__(self) -> None:
+        require("log", "filelock")
         object.__setattr__(self, "path", Path(self.path))
         if self.queries not in ("hashed", "text", "none"):
             raise ValueError(f"queries is {self.queries!r}; give 'hashed', 'text' or 'none'")
@@ -135,17 +141,18 @@ class FilterLog:
     def append(self, event: Mapping[str, Any]) -> None:
         """Append one event, whole, whoever else does so.
 
-        Raises OSError where the file cannot be written.
+        Raises OSError where the file cannot be written, or others hold its lock for a second.
         """
-        require("log", "filelock")
-        from filelock import FileLock
-
         row = {**event, "query": self._query(event.get("query"))}
-        line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
-        with FileLock(f"{self.path}.lock"):
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+        # What is no text, a lone surrogate, becomes \\udxxx, which JSON reads as the same again.
+        line = text.encode("utf-8", "backslashreplace") + b"\n"
+        with _lock(self.path):
             size = self.path.stat().st_size if self.path.exists() else 0
             if size and size + len(line) > self.max_bytes:
                 self._rotate()
+            elif size and not _ends_a_line(self.path):
+                line = b"\n" + line  # whoever wrote the last one was stopped in it
             file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 written = os.write(file, line)
@@ -176,30 +183,88 @@ class FilterLog:
 def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]]:
     """Yield the events of a log, oldest first, those of renamed older files (<name>.1, …) too.
 
-    A log may hold events of both kinds: `event` says which are yielded, "conformal_filter" or
-    "conformal_claims". Raises ValueError for another, and, naming the file, line and field, for a
-    line that is no event of a version that is known, and FileNotFoundError where there is no log.
+    It is the log as it is when the first event is asked for, whoever writes on. A log may hold
+    events of both kinds: `event` says which are yielded, "conformal_filter" or "conformal_claims".
+    Lines that are no JSON, as a process that is killed leaves them, are skipped and counted in a
+    UserWarning. Raises ValueError for another `event`, for a log of such lines only, and, naming
+    the file, line and field, for what is no event of a version that is known; OSError where the log
+    cannot be read, FileNotFoundError where there is none.
     """
     if event not in FIELDS:
         raise ValueError(f"event is {event!r}; give one of {', '.join(map(repr, FIELDS))}")
     path = Path(path)
+    good, bad = 0, []
+    with ExitStack() as stack:
+        with _lock(path) if os.access(f"{path}.lock", os.W_OK) else nullcontext():
+            files = [(file, *_open(file, stack)) for file in _files(path)]
+        for file, opened, size in files:
+            for number, line in _lines(file, opened, size):
+                try:
+                    row = json.loads(line)
+                except ValueError:  # UnicodeDecodeError, too
+                    bad.append(f"{file}, line {number}")
+                    continue
+                found = _checked(row, f"{file}, line {number}")
+                good += 1
+                if found["event"] == event:
+                    yield found
+    if bad and not good:
+        raise ValueError(f"{bad[0]} is no JSON, nor is any other line; give a filter log")
+    if bad:
+        many = (
+            f"{len(bad)} lines are no JSON and were"
+            if len(bad) > 1
+            else "a line is no JSON and was"
+        )
+        warnings.warn(f"{many} skipped: {'; '.join(bad[:5])}", UserWarning, stacklevel=2)
+
+
+def _lock(path: Path) -> AbstractContextManager[object]:
+    """Return the lock of a log; whoever enters it gets an OSError if others hold it too long."""
+    require("log", "filelock")
+    from filelock import FileLock
+
+    return FileLock(f"{path}.lock", timeout=LOCK_SECONDS, poll_interval=0.002)
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def _files(path: Path) -> list[Path]:
     older = sorted(
         (int(p.suffix[1:]), p)
         for p in path.parent.glob(f"{path.name}.*")
         if p.suffix[1:].isdigit() and p.stem == path.name
     )
-    for file in [*(p for _, p in reversed(older)), path]:
-        for number, line in numbered_lines(file):
-            found = _checked(line, f"{file}, line {number}")
-            if found["event"] == event:
-                yield found
+    return [*(p for _, p in reversed(older)), path]
 
 
-def _checked(line: str, where: str) -> dict[str, Any]:
+def _open(file: Path, stack: ExitStack) -> tuple[IO[bytes], float]:
+    """Return an open file, which stays the same if it is renamed, and its size, uncompressed."""
+    if file.suffix == ".gz":
+        return stack.enter_context(gzip.open(file)), math.inf
+    opened = stack.enter_context(file.open("rb"))
+    return opened, os.fstat(opened.fileno()).st_size
+
+
+def _lines(file: Path, opened: IO[bytes], size: float) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of an open file that are not blank, with their numbers, up to a size."""
+    read = 0
     try:
-        event = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{where} is no JSON ({error}); remove the line") from None
+        for number, line in enumerate(opened, start=1):
+            read += len(line)
+            if read > size:
+                return
+            if line.strip():
+                yield number, line
+    except (EOFError, gzip.BadGzipFile) as error:  # the last is an OSError
+        raise ValueError(f"{file} is no complete compressed text: {error}") from None
+
+
+def _checked(event: Any, where: str) -> dict[str, Any]:
     if not isinstance(event, dict) or event.get("event") not in FIELDS:
         raise ValueError(f"{where}: its field 'event' is not {EVENT!r}; give a filter log")
     if event.get("version") != VERSION:
@@ -220,14 +285,15 @@ class Observer:
     """Takes in events: counts them by calibration, says them to `logging`, and writes the log.
 
     It may be shared by threads. Nothing that goes wrong with the log gets in the way of retrieval:
-    it is said once to `logging`, as an error.
+    it is said once to `logging`, as an error, and when the log can be written again, how many
+    events were lost.
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
         self.log = log
         self._counts: dict[str, Counts] = {}
         self._lock = threading.Lock()
-        self._log_failed = False
+        self._lost = 0
 
     @property
     def counts(self) -> Mapping[str, Counts]:
@@ -273,7 +339,14 @@ class Observer:
     def _append(self, log: FilterLog, event: Mapping[str, Any]) -> None:
         try:
             log.append(event)
-        except OSError:
-            if not self._log_failed:
+        except Exception:  # retrieval goes on, whatever is the matter with the log
+            with self._lock:
+                self._lost += 1
+                first = self._lost == 1
+            if first:
                 logger.exception("the filter log %s cannot be written; events are lost", log.path)
-            self._log_failed = True
+        else:
+            with self._lock:
+                lost, self._lost = self._lost, 0
+            if lost:
+                logger.error("the filter log %s is written again; events lost: %d", log.path, lost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -647,14 +648,14 @@ def test_a_filter_log_is_diagnosed_without_judgements(tmp_path):
     done = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/c.json", "--log", str(log.path)])
     assert done.exit_code == 0, done.output
     assert "100 queries, 1,000 snippets." in done.output
-    assert "Left out: 50 queries that were filtered with another calibration." in " ".join(
+    assert "Left out: 50 queries filtered with another calibration." in " ".join(
         done.output.split()
     )
     for odd, said in (([], "--log FILE"), (["--log", str(log.path), f"{tmp_path}"], "--log FILE")):
         wrong = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/c.json", *odd])
         assert wrong.exit_code == 2
         assert said in wrong.output
-    calibrations[1].at(0.3).save(tmp_path / "other.json")
+    calibrations[1].at(0.2, guarantee="any").save(tmp_path / "other.json")
     other = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/other.json", "--log", str(log.path)])
     assert other.exit_code == 1
     assert "none of its 150 queries was filtered with this calibration" in other.output
@@ -744,3 +745,47 @@ def test_groups_show_the_queries_that_coverage_rests_on_and_both_p_values(files)
     assert (verdict["own_p_value"], verdict["p_value"]) == (alone, min(1, 2 * alone))
     said = f"p = {alone:.2g}, {min(1, 2 * alone):.2g} for 2 groups"
     assert said in " ".join(shown.split())
+
+
+def test_queries_of_a_log_that_were_filtered_at_another_alpha_of_a_calibration_count(tmp_path):
+    rng = np.random.default_rng(5)
+    calibration = Calibration.from_scores(
+        [ScoredQuery(np.sort(rng.normal(size=10)), np.arange(10) < 2) for _ in range(100)],
+        alpha=0.1,
+        scorer="s",
+    )
+    calibration.save(tmp_path / "c.json")
+    log = FilterLog(tmp_path / "log.jsonl")
+    diagnosed = ["diagnose", f"{tmp_path}/c.json", "--log", str(log.path)]
+    for i in range(90):
+        at = calibration.at((0.1, 0.2, 0.3)[i % 3])
+        log.append(
+            event_of(
+                ConformalFilter(LookupScorer({}, name="s"), at).decide(np.sort(rng.normal(size=10)))
+            )
+        )
+    done = CliRunner().invoke(app, diagnosed)
+    assert done.exit_code == 0, done.output
+    assert "90 queries, 900 snippets." in done.output
+    assert "Left out" not in done.output
+    assert "--reference" not in done.output  # which a log does not take
+    for alpha in (1.5, None, "0.2", math.nan):  # of no calibration
+        event = {**json.loads(log.path.read_text().splitlines()[1]), "alpha": alpha}
+        with log.path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+    done = CliRunner().invoke(app, diagnosed)
+    assert "Left out: 4 queries filtered with another calibration." in done.output
+
+
+def test_a_log_without_queries_and_one_with_a_single_strange_one_are_told(tmp_path):
+    calibration = Calibration.from_scores([ScoredQuery([0.1], [True])], alpha=0.5, scorer="s")
+    calibration.save(tmp_path / "c.json")
+    log = FilterLog(tmp_path / "log.jsonl")
+    log.path.touch()
+    diagnosed = ["diagnose", f"{tmp_path}/c.json", "--log", str(log.path)]
+    empty = CliRunner().invoke(app, diagnosed)
+    assert empty.exit_code == 1
+    assert "holds no query that was filtered" in empty.output
+    filtered = ConformalFilter(LookupScorer({}, name="s"), calibration).decide([0.1])
+    log.append({**event_of(filtered), "calibration": "another"})
+    assert "none of its 1 query was" in CliRunner().invoke(app, diagnosed).output

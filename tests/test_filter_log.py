@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import math
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from conftest import LookupScorer
+from filelock import FileLock
 
 from conformal_retrievers import Calibration, ConformalFilter, FilterLog, ScoredQuery, read_log
 from conformal_retrievers.filter_log import Observer, event_of, note_on_span, scores_of
@@ -124,10 +126,91 @@ def test_processes_and_threads_append_whole_lines(tmp_path):
     assert (tmp_path / "log.jsonl.3").exists()
 
 
+def test_a_log_whose_lock_is_held_is_neither_written_nor_read(tmp_path):
+    log = FilterLog(tmp_path / "log.jsonl")
+    event = event_of(decided([0.1]))
+    log.append(event)
+    with FileLock(f"{log.path}.lock"), ThreadPoolExecutor(1) as other:
+        with pytest.raises(OSError, match="lock"):
+            other.submit(log.append, event).result(timeout=60)
+        with pytest.raises(OSError, match="lock"):
+            other.submit(lambda: list(read_log(log.path))).result(timeout=60)
+    log.append(event)
+    assert len(list(read_log(log.path))) == 2
+
+
+def test_a_log_is_read_as_it_was_when_reading_began_whatever_is_renamed_since(tmp_path):
+    log = FilterLog(tmp_path / "log.jsonl", max_bytes=1200, backups=3)
+    for i in range(8):
+        log.append({**event_of(decided([0.1])), "group": str(i)})
+    before = [event["group"] for event in read_log(log.path)]
+    assert (tmp_path / "log.jsonl.1").exists()
+    reading = read_log(log.path)
+    groups = [next(reading)["group"]]
+    for i in range(8, 30):
+        log.append({**event_of(decided([0.1])), "group": str(i)})
+    groups += [event["group"] for event in reading]
+    assert groups == before
+
+
+def test_a_log_that_grows_while_it_is_read_ends_where_it_ended(tmp_path):
+    log = FilterLog(tmp_path / "log.jsonl")
+    log.append(event_of(decided([0.1])))
+    reading = read_log(log.path)
+    next(reading)
+    log.append(event_of(decided([0.1])))
+    with log.path.open("a") as file:
+        file.write('{"event": "confor')
+    assert list(reading) == []
+
+
+def test_a_torn_line_is_skipped_with_a_warning_and_spoils_no_other(tmp_path):
+    log = FilterLog(tmp_path / "log.jsonl")
+    event = event_of(decided([0.1]))
+    log.append(event)
+    for torn in ('{"event": "confor', '{"event": "é'.encode()[:-1]):
+        with log.path.open("ab") as file:
+            file.write(torn if isinstance(torn, bytes) else torn.encode())
+        log.append(event)
+    with pytest.warns(UserWarning, match=r"2 lines are no JSON.*log\.jsonl, line 2; .*line 4"):
+        assert len(list(read_log(log.path))) == 3
+    log.path.write_bytes(log.path.read_bytes()[:-1])  # all of the last line but its end
+    log.append(event)
+    with pytest.warns(UserWarning, match="2 lines"):
+        assert len(list(read_log(log.path))) == 4
+    other = tmp_path / "other.txt"
+    other.write_text("no\nlog\n")
+    with pytest.raises(ValueError, match=r"other\.txt, line 1 is no JSON, nor is any other"):
+        list(read_log(other))
+
+
+def test_a_compressed_log_is_read_too(tmp_path):
+    log = FilterLog(tmp_path / "log.jsonl")
+    log.append(event_of(decided([0.1])))
+    packed = tmp_path / "log.gz"
+    packed.write_bytes(gzip.compress(log.path.read_bytes()))
+    assert list(read_log(packed)) == list(read_log(log.path))
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="no complete compressed"):
+        list(read_log(packed))
+
+
+def test_a_query_that_is_no_text_is_stored_as_it_is(tmp_path):
+    log = FilterLog(tmp_path / "log.jsonl", queries="text")
+    for query in ("bad \ud800 é", "a\u2028b\r\n"):
+        log.append(event_of(decided([0.1]), query=query))
+    assert [event["query"] for event in read_log(log.path)] == ["bad \ud800 é", "a\u2028b\r\n"]
+
+
+def test_a_log_cannot_be_made_without_what_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    with pytest.raises(ModuleNotFoundError, match=r"conformal-retrievers\[log\]"):
+        FilterLog(tmp_path / "log.jsonl")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "line 2 is no JSON"),
         ("[]", "line 2: its field 'event' is not 'conformal_filter'"),
         ('{"event": "conformal_filter", "version": 2}', "line 2 has version 2"),
         ('{"event": "conformal_filter", "version": 1}', "line 2: its field 'calibration' is miss"),
@@ -186,6 +269,24 @@ def test_a_log_that_cannot_be_written_does_not_get_in_the_way(caplog, tmp_path):
     observer.observe(event)
     assert caplog.text.count("cannot be written; events are lost") == 1
     assert sum(counts.queries for counts in observer.counts.values()) == 2
+
+
+def test_events_that_a_log_lost_are_counted_when_it_can_be_written_again(caplog, tmp_path):
+    observer = Observer(FilterLog(tmp_path / "log.jsonl"))
+    event = event_of(decided([0.1]))
+    with FileLock(f"{tmp_path}/log.jsonl.lock"), ThreadPoolExecutor(2) as others:
+        list(others.map(observer.observe, [event] * 2))
+    assert "events are lost" in caplog.text
+    observer.observe(event)
+    observer.observe(event)
+    assert caplog.text.count("is written again; events lost: 2") == 1
+    assert len(list(read_log(tmp_path / "log.jsonl"))) == 2
+
+
+def test_an_event_that_is_no_json_does_not_get_in_the_way(caplog, tmp_path):
+    observer = Observer(FilterLog(tmp_path / "log.jsonl"))
+    observer.observe({**event_of(decided([0.1])), "group": object()})
+    assert "cannot be written; events are lost" in caplog.text
 
 
 def test_the_current_span_says_what_was_decided():

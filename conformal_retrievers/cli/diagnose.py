@@ -114,7 +114,8 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
     queries = "query" if found.n_queries == 1 else "queries"
     console.print(f"{found.n_queries:,} {queries}, {found.n_snippets:,} snippets.")
     if new.left_out:
-        console.print(f"Left out: {new.left_out:,} queries {new.why}.")
+        queries = "query" if new.left_out == 1 else "queries"
+        console.print(f"Left out: {new.left_out:,} {queries} {new.why}.")
     if not new.told_apart:
         console.print(NOT_TOLD_APART)
     console.print()
@@ -143,7 +144,7 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
         del sweep.columns[5]
     console.print("\nOver alpha, in %; expected is where exchangeable queries lie")
     console.print(sweep)
-    if found.m2_band is None:
+    if found.m2_band is None and isinstance(new, NewQueries):
         console.print("What m2 is expected to be takes the queries calibrated on: --reference.")
 
 

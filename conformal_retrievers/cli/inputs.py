@@ -211,29 +211,41 @@ def reference_queries(
 class LoggedQueries:
     """What a filter decided with a calibration, from its log, and how often with another one."""
 
-    why = "that were filtered with another calibration"
+    why = "filtered with another calibration"
     told_apart = True  # what a filter was asked is new to it
 
     def __init__(self, path: Path, calibration: Calibration) -> None:
         self.path = path
         self.calibration = calibration
+        self._checksums = {calibration.alpha: calibration.checksum}
         self.left_out = 0
 
     def __iter__(self) -> Iterator[Filtered]:
         some = False
         for event in read_log(self.path):
-            if event["calibration"] != self.calibration.checksum:
+            if event["calibration"] != self._checksum_at(event.get("alpha")):
                 self.left_out += 1
                 continue
             some = True
             scores, group = scores_of(event), event.get("group")
             keeps = self.calibration.keep(scores, group)
             yield Filtered(scores, keeps, self.calibration, group)
+        if not some and not self.left_out:
+            raise ValueError(f"{self.path} holds no query that was filtered; filter some first")
         if not some:
+            queries = "query" if self.left_out == 1 else "queries"
             raise ValueError(
-                f"{self.path}: none of its {self.left_out} queries was filtered with this "
+                f"{self.path}: none of its {self.left_out} {queries} was filtered with this "
                 "calibration; give the one whose checksum is in the log's field 'calibration'"
             )
+
+    def _checksum_at(self, alpha: object) -> str:
+        """Return what the calibration is called at the alpha of an event, which may be its own."""
+        if not isinstance(alpha, float) or not 0 < alpha < 1:
+            return self.calibration.checksum
+        if alpha not in self._checksums:
+            self._checksums[alpha] = self.calibration.at(alpha).checksum
+        return self._checksums[alpha]
 
 
 def scored(scorer: Scorer, queries: Iterable[JudgedQuery]) -> Iterator[ScoredQuery]:
