@@ -8,7 +8,7 @@ LANGCHAIN = langchain-core langchain langchain-classic langchain-community langc
 OLDEST_LANGCHAIN = langchain-core==1.0.0 langchain==1.0.0 langchain-classic==1.0.0 langchain-community==0.4 \
 	langchain-tests==1.0.0 langchain-openai==1.0.0 langchain-chroma==1.0.0 langgraph==1.0.2 langgraph-checkpoint==3.0.1
 MATRIX_TESTS = tests/test_langchain*.py tests/test_compressor_standards.py tests/test_cross_encoder.py \
-	tests/test_events.py tests/test_integrations_agree.py tests/test_llama_index.py
+	tests/test_events.py tests/test_claims_events.py tests/test_integrations_agree.py tests/test_llama_index*.py
 
 .PHONY: demo test lint cookbook bench test-matrix
 
