@@ -7,8 +7,10 @@ NEEDS = constraints.txt pyproject.toml $(wildcard integrations/*/pyproject.toml)
 LANGCHAIN = langchain-core langchain langchain-classic langchain-community langchain-tests langchain-openai langchain-chroma langgraph
 OLDEST_LANGCHAIN = langchain-core==1.0.0 langchain==1.0.0 langchain-classic==1.0.0 langchain-community==0.4 \
 	langchain-tests==1.0.0 langchain-openai==1.0.0 langchain-chroma==1.0.0 langgraph==1.0.2 langgraph-checkpoint==3.0.1
+OLDEST_LLAMA_INDEX = llama-index-core==0.13.0 llama-index-llms-openai llama-index-llms-openai-like \
+	llama-index-llms-huggingface llama-index-retrievers-bm25 llama-index-vector-stores-chroma llama-index-vector-stores-faiss
 MATRIX_TESTS = tests/test_langchain*.py tests/test_compressor_standards.py tests/test_cross_encoder.py \
-	tests/test_events.py tests/test_integrations_agree.py tests/test_llama_index.py
+	tests/test_events.py tests/test_claims_events.py tests/test_integrations_agree.py tests/test_llama_index*.py
 
 .PHONY: demo test lint cookbook bench test-matrix
 
@@ -39,7 +41,7 @@ matrix-%: .venv/dev
 	@env=$$(mktemp -d) && trap 'rm -rf $$env' EXIT && .venv/bin/python -m venv $$env && \
 	echo "import site; site.addsitedir('$$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')')" > $$(echo $$env/lib/python*/site-packages)/dev.pth && \
 	case $* in oldest-*) langchain="$(OLDEST_LANGCHAIN)";; *) langchain="--upgrade $(LANGCHAIN)";; esac && \
-	case $* in *-oldest) llama="llama-index-core==0.13.0"; but="not openinferences_spans";; *) llama="--upgrade llama-index-core"; but="";; esac && \
+	case $* in *-oldest) llama="$(OLDEST_LLAMA_INDEX)"; but="not openinferences_spans and not a_span_of_its_own_below_the_query";; *) llama="--upgrade llama-index-core"; but="";; esac && \
 	$$env/bin/pip install -q $$langchain && $$env/bin/pip install -q $$llama && \
 	$$env/bin/pip list 2>/dev/null | grep -E "^(langchain-core|llama-index-core) " && \
 	$$env/bin/python -m pytest -o filterwarnings=default --disable-warnings -k "$$but" $(MATRIX_TESTS)

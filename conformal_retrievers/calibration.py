@@ -29,6 +29,7 @@ from conformal_retrievers.entry import (
     check_merging,
     check_name,
     check_scored,
+    check_some_scorable,
     json_copy,
     warn_if_reversed,
     with_retrieval,
@@ -198,7 +199,9 @@ class Calibration:
         check_guarantee(guarantee, delta)
         check_name(scorer)
         check_flags(by_group=by_group, count_missed=count_missed)
-        scored = [_with_unscorable_kept(query, on_unscorable) for query in scored_queries]
+        given = list(scored_queries)
+        check_some_scorable(given, scorer)
+        scored = [_with_unscorable_kept(query, on_unscorable) for query in given]
         check_merging(merge_groups, [query.group for query in scored])
         check_scored(scored)
         warn_if_reversed(scored)

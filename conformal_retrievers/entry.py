@@ -63,6 +63,18 @@ def check_scored(scored: Sequence[ScoredQuery], words: Words = QUERIES) -> None:
         )
 
 
+def check_some_scorable(scored: Sequence[ScoredQuery], scorer: str) -> None:
+    """Raise ValueError where there are several relevant snippets, and not one could be scored."""
+    relevant = np.concatenate([np.empty(0), *(query.scores[query.relevant] for query in scored)])
+    if len(relevant) > 1 and np.isnan(relevant).all():
+        raise ValueError(
+            f"not one of the {len(relevant)} relevant snippets could be scored by {scorer!r}: all "
+            "their scores are nan, so there is nothing to calibrate on; give the scorer what it "
+            "scores by (a RetrievalScorer takes Snippet.retrieval_score, which in LangChain is "
+            'metadata["relevance_score"]), or calibrate with another scorer'
+        )
+
+
 def with_retrieval(
     judged: Sequence[JudgedQuery], retrieval: Mapping[str, JsonValue] | None
 ) -> Mapping[str, JsonValue] | None:

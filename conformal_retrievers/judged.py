@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -172,9 +172,10 @@ class JudgedQuery:
         """Return the same query and judgements with the snippets that a retriever returned for it.
 
         `retriever` names it, and `k` is the depth it was asked for, where known. A snippet is known
-        by its id, or by its text where either side has no id; one that was not judged counts as
-        irrelevant. Relevant snippets that were not returned add to `missed`. Raises ValueError
-        where judgements were sampled: then one that is missing says nothing.
+        by its id, or by its text where either side has no id or its id was not judged for this
+        query, as where a store gives ids of its own; one that was not judged counts as irrelevant.
+        Relevant snippets that were not returned add to `missed`. Raises ValueError where judgements
+        were sampled: then one that is missing says nothing.
         """
         if self.only_kept or min(self.propensities or (1.0,)) < 1:
             raise ValueError(
@@ -184,8 +185,9 @@ class JudgedQuery:
             )
         retrieved = as_snippets(snippets)
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
+        ids = {s.id for s in self.snippets}
         found = [
-            next((j for j, known in enumerate(relevant) if _same(known, snippet)), None)
+            next((j for j, known in enumerate(relevant) if _same(known, snippet, ids)), None)
             for snippet in retrieved
         ]
         not_returned = len(relevant) - len({j for j in found if j is not None})
@@ -345,8 +347,8 @@ def _propensities(where: str, values: Iterable[float] | None) -> tuple[float, ..
     return tuple(map(float, checked))
 
 
-def _same(known: Snippet, snippet: Snippet) -> bool:
-    if known.id is not None and snippet.id is not None:
+def _same(known: Snippet, snippet: Snippet, judged: Collection[str | None]) -> bool:
+    if known.id is not None and snippet.id is not None and snippet.id in judged:
         return known.id == snippet.id
     return known.text == snippet.text
 

@@ -26,6 +26,11 @@ PROMISES = {
     ),
 }
 
+WHY_NOTHING = (
+    "the relevant snippets that could not be scored, or score −inf, are enough to reach this, so "
+    "that only such snippets are kept; let the scorer score them, or lower alpha"
+)
+
 
 def statement(calibration: Calibration) -> str:
     """Return the promise of a calibration as one paragraph."""
@@ -51,7 +56,7 @@ def _promise(c: Calibration) -> str:
         # Where missed snippets count, keeping everything does not make the promise true.
         which = " that has a threshold below" if c.count_missed else ""
         promise = f"in each group of queries{which}, {promise}"
-    elif c.count_missed and math.isinf(c.threshold()):
+    elif c.count_missed and c.threshold() == math.inf:
         promise = f"this is out of reach, and is not promised: that {promise}"
     return f"{promise[0].upper()}{promise[1:]} {named}."
 
@@ -60,7 +65,8 @@ def _groups(c: Calibration) -> str:
     if not c.by_group:
         return ""
     finite = [g for g in c.n_units if math.isfinite(c.threshold(g))]
-    rest = {g: n for g, n in c.n_units.items() if g not in finite}
+    rest = {g: n for g, n in c.n_units.items() if c.threshold(g) == math.inf}
+    none = {g: n for g, n in c.n_units.items() if c.threshold(g) == -math.inf}
     sentences = []
     if finite:
         named = ", ".join(
@@ -70,6 +76,10 @@ def _groups(c: Calibration) -> str:
     sentences += [
         f"Everything is kept in {_members(c, g)} ({n}): {_why_everything(c, g)}."
         for g, n in rest.items()
+    ]
+    sentences += [
+        f"Nothing that has a score is kept in {_members(c, g)} ({n}): {WHY_NOTHING}."
+        for g, n in none.items()
     ]
     sentences.append("In a group that is not named here, everything is kept.")
     return " ".join(sentences)
@@ -86,6 +96,8 @@ def _rule(c: Calibration) -> str:
         return f"Scores are those of {c.scorer!r}."
     if math.isfinite(c.threshold()):
         return f"Kept is what {c.scorer!r} scores at most {c.threshold():.6g}."
+    if c.threshold() < 0:
+        return f"Nothing that has a score is kept: {WHY_NOTHING}."
     return f"Everything is kept: {_why_everything(c, None)}."
 
 

@@ -994,3 +994,25 @@ def test_the_text_of_a_calibration_is_its_file_and_makes_it_again(tmp_path):
     assert Calibration.from_json(json.dumps(json.loads(text))) == calibration
     with pytest.raises(ValueError, match="the text is not a complete calibration file"):
         Calibration.from_json(text[:-20])
+
+
+def test_a_threshold_of_minus_infinity_is_said_to_keep_nothing_that_has_a_score():
+    scored = [ScoredQuery([math.nan], [True]) for _ in range(19)] + [ScoredQuery([0.5], [True])]
+    kept = {"on_unscorable": "keep", "alpha": 0.5, "scorer": "s"}
+    calibration = Calibration.from_scores(scored, **kept)
+    assert calibration.keep([-0.99, math.nan]).tolist() == [False, True]
+    assert "Nothing that has a score is kept: the relevant snippets that" in calibration.statement
+    assert "verything is kept" not in calibration.statement
+    grouped = Calibration.from_scores(
+        [replace(query, group="g") for query in scored], by_group=True, **kept
+    )
+    assert "Nothing that has a score is kept in g (20): the relevant" in grouped.statement
+    missed = Calibration.from_scores(scored, count_missed=True, **kept)
+    assert "out of reach" not in missed.statement
+
+
+@pytest.mark.parametrize("on_unscorable", ["raise", "keep"])
+def test_where_no_relevant_snippet_can_be_scored_there_is_nothing_to_calibrate_on(on_unscorable):
+    scored = [ScoredQuery([math.nan, 0.5], [True, False]) for _ in range(20)]
+    with pytest.raises(ValueError, match="not one of the 20 relevant snippets could be scored by"):
+        Calibration.from_scores(scored, alpha=0.5, scorer="s", on_unscorable=on_unscorable)

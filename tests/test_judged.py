@@ -155,10 +155,16 @@ def test_judgements_follow_the_text_where_a_side_has_no_id():
     assert (again.relevant, again.missed) == ((True, False), 1)
 
 
-def test_a_snippet_of_another_id_is_another_snippet_though_its_text_is_the_same():
-    judged = JudgedQuery("q", [Snippet("a", id="1")], [True])
+def test_a_snippet_of_another_judged_id_is_another_snippet_though_its_text_is_the_same():
+    judged = JudgedQuery("q", [Snippet("a", id="1"), Snippet("a", id="2")], [True, False])
     again = judged.retrieved_as([Snippet("a", id="2")])
     assert (again.relevant, again.missed) == ((False,), 1)
+
+
+def test_judgements_follow_the_text_where_the_store_gives_ids_of_its_own():
+    judged = JudgedQuery("q", [Snippet("a", id="1"), Snippet("b", id="2")], [True, False])
+    again = judged.retrieved_as([Snippet("b", id="x"), Snippet("a", id="y")])
+    assert (again.relevant, again.missed) == ((False, True), 0)
 
 
 def test_a_relevant_snippet_that_is_returned_twice_is_missed_by_nobody():

@@ -197,6 +197,25 @@ def test_metadata_is_plain_and_becomes_json(compressor):
         json.loads(document.model_dump_json())
 
 
+@pytest.mark.parametrize(("score", "said"), [(math.inf, "inf"), (-math.inf, "-inf")])
+def test_an_infinite_score_is_a_word_because_json_has_no_number_for_it(score, said):
+    everything = ConformalCompressor(filter=lookup_filter({"a": score}, threshold=math.inf))
+    (kept,) = everything.compress_documents([Document("a")], "q")
+    assert kept.metadata["conformal_score"] == said
+    json.dumps(kept.metadata, allow_nan=False)
+
+
+@pytest.mark.parametrize("cls", [ConformalCompressor, ConformalRetriever])
+def test_from_a_file_it_can_be_said_what_happens_where_nothing_is_kept_or_scored(cls, file):
+    given = {} if cls is ConformalCompressor else {"retriever": langchain_retriever()}
+    made = cls.from_calibration(
+        file, **given, embeddings=MiniLMEmbeddings(), on_empty="raise", on_unscorable="raise"
+    )
+    assert (made.filter.on_empty, made.filter.on_unscorable) == ("raise", "raise")
+    usual = cls.from_calibration(file, **given, embeddings=MiniLMEmbeddings())
+    assert (usual.filter.on_empty, usual.filter.on_unscorable) == ("allow", "keep")
+
+
 def test_the_prefix_can_be_chosen_or_switched_off():
     chosen = ConformalCompressor(filter=lookup_filter({"near": 0.25}), metadata_prefix="cf.")
     silent = ConformalCompressor(filter=lookup_filter({"near": 0.25}), metadata_prefix=None)

@@ -191,6 +191,29 @@ async def test_a_missing_query_is_an_error(postprocessor):
         postprocessor.postprocess_nodes([], query_str=" ")
 
 
+class BestFirst(RetrievalScorer):
+    """How far a similarity is from the best of its query: `turn` alone does not tell."""
+
+    def score(self, query, snippets):
+        scores = super().score(query, snippets)
+        return scores - scores.min()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_scorer_that_is_made_from_the_retrievers_decides_by_its_own_score(asynchronous):
+    scorer = BestFirst("store", higher_is_better=True)
+    calibration = Calibration.from_scores(
+        [ScoredQuery([0.25], [True])], alpha=0.5, scorer=scorer.name
+    )
+    postprocessor = ConformalPostprocessor(filter=ConformalFilter(scorer, calibration))
+    nodes = [node("a", score=0.75), node("b", score=0.5), node("c", score=0.25)]
+    if asynchronous:
+        kept = asyncio.run(postprocessor.apostprocess_nodes(nodes, query_str="q"))
+    else:
+        kept = postprocessor.postprocess_nodes(nodes, query_str="q")
+    assert [found.text for found in kept] == ["a", "b"]
+
+
 def test_nodes_without_a_place_for_a_score_are_an_error(postprocessor):
     with pytest.raises(TypeError, match=r"nodes\[0\] is a TextNode; give NodeWithScore"):
         postprocessor.postprocess_nodes([TextNode(text="a")], query_str="q")

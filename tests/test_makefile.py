@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,3 +51,17 @@ def test_bench_finds_the_data_beside_the_repository_or_says_what_it_skips(reposi
     assert "Skipped" not in found
     named = bench(repository, CONFORMAL_DATA="elsewhere")
     assert "ran -m benchmarks.reproduction --write with elsewhere" in named
+
+
+def test_the_matrix_runs_each_test_of_a_framework():
+    names = MAKEFILE.read_text().split("MATRIX_TESTS = ")[1].split("\n\n")[0]
+    root = MAKEFILE.parent
+    run = {path for name in names.replace("\\", " ").split() for path in root.glob(name)}
+    needed = {
+        path
+        for path in root.glob("tests/test_*.py")
+        if re.match("test_(langchain|llama_index)", path.name)
+        or "events" in path.name
+        or path.name in ("test_compressor_standards.py", "test_integrations_agree.py")
+    }
+    assert needed <= run

@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import ConformalFilter
+from conformal_retrievers import ConformalFilter, filtering
 from langchain_conformal.documents import kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.scorers import AnyScorer, load_filter
@@ -48,12 +48,22 @@ class ConformalCompressor(BaseDocumentCompressor):
         llm: BaseChatModel | None = None,
         scorer: AnyScorer | None = None,
         metadata_prefix: str | None = "conformal_",
+        on_empty: filtering.OnEmpty = "allow",
+        on_unscorable: filtering.OnUnscorable = "keep",
     ) -> ConformalCompressor:
         """Return the compressor of a calibration file and the model that was calibrated with.
 
-        `scorer` is anything that `as_scorer` takes.
+        `scorer` is anything that `as_scorer` takes; `on_empty` and `on_unscorable` are those of
+        `ConformalFilter`.
         """
-        conformal_filter = load_filter(path, embeddings=embeddings, chat_model=llm, scorer=scorer)
+        conformal_filter = load_filter(
+            path,
+            embeddings=embeddings,
+            chat_model=llm,
+            scorer=scorer,
+            on_empty=on_empty,
+            on_unscorable=on_unscorable,
+        )
         return cls(filter=conformal_filter, metadata_prefix=metadata_prefix)
 
     def compress_documents(

@@ -16,7 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams, RetrieverLike
 from pydantic import ConfigDict
 
-from conformal_retrievers import ConformalFilter
+from conformal_retrievers import ConformalFilter, filtering
 from langchain_conformal.documents import kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.judge import depth_of
@@ -51,12 +51,22 @@ class ConformalRetriever(BaseRetriever):
         llm: BaseChatModel | None = None,
         scorer: AnyScorer | None = None,
         metadata_prefix: str | None = "conformal_",
+        on_empty: filtering.OnEmpty = "allow",
+        on_unscorable: filtering.OnUnscorable = "keep",
     ) -> ConformalRetriever:
         """Return the filtered retriever of a calibration file and the model calibrated with.
 
-        `scorer` is anything that `as_scorer` takes.
+        `scorer` is anything that `as_scorer` takes; `on_empty` and `on_unscorable` are those of
+        `ConformalFilter`.
         """
-        conformal_filter = load_filter(path, embeddings=embeddings, chat_model=llm, scorer=scorer)
+        conformal_filter = load_filter(
+            path,
+            embeddings=embeddings,
+            chat_model=llm,
+            scorer=scorer,
+            on_empty=on_empty,
+            on_unscorable=on_unscorable,
+        )
         return cls(retriever=retriever, filter=conformal_filter, metadata_prefix=metadata_prefix)
 
     def model_post_init(self, context: Any, /) -> None:

@@ -22,6 +22,7 @@ from conformal_retrievers import (
     LLMScorer,
     Scorer,
     Snippet,
+    filtering,
     llm,
 )
 
@@ -231,6 +232,8 @@ def load_filter(
     embeddings: Embeddings | None = None,
     chat_model: BaseChatModel | None = None,
     scorer: AnyScorer | None = None,
+    on_empty: filtering.OnEmpty = "allow",
+    on_unscorable: filtering.OnUnscorable = "keep",
 ) -> ConformalFilter:
     """Return the filter of a calibration file and one of embeddings, a chat model and a scorer.
 
@@ -242,7 +245,12 @@ def load_filter(
             "give one of embeddings=, llm= and scorer=, the one that was calibrated with"
         )
     given = next(model for model in (embeddings, chat_model, scorer) if model is not None)
-    return ConformalFilter(as_scorer(given), Calibration.load(path))
+    return ConformalFilter(
+        as_scorer(given),
+        Calibration.load(path),
+        on_empty=on_empty,
+        on_unscorable=on_unscorable,
+    )
 
 
 def model_name(model: object) -> str | None:

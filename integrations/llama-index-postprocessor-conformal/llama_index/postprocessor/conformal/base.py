@@ -170,7 +170,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     def _known(self, query: QueryBundle, nodes: list[NodeWithScore]) -> Filtered | None:
         """Decide by the retriever's own scores where they are what is calibrated: no snippets."""
         scorer = self.filter.scorer
-        if not isinstance(scorer, RetrievalScorer):
+        if type(scorer) is not RetrievalScorer:  # a subclass may score by more than the number
             return None
         scores = scorer.turn([node.score for node in nodes])
         return self.filter.decide(scores, query=query.query_str)
