@@ -29,6 +29,8 @@ cookbook: .venv/cookbook ## execute the notebooks in place
 bench: export CONFORMAL_DATA ?= $(wildcard ../shared/data)
 bench: .venv/dev ## speed, as ratios in one run; with ../shared/data or CONFORMAL_DATA=FOLDER what two papers report, too
 	.venv/bin/python benchmarks/speed.py
+	.venv/bin/python -m benchmarks.frameworks_langchain
+	.venv/bin/python -m benchmarks.frameworks_llama_index
 	@if [ -z "$$CONFORMAL_DATA" ]; then \
 		echo "Skipped what two papers report: it takes their data sets, in ../shared/data or CONFORMAL_DATA=FOLDER"; \
 	else set -x; .venv/bin/python -m benchmarks.reproduction --write && .venv/bin/python -m benchmarks.pictures coverage baselines reranking tables; fi

@@ -775,6 +775,16 @@ def test_queries_of_a_log_that_were_filtered_at_another_alpha_of_a_calibration_c
             file.write(json.dumps(event) + "\n")
     done = CliRunner().invoke(app, diagnosed)
     assert "Left out: 4 queries filtered with another calibration." in done.output
+    named = ["diagnose", "--log", str(log.path), "--calibration", f"{tmp_path}/c.json"]
+    assert CliRunner().invoke(app, named).output == done.output
+    for odd, message in (
+        (["diagnose", "--log", str(log.path)], "give a calibration file"),
+        ([*named, f"{tmp_path}/c.json", f"{tmp_path}"], "give the calibration once"),
+        (["diagnose", f"{tmp_path}", "--log", str(log.path)], "is a folder"),
+    ):
+        wrong = CliRunner().invoke(app, odd)
+        assert wrong.exit_code == 2
+        assert message in wrong.output
 
 
 def test_a_log_without_queries_and_one_with_a_single_strange_one_are_told(tmp_path):

@@ -121,7 +121,7 @@ QUERY = JudgedQuery("b", ["a", "b", "c", "d"], [False, True, False, False], id="
         (small(2), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 2),
         (small(50), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 50),
         (small(None), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 4),
-        (RunnableLambda(lambda query: [Document(query)], name="echo"), "echo", 1),
+        (RunnableLambda(lambda query: [Document(query)], name="echo"), "echo", None),
         (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
     ],
 )

@@ -43,6 +43,8 @@ def bench(repository, **environment):
 def test_bench_finds_the_data_beside_the_repository_or_says_what_it_skips(repository):
     alone = bench(repository)
     assert "ran benchmarks/speed.py" in alone
+    assert "ran -m benchmarks.frameworks_langchain" in alone
+    assert "ran -m benchmarks.frameworks_llama_index" in alone
     assert "Skipped what two papers report" in alone
     assert "reproduction" not in alone
     (repository.parent / "shared/data").mkdir(parents=True)

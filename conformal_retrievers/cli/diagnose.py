@@ -29,7 +29,6 @@ from conformal_retrievers.cli.inputs import (
     scored,
     scorer_named,
 )
-from conformal_retrievers.cli.show import CalibrationFile
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
     print_json,
@@ -55,8 +54,24 @@ Log = Annotated[
 ]
 
 
+OptionalCalibration = Annotated[
+    Path | None,
+    typer.Argument(help="A calibration file.", exists=True, metavar="CALIBRATION"),
+]
+NamedCalibration = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        help="The calibration file, where it is not the first argument.",
+        exists=True,
+        dir_okay=False,
+        metavar="FILE",
+    ),
+]
+
+
 def diagnose(
-    calibration: CalibrationFile,
+    calibration: OptionalCalibration = None,
     judged: OptionalJudged = None,
     log: Log = None,
     reference: Reference = None,
@@ -64,6 +79,7 @@ def diagnose(
     k: Depth = None,
     model: Model = None,
     corpus: Corpus = None,
+    named: NamedCalibration = None,
     as_json: Json = False,
 ) -> None:
     """Say whether a calibration's promise can be trusted for some queries, and if not, why.
@@ -72,6 +88,14 @@ def diagnose(
     are left out, and counted. Where no snippet is judged relevant, queries count as not judged, as
     those of a log do.
     """
+    if named is not None:
+        if judged is not None:
+            raise typer.BadParameter("give the calibration once: first, or with --calibration FILE")
+        calibration, judged = named, calibration
+    if calibration is None:
+        raise typer.BadParameter("give a calibration file, first or with --calibration FILE")
+    if calibration.is_dir():
+        raise typer.BadParameter(f"{calibration} is a folder; give a calibration file first")
     if (judged is None) == (log is None):
         raise typer.BadParameter("give judged queries, or a filter log with --log FILE")
     if log is not None and reference is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.vectorstores import VectorStoreRetriever
@@ -22,15 +23,16 @@ def judge_retriever(
     snippet has no id; unknown ones count as irrelevant, and known relevant ones that are not
     returned are counted in `missed`. At most `max_concurrency` queries run at a time.
 
-    Each query carries the retriever's name and k, the depth that it is asked for, or where it does
-    not tell that, the largest number that it returned; calibrations record both.
+    Each query carries the retriever's name and k, the depth that it is asked for, or none where it
+    does not tell that; calibrations record both.
     """
     queries = list(judged)
     retrieved = retriever.batch(
         [query.query for query in queries], config={"max_concurrency": max_concurrency}
     )
-    deepest = max((len(documents) for documents in retrieved), default=0)
-    k = max(depth_of(retriever) or 0, deepest) or None
+    # One that returns more than it is asked for has the depth that is seen.
+    asked = depth_of(retriever)
+    k = None if asked is None else max([asked, *map(len, retrieved)])
     return [
         query.retrieved_as(to_snippets(documents), retriever=name_of(retriever), k=k)
         for query, documents in zip(queries, retrieved, strict=True)
@@ -50,4 +52,7 @@ def depth_of(retriever: RetrieverLike) -> int | None:
     """Return how many documents the retriever is asked for, where it tells."""
     settings = getattr(retriever, "search_kwargs", None)
     k = settings.get("k") if isinstance(settings, dict) else getattr(retriever, "k", None)
+    if k is None and isinstance(retriever, VectorStoreRetriever):  # then its store's default
+        known = signature(retriever.vectorstore.similarity_search).parameters.get("k")
+        k = None if known is None else known.default
     return k if isinstance(k, int) else None
