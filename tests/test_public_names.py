@@ -144,8 +144,8 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
     }
     outside = (
         r"conformal_retrievers|pydantic|typing_extensions|"
-        r"__future__|asyncio|collections\.abc|contextlib|copy|dataclasses|json|logging|math|numbers|"
-        r"numpy|pathlib|typing|uuid|warnings"
+        r"__future__|asyncio|collections\.abc|contextlib|copy|dataclasses|inspect|json|logging|math|"
+        r"numbers|numpy|pathlib|typing|uuid|warnings"
     )
     of_tests = r"concurrent\.futures|inspect|json|pickle|pytest"
     for package, pattern in allowed.items():
