@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 
@@ -245,7 +245,7 @@ def _files(path: Path) -> list[Path]:
 def _open(file: Path, stack: ExitStack) -> tuple[IO[bytes], float]:
     """Return an open file, which stays the same if it is renamed, and its size, uncompressed."""
     if file.suffix == ".gz":
-        return stack.enter_context(gzip.open(file)), math.inf
+        return stack.enter_context(cast("IO[bytes]", gzip.open(file))), math.inf
     opened = stack.enter_context(file.open("rb"))
     return opened, os.fstat(opened.fileno()).st_size
 
