@@ -11,6 +11,7 @@ import faiss
 import pytest
 from frameworks import MODEL, K, MiniLMEmbedding, cosine, halves, snippets, vector_index
 from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import TextNode
 from llama_index.vector_stores.chroma import ChromaVectorStore
 from llama_index.vector_stores.faiss import FaissVectorStore
@@ -191,3 +192,13 @@ def test_embeddings_of_nodes_are_reused_only_where_that_is_asked_for():
         kept.append(keep.postprocess_nodes(found, query_str="a string"))
         assert model.calls == 1 + texts
     assert kept[0] == kept[1]
+
+
+def test_a_retriever_that_does_not_tell_its_depth_has_none():
+    class Untold(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            return retriever("faiss, l2").retrieve(query_bundle.query_str)
+
+    judged = judge_retriever(Untold(), halves()[0][:3])
+    assert [query.k for query in judged] == [None] * 3
+    assert all(query.snippets for query in judged)
