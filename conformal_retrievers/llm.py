@@ -41,6 +41,7 @@ __all__ = [
     "ask_verdicts",
     "check_llm",
     "finish_of",
+    "is_whole",
     "name_of",
     "no_reply",
     "openai_options",
@@ -130,10 +131,16 @@ class Usage:
 # --- asking ---------------------------------------------------------------------------------------
 
 
+def is_whole(place: int, reply: Reply) -> bool:
+    """Return whether a reply has come to its own end: neither cut off nor refused."""
+    return reply.finish == "stop"
+
+
 def ask(
     llm: LLM,
     requests: Sequence[Request],
     *,
+    is_answer: Callable[[int, Reply], bool] = is_whole,
     concurrency: int = 8,
     cache: Cache | None = None,
     progress: bool = False,
@@ -143,12 +150,15 @@ def ask(
     That bounds all calls with this model and bound together, from whatever threads; `aask` has a
     bound of its own in each event loop. A request that nobody answered gives its `Unanswered`; any
     other exception stops the rest and is raised. The cache answers what it knows, and learns each
-    reply as it comes, so that what was interrupted goes on where it stopped. Only answers are
-    cached: not what was cut off or refused.
+    reply as it comes, so that what was interrupted goes on where it stopped.
+
+    `is_answer` tells of a request's place and a reply to it whether that can be read; it is told by
+    who asks, since only they know what they asked for. Only such replies enter the cache and are
+    taken from it, so that what could not be read is asked again.
     """
     check_llm(llm)
     _check_concurrency(concurrency)
-    answers = _cached(cache, llm, requests)
+    answers = _cached(cache, llm, requests, is_answer)
     missing = [i for i, answer in enumerate(answers) if answer is None]
 
     if not missing:
@@ -168,7 +178,8 @@ def ask(
                     if stopped.is_set():
                         return
                     answers[i] = reply = llm.complete(requests[i])
-                _remember(cache, llm, requests[i], reply)
+                if cache is not None and is_answer(i, reply):
+                    _remember(cache, llm, requests[i], reply)
             except Unanswered as unanswered:
                 answers[i] = unanswered
             except BaseException:
@@ -192,6 +203,7 @@ async def aask(
     llm: LLM,
     requests: Sequence[Request],
     *,
+    is_answer: Callable[[int, Reply], bool] = is_whole,
     concurrency: int = 8,
     cache: Cache | None = None,
     progress: bool = False,
@@ -205,7 +217,7 @@ async def aask(
     _check_concurrency(concurrency)
     answers: list[Reply | Unanswered | None] = [None] * len(requests)
     if cache is not None:
-        answers = await asyncio.to_thread(_cached, cache, llm, requests)
+        answers = await asyncio.to_thread(_cached, cache, llm, requests, is_answer)
     missing = [i for i, answer in enumerate(answers) if answer is None]
     if not missing:
         return [a for a in answers if a is not None]
@@ -224,7 +236,7 @@ async def aask(
                     answers[i] = unanswered
                 else:
                     answers[i] = reply
-                    if cache is not None:
+                    if cache is not None and is_answer(i, reply):
                         await asyncio.to_thread(_remember, cache, llm, requests[i], reply)
                 step()
 
@@ -321,20 +333,21 @@ def _bar(missing: list[int], shown: bool) -> Iterator[Callable[[], None]]:
 
 
 def _cached(
-    cache: Cache | None, llm: LLM, requests: Sequence[Request]
+    cache: Cache | None,
+    llm: LLM,
+    requests: Sequence[Request],
+    is_answer: Callable[[int, Reply], bool],
 ) -> list[Reply | Unanswered | None]:
     if cache is None or not requests:
         return [None] * len(requests)
     known = cache.replies(llm.name, [_as_json(request) for request in requests])
-    return [None if text is None else Reply(**json.loads(text), cached=True) for text in known]
+    replies = [None if text is None else Reply(**json.loads(text), cached=True) for text in known]
+    return [r if r is not None and is_answer(i, r) else None for i, r in enumerate(replies)]
 
 
-def _remember(cache: Cache | None, llm: LLM, request: Request, reply: Reply) -> None:
-    # Cut off after the first token is whole where that token's log-probabilities were asked for.
-    whole = reply.finish == "stop" or (reply.finish == "length" and request.top_logprobs > 0)
-    if cache is not None and whole:
-        fields = {name: value for name, value in vars(reply).items() if name != "cached"}
-        cache.add_replies(llm.name, {_as_json(request): json.dumps(fields)})
+def _remember(cache: Cache, llm: LLM, request: Request, reply: Reply) -> None:
+    fields = {name: value for name, value in vars(reply).items() if name != "cached"}
+    cache.add_replies(llm.name, {_as_json(request): json.dumps(fields)})
 
 
 def _as_json(request: Request) -> str:
@@ -522,6 +535,10 @@ def verdict_of(answer: Reply | Unanswered) -> bool | str:
     return verdict == "yes"
 
 
+def _has_verdict(place: int, reply: Reply) -> bool:
+    return isinstance(verdict_of(reply), bool)
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """Of each request whether the reply says yes, or why it has no verdict; and what they took."""
@@ -545,11 +562,19 @@ def ask_verdicts(
 ) -> Verdicts:
     """Return the verdicts on requests of schema `VERDICT`; equal ones are asked once, as by `ask`.
 
-    A reply that is cut off, refused or not to be read is no verdict, and never a no.
+    A reply that is cut off, refused or not to be read is no verdict, and never a no; the cache does
+    not keep it.
     """
     once = _once_each(requests)
     unique = list(once.values())
-    answers = ask(llm, unique, concurrency=concurrency, cache=cache, progress=progress)
+    answers = ask(
+        llm,
+        unique,
+        is_answer=_has_verdict,
+        concurrency=concurrency,
+        cache=cache,
+        progress=progress,
+    )
     return _verdicts(requests, once, answers)
 
 
@@ -564,7 +589,14 @@ async def aask_verdicts(
     """Return what `ask_verdicts` returns, without blocking the event loop."""
     once = _once_each(requests)
     unique = list(once.values())
-    answers = await aask(llm, unique, concurrency=concurrency, cache=cache, progress=progress)
+    answers = await aask(
+        llm,
+        unique,
+        is_answer=_has_verdict,
+        concurrency=concurrency,
+        cache=cache,
+        progress=progress,
+    )
     return _verdicts(requests, once, answers)
 
 

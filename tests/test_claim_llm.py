@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 
+import numpy as np
 import pytest
 from claims_server import fields_in, llm_at, model
 from frameworks import cosine
 from test_claim_scores import saying
 
-from conformal_retrievers import LLM, Cache, annotate, decompose, merge
+from conformal_retrievers import LLM, Agreement, Cache, SelfConfidence, annotate, decompose, merge
 from conformal_retrievers.claims import aannotate, adecompose, amerge
 from conformal_retrievers.llm import Prompt, Reply, Unanswered
 
@@ -78,6 +79,48 @@ def test_a_reply_is_cached(llm, llm_server, tmp_path):
     again = decompose(llm, QUERY, "Ada wrote it.", cache=cache)
     assert again.claims == first.claims
     assert len(llm_server.bodies) == 1
+
+
+BAD = {
+    "no JSON": "overloaded",
+    "another field": '{"error": "overloaded"}',
+    "another form": '{"claims": "a", "verdict": "perhaps", "text": " "}',
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize(
+    "answered",
+    [
+        lambda llm, cache: decompose(llm, QUERY, "Ada wrote it.", cache=cache).reason is None,
+        lambda llm, cache: (
+            annotate(llm, QUERY, ["a"], reference="a", cache=cache).reasons == (None,)
+        ),
+        lambda llm, cache: merge(llm, QUERY, ["a"], cache=cache).reason is None,
+        lambda llm, cache: (
+            not np.isnan(SelfConfidence(llm, cache=cache).relevance(QUERY, ["a", "b"], [])).any()
+        ),
+        lambda llm, cache: (
+            not np.isnan(
+                Agreement(llm, lambda query: ["a"], "d", cache=cache).relevance(
+                    QUERY, ["a", "b"], []
+                )
+            ).any()
+        ),
+    ],
+    ids=["decompose", "annotate", "merge", "SelfConfidence", "Agreement"],
+)
+def test_what_could_not_be_read_is_asked_again_once_the_server_is_mended(
+    llm, llm_server, tmp_path, bad, answered
+):
+    cache, good = Cache(tmp_path / "cache.sqlite"), llm_server.reply
+    llm_server.reply = lambda body: bad
+    assert not answered(llm, cache)
+    llm_server.reply = good
+    assert answered(llm, cache)
+    assert len(llm_server.bodies) == 2
+    assert answered(llm, cache)
+    assert len(llm_server.bodies) == 2
 
 
 # --- annotating -----------------------------------------------------------------------------------

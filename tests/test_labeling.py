@@ -209,6 +209,21 @@ def test_an_interrupted_run_goes_on_where_it_stopped(server, tmp_path):
     assert (labelled.usage.requests, labelled.usage.cached) == (5, 3)
 
 
+async def test_what_could_not_be_read_is_asked_again_once_the_server_is_mended(server, tmp_path):
+    cache = Cache(tmp_path / "cache.sqlite")
+    server.reply = lambda body: (
+        "overloaded" if "one" in asked(body)["snippet"] else verdict_of(body)
+    )
+    assert label_by_llm(QUERIES, model(server), cache=cache).unlabelled != ()
+    server.bodies.clear()
+    assert (await alabel_by_llm(QUERIES, model(server), cache=cache)).unlabelled != ()
+    server.reply = verdict_of
+    labelled = label_by_llm(QUERIES, model(server), cache=cache)
+    assert labelled.unlabelled == ()
+    assert [asked(body)["snippet"] for body in server.bodies] == ["After six hours take one."] * 2
+    assert label_by_llm(QUERIES, model(server), cache=cache).usage.cached == 5
+
+
 def test_what_got_no_verdict_is_asked_again_and_nothing_else(server, tmp_path):
     cache = Cache(tmp_path / "cache.sqlite")
     llm = model(server)

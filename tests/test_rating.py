@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -356,6 +357,66 @@ async def test_what_was_rated_once_is_not_asked_again(tmp_path, llm_server, mode
     assert len(llm_server.bodies) == len(corpus)
     assert again.ratings.tolist() == first.ratings.tolist()
     assert again.usage == Usage(len(corpus), cached=len(corpus))
+
+
+@pytest.mark.parametrize(
+    ("build", "trouble"),
+    [
+        (LLMScorer, "unreadable"),
+        (lambda llm, cache: LLMScorer(llm, snippets_per_call=3, cache=cache), "unreadable"),
+        (YesScorer, "no logprobs"),
+    ],
+    ids=["rating", "several", "yes"],
+)
+@pytest.mark.parametrize("told_before", [False, True], ids=["new cache", "older cache"])
+async def test_what_could_not_be_read_is_asked_again_once_the_server_is_mended(
+    tmp_path, llm_server, model, corpus, build, trouble, told_before
+):
+    """Of an older cache too, which kept every reply that had come to its end."""
+    cache = Cache(tmp_path / "c.db")
+    scorer = build(model, cache=cache)
+    llm_server.trouble = lambda body, times: trouble
+    if told_before:
+        model = dataclasses.replace(model, complete=remembering(cache, model))
+    if trouble == "no logprobs":
+        with pytest.raises(ValueError, match="answers without log-probabilities"):
+            build(model, cache=cache).rate(QUERY, corpus)
+    else:
+        assert np.isnan(build(model, cache=cache).rate(QUERY, corpus).scores).all()
+    llm_server.trouble = lambda body, times: None
+    ratings = scorer.rate(QUERY, corpus)
+    assert ratings.unscorable == {}
+    assert ratings.usage.cached == 0
+    again = await scorer.arate(QUERY, corpus)
+    assert again.usage.cached == again.usage.requests
+    assert again.scores.tolist() == ratings.scores.tolist()
+
+
+def remembering(cache, llm):
+    """Return the model's `complete` that puts every reply into the cache, readable or not."""
+
+    def complete(request):
+        reply = llm.complete(request)
+        fields = {name: value for name, value in vars(reply).items() if name != "cached"}
+        stored = json.dumps(vars(request), sort_keys=True)
+        cache.add_replies(llm.name, {stored: json.dumps(fields)})
+        return reply
+
+    return complete
+
+
+def test_a_call_that_left_out_a_snippet_is_made_again(tmp_path):
+    replies = [
+        json.dumps({"ratings": [{"id": i, "rating": 0.5} for i in ids]})
+        for ids in ([1], [1, 2], [1])
+    ]
+    scorer = LLMScorer(
+        replying(*replies), snippets_per_call=2, concurrency=1, cache=Cache(tmp_path / "c.db")
+    )
+    assert scorer.rate(QUERY, snippets("ab")).reasons == (None, "not rated")
+    assert scorer.rate(QUERY, snippets("ab")).reasons == (None, None)
+    assert scorer.rate(QUERY, snippets("abc")).usage.cached == 1  # the last call is a smaller one
+    assert scorer.rate(QUERY, snippets("abc")).usage.cached == 2
 
 
 # --- injection: what reaches the server -----------------------------------------------------------

@@ -53,7 +53,9 @@ def annotate(
     and TypeError for claims that are one text.
     """
     requests = _requests(query, claims, reference, documents, prompt)
-    return _annotations(ask(llm, requests, concurrency=concurrency, cache=cache))
+    return _annotations(
+        ask(llm, requests, is_answer=_has_verdict, concurrency=concurrency, cache=cache)
+    )
 
 
 async def aannotate(
@@ -69,7 +71,9 @@ async def aannotate(
 ) -> Annotations:
     """Return what `annotate` returns, without blocking the event loop."""
     requests = _requests(query, claims, reference, documents, prompt)
-    return _annotations(await aask(llm, requests, concurrency=concurrency, cache=cache))
+    return _annotations(
+        await aask(llm, requests, is_answer=_has_verdict, concurrency=concurrency, cache=cache)
+    )
 
 
 def _requests(
@@ -99,3 +103,7 @@ def _annotations(answers: Sequence[Reply | Unanswered]) -> Annotations:
         verdicts.append(verdict)
         reasons.append(None if verdict else reason or "unreadable")
     return Annotations(tuple(verdicts), tuple(reasons), Usage.of(answers))
+
+
+def _has_verdict(place: int, reply: Reply) -> bool:
+    return _annotations([reply]).reasons == (None,)

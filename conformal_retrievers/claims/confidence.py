@@ -46,14 +46,17 @@ class SelfConfidence:
         self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
     ) -> NDArray[np.float64]:
         """Return the confidence in each claim, (p,)."""
-        return self._read(ask(self.llm, self._requests(query, claims), cache=self.cache), claims)
+        requests, is_answer = self._requests(query, claims), _tells("confidence", len(claims), 0, 1)
+        answers = ask(self.llm, requests, is_answer=is_answer, cache=self.cache)
+        return self._read(answers, claims)
 
     async def arelevance(
         self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
     ) -> NDArray[np.float64]:
         """Return what `relevance` returns, without blocking the event loop."""
-        requests = self._requests(query, claims)
-        return self._read(await aask(self.llm, requests, cache=self.cache), claims)
+        requests, is_answer = self._requests(query, claims), _tells("confidence", len(claims), 0, 1)
+        answers = await aask(self.llm, requests, is_answer=is_answer, cache=self.cache)
+        return self._read(answers, claims)
 
     def _requests(self, query: str, claims: Sequence[str]) -> list[Request]:
         values = {"query": query, "claims": _numbered(claims)}
@@ -104,7 +107,13 @@ class Agreement:
             )
             for text in self.alternatives(query)
         ]
-        answers = ask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
+        answers = ask(
+            self.llm,
+            requests,
+            is_answer=_tells("agreement", len(claims), -1, 1),
+            concurrency=self.concurrency,
+            cache=self.cache,
+        )
         told = np.array([_of_each(a, "agreement", len(claims), -1, 1) for a in answers])
         told = told.reshape(len(answers), len(claims))
         known = ~np.isnan(told)
@@ -138,3 +147,12 @@ def _of_each(answer: Reply | Unanswered, name: str, n: int, low: int, high: int)
         told = float(number) if readable and low <= number <= high else math.nan
         by_id[str(entry["id"])].append(told)
     return [told[0] if len(told) == 1 else math.nan for told in by_id.values()]
+
+
+def _tells(name: str, n: int, low: int, high: int) -> Callable[[int, Reply], bool]:
+    """Return whether a reply tells the number of each claim, as `ask` wants to know it."""
+
+    def tells(place: int, reply: Reply) -> bool:
+        return not any(map(math.isnan, _of_each(reply, name, n, low, high)))
+
+    return tells

@@ -28,7 +28,7 @@ def decompose(
     answer has no claims and is not sent. Raises ValueError for a prompt with other fields.
     """
     requests = _decompose_requests(query, answer, prompt)
-    return _decomposition(ask(llm, requests, cache=cache))
+    return _decomposition(ask(llm, requests, is_answer=_is_divided, cache=cache))
 
 
 async def adecompose(
@@ -36,7 +36,7 @@ async def adecompose(
 ) -> Decomposition:
     """Return what `decompose` returns, without blocking the event loop."""
     requests = _decompose_requests(query, answer, prompt)
-    return _decomposition(await aask(llm, requests, cache=cache))
+    return _decomposition(await aask(llm, requests, is_answer=_is_divided, cache=cache))
 
 
 def _decompose_requests(query: str, answer: str, prompt: Prompt | None) -> list[Request]:
@@ -59,3 +59,7 @@ def _decomposition(answers: Sequence[Reply | Unanswered]) -> Decomposition:
     if not isinstance(claims, list) or not all(isinstance(claim, str) for claim in claims):
         return Decomposition((), reason or "unreadable", usage)
     return Decomposition(tuple(claim.strip() for claim in claims if claim.strip()), None, usage)
+
+
+def _is_divided(place: int, reply: Reply) -> bool:
+    return _decomposition([reply]).reason is None

@@ -50,7 +50,7 @@ def merge(
     """
     claims = as_claims(claims)
     requests = _merge_requests(query, claims, prompt)
-    return _merged(claims, ask(llm, requests, cache=cache))
+    return _merged(claims, ask(llm, requests, is_answer=_is_merged, cache=cache))
 
 
 async def amerge(
@@ -64,7 +64,7 @@ async def amerge(
     """Return what `merge` returns, without blocking the event loop."""
     claims = as_claims(claims)
     requests = _merge_requests(query, claims, prompt)
-    return _merged(claims, await aask(llm, requests, cache=cache))
+    return _merged(claims, await aask(llm, requests, is_answer=_is_merged, cache=cache))
 
 
 def _merge_requests(query: str, claims: Sequence[str], prompt: Prompt | None) -> list[Request]:
@@ -84,3 +84,7 @@ def _merged(claims: tuple[str, ...], answers: Sequence[Reply | Unanswered]) -> M
     if not isinstance(text, str) or not text.strip():
         return Merged(joined(claims), claims, reason or "unreadable", usage)
     return Merged(text.strip(), claims, None, usage)
+
+
+def _is_merged(place: int, reply: Reply) -> bool:
+    return _merged((), [reply]).reason is None

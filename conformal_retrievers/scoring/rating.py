@@ -76,8 +76,9 @@ class LLMScorer:
     are rated in one call, the prompt has $query and $snippets, a list of {"id", "text"}, and a
     score may depend on the snippets beside it (`relative_to_query`). At most `concurrency` calls
     run at a time, of however many queries that are scored at once (see `ask`); `cache` keeps the
-    replies. `max_tokens` bounds a reply; one that is cut off is no rating. `on_ratings` is called
-    with the `Ratings` of each query, for whoever counts them.
+    replies that rate all they were asked about, so that the others are asked again. `max_tokens`
+    bounds a reply; one that is cut off is no rating. `on_ratings` is called with the `Ratings` of
+    each query, for whoever counts them.
 
     A blank snippet is not sent, and equal texts of a query are sent once. Raises ValueError for a
     prompt with other fields.
@@ -136,7 +137,13 @@ class LLMScorer:
         snippets = as_snippets(snippets)
         groups = self._groups(snippets)
         requests = [self._request(query, group) for group in groups]
-        answers = ask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
+        answers = ask(
+            self.llm,
+            requests,
+            is_answer=self._rates_all(groups),
+            concurrency=self.concurrency,
+            cache=self.cache,
+        )
         return self._ratings(snippets, groups, answers)
 
     async def arate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
@@ -144,7 +151,13 @@ class LLMScorer:
         snippets = as_snippets(snippets)
         groups = self._groups(snippets)
         requests = [self._request(query, group) for group in groups]
-        answers = await aask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
+        answers = await aask(
+            self.llm,
+            requests,
+            is_answer=self._rates_all(groups),
+            concurrency=self.concurrency,
+            cache=self.cache,
+        )
         return self._ratings(snippets, groups, answers)
 
     @property
@@ -176,16 +189,22 @@ class LLMScorer:
     ) -> Ratings:
         rated: dict[str, Rated] = {}
         for group, answer in zip(groups, answers, strict=True):
-            of_group = _ratings_of if self.relative_to_query else _rating_of
-            rated.update(zip(group, of_group(answer, len(group)), strict=True))
+            rated.update(zip(group, self._rated(group, answer), strict=True))
         return _report(snippets, rated, answers, self.on_ratings)
 
+    def _rated(self, group: list[str], answer: Answer) -> list[Rated]:
+        return _ratings_of(answer, len(group)) if self.relative_to_query else [_rating_of(answer)]
 
-def _rating_of(answer: Answer, n: int) -> list[Rated]:
+    def _rates_all(self, groups: list[list[str]]) -> Callable[[int, Reply], bool]:
+        def rates_all(place: int, reply: Reply) -> bool:
+            return all(reason is None for _, reason in self._rated(groups[place], reply))
+
+        return rates_all
+
+
+def _rating_of(answer: Answer) -> Rated:
     reply, reason = _reply_of(answer)
-    if reason is not None:
-        return [(math.nan, reason)]
-    return [_rating(parse_json(reply.text))]
+    return _rating(parse_json(reply.text)) if reason is None else (math.nan, reason)
 
 
 def _ratings_of(answer: Answer, n: int) -> list[Rated]:
@@ -276,14 +295,26 @@ class YesScorer:
         """Return P(YES) / (P(YES) + P(NO)) of each snippet, with the reasons where it has none."""
         snippets = as_snippets(snippets)
         requests = self._requests(query, snippets)
-        answers = ask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
+        answers = ask(
+            self.llm,
+            requests,
+            is_answer=_has_p_yes,
+            concurrency=self.concurrency,
+            cache=self.cache,
+        )
         return self._ratings(snippets, answers)
 
     async def arate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return what `rate` returns, without blocking the event loop."""
         snippets = as_snippets(snippets)
         requests = self._requests(query, snippets)
-        answers = await aask(self.llm, requests, concurrency=self.concurrency, cache=self.cache)
+        answers = await aask(
+            self.llm,
+            requests,
+            is_answer=_has_p_yes,
+            concurrency=self.concurrency,
+            cache=self.cache,
+        )
         return self._ratings(snippets, answers)
 
     def _requests(self, query: str, snippets: Sequence[Snippet]) -> list[Request]:
@@ -325,6 +356,10 @@ def _p_yes(answer: Answer) -> Rated:
     if not yes + no > 0:  # 0, or NaN: a server's way to say that it does not know
         return math.nan, "no log-probabilities"
     return yes / (yes + no), None
+
+
+def _has_p_yes(place: int, reply: Reply) -> bool:
+    return _p_yes(reply)[1] is None
 
 
 # --- what both share ------------------------------------------------------------------------------
