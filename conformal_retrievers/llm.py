@@ -448,8 +448,8 @@ _NO_SETTINGS = frozenset(
         *("cache", "verbose", "tags", "metadata", "rate_limiter", "profile", "num_workers"),
         *("streaming", "disable_streaming", "stream_usage", "stream_chunk_timeout"),
         *("output_version", "include_response_headers", "use_responses_api", "strict"),
-        *("is_chat_model", "is_function_calling_model", "allow_parallel_tool_calls"),
-        *("context_window", "tokenizer", "tiktoken_model_name", "reuse_client"),
+        *("is_function_calling_model", "allow_parallel_tool_calls"),
+        *("tokenizer", "tiktoken_model_name", "reuse_client"),
     }
 )
 
@@ -457,13 +457,17 @@ _NO_SETTINGS = frozenset(
 def settings_of(model: object) -> dict[str, Any]:
     """Return the settings of a framework's model that may change its answers, but for defaults.
 
-    They are its pydantic fields that hold plain JSON and are not known to change nothing.
+    They are its pydantic fields that hold plain JSON and are not known to change nothing. A model
+    that is told to be none for chat is asked for a completion instead, so that is told even where
+    it is the default; a chat model's `context_window` is not, since it cuts nothing off.
     """
     fields: Mapping[str, Any] = getattr(type(model), "model_fields", {})
-    found = {}
+    chats = getattr(model, "is_chat_model", None)
+    found: dict[str, Any] = {"is_chat_model": False} if chats is False else {}
+    unsaid = _NO_SETTINGS | ({"is_chat_model", "context_window"} if chats else {"is_chat_model"})
     for name, field in fields.items():
         value = getattr(model, name, None)
-        if name in _NO_SETTINGS or value == field.get_default(call_default_factory=True):
+        if name in unsaid or value == field.get_default(call_default_factory=True):
             continue
         if value in (None, {}, [], ""):
             continue

@@ -328,3 +328,60 @@ def test_what_changes_an_llms_answers_is_in_its_name(setting):
 
     assert name() == name(max_retries=7, timeout=3.0, api_base="http://127.0.0.1:1/v1") == "m"
     assert name(**setting) == f"m {json.dumps(setting)}"
+
+
+def test_a_model_behind_the_completion_endpoint_has_another_name():
+    """Neither endpoint is the default of all classes; the window bounds what a completion says."""
+
+    def name(**settings):
+        model = OpenAILike(model="m", temperature=0, api_key="none", **settings)
+        return llama_index_conformal.as_llm(model).name
+
+    chat = {"is_chat_model": True}
+    assert name(**chat) == name(**chat, context_window=128_000) == "m, as text"
+    assert name() == name(is_chat_model=False) == 'm {"is_chat_model": false}, as text'
+    assert name(context_window=128_000) == (
+        'm {"context_window": 128000, "is_chat_model": false}, as text'
+    )
+
+
+def test_the_window_of_a_model_that_says_nothing_of_chat_is_in_its_name():
+    class Windowed(Canned):
+        model: str = "m"
+        temperature: float = 0.0
+        context_window: int = 2048
+
+    def name(**settings):
+        return llama_index_conformal.as_llm(Windowed(**settings)).name
+
+    assert name() == "canned, as text"
+    assert name(context_window=8192) == 'canned {"context_window": 8192}, as text'
+
+
+def test_two_endpoints_share_no_cache(tmp_path, llm_server, clients):
+    """The server has no completion endpoint: a reply of one would be the other's from the cache."""
+
+    def scorer(**settings):
+        model = OpenAILike(
+            model="minilm",
+            api_base=llm_server.url,
+            api_key="none",
+            temperature=0,
+            max_retries=0,
+            http_client=clients[0],
+            async_http_client=clients[1],
+            **settings,
+        )
+        return llama_index_conformal.llm_scorer(model, cache=Cache(tmp_path / "c.db"))
+
+    assert not np.isnan(scorer(is_chat_model=True).score(QUERY, [Snippet("Everest")])).any()
+    with pytest.raises(openai.NotFoundError):
+        scorer().score(QUERY, [Snippet("Everest")])
+
+
+def test_the_completion_endpoint_does_not_know_options_of_chat():
+    model = OpenAILike(model="m", api_key="none")
+    with pytest.raises(ValueError, match=r"is_chat_model=True.*or leave options out"):
+        llama_index_conformal.llm_scorer(model, options=openai_options)
+    with pytest.raises(ValueError, match=r"is_chat_model=True.*or leave options out"):
+        llama_index_conformal.as_llm(model, options=openai_options, name="mine")

@@ -61,8 +61,15 @@ def as_llm(
     name in LangChain and in `openai_llm`.
 
     Raises ValueError where the model does not tell its name, or is asked with options of your own,
-    and no `name` is given.
+    and no `name` is given; and for `openai_options` where LlamaIndex asks it for a completion of
+    text instead (`is_chat_model` is False), which does not know them.
     """
+    if options is llm.openai_options and not model.metadata.is_chat_model:
+        raise ValueError(
+            f"options is openai_options, but {type(model).__name__} has is_chat_model=False and is "
+            "asked for a completion, which does not know them; give the model is_chat_model=True "
+            "if its server speaks Chat Completions, or leave options out"
+        )
 
     def messages(request: llm.Request) -> list[ChatMessage]:
         return [
