@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal
 
 from conformal_retrievers.cache import Cache
@@ -46,6 +47,7 @@ __all__ = [
     "no_reply",
     "openai_options",
     "parse_json",
+    "reason_in",
     "settings_of",
     "short_hash",
     "unanswered_without_reply",
@@ -57,17 +59,21 @@ logger = logging.getLogger("conformal_retrievers")
 # --- values ---------------------------------------------------------------------------------------
 
 
+Finish = Literal["stop", "length", "refusal", "unknown"]
+
+
 @dataclass(frozen=True)
 class Reply:
     """What came back: the text, why it ended, and what it cost.
 
-    `finish` is "length" for a reply that was cut off and "refusal" for one that the model or its
-    server declined; neither is an answer. `first_token` maps the alternatives of the first token to
-    their log-probabilities where they were asked for and given. `cached` replies cost nothing.
+    `finish` is "length" for a reply that was cut off, "refusal" for one that the model or its
+    server declined, and "unknown" for one that ended in any other way; none is an answer.
+    `first_token` maps the alternatives of the first token to their log-probabilities where they
+    were asked for and given. `cached` replies cost nothing.
     """
 
     text: str
-    finish: Literal["stop", "length", "refusal"] = "stop"
+    finish: Finish = "stop"
     first_token: Mapping[str, float] | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -384,20 +390,55 @@ def unanswered_without_reply() -> Iterator[None]:
         raise
 
 
-def finish_of(reason: object) -> Literal["stop", "length", "refusal"]:
-    """Return the `Reply.finish` of a server's own word for why a reply ended."""
-    word = str(reason).lower()
-    if word in ("length", "max_tokens", "model_length"):
+# Words of OpenAI, Anthropic, Gemini, Bedrock, Cohere, Mistral, Ollama and TGI, by their letters; 1
+# and 2 are Gemini's numbers for them.
+_ENDED = frozenset(
+    {
+        *("stop", "stopsequence", "endturn", "eos", "eostoken", "endoftext"),
+        *("complete", "completed", "finish", "finished", "done", "1"),
+    }
+)
+_CUT_OFF = frozenset(
+    {"length", "maxtokens", "maxoutputtokens", "modellength", "modelcontextwindowexceeded", "2"}
+)
+_DECLINED = frozenset(
+    {
+        *("contentfilter", "contentfiltered", "refusal", "safety", "recitation", "blocklist"),
+        *("prohibitedcontent", "spii", "guardrailintervened", "errortoxic"),
+    }
+)
+
+
+def finish_of(reason: object) -> Finish:
+    """Return the `Reply.finish` of a server's own word for why a reply ended.
+
+    A word is a text or a member of an enumeration, in any case. Many servers have none: where it is
+    None or empty, the reply is taken for whole. A word that is not known is "unknown", no answer.
+    """
+    said = str(reason.name if isinstance(reason, Enum) else "" if reason is None else reason)
+    word = re.sub(r"[^a-z0-9]", "", said.rpartition(".")[2].lower())  # "FinishReason.MAX_TOKENS"
+    if not said or word in _ENDED:
+        return "stop"
+    if word in _CUT_OFF:
         return "length"
-    declined = (
-        "content_filter",
-        "refusal",
-        "safety",
-        "recitation",
-        "blocklist",
-        "prohibited_content",
-    )
-    return "refusal" if word in declined else "stop"
+    return "refusal" if word in _DECLINED else "unknown"
+
+
+def reason_in(told: object) -> object:
+    """Return a server's word for why a reply ended, None where what it told (an object or a dict)
+    has none: its finish, stop or done reason, or that of its first choice or candidate."""
+    firsts = [(_get(told, name) or [None])[0] for name in ("choices", "candidates")]
+    said = [
+        _get(part, name)
+        for part in (*firsts, told)
+        for name in ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
+    ]
+    said.append(_get(_get(told, "incomplete_details"), "reason"))
+    return next((reason for reason in said if reason), None)
+
+
+def _get(told: object, name: str) -> Any:
+    return told.get(name) if isinstance(told, Mapping) else getattr(told, name, None)
 
 
 def openai_options(request: Request) -> dict[str, Any]:
@@ -531,7 +572,8 @@ def verdict_of(answer: Reply | Unanswered) -> bool | str:
     if isinstance(answer, Unanswered):
         return f"unanswered: {answer}"
     if answer.finish != "stop":
-        return {"length": "cut off", "refusal": "refused"}[answer.finish]
+        odd = "ended for an unknown reason"
+        return {"length": "cut off", "refusal": "refused", "unknown": odd}[answer.finish]
     said = (parse_json(answer.text) or {}).get("verdict")
     verdict = said.strip().lower() if isinstance(said, str) else None
     if verdict not in ("yes", "no"):

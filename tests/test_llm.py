@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import enum
 import gc
 import json
 import re
 import string
 import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -39,6 +41,7 @@ from conformal_retrievers.llm import (
     no_reply,
     openai_options,
     parse_json,
+    reason_in,
 )
 
 REQUESTS = [Request("s", str(i)) for i in range(20)]
@@ -524,12 +527,60 @@ def test_words_around_an_object_do_not_matter(before, after):
     ("reason", "finish"),
     [
         *[(word, "stop") for word in ("stop", "end_turn", "STOP", "eos", None, "")],
+        *[
+            (word, "stop")
+            for word in ("FinishReason.STOP", "stop_sequence", "COMPLETE", "endTurn", 1)
+        ],
         *[(word, "length") for word in ("length", "max_tokens", "MAX_TOKENS")],
+        *[(word, "length") for word in ("FinishReason.MAX_TOKENS", "max_output_tokens")],
+        *[(word, "length") for word in ("model_context_window_exceeded", "model_length")],
         *[(word, "refusal") for word in ("content_filter", "SAFETY", "refusal")],
+        *[(word, "refusal") for word in ("FinishReason.SPII", "content_filtered")],
+        *[(word, "refusal") for word in ("guardrail_intervened", "PROHIBITED_CONTENT")],
+        *[(word, "unknown") for word in ("error", "OTHER", "load", "cancelled", "tool_calls", 5)],
+        ("FinishReason.FINISH_REASON_UNSPECIFIED", "unknown"),
     ],
 )
 def test_servers_have_many_words_for_how_a_reply_ended(reason, finish):
     assert finish_of(reason) == finish
+
+
+class Ended(enum.Enum):
+    MAX_TOKENS = 2
+
+
+@pytest.mark.parametrize(
+    ("told", "finish"),
+    [
+        ({"choices": [{"finish_reason": "length"}]}, "length"),
+        ({"finish_reason": "length"}, "length"),
+        ({"stop_reason": "max_tokens"}, "length"),
+        ({"stopReason": "guardrail_intervened"}, "refusal"),
+        ({"done_reason": "length", "done": True}, "length"),
+        ({"candidates": [{"finish_reason": Ended.MAX_TOKENS}]}, "length"),
+        ({"candidates": [{"finishReason": "SPII"}]}, "refusal"),
+        (types.SimpleNamespace(stop_reason="refusal"), "refusal"),
+        (types.SimpleNamespace(candidates=[types.SimpleNamespace(finish_reason="STOP")]), "stop"),
+        ({"finish_reason": None, "stop_reason": "max_tokens"}, "length"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "length"),
+        *[(nothing, "stop") for nothing in ({}, None, {"choices": []}, "text", {"done": True})],
+    ],
+)
+def test_how_a_reply_ended_is_found_wherever_servers_say_it(told, finish):
+    assert finish_of(reason_in(told)) == finish
+
+
+def test_a_reply_of_unknown_end_is_no_verdict_and_no_answer(tmp_path):
+    cache, asked = Cache(tmp_path / "c.db"), []
+
+    def complete(request):
+        asked.append(request)
+        return Reply('{"verdict": "yes"}', "unknown")
+
+    for _ in range(2):
+        verdicts = ask_verdicts(LLM(complete, "m"), REQUESTS[:1], cache=cache)
+        assert verdicts.said == ("ended for an unknown reason",)
+    assert len(asked) == 2
 
 
 class StatusError(Exception):

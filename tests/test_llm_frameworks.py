@@ -14,7 +14,14 @@ from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
-from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata, MockLLM
+from llama_index.core.llms import (
+    ChatMessage,
+    ChatResponse,
+    CompletionResponse,
+    CustomLLM,
+    LLMMetadata,
+    MockLLM,
+)
 from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor import conformal as llama_index_conformal
 
@@ -385,3 +392,31 @@ def test_the_completion_endpoint_does_not_know_options_of_chat():
         llama_index_conformal.llm_scorer(model, options=openai_options)
     with pytest.raises(ValueError, match=r"is_chat_model=True.*or leave options out"):
         llama_index_conformal.as_llm(model, options=openai_options, name="mine")
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ({"stop_reason": "max_tokens"}, "cut off"),
+        ({"done_reason": "length"}, "cut off"),
+        ({"candidates": [{"finish_reason": "FinishReason.MAX_TOKENS"}]}, "cut off"),
+        ({"stopReason": "guardrail_intervened"}, "refused"),
+        ({"done_reason": "load"}, "unreadable"),
+        ({"choices": [{"finish_reason": "error"}]}, "unreadable"),
+        ({"done_reason": "stop"}, None),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_how_a_reply_ended_is_read_in_both_frameworks(raw, reason):
+    class Told(Canned):
+        def chat(self, messages, **kwargs):
+            return ChatResponse(message=ChatMessage('{"rating": 0.25}'), raw=raw)
+
+    told = AIMessage('{"rating": 0.25}', response_metadata=raw or {})
+    chat = GenericFakeChatModel(messages=iter([told]))
+    for scorer in (
+        llama_index_conformal.llm_scorer(Told()),
+        langchain_conformal.llm_scorer(chat, name="fake"),
+    ):
+        assert scorer.rate(QUERY, [Snippet("a")]).reasons == (reason,)

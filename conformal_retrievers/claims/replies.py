@@ -17,7 +17,7 @@ def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | N
     if isinstance(answer, Unanswered):
         return {}, "unanswered"
     if answer.finish != "stop":
-        return {}, {"length": "cut off", "refusal": "refused"}[answer.finish]
+        return {}, {"length": "cut off", "refusal": "refused"}.get(answer.finish, "unreadable")
     fields = parse_json(answer.text)
     return (fields, None) if fields is not None else ({}, "unreadable")
 

@@ -388,6 +388,8 @@ def _reply_of(answer: Answer, *, cut_off: bool = False) -> tuple[Reply, str | No
         return Reply(""), "unanswered"
     if answer.finish == "refusal":
         return answer, "refused"
+    if answer.finish == "unknown":
+        return answer, "unreadable"
     return answer, "cut off" if answer.finish == "length" and not cut_off else None
 
 

@@ -271,15 +271,12 @@ def _told_name(model: object, remedy: str) -> str:
 
 def _reply(message: BaseMessage) -> llm.Reply:
     told = message.response_metadata
-    ended = next(
-        (told[k] for k in ("finish_reason", "stop_reason", "done_reason") if k in told), ""
-    )
     refusal = message.additional_kwargs.get("refusal")
     usage = message.usage_metadata if isinstance(message, AIMessage) else None
     content = (told.get("logprobs") or {}).get("content")
     return llm.Reply(
         str(message.text) or str(refusal or ""),
-        "refusal" if refusal else llm.finish_of(ended),
+        "refusal" if refusal else llm.finish_of(llm.reason_in(told)),
         {top["token"]: top["logprob"] for top in content[0]["top_logprobs"]} if content else None,
         usage["input_tokens"] if usage else 0,
         usage["output_tokens"] if usage else 0,

@@ -105,7 +105,7 @@ def _reply(response: ChatResponse) -> llm.Reply:
     usage = response.additional_kwargs
     return llm.Reply(
         response.message.content or str(refusal or ""),
-        "refusal" if refusal else llm.finish_of(_get(choice, "finish_reason")),
+        "refusal" if refusal else llm.finish_of(llm.reason_in(response.raw)),
         {top.token: top.logprob for top in first} if first else None,
         usage.get("prompt_tokens", 0),
         usage.get("completion_tokens", 0),
