@@ -7,7 +7,8 @@ of queries and snippets are not in the file, replies are.
 
 Threads and processes may use one file at once (write-ahead log), and a writer that is killed loses
 at most what it was writing. A file that turns out to be broken is set aside under another name,
-with a warning, and a new one begun: a cache can always be filled again.
+with a warning, and a new one begun: a cache can always be filled again. Who still had the old file
+open goes on in the new one.
 """
 
 from __future__ import annotations
@@ -159,6 +160,10 @@ class Cache:
                 return operation(self._open())
 
     def _open(self) -> sqlite3.Connection:
+        # Another process may have set the file aside or deleted it: what went on into it would be
+        # lost. (SQLite leaves the log alone when it closes a file that was moved.)
+        if self._connection is not None and _inode(self.path) != self._inode:
+            self._close()
         if self._connection is None:
             self._inode = _inode(self.path)
             try:

@@ -2,7 +2,7 @@
 
 What fills a prompt's fields is not trusted. It enters the user's message as JSON, in which every
 character is escaped that could end a line, a string or a tag, or begin a marker of a chat format
-such as `<|im_start|>` or `[INST]`.
+such as `<|im_start|>`, `[INST]` or `[|user|]`.
 """
 
 from __future__ import annotations
@@ -128,12 +128,13 @@ def short_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-# Tags and entities; the bracket of [INST], [/INST], [control_8] and all that has their form, a name
-# without white space; and what is read though it is not seen: controls, separators, marks of
-# annotations, halves of a character, and Unicode's Default_Ignorable_Code_Point (directions, widths
-# of zero, fillers, variation selectors, tag letters) but for the two joiners, which scripts need.
+# Tags and entities; the bracket of [INST], [/INST], [control_8], [|user|], [@BOS@] and all that has
+# their form, a name without white space, between signs or not; and what is read though it is not
+# seen: controls, separators, marks of annotations, halves of a character, and Unicode's
+# Default_Ignorable_Code_Point (directions, widths of zero, fillers, variation selectors, tag
+# letters) but for the two joiners, which scripts need.
 _ESCAPED = re.compile(
-    r"[<>&]|\[(?=/?[A-Za-z_][^]\s[]*\])"
+    r"[<>&]|\[(?=\s*[^]\w\s[\"\\']{0,3}[A-Za-z_][^]\s[]*\s*\])"
     "|[\x7f-\x9f\u2028\u2029\ufff9-\ufffb\ud800-\udfff]"
     "|[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e]"
     "|[\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8]"

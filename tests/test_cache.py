@@ -305,6 +305,29 @@ def test_a_file_that_another_process_has_replaced_is_not_set_aside_again(cache):
     assert cache.scores("s", "q", ["a"]).tolist() == [3.0]
 
 
+MOVES = {
+    "renamed": lambda path: os.replace(path, path.with_name("aside.db")),
+    "deleted": lambda path: path.unlink(),
+    "set aside": lambda path: Cache(path)._set_aside(sqlite3.DatabaseError("malformed")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is set aside:RuntimeWarning")
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_who_has_a_file_open_that_was_moved_goes_on_in_the_new_one(tmp_path, move):
+    path = tmp_path / "cache.db"
+    holder = Cache(path)
+    holder.add_scores("s", "q", ["old"], [1.0])
+    move(path)
+    holder.add_scores("s", "q", ["a"], [2.0])
+    other = Cache(path)
+    other.add_scores("s", "q", ["b"], [3.0])
+    for cache in (holder, other):
+        np.testing.assert_array_equal(
+            cache.scores("s", "q", ["old", "a", "b"]), [math.nan, 2.0, 3.0]
+        )
+
+
 def test_another_programs_database_is_left_alone(tmp_path):
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:
