@@ -524,6 +524,8 @@ async def test_no_task_goes_on_when_one_scorer_fails_or_the_caller_gives_up(canc
 def test_the_digest_of_a_query_is_the_beginning_of_its_sha_256():
     assert query_digest("abc") == "ba7816bf8f01cfea"
     assert query_digest("ü") != query_digest("u")
+    assert query_digest("u\u0308 \u212b") == query_digest("ü Å")  # composed or not
+    assert query_digest("\u01f0") == "3651063ff416cf3b"  # as ever, where a text is composed
 
 
 @pytest.mark.parametrize("same", ["a b ", "\ta\n b", "A B", "a\u00a0B"])

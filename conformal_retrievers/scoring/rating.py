@@ -254,8 +254,9 @@ class YesScorer:
     least likely of them, and at most what they leave over: that is taken for it. A model that
     thinks aloud before it answers cannot be used so. The other arguments are those of `LLMScorer`.
 
-    Raises ValueError for a prompt with other fields, and where none of a query's answers comes with
-    log-probabilities: then the server gives none.
+    An answer that lacks log-probabilities beside others that have them is no rating. Raises
+    ValueError for a prompt with other fields, and where none of a query's answers comes with
+    log-probabilities, be it a single one: then the server is taken to give none.
     """
 
     llm: LLM

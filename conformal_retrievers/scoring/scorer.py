@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -97,9 +98,10 @@ def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
 def query_digest(query: str) -> str:
     """Return what tells a query again without its text: the start of a SHA-256.
 
-    It is the same for texts that differ in case or white space alone.
+    It is the same for texts that differ alone in case, in white space or in how Unicode composes
+    their characters.
     """
-    same = " ".join(query.casefold().split())
+    same = " ".join(normalize("NFC", query).casefold().split())
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
