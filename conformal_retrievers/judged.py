@@ -174,8 +174,8 @@ class JudgedQuery:
         `retriever` names it, and `k` is the depth it was asked for, where known. A snippet is known
         by its id, or by its text where either side has no id or its id was not judged for this
         query, as where a store gives ids of its own; one that was not judged counts as irrelevant.
-        Relevant snippets that were not returned add to `missed`; of several with the same text, each
-        snippet returned is another, as far as they go. Raises ValueError where judgements were
+        Relevant snippets that were not returned add to `missed`; of several with the same text,
+        each snippet returned is another, as far as they go. Raises ValueError where judgements were
         sampled: then one that is missing says nothing.
         """
         if self.only_kept or min(self.propensities or (1.0,)) < 1:
