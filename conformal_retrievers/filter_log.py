@@ -39,6 +39,7 @@ FIELDS = {  # what a reader of either event can rely on
 }
 
 LOCK_SECONDS = 1.0  # how long a log waits for others that write or read it
+HELD_SECONDS = 0.01  # and an observer, once it lost an event: others write within less
 
 Queries = Literal["hashed", "text", "none"]
 logger = logging.getLogger("conformal_retrievers")
@@ -138,16 +139,16 @@ class FilterLog:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give {least} or more")
 
-    def append(self, event: Mapping[str, Any]) -> None:
+    def append(self, event: Mapping[str, Any], *, wait: float = LOCK_SECONDS) -> None:
         """Append one event, whole, whoever else does so.
 
-        Raises OSError where the file cannot be written, or others hold its lock for a second.
+        Raises OSError where the file cannot be written, or others hold its lock for `wait` seconds.
         """
         row = {**event, "query": self._query(event.get("query"))}
         text = json.dumps(row, ensure_ascii=False, allow_nan=False)
         # What is no text, a lone surrogate, becomes \\udxxx, which JSON reads as the same again.
         line = text.encode("utf-8", "backslashreplace") + b"\n"
-        with _lock(self.path):
+        with _lock(self.path, wait):
             size = self.path.stat().st_size if self.path.exists() else 0
             if size and size + len(line) > self.max_bytes:
                 self._rotate()
@@ -219,12 +220,12 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
         warnings.warn(f"{many} skipped: {'; '.join(bad[:5])}", UserWarning, stacklevel=2)
 
 
-def _lock(path: Path) -> AbstractContextManager[object]:
+def _lock(path: Path, wait: float = LOCK_SECONDS) -> AbstractContextManager[object]:
     """Return the lock of a log; whoever enters it gets an OSError if others hold it too long."""
     require("log", "filelock")
     from filelock import FileLock
 
-    return FileLock(f"{path}.lock", timeout=LOCK_SECONDS, poll_interval=0.002)
+    return FileLock(f"{path}.lock", timeout=wait, poll_interval=0.002)
 
 
 def _ends_a_line(path: Path) -> bool:
@@ -286,7 +287,8 @@ class Observer:
 
     It may be shared by threads. Nothing that goes wrong with the log gets in the way of retrieval:
     it is said once to `logging`, as an error, and when the log can be written again, how many
-    events were lost.
+    events were lost, which `lost` says meanwhile. An event waits for a log's lock, at most a
+    second; once one was lost, at most a hundredth of that, until one is written.
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
@@ -300,6 +302,12 @@ class Observer:
         """What was counted so far, by the checksum of the calibration: m1, m2 and more."""
         with self._lock:
             return dict(self._counts)
+
+    @property
+    def lost(self) -> int:
+        """How many events the log has lost since it was written last."""
+        with self._lock:
+            return self._lost
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """Take in one event of `event_of`, or of that of claims/events.py.
@@ -338,7 +346,7 @@ class Observer:
 
     def _append(self, log: FilterLog, event: Mapping[str, Any]) -> None:
         try:
-            log.append(event)
+            log.append(event, wait=HELD_SECONDS if self.lost else LOCK_SECONDS)
         except Exception:  # retrieval goes on, whatever is the matter with the log
             with self._lock:
                 self._lost += 1

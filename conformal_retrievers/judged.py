@@ -174,8 +174,9 @@ class JudgedQuery:
         `retriever` names it, and `k` is the depth it was asked for, where known. A snippet is known
         by its id, or by its text where either side has no id or its id was not judged for this
         query, as where a store gives ids of its own; one that was not judged counts as irrelevant.
-        Relevant snippets that were not returned add to `missed`. Raises ValueError where judgements
-        were sampled: then one that is missing says nothing.
+        Relevant snippets that were not returned add to `missed`; of several with the same text,
+        each snippet returned is another, as far as they go. Raises ValueError where judgements were
+        sampled: then one that is missing says nothing.
         """
         if self.only_kept or min(self.propensities or (1.0,)) < 1:
             raise ValueError(
@@ -185,11 +186,7 @@ class JudgedQuery:
             )
         retrieved = as_snippets(snippets)
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
-        ids = {s.id for s in self.snippets}
-        found = [
-            next((j for j, known in enumerate(relevant) if _same(known, snippet, ids)), None)
-            for snippet in retrieved
-        ]
+        found = _found(relevant, retrieved, {s.id for s in self.snippets})
         not_returned = len(relevant) - len({j for j in found if j is not None})
         return JudgedQuery(
             self.query,
@@ -347,10 +344,36 @@ def _propensities(where: str, values: Iterable[float] | None) -> tuple[float, ..
     return tuple(map(float, checked))
 
 
+def _found(
+    relevant: Sequence[Snippet], retrieved: Sequence[Snippet], judged: Collection[str | None]
+) -> list[int | None]:
+    """Return the place in `relevant` of each retrieved snippet, None where it is not there.
+
+    Of several that a snippet may be by its text, it is one that no other is, if there is one.
+    """
+    may_be = [
+        [j for j, known in enumerate(relevant) if _same(known, snippet, judged)]
+        for snippet in retrieved
+    ]
+    found: list[int | None] = [None] * len(retrieved)
+    taken: set[int] = set()
+    # First those whose id was judged: they can be no other.
+    for i in sorted(range(len(retrieved)), key=lambda i: not _by_id(retrieved[i], judged)):
+        if may_be[i]:
+            place = next((j for j in may_be[i] if j not in taken), may_be[i][0])
+            found[i] = place
+            taken.add(place)
+    return found
+
+
 def _same(known: Snippet, snippet: Snippet, judged: Collection[str | None]) -> bool:
-    if known.id is not None and snippet.id is not None and snippet.id in judged:
+    if known.id is not None and _by_id(snippet, judged):
         return known.id == snippet.id
     return known.text == snippet.text
+
+
+def _by_id(snippet: Snippet, judged: Collection[str | None]) -> bool:
+    return snippet.id is not None and snippet.id in judged
 
 
 # --- JSON lines -----------------------------------------------------------------------------------

@@ -16,7 +16,14 @@ from conftest import LookupScorer
 from filelock import FileLock
 
 from conformal_retrievers import Calibration, ConformalFilter, FilterLog, ScoredQuery, read_log
-from conformal_retrievers.filter_log import Observer, event_of, note_on_span, scores_of
+from conformal_retrievers.filter_log import (
+    HELD_SECONDS,
+    LOCK_SECONDS,
+    Observer,
+    event_of,
+    note_on_span,
+    scores_of,
+)
 
 
 def calibration_of(scores=(0.1, 0.2, 0.3, 0.4, 0.5), alpha=0.4, **options):
@@ -280,6 +287,29 @@ def test_events_that_a_log_lost_are_counted_when_it_can_be_written_again(caplog,
     observer.observe(event)
     observer.observe(event)
     assert caplog.text.count("is written again; events lost: 2") == 1
+    assert len(list(read_log(tmp_path / "log.jsonl"))) == 2
+
+
+def test_for_a_lock_that_is_held_one_event_waits_long_and_the_others_hardly(tmp_path, monkeypatch):
+    waits = []
+
+    class Waiting(FileLock):  # the real one, which tells how long it would wait
+        def acquire(self, *args, **kwargs):
+            waits.append(self.timeout)
+            return super().acquire(*args, **kwargs)
+
+    observer = Observer(FilterLog(tmp_path / "log.jsonl"))
+    event = event_of(decided([0.1]))
+    held = FileLock(f"{tmp_path}/log.jsonl.lock")
+    monkeypatch.setattr("filelock.FileLock", Waiting)
+    with held, ThreadPoolExecutor(1) as other:
+        list(other.map(observer.observe, [event] * 20))
+    assert waits == [LOCK_SECONDS] + [HELD_SECONDS] * 19
+    assert observer.lost == 20
+    observer.observe(event)
+    assert observer.lost == 0
+    observer.observe(event)
+    assert waits[20:] == [HELD_SECONDS, LOCK_SECONDS]  # as before, once it was written
     assert len(list(read_log(tmp_path / "log.jsonl"))) == 2
 
 

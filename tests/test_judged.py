@@ -167,6 +167,23 @@ def test_judgements_follow_the_text_where_the_store_gives_ids_of_its_own():
     assert (again.relevant, again.missed) == ((False, True), 0)
 
 
+def test_of_relevant_snippets_of_equal_text_as_many_are_found_as_are_returned():
+    judged = JudgedQuery("q", [Snippet("a", id="1"), Snippet("a", id="2")], [True, True])
+    fresh = [Snippet("a", id="x"), Snippet("a", id="y")]
+    assert [judged.retrieved_as(fresh[:n]).missed for n in (0, 1, 2)] == [2, 1, 0]
+    again = judged.retrieved_as([*fresh, Snippet("a", id="z")])
+    assert (again.relevant, again.missed) == ((True, True, True), 0)
+    without_ids = JudgedQuery("q", ["a", "a"], [True, True]).retrieved_as(["a", "a"])
+    assert (without_ids.relevant, without_ids.missed) == ((True, True), 0)
+
+
+def test_a_snippet_known_by_its_id_is_not_taken_for_another_of_equal_text():
+    judged = JudgedQuery("q", [Snippet("a", id="1"), Snippet("a", id="2")], [True, True])
+    for returned in (["x", "1"], ["1", "x"]):  # "x" is the other one, wherever it stands
+        again = judged.retrieved_as([Snippet("a", id=id) for id in returned])
+        assert (again.relevant, again.missed) == ((True, True), 0)
+
+
 def test_a_relevant_snippet_that_is_returned_twice_is_missed_by_nobody():
     judged = JudgedQuery("q", ["a", "b"], [True, True])
     again = judged.retrieved_as(["a", "a"])

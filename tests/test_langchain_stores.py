@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 from frameworks import K, MiniLMEmbeddings, documents, halves, judged, snippets
@@ -24,6 +26,7 @@ from conformal_retrievers import (
 from langchain_conformal import ConformalRetriever, embedding_scorer, judge_retriever
 
 ALPHA = 0.2
+README = Path(__file__).parent.parent / "integrations/langchain-conformal/README.md"
 
 
 def flat(documents):
@@ -101,6 +104,61 @@ def test_the_share_of_relevant_snippets_kept_is_what_was_promised(file, store):
         shares.append(kept[relevant].mean())
     assert sum(shares) / len(shares) >= 1 - ALPHA
     assert sum(shares) / len(shares) < 1
+
+
+# --- the scores that a store has ------------------------------------------------------------------
+
+
+def in_memory():
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents(documents())
+    return store
+
+
+def scored(store, *, higher_is_better):
+    """Run what the README says, and return the names that it leaves."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.S | re.M)
+    (code,) = (block for block in blocks if "ScoredRetriever" in block)
+    assert code.count("higher_is_better=True") == 1
+    code = code.replace("higher_is_better=True", f"higher_is_better={higher_is_better}")
+    names = {"store": store, "queries": halves()[0]}
+    exec(compile(code, str(README), "exec", dont_inherit=True), names)
+    return names
+
+
+async def test_a_stores_own_scores_are_filtered_by_and_nothing_is_embedded_twice(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    kept = 0
+    for one, higher in ((store, False), (in_memory(), True)):
+        names = scored(one, higher_is_better=higher)
+        threshold = Calibration.load("calibration.json").threshold()
+        for query in halves()[1][:5]:
+            found = one.similarity_search_with_score(query.query, k=20)
+            passing = [d for d, s in found if (-s if higher else s) <= threshold]
+            calls = one.embeddings.calls
+            documents = names["retriever"].invoke(query.query)
+            assert one.embeddings.calls == calls + 1  # the query, by the store
+            assert [d.id for d in documents] == [d.id for d in passing]
+            assert await names["retriever"].ainvoke(query.query) == documents
+            kept += len(documents)
+    assert 0 < kept < 2 * 5 * 20
+
+
+def test_the_wrong_direction_of_a_stores_scores_is_warned_of(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for one, wrong in ((store, True), (in_memory(), False)):
+        with pytest.warns(UserWarning, match="negate a similarity"):
+            scored(one, higher_is_better=wrong)
+
+
+def test_scores_are_written_into_copies_of_what_the_store_holds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = FAISS.from_documents(documents(), MiniLMEmbeddings())
+    scored(store, higher_is_better=False)
+    held = store.get_by_ids([s.id for s in snippets()])
+    assert [d.metadata for d in held] == [d.metadata for d in documents()]
 
 
 # --- the depth, and what else is recorded ---------------------------------------------------------

@@ -9,14 +9,18 @@ from __future__ import annotations
 import httpx
 import pytest
 from frameworks import K, MiniLMEmbedding, halves, snippets, vector_index
-from llama_index.core import Settings, SummaryIndex, get_response_synthesizer
+from llama_index.core import Response, Settings, SummaryIndex
 from llama_index.core.agent import FunctionAgent
 from llama_index.core.evaluation import RetrieverEvaluator
 from llama_index.core.llms import ChatMessage
 from llama_index.core.memory import ChatMemoryBuffer
-from llama_index.core.query_engine import RouterQueryEngine, SubQuestionQueryEngine
+from llama_index.core.query_engine import (
+    CustomQueryEngine,
+    RouterQueryEngine,
+    SubQuestionQueryEngine,
+)
 from llama_index.core.question_gen import LLMQuestionGenerator
-from llama_index.core.response_synthesizers import ResponseMode
+from llama_index.core.response_synthesizers import CompactAndRefine, ResponseMode
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.selectors import LLMSingleSelector
@@ -261,11 +265,48 @@ def test_a_question_is_condensed_by_the_llm_even_where_nothing_is_kept(llm, llm_
     assert len(llm_server.bodies) == 1
 
 
+class SayingSo(CompactAndRefine):
+    """Says it in other words; every release calls it with no nodes, none asks it for the words."""
+
+    def synthesize(self, query, nodes, additional_source_nodes=None, **arguments):
+        if not nodes:
+            return Response("Nothing relevant was found.")
+        return super().synthesize(query, nodes, additional_source_nodes, **arguments)
+
+
 def test_a_response_synthesizer_can_answer_otherwise(llm):
-    synthesizer = get_response_synthesizer(llm=llm)
-    synthesizer._empty_response = "Nothing relevant was found."
+    synthesizer = SayingSo(llm=llm)
     engine = query_engine(postprocessor("allow"), llm, response_synthesizer=synthesizer)
     assert str(engine.query(QUESTION)) == "Nothing relevant was found."
+    engine = query_engine(postprocessor("keep_best"), llm, response_synthesizer=synthesizer)
+    assert str(engine.query(QUESTION)) == ANSWER
+
+
+def sub_question_engine(tool, llm):
+    return SubQuestionQueryEngine.from_defaults(
+        [tool],
+        llm=llm,
+        question_gen=LLMQuestionGenerator.from_defaults(llm=llm),
+        use_async=False,
+        verbose=False,
+    )
+
+
+class Failing(CustomQueryEngine):
+    """Knows nothing of filters, and fails."""
+
+    def custom_query(self, query_str):
+        raise KeyError(query_str)
+
+
+def any_error_of_a_sub_question_goes_on(llm) -> bool:
+    """Say what the framework does with an error that no filter has to do with."""
+    tool = QueryEngineTool.from_defaults(Failing(), name="docs", description="Python")
+    try:
+        sub_question_engine(tool, llm).query(QUESTION)
+    except KeyError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
@@ -281,16 +322,18 @@ def test_an_empty_answer_to_a_sub_question_goes_on_as_if_it_were_one_unless_it_r
     tool = QueryEngineTool.from_defaults(
         query_engine(postprocessor(on_empty), llm), name="docs", description="Python"
     )
-    engine = SubQuestionQueryEngine.from_defaults(
-        [tool],
-        llm=llm,
-        question_gen=LLMQuestionGenerator.from_defaults(llm=llm),
-        use_async=False,
-        verbose=False,
-    )
-    if on_empty == "raise":  # the sub-question is left out, and here there is no other
-        assert str(engine.query(QUESTION)) == EMPTY
-        assert "[docs] Failed to run What?" in caplog.text
+    engine = sub_question_engine(tool, llm)
+    if on_empty == "raise":
+        # The newest releases leave out a sub-question that raises, whatever it raises (here there
+        # is no other, hence EMPTY); up to 0.14.15 at least, only where it is a ValueError.
+        goes_on = any_error_of_a_sub_question_goes_on(llm)
+        caplog.clear()
+        if goes_on:
+            with pytest.raises(NothingKept, match="none of 8 snippets is kept"):
+                engine.query(QUESTION)
+        else:
+            assert str(engine.query(QUESTION)) == EMPTY
+            assert "[docs] Failed to run What?" in caplog.text
         return
     assert str(engine.query(QUESTION)) == ANSWER
     said = EMPTY if on_empty == "allow" else ANSWER

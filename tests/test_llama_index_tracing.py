@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+from pathlib import Path
 
 import pytest
-from frameworks import K, MiniLMEmbedding, halves, vector_index
+from frameworks import (
+    K,
+    MiniLMEmbedding,
+    MiniLMEmbeddings,
+    halves,
+    langchain_retriever,
+    vector_index,
+)
 from llama_index.core import Settings
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
@@ -15,12 +25,14 @@ from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import QueryBundle
 from llama_index_instrumentation.dispatcher import instrument_tags
+from openinference.instrumentation.langchain import LangChainInstrumentor
 from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from conformal_retrievers import ConformalFilter, calibrate
+from langchain_conformal import ConformalRetriever
 from llama_index.postprocessor.conformal import (
     ConformalFilterEvent,
     ConformalPostprocessor,
@@ -89,6 +101,35 @@ async def test_in_an_engine_the_filter_is_a_span_of_its_own_below_the_query(
     others = [span for name, span in spans.items() if name != ours]
     assert not any(key.startswith("conformal.") for span in others for key in span.attributes)
     assert "nhandled event" not in caplog.text  # OpenInference says so of classes it does not know
+
+
+def test_the_lines_that_the_page_on_operation_gives_trace_both_frameworks(postprocessor, tmp_path):
+    page = Path(__file__).parent.parent / "docs" / "operation.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+    (code,) = (block for block in blocks if "Instrumentor" in block)
+    calibration = postprocessor.filter.calibration
+    calibration.save(tmp_path / "calibration.json")
+    filtered = ConformalRetriever.from_calibration(
+        tmp_path / "calibration.json",
+        retriever=langchain_retriever(),
+        embeddings=MiniLMEmbeddings(),
+    )
+    names = {}
+    try:
+        exec(compile(code, str(page), "exec"), names)
+        exporter = InMemorySpanExporter()
+        names["provider"].add_span_processor(SimpleSpanProcessor(exporter))
+        kept = len(engine_of(postprocessor).query(QUESTION).source_nodes)
+        assert len(filtered.invoke(QUESTION)) == kept
+    finally:
+        LlamaIndexInstrumentor().uninstrument()
+        LangChainInstrumentor().uninstrument()
+    spans = {span.name: span.attributes for span in exporter.get_finished_spans()}
+    told = spans["ConformalPostprocessor._postprocess_nodes"]
+    assert (told["conformal.kept"], told["conformal.k"]) == (kept, K)
+    decision = json.loads(spans["conformal_filter"]["output.value"])
+    assert (len(decision["kept"]), decision["k"]) == (kept, K)
+    assert decision["calibration"] == told["conformal.calibration"] == calibration.checksum
 
 
 @pytest.mark.parametrize("call", ["query", "aquery"])

@@ -19,9 +19,10 @@ def judge_retriever(
     """Retrieve for each judged query, and carry its judgements over to what was retrieved.
 
     Calibrate on the result, with the very retriever that will be filtered: what it returns is what
-    the guarantee is about. A document is known by its id, or by its text where it or the judged
-    snippet has no id; unknown ones count as irrelevant, and known relevant ones that are not
-    returned are counted in `missed`. At most `max_concurrency` queries run at a time.
+    the guarantee is about. A document is known by its id, or by its text where either side has no
+    id or its id was not judged for the query, as where the store gives ids of its own; unknown ones
+    count as irrelevant, and known relevant ones that are not returned are counted in `missed`. At
+    most `max_concurrency` queries run at a time.
 
     Each query carries the retriever's name and k, the depth that it is asked for, or none where it
     does not tell that; calibrations record both.

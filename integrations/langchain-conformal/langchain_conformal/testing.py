@@ -7,8 +7,9 @@ In a test module (`pip install 'langchain-conformal[testing]'`):
         def compressor(self):
             return MyFilter(threshold=0.3)
 
-The examples must be such that some are kept and some dropped: set `query` and `texts` to ones that
-your compressor tells apart. What it does not promise is marked by overriding the test:
+The examples must be such that some are kept and some dropped, and others for `other_query`: set
+`query`, `other_query` and `texts` to ones that your compressor tells apart. What it does not
+promise is marked by overriding the test:
 
         @pytest.mark.xfail(reason="returns the best first")
         def test_order_is_that_of_the_input(self, compressor): ...
@@ -23,8 +24,11 @@ import copy
 import inspect
 import json
 import pickle
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -32,6 +36,8 @@ from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
 from langchain_core.documents import BaseDocumentCompressor, Document
 
 MANY = 60  # more than any default limit that compressors are known to have
+PATIENCE = 5.0  # seconds after which a call whose turn does not come is thought to hold a lock
+METHODS = pytest.mark.parametrize("method", ["compress_documents", "acompress_documents"])
 
 
 class NumberedDocument(Document):
@@ -53,6 +59,7 @@ class DocumentCompressorTests:
     """What holds of a compressor that keeps some documents as they are and drops the others."""
 
     query: str = "What is the highest mountain?"
+    other_query: str = "How does yeast make bread rise?"
     texts: Sequence[str] = (
         "Mount Everest is the highest mountain on Earth.",
         "Bread dough rises when yeast turns sugar into gas.",
@@ -60,6 +67,8 @@ class DocumentCompressorTests:
         "The café in Zürich opens at 7 — croissants cost 3 €.",
         "Most climbers reach the summit of Everest in May.",
     )
+    packages: Sequence[str] = ()
+    """Further packages with code of the compressor's, beside the one that its class is from."""
 
     @pytest.fixture
     def compressor(self) -> BaseDocumentCompressor:
@@ -80,10 +89,17 @@ class DocumentCompressorTests:
         ]
 
     def compress(
-        self, compressor: BaseDocumentCompressor, documents: Sequence[Document]
+        self,
+        compressor: BaseDocumentCompressor,
+        documents: Sequence[Document],
+        query: str | None = None,
+        method: str = "compress_documents",
     ) -> list[Document]:
-        """Return what the compressor keeps of the documents for the query."""
-        return list(compressor.compress_documents(documents, self.query))
+        """Return what the compressor keeps of the documents for a query, by default `query`."""
+        query = self.query if query is None else query
+        if method == "acompress_documents":
+            return list(asyncio.run(compressor.acompress_documents(documents, query)))
+        return list(compressor.compress_documents(documents, query))
 
     # --- what is kept -----------------------------------------------------------------------------
 
@@ -94,6 +110,18 @@ class DocumentCompressorTests:
         kept = texts_of(self.compress(compressor, self.documents))
         assert 0 < len(kept) < len(self.texts), f"{len(kept)} of {len(self.texts)} are kept"
         assert set(kept) <= set(self.texts)
+
+    @METHODS
+    def test_another_query_keeps_other_documents(
+        self, compressor: BaseDocumentCompressor, method: str
+    ) -> None:
+        """A filter decides about documents for a query."""
+        kept, others = (
+            texts_of(self.compress(compressor, self.documents, query, method))
+            for query in (self.query, self.other_query)
+        )
+        assert others, "nothing is kept for other_query"
+        assert set(kept) != set(others), "the same documents are kept for query and other_query"
 
     def test_no_documents_give_no_documents(self, compressor: BaseDocumentCompressor) -> None:
         """An earlier filter of a pipeline may have dropped everything."""
@@ -119,11 +147,14 @@ class DocumentCompressorTests:
         twice = texts_of(self.compress(compressor, self.documents + self.documents))
         assert sorted(twice) == sorted(once + once)
 
-    def test_nothing_limits_how_many_are_kept(self, compressor: BaseDocumentCompressor) -> None:
+    @METHODS
+    def test_nothing_limits_how_many_are_kept(
+        self, compressor: BaseDocumentCompressor, method: str
+    ) -> None:
         """A limit that nobody asked for drops relevant documents without a word."""
         text = self.compress(compressor, self.documents)[0].page_content
         many = [Document(page_content=text, id=str(i)) for i in range(MANY)]
-        kept = self.compress(compressor, many)
+        kept = self.compress(compressor, many, method=method)
         assert len(kept) == MANY, f"{len(kept)} of {MANY} documents with the same text are kept"
 
     def test_blank_documents_are_no_error(self, compressor: BaseDocumentCompressor) -> None:
@@ -211,7 +242,28 @@ class DocumentCompressorTests:
         waited = asyncio.run(compressor.acompress_documents(self.documents, self.query))
         assert list(waited) == self.compress(compressor, self.documents)
 
-    @pytest.mark.parametrize("method", ["compress_documents", "acompress_documents"])
+    def test_other_tasks_run_while_it_is_awaited(self, compressor: BaseDocumentCompressor) -> None:
+        """A server answers others meanwhile; a method that awaits nothing stops them all.
+
+        What blocks between two awaits is not seen. A compressor that only compares numbers has
+        nothing to wait for: override the test.
+        """
+        others_ran: list[bool] = []
+
+        async def another() -> None:
+            others_ran.append(True)
+
+        async def awaited() -> bool:
+            await compressor.acompress_documents(self.documents, self.query)
+            return bool(others_ran)
+
+        async def together() -> bool:
+            first, _ = await asyncio.gather(awaited(), another())  # they begin in this order
+            return first
+
+        assert asyncio.run(together()), "acompress_documents ended before another task could begin"
+
+    @METHODS
     def test_callbacks_can_be_passed(self, compressor: BaseDocumentCompressor, method: str) -> None:
         """Pipelines pass them only to a parameter of that name, and it has a default."""
         parameters = list(inspect.signature(getattr(compressor, method)).parameters.values())
@@ -244,28 +296,55 @@ class DocumentCompressorTests:
 
     def test_threads_may_share_it(self, compressor: BaseDocumentCompressor) -> None:
         """Nothing of one query is held where another finds it."""
-        halves = [self.documents, self.documents[::-1], self.documents[:2]] * 8
-        one_by_one = [texts_of(self.compress(compressor, documents)) for documents in halves]
+        asked = [
+            (query, documents)
+            for documents in (self.documents, self.documents[::-1], self.documents[:2])
+            for query in (self.query, self.other_query)
+        ] * 4
+
+        def kept(query: str, documents: list[Document]) -> list[str]:
+            return texts_of(self.compress(compressor, documents, query))
+
+        one_by_one = [kept(*one) for one in asked]
         with ThreadPoolExecutor(8) as pool:
-            together = list(pool.map(lambda ds: texts_of(self.compress(compressor, ds)), halves))
-        assert together == one_by_one
+            assert list(pool.map(lambda one: kept(*one), asked)) == one_by_one
+
+    def test_threads_may_take_turns_at_every_line(self, compressor: BaseDocumentCompressor) -> None:
+        """What one call leaves on the compressor, another overwrites before it is read.
+
+        Lines of the package that the class is from, and of `packages`, take turns.
+        """
+        queries = (self.query, self.other_query)
+        one_by_one = [self.compress(compressor, self.documents, query) for query in queries]
+        turns = Turns(len(queries), {*_packages_of(compressor), *self.packages})
+
+        def by_turns(me: int) -> list[Document]:
+            return turns.run(me, lambda: self.compress(compressor, self.documents, queries[me]))
+
+        with ThreadPoolExecutor(len(queries)) as pool:
+            assert list(pool.map(by_turns, range(len(queries)))) == one_by_one
 
     def test_tasks_may_share_it(self, compressor: BaseDocumentCompressor) -> None:
         """Nothing of one query is held where another finds it."""
-        kept = self.compress(compressor, self.documents)
+        queries = (self.query, self.other_query)
+        one_by_one = [self.compress(compressor, self.documents, query) for query in queries]
 
         async def together() -> list[Sequence[Document]]:
             return await asyncio.gather(
-                *(compressor.acompress_documents(self.documents, self.query) for _ in range(16))
+                *(compressor.acompress_documents(self.documents, query) for query in queries * 8)
             )
 
-        assert [list(found) for found in asyncio.run(together())] == [kept] * 16
+        assert [list(found) for found in asyncio.run(together())] == one_by_one * 8
 
     def test_a_misspelt_field_is_an_error(self, compressor: BaseDocumentCompressor) -> None:
         """A threshold that is silently not set is worse than none."""
-        fields = {name: getattr(compressor, name) for name in type(compressor).model_fields}
-        with pytest.raises(ValueError, match="no_such_field"):
-            type(compressor)(**{**fields, "no_such_field": 1})
+        arguments = {
+            name: getattr(compressor, name)
+            for name in inspect.signature(type(compressor)).parameters
+            if hasattr(compressor, name)
+        }
+        with pytest.raises((ValueError, TypeError), match="no_such_field"):
+            type(compressor)(**{**arguments, "no_such_field": 1})
 
     def test_it_can_be_pickled(self, compressor: BaseDocumentCompressor) -> None:
         """Workers get it this way."""
@@ -277,3 +356,58 @@ class DocumentCompressorTests:
 def texts_of(documents: Sequence[Document]) -> list[str]:
     """Return the texts of documents."""
     return [document.page_content for document in documents]
+
+
+class Turns:
+    """Calls in threads that run by turns: at each line of some packages' code, the next goes on.
+
+    So they overlap, and in the same way each time. Where one waits for another, at a lock of the
+    compressor's own, the turns end after `PATIENCE` seconds, and the calls run freely.
+    """
+
+    def __init__(self, calls: int, packages: set[str]) -> None:
+        self._packages = packages
+        self._changed = threading.Condition()
+        self._running = list(range(calls))
+        self._turn: int | None = 0  # None: they run freely
+
+    def run(self, me: int, call: Callable[[], list[Document]]) -> list[Document]:
+        """Return what a call returns, the one with the number `me`, counted from 0."""
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            if frame.f_globals.get("__name__", "").partition(".")[0] not in self._packages:
+                return None
+            if event == "line":
+                self._pass_on(me)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return call()
+        finally:
+            sys.settrace(before)
+            with self._changed:
+                self._turn_to_next(me)
+                self._running.remove(me)
+
+    def _pass_on(self, me: int) -> None:
+        with self._changed:
+            if self._turn == me:
+                self._turn_to_next(me)
+            if not self._changed.wait_for(lambda: self._turn in (me, None), PATIENCE):
+                self._turn = None
+                self._changed.notify_all()
+
+    def _turn_to_next(self, me: int) -> None:
+        if self._turn == me:
+            place = self._running.index(me) + 1
+            self._turn = self._running[place % len(self._running)]
+        self._changed.notify_all()
+
+
+def _packages_of(compressor: BaseDocumentCompressor) -> set[str]:
+    """Return the packages that the compressor's class and its bases are from, but LangChain's."""
+    modules = {base.__module__.partition(".")[0] for base in type(compressor).__mro__}
+    interface = {base.__module__.partition(".")[0] for base in BaseDocumentCompressor.__mro__}
+    return modules - interface

@@ -17,8 +17,9 @@ def judge_retriever(
 
     Calibrate on the result, with the very retriever that will be filtered: what it returns is what
     the guarantee is about. A node is known by its id, or by its text where the judged snippet has
-    no id; unknown ones count as irrelevant, and known relevant ones that are not returned are
-    counted in `missed`.
+    no id or the node's was not judged for the query, as where the store gives ids of its own;
+    unknown ones count as irrelevant, and known relevant ones that are not returned are counted in
+    `missed`.
 
     The calibration records the retriever, as `name` or by its class, store and embedding model, and
     its `similarity_top_k`, so that the filter can warn of a deeper one.
