@@ -760,7 +760,7 @@ MUTANTS = [
     ),
     Mutant(
         "verdict.py",
-        "len(given) * worst.p_value",
+        "min(1.0, n * worst.p_value)",
         "worst.p_value",
         "the worst of many groups tested as if alone",
     ),
