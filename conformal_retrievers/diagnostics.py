@@ -117,7 +117,9 @@ class GroupRow:
 class Diagnosis:
     """What `diagnose` found: numbers, findings in words with their evidence, and a verdict.
 
-    `keep_all` is the share of queries without a threshold, of which everything is kept. `m1_band`
+    `keep_all` is the share of queries without a threshold, of which everything is kept.
+    `told_apart` says whether ids tell judged queries from those that the calibration was made from;
+    what was filtered, or scores alone, are taken for new. `m1_band`
     and `m2_band` are where exchangeable queries have them with probability `level`;
     `comparison` is None where nothing can be held against the queries, `judgements` where none is
     judged.
@@ -131,6 +133,7 @@ class Diagnosis:
     m2: Interval
     removal: float
     keep_all: float
+    told_apart: bool
     m1_band: Band | None
     m2_band: Band | None
     comparison: Comparison | None
@@ -194,7 +197,8 @@ def diagnose(
     `CalibrationMismatch` for one that was filtered by another scorer.
     """
     check_level(level)
-    new = Columns.of("queries", queries, calibration)
+    given = list(queries)
+    new = Columns.of("queries", given, calibration)
     known = None if reference is None else Columns.of("reference", reference, calibration)
     keeps = new.keeps(calibration)
     measured = shares(new.counts(keeps), level, misses_known=False)
@@ -208,6 +212,7 @@ def diagnose(
         m2=measured["m2"].interval,
         removal=measured["removal"].estimate,
         keep_all=float(np.mean(np.isinf(new.thresholds(calibration)))),
+        told_apart=_told_apart(calibration, given),
         m1_band=own.m1_band,
         m2_band=own.m2_band,
         comparison=_comparison(calibration, new, known),
@@ -216,6 +221,14 @@ def diagnose(
         sweep=over_alpha(calibration, new, known, alphas, level),
         depths=over_depth(calibration, new, known, level),
         groups=_groups(calibration, new, keeps, level),
+    )
+
+
+def _told_apart(calibration: Calibration, queries: Sequence[object]) -> bool:
+    """Return whether no scored query can be one of the calibration's without its id saying so."""
+    scored = [query for query in queries if isinstance(query, ScoredQuery)]
+    return not scored or (
+        calibration.without_id == 0 and all(query.id is not None for query in scored)
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from conformal_retrievers.conformal import Interval
+from conformal_retrievers.evaluation import NOT_TOLD_APART
 from conformal_retrievers.measures import MOSTLY
 
 if TYPE_CHECKING:
@@ -150,6 +151,12 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         f"p = {c.p_value:.2g}), so that the two are not exchangeable.",
         evidence,
     )
+
+
+def _ids(d: Diagnosis) -> Iterator[Finding]:
+    if not d.told_apart:
+        without = {"calibration_without_id": d.calibration.without_id}
+        yield Finding("ids", "notice", NOT_TOLD_APART, without)
 
 
 def _m1(d: Diagnosis) -> Iterator[Finding]:
@@ -370,6 +377,7 @@ def _groups(d: Diagnosis) -> Iterator[Finding]:
 RULES: tuple[Callable[[Diagnosis], Iterator[Finding]], ...] = (
     _coverage,
     _scores,
+    _ids,
     _direction,
     _m1,
     _missing,

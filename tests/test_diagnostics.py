@@ -592,6 +592,31 @@ def test_a_group_below_the_target_is_named(rng):
     assert "group" not in {f.name for f in diagnose(by_group, two(50)).findings}
 
 
+def test_queries_that_may_be_the_calibrations_own_are_told_with_the_remedy(rng):
+    def named(n, start):
+        return [replace(q, id=f"q{start + i}") for i, q in enumerate(draw(rng, n))]
+
+    nameless, own, new = draw(rng, 60), named(60, 0), named(60, 100)
+    known = Calibration.from_scores(own, alpha=0.1, scorer="drawn")
+    unknown = Calibration.from_scores(nameless, alpha=0.1, scorer="drawn")
+    for calibration, queries, told in (
+        (known, new, True),
+        (known, [*new[1:], replace(new[0], id=None)], False),  # one is enough
+        (known, [replace(q, id=None) for q in own], False),  # its own, and coverage looks fine
+        (unknown, new, False),
+        (unknown, [q.scores for q in new], True),  # scores of live traffic, not judged ones
+    ):
+        d = diagnose(calibration, queries)
+        assert d.told_apart is told
+        if told:
+            assert "ids" not in {finding.name for finding in d.findings}
+            continue
+        found = by_name(d, "ids")
+        assert found.severity == "notice"
+        assert "give every judged query an id" in found.sentence
+        assert found.sentence in d.verdict
+
+
 def test_a_weighted_calibration_is_not_compared_and_says_why(rng):
     weighted = [replace(q, weight=2.0) for q in draw(rng, 50)]
     d = diagnose(
