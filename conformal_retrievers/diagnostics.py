@@ -54,7 +54,8 @@ class Judgements:
     `coverage` counts relevant snippets that were retrieved, `end_to_end` all known ones, both in
     the sense of the calibration's guarantee; the latter and `recall_at_k` are nan where no query
     has a missed one, unless the calibration counts missed ones: then nobody knows. `p_value` is the
-    probability of a promised coverage this low, see `verdict.promise_p_value`. `n_measured` queries
+    probability of a promised coverage this low, see `verdict.promise_p_value`, by group that of the
+    worst group times the number of groups that were tested. `n_measured` queries
     have a relevant snippet that counts, the others no coverage. `relevant_kept` is the share of
     queries with a relevant snippet kept, `only_irrelevant` of those with irrelevant ones alone: the
     two add up to these queries' m1. `irrelevant_share` is that of irrelevant snippets among those
@@ -99,7 +100,11 @@ class ScoreQuality:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """The queries of one group, at the calibration's alpha; `p_value` as in `Judgements`."""
+    """The queries of one group, at the calibration's alpha; `p_value` as in `Judgements`.
+
+    Groups that the calibration merged are one. `p_value` is None where nothing is promised that
+    could fail: in a group of which everything is kept.
+    """
 
     group: str
     threshold: float
@@ -203,6 +208,7 @@ def diagnose(
     keeps = new.keeps(calibration)
     measured = shares(new.counts(keeps), level, misses_known=False)
     own = sweep_point(calibration, new, known, level)
+    groups = _groups(calibration, new, keeps, level)
     return Diagnosis(
         calibration=calibration,
         level=level,
@@ -216,11 +222,13 @@ def diagnose(
         m1_band=own.m1_band,
         m2_band=own.m2_band,
         comparison=_comparison(calibration, new, known),
-        judgements=_judgements(calibration, new, keeps, level) if new.judged.any() else None,
+        judgements=(
+            _judgements(calibration, new, keeps, level, groups) if new.judged.any() else None
+        ),
         scores=_score_quality(calibration, new),
         sweep=over_alpha(calibration, new, known, alphas, level),
         depths=over_depth(calibration, new, known, level),
-        groups=_groups(calibration, new, keeps, level),
+        groups=groups,
     )
 
 
@@ -247,7 +255,11 @@ def _comparison(
 
 
 def _judgements(
-    calibration: Calibration, queries: Columns, keeps: NDArray[np.bool_], level: float
+    calibration: Calibration,
+    queries: Columns,
+    keeps: NDArray[np.bool_],
+    level: float,
+    groups: Sequence[GroupRow],
 ) -> Judgements:
     judged, keeps = queries.only(queries.judged), keeps[queries.judged[queries.query_of]]
     measured = _judged_shares(calibration, judged, keeps, level)
@@ -262,7 +274,7 @@ def _judgements(
         recall_at_k=measured["recall@K"].interval,
         coverage=measured[calibration.guarantee].interval,
         end_to_end=measured[END_TO_END + calibration.guarantee].interval,
-        p_value=promise_p_value(calibration, _promised(calibration, measured)),
+        p_value=_p_value(calibration, _promised(calibration, measured), groups),
         relevant_kept=float(np.mean(relevant_kept > 0)),
         only_irrelevant=float(np.mean((relevant_kept == 0) & (irrelevant_kept > 0))),
         irrelevant_share=_ratio(int(irrelevant_kept.sum()), int(keeps.sum())),
@@ -287,6 +299,14 @@ def _judged_shares(
 def _promised(calibration: Calibration, measured: dict[str, Share]) -> Share:
     """Return the coverage that the promise is about: of those retrieved, or end to end."""
     return measured[(END_TO_END if calibration.count_missed else "") + calibration.guarantee]
+
+
+def _p_value(calibration: Calibration, promised: Share, groups: Sequence[GroupRow]) -> float:
+    """Return the p-value of the promise, by group that of the worst group (Bonferroni)."""
+    if not calibration.by_group:
+        return promise_p_value(calibration, promised)
+    tested = [row.p_value for row in groups if row.p_value is not None]
+    return min([1.0, *(len(tested) * p_value for p_value in tested)])
 
 
 def _n_measured(calibration: Calibration, judged: Columns) -> int:
@@ -369,9 +389,8 @@ def _group_row(
         )
         promised = _promised(calibration, known)
         recall, coverage = known["recall@K"].interval, promised.interval
-        merged = (calibration.merge_groups or {}).get(group, group)
-        tested = verdict_on(calibration, promised, merged if calibration.by_group else None)
-        p_value = 1.0 if tested is None else tested.p_value
+        tested = verdict_on(calibration, promised, group if calibration.by_group else None)
+        p_value = None if tested is None else tested.p_value
     return GroupRow(
         group=group,
         threshold=calibration.threshold(group),

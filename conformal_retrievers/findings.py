@@ -81,14 +81,16 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
     if judged is None or coverage is None or math.isnan(coverage.estimate):
         return
     target = 1 - d.calibration.alpha
-    low = judged.p_value <= 1 - d.level
+    by_group = d.calibration.by_group  # then each group is tested, see `_groups`
+    low = judged.p_value <= 1 - d.level and not by_group
     meaning = MEANING[d.calibration.guarantee]
     measured = (
         f"{meaning[0].upper()}{meaning[1:]} is {shown(coverage)} on "
         f"{counted_queries(judged.n_measured, 'judged ')}, and {target:.1%} are promised"
+        + (" in each group that has a threshold" if by_group else "")
     )
     comparison = ""
-    if coverage.estimate < target:
+    if coverage.estimate < target and not by_group:
         explained = "more than chance explains" if low else "which chance explains"
         comparison = f": less, {explained} (p = {judged.p_value:.2g})"
     yield Finding(

@@ -458,7 +458,8 @@ def test_no_command_writes_over_what_it_reads(files):
     ):
         before = written.read_bytes()
         done = run(*command, "--out", written, code=2)
-        assert "which is read; give another file" in " ".join(done.stderr.split())
+        said = " ".join(done.stderr.replace("│", " ").split())  # a long path wraps in its box
+        assert "which is read; give another file" in said
         assert written.read_bytes() == before
 
 
@@ -729,6 +730,24 @@ def test_a_promise_out_of_reach_is_none_for_evaluate_and_diagnose(files):
     told = evaluate(Calibration.load(out), score_queries(SCORER, judged_queries(9, start=1000)))
     assert "out of reach" in str(told)
     assert "Do not rely" in run("diagnose", out, files / "new.jsonl", code=1).stdout
+
+
+def test_evaluate_diagnose_and_report_exit_alike(files):
+    """Where the promise is out of reach, and where one group of several breaks it."""
+    page = files / "report.html"
+    easy = judged_queries(200, start=1000, groups=("a",))
+    hard = judged_queries(30, start=2000, shift=1.5, groups=("b",))
+    write_jsonl([*easy, *hard], files / "one.jsonl")
+    for options, judged, code in (
+        (("--count-missed", "--alpha", "0.02"), "new.jsonl", 1),
+        (("--count-missed", "--alpha", "0.02", "--by-group"), "new.jsonl", 0),  # nothing promised
+        (("--by-group",), "new.jsonl", 0),
+        (("--by-group",), "one.jsonl", 1),
+    ):
+        out, _ = calibrated(files, *options)
+        run("evaluate", out, files / judged, code=code)
+        run("diagnose", out, files / judged, code=code)
+        run("report", out, files / judged, "--out", page, code=code)
 
 
 def test_groups_show_the_queries_that_coverage_rests_on_and_both_p_values(files):

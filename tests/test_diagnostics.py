@@ -592,6 +592,35 @@ def test_a_group_below_the_target_is_named(rng):
     assert "group" not in {f.name for f in diagnose(by_group, two(50)).findings}
 
 
+def test_by_group_only_groups_with_a_promise_are_tested_and_merged_ones_as_one(rng):
+    """The p-values and the verdict are those of an evaluation of the same queries."""
+
+    def of(group, n, shift=0.0):
+        drawn = draw(rng, n)
+        return [
+            replace(q, group=group, scores=np.where(q.relevant, q.scores + shift, q.scores))
+            for q in drawn
+        ]
+
+    judged = [*of("a", 60), *of("b", 30), *of("c", 30), *of("few", 3)]
+    calibration = Calibration.from_scores(
+        judged, alpha=0.1, by_group=True, merge_groups={"b": "bc", "c": "bc"}, scorer="drawn"
+    )
+    new = [*of("a", 60), *of("b", 40), *of("c", 8, 1.5), *of("few", 30, 9.0), *of("other", 9)]
+    d, e = diagnose(calibration, new), evaluate(calibration, new)
+    assert {row.group: row.p_value for row in d.groups} == {
+        name: part.verdict and part.verdict.p_value for name, part in e.by_group.items()
+    }
+    assert {row.group for row in d.groups if row.p_value is None} == {"few", "other"}
+    assert (e.verdict.tests, d.judgements.p_value) == (2, e.verdict.p_value)
+    assert by_name(d, "coverage").severity == "fine"
+    assert "promised in each group that has a threshold." in by_name(d, "coverage").sentence
+    worse = [*new, *of("b", 20, 9.0)]
+    found = by_name(diagnose(calibration, worse), "group")
+    assert (found.severity, "'bc'" in found.sentence) == ("problem", True)
+    assert found.evidence["p_value"] == evaluate(calibration, worse).verdict.p_value
+
+
 def test_queries_that_may_be_the_calibrations_own_are_told_with_the_remedy(rng):
     def named(n, start):
         return [replace(q, id=f"q{start + i}") for i, q in enumerate(draw(rng, n))]
