@@ -230,6 +230,16 @@ def test_show_says_the_statement_the_facts_and_the_thresholds(files):
         assert row[2] == f"{calibration.threshold(group):.5g}"
 
 
+def test_show_words_what_is_known_of_labels(files):
+    out, _ = calibrated(files)
+    audit = {"audited": 50, "kappa": None, "agreement": [0.91234567, 0.8, 1.0]}
+    labels = {"source": "LLM", "llm": "m", "cached": True, "audit": audit}
+    replace(Calibration.load(out), labels=labels).save(out)
+    shown = " ".join(run("show", out).stdout.split())
+    told = "source: LLM, llm: m, cached: yes, audit: (audited: 50, agreement: (0.9123, 0.8, 1))"
+    assert told in shown
+
+
 def test_show_has_a_dash_where_delta_cannot_be_had(files):
     out, _ = calibrated(files, "--delta", "0.1")
     row = re.search(r"^all queries +(.*)$", run("show", out).stdout, re.M)[1].split()
@@ -536,7 +546,19 @@ def test_bad_data_is_told_in_one_line_with_file_line_and_field(files):
         ("nothing", "the line is 'nothing', which is no JSON"),
         ("[]", "the line is []; give a JSON object"),
         ('{"query": 3, "snippets": "x"}', "snippets is 'x'; give a list"),
-        ('{"query": "q", "snippets": [], "mised": 1}', "mised is 1, but there is no such field"),
+        (
+            '{"query": "q", "snippets": [], "mised": 1}',
+            "mised is 1, but there is no such field; remove it, or call it 'missed'",
+        ),
+        (
+            '{"query": "q", "snippets": [{"text": "a", "relevent": true, "relevant": true}]}',
+            "snippets.0.relevent is True, but there is no such field; remove it, or call it "
+            "'relevant'",
+        ),
+        (
+            '{"query": "q", "snippets": [], "answer": "x"}',
+            "answer is 'x', but there is no such field; remove it, or see to its spelling",
+        ),
         ('{"query": [], "snippets": []}', "query is []; give a text"),
         (
             '{"query": "q", "snippets": [{"text": "a", "relevant": true, "position": "x"}]}',
