@@ -193,8 +193,10 @@ def diagnose(
     A query is a `ScoredQuery`, judged; or what a filter made of it, a `Filtered`; or just the
     scores of its snippets (K,), in the retriever's order. The last two are not judged, nor are
     scored queries if not one has a known relevant snippet. Queries are held against the
-    calibration's own lowest scores, or against `reference`: queries like those calibrated on, which
-    a band for m2 or by depth takes, and one for m1 where thresholds differ by group.
+    calibration's own lowest scores, or against `reference`: queries like those calibrated on. The
+    calibration holds the lowest score of each query, which gives m1 its band at every alpha, but
+    neither its other scores nor whose lowest it is: a band for m2 or by depth takes a reference,
+    and so does one for m1 where thresholds differ by group.
 
     `alphas` are swept, together with the calibration's own; those that its delta cannot promise
     are left out. Raises ValueError where there is no query, level or an alpha is not in (0, 1), a

@@ -427,6 +427,20 @@ def test_the_band_for_m2_holds_95_percent_of_exchangeable_queries():
     assert binomtest(hits, 1000, 0.97, alternative="greater").pvalue > 1e-4
 
 
+def test_m1_has_its_band_at_every_alpha_from_the_calibrations_file_alone(rng):
+    """Of each band, that the queries calibrated on, given as a reference, have the same."""
+    judged = draw(rng, 80)
+    calibration = Calibration.from_scores(judged, alpha=0.1, scorer="drawn")
+    loaded = Calibration.from_json(calibration.to_json())
+    new = [q.scores for q in draw(rng, 60)]
+    alone, held = diagnose(loaded, new), diagnose(loaded, new, reference=judged)
+    assert len(alone.sweep) == 20
+    for mine, same in zip(alone.sweep, held.sweep, strict=True):
+        assert mine.m1_band is not None
+        assert mine.m1_band == same.m1_band
+        assert mine.m2_band is None
+
+
 def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
     queries = draw(rng, 200)
     calibration = Calibration.from_scores(queries[:100], alpha=0.1, scorer="drawn")
