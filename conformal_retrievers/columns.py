@@ -7,7 +7,7 @@ scores of its snippets. What may not enter is refused here, by its place.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,7 +44,8 @@ class Columns:
             _checked(f"{name}[{i}]", item, calibration, known) for i, item in enumerate(items)
         ]
         _check_once(name, queries)
-        merged: Mapping[str | None, str] = {**(calibration.merge_groups or {})}
+        merged = calibration.merge_groups or {}
+        groups = [None if q.group is None else merged.get(q.group, q.group) for q in queries]
         sizes = np.array([len(query.scores) for query in queries], dtype=np.intp)
         missed = np.array([query.missed for query in queries], dtype=np.intp)
         relevant = np.concatenate([query.relevant for query in queries])
@@ -57,7 +58,7 @@ class Columns:
             sizes=sizes,
             missed=missed,
             judged=judged & (relevant.any() or missed.any()),
-            groups=np.array([merged.get(q.group, q.group) for q in queries], dtype=np.object_),
+            groups=np.array(groups, dtype=np.object_),
         )
 
     @property
