@@ -51,6 +51,7 @@ TESTS = {
         "test_guarantees",
         "test_tolerance",
     ],
+    "calibration_file.py": ["test_calibration"],
     "filtering.py": ["test_filtering", "test_guarantees"],
     "planning.py": ["test_planning"],
     "certify.py": ["test_certify"],
@@ -399,9 +400,9 @@ MUTANTS = [
         "a delta that is not quite feasible accepted",
     ),
     Mutant(
-        "calibration.py",
-        "if stored == follows or (name in sums and math.isclose(stored, follows, rel_tol=1e-3)):",
-        "if stored is not None:",
+        "calibration_file.py",
+        "if told == follows or (name in sums and math.isclose(told, follows, rel_tol=1e-3)):",
+        "if told is not None:",
         "a file whose threshold does not follow from its scores",
     ),
     Mutant(
@@ -455,9 +456,9 @@ MUTANTS = [
     ),
     Mutant(
         "filtering.py",
-        "await ascore_snippets(self.scorer, query, as_snippets(snippets))\n"
+        "await ascore_snippets(self.scorer, query, snippets)\n"
         "        return self.decide(scores, self._group(query, group))",
-        "await ascore_snippets(self.scorer, query, as_snippets(snippets))\n"
+        "await ascore_snippets(self.scorer, query, snippets)\n"
         "        return self.decide(scores, group)",
         "no group of the query in async",
     ),
@@ -760,7 +761,7 @@ MUTANTS = [
     ),
     Mutant(
         "verdict.py",
-        "len(given) * worst.p_value",
+        "min(1.0, n * worst.p_value)",
         "worst.p_value",
         "the worst of many groups tested as if alone",
     ),

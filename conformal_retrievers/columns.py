@@ -44,6 +44,8 @@ class Columns:
             _checked(f"{name}[{i}]", item, calibration, known) for i, item in enumerate(items)
         ]
         _check_once(name, queries)
+        merged = calibration.merge_groups or {}
+        groups = [None if q.group is None else merged.get(q.group, q.group) for q in queries]
         sizes = np.array([len(query.scores) for query in queries], dtype=np.intp)
         missed = np.array([query.missed for query in queries], dtype=np.intp)
         relevant = np.concatenate([query.relevant for query in queries])
@@ -56,7 +58,7 @@ class Columns:
             sizes=sizes,
             missed=missed,
             judged=judged & (relevant.any() or missed.any()),
-            groups=np.array([query.group for query in queries], dtype=np.object_),
+            groups=np.array(groups, dtype=np.object_),
         )
 
     @property

@@ -9,7 +9,7 @@ compared by the paired bootstrap over queries: both are measured on the same res
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,6 +81,13 @@ class Difference(NamedTuple):
         return f"{self.estimate:+7.1%} [{self.low:+.1%}, {self.high:+.1%}]"
 
 
+class Differences(dict[str, Difference]):
+    """The difference in each measure of an evaluation, by its name; printed, a line for each."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<24} {difference}" for name, difference in self.items())
+
+
 def compare(
     one: ConformalFilter | Calibration,
     other: ConformalFilter | Calibration,
@@ -90,9 +97,10 @@ def compare(
     resamples: int = 2000,
     level: float = 0.95,
     count_tokens: Callable[[str], int] = len,
-) -> Mapping[str, Difference]:
+) -> Differences:
     """Measure one filter less another on the same queries: every share of an `Evaluation`, by name.
 
+    Each is one − other: a removal above 0 says that `one` removes more.
     The interval is the percentiles of `resamples` paired bootstraps: queries are drawn with
     replacement, and both filters are measured on those drawn. Where a measure is nan, of all
     queries or in one of the resamples, so is the interval. The queries are read once. Raises what
@@ -116,10 +124,10 @@ def compare(
     estimates = _differences(table.sum(axis=0)[None])[0]
     drawn = _differences(resampled_sums(table, resamples, rng))
     ends = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return {
-        name: Difference(float(estimate), float(low), float(high))
+    return Differences(
+        (name, Difference(float(estimate), float(low), float(high)))
         for name, estimate, low, high in zip(names, estimates, *ends, strict=True)
-    }
+    )
 
 
 def resampled_sums(

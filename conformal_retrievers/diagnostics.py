@@ -54,7 +54,8 @@ class Judgements:
     `coverage` counts relevant snippets that were retrieved, `end_to_end` all known ones, both in
     the sense of the calibration's guarantee; the latter and `recall_at_k` are nan where no query
     has a missed one, unless the calibration counts missed ones: then nobody knows. `p_value` is the
-    probability of a promised coverage this low, see `verdict.promise_p_value`. `n_measured` queries
+    probability of a promised coverage this low, see `verdict.promise_p_value`, by group that of the
+    worst group times the number of groups that were tested. `n_measured` queries
     have a relevant snippet that counts, the others no coverage. `relevant_kept` is the share of
     queries with a relevant snippet kept, `only_irrelevant` of those with irrelevant ones alone: the
     two add up to these queries' m1. `irrelevant_share` is that of irrelevant snippets among those
@@ -99,7 +100,11 @@ class ScoreQuality:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """The queries of one group, at the calibration's alpha; `p_value` as in `Judgements`."""
+    """The queries of one group, at the calibration's alpha; `p_value` as in `Judgements`.
+
+    Groups that the calibration merged are one. `p_value` is None where nothing is promised that
+    could fail: in a group of which everything is kept.
+    """
 
     group: str
     threshold: float
@@ -117,7 +122,9 @@ class GroupRow:
 class Diagnosis:
     """What `diagnose` found: numbers, findings in words with their evidence, and a verdict.
 
-    `keep_all` is the share of queries without a threshold, of which everything is kept. `m1_band`
+    `keep_all` is the share of queries without a threshold, of which everything is kept.
+    `told_apart` says whether ids tell judged queries from those that the calibration was made from;
+    what was filtered, or scores alone, are taken for new. `m1_band`
     and `m2_band` are where exchangeable queries have them with probability `level`;
     `comparison` is None where nothing can be held against the queries, `judgements` where none is
     judged.
@@ -131,6 +138,7 @@ class Diagnosis:
     m2: Interval
     removal: float
     keep_all: float
+    told_apart: bool
     m1_band: Band | None
     m2_band: Band | None
     comparison: Comparison | None
@@ -185,8 +193,10 @@ def diagnose(
     A query is a `ScoredQuery`, judged; or what a filter made of it, a `Filtered`; or just the
     scores of its snippets (K,), in the retriever's order. The last two are not judged, nor are
     scored queries if not one has a known relevant snippet. Queries are held against the
-    calibration's own lowest scores, or against `reference`: queries like those calibrated on, which
-    a band for m2 or by depth takes, and one for m1 where thresholds differ by group.
+    calibration's own lowest scores, or against `reference`: queries like those calibrated on. The
+    calibration holds the lowest score of each query, which gives m1 its band at every alpha, but
+    neither its other scores nor whose lowest it is: a band for m2 or by depth takes a reference,
+    and so does one for m1 where thresholds differ by group.
 
     `alphas` are swept, together with the calibration's own; those that its delta cannot promise
     are left out. Raises ValueError where there is no query, level or an alpha is not in (0, 1), a
@@ -194,11 +204,13 @@ def diagnose(
     `CalibrationMismatch` for one that was filtered by another scorer.
     """
     check_level(level)
-    new = Columns.of("queries", queries, calibration)
+    given = list(queries)
+    new = Columns.of("queries", given, calibration)
     known = None if reference is None else Columns.of("reference", reference, calibration)
     keeps = new.keeps(calibration)
     measured = shares(new.counts(keeps), level, misses_known=False)
     own = sweep_point(calibration, new, known, level)
+    groups = _groups(calibration, new, keeps, level)
     return Diagnosis(
         calibration=calibration,
         level=level,
@@ -208,14 +220,25 @@ def diagnose(
         m2=measured["m2"].interval,
         removal=measured["removal"].estimate,
         keep_all=float(np.mean(np.isinf(new.thresholds(calibration)))),
+        told_apart=_told_apart(calibration, given),
         m1_band=own.m1_band,
         m2_band=own.m2_band,
         comparison=_comparison(calibration, new, known),
-        judgements=_judgements(calibration, new, keeps, level) if new.judged.any() else None,
+        judgements=(
+            _judgements(calibration, new, keeps, level, groups) if new.judged.any() else None
+        ),
         scores=_score_quality(calibration, new),
         sweep=over_alpha(calibration, new, known, alphas, level),
         depths=over_depth(calibration, new, known, level),
-        groups=_groups(calibration, new, keeps, level),
+        groups=groups,
+    )
+
+
+def _told_apart(calibration: Calibration, queries: Sequence[object]) -> bool:
+    """Return whether no scored query can be one of the calibration's without its id saying so."""
+    scored = [query for query in queries if isinstance(query, ScoredQuery)]
+    return not scored or (
+        calibration.without_id == 0 and all(query.id is not None for query in scored)
     )
 
 
@@ -234,7 +257,11 @@ def _comparison(
 
 
 def _judgements(
-    calibration: Calibration, queries: Columns, keeps: NDArray[np.bool_], level: float
+    calibration: Calibration,
+    queries: Columns,
+    keeps: NDArray[np.bool_],
+    level: float,
+    groups: Sequence[GroupRow],
 ) -> Judgements:
     judged, keeps = queries.only(queries.judged), keeps[queries.judged[queries.query_of]]
     measured = _judged_shares(calibration, judged, keeps, level)
@@ -249,7 +276,7 @@ def _judgements(
         recall_at_k=measured["recall@K"].interval,
         coverage=measured[calibration.guarantee].interval,
         end_to_end=measured[END_TO_END + calibration.guarantee].interval,
-        p_value=promise_p_value(calibration, _promised(calibration, measured)),
+        p_value=_p_value(calibration, _promised(calibration, measured), groups),
         relevant_kept=float(np.mean(relevant_kept > 0)),
         only_irrelevant=float(np.mean((relevant_kept == 0) & (irrelevant_kept > 0))),
         irrelevant_share=_ratio(int(irrelevant_kept.sum()), int(keeps.sum())),
@@ -274,6 +301,14 @@ def _judged_shares(
 def _promised(calibration: Calibration, measured: dict[str, Share]) -> Share:
     """Return the coverage that the promise is about: of those retrieved, or end to end."""
     return measured[(END_TO_END if calibration.count_missed else "") + calibration.guarantee]
+
+
+def _p_value(calibration: Calibration, promised: Share, groups: Sequence[GroupRow]) -> float:
+    """Return the p-value of the promise, by group that of the worst group (Bonferroni)."""
+    if not calibration.by_group:
+        return promise_p_value(calibration, promised)
+    tested = [row.p_value for row in groups if row.p_value is not None]
+    return min([1.0, *(len(tested) * p_value for p_value in tested)])
 
 
 def _n_measured(calibration: Calibration, judged: Columns) -> int:
@@ -356,9 +391,8 @@ def _group_row(
         )
         promised = _promised(calibration, known)
         recall, coverage = known["recall@K"].interval, promised.interval
-        merged = (calibration.merge_groups or {}).get(group, group)
-        tested = verdict_on(calibration, promised, merged if calibration.by_group else None)
-        p_value = 1.0 if tested is None else tested.p_value
+        tested = verdict_on(calibration, promised, group if calibration.by_group else None)
+        p_value = None if tested is None else tested.p_value
     return GroupRow(
         group=group,
         threshold=calibration.threshold(group),

@@ -40,7 +40,8 @@ OUT_OF_REACH = (
 )
 NOT_TOLD_APART = (
     "Nobody can tell whether these queries are new: of them, or of those that the calibration was "
-    "made from, some have no id. Measured on its own queries, coverage says nothing."
+    "made from, some have no id. Measured on its own queries, coverage says nothing: give every "
+    "judged query an id, calibrate again, and measure on queries of other ids."
 )
 
 # --- values ---------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ logger = logging.getLogger("conformal_retrievers")
 OnEmpty = Literal["allow", "keep_best", "raise"]
 OnUnscorable = Literal["keep", "raise"]
 MOST_ALPHAS = 32  # that one filter remembers itself at
+MOST_GROUPS = 100  # unknown to the calibration, that one filter tells of
 
 
 class CalibrationMismatch(ValueError):
@@ -209,7 +210,8 @@ class ConformalFilter:
     that judgements of what was passed on can be calibrated on (`Filtered.judged`): for "snippet"
     each dropped snippet on its own, else all those of a query or none.
 
-    A calibration that promises nothing at any threshold, of too few queries, is said to `logging`.
+    A calibration that promises nothing at any threshold, of too few queries, is said to `logging`,
+    and so is, once each, a group that a calibration by group does not know.
     Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
     ValueError for options that are unknown or do not go together.
     """
@@ -222,6 +224,7 @@ class ConformalFilter:
     explore: float
     rng: np.random.Generator | None
     _at: dict[float, ConformalFilter]
+    _unknown: set[str | None]
 
     def __init__(
         self,
@@ -269,6 +272,7 @@ class ConformalFilter:
             explore=explore,
             rng=rng,
             _at={},
+            _unknown=set(),
         )
         if all(calibration.threshold(group) == math.inf for group in calibration.n_units):
             logger.warning("this filter drops nothing: %s", calibration.statement)
@@ -294,6 +298,7 @@ class ConformalFilter:
                 explore=self.explore,
                 rng=self.rng,
             )
+            self._at[alpha].__dict__["_unknown"] = self._unknown  # told once for all alphas
         return self._at[alpha]
 
     def __call__(
@@ -348,6 +353,7 @@ class ConformalFilter:
         if query is not None:
             self._check(query, len(s))
             group = self._group(query, group)
+        self._tell_unknown(group)
         keeps = self.calibration.keep(s, group)
         if self.on_unscorable == "raise" and np.isnan(s).any():
             raise ValueError(
@@ -362,6 +368,23 @@ class ConformalFilter:
         if len(s) and not keeps.any():
             keeps = self._when_empty(s, keeps, group)
         return Filtered(s, keeps, self.calibration, group, self.explore)
+
+    def _tell_unknown(self, group: str | None) -> None:
+        """Log a group that the calibration does not know, once each, up to `MOST_GROUPS`."""
+        c = self.calibration
+        if not c.by_group or c.threshold(group) < math.inf or group in self._unknown:
+            return
+        known = c.n_units
+        if group is not None and (c.merge_groups or {}).get(group, group) in known:
+            return  # known, and too small for a threshold: the statement says so
+        if len(self._unknown) < MOST_GROUPS:
+            self._unknown.add(group)
+            logger.warning(
+                "group is %r, which the calibration does not know, so that everything is kept of "
+                "such queries; it knows %s",
+                group,
+                ", ".join(map(repr, known)),
+            )
 
     def _when_empty(
         self, scores: NDArray[np.float64], keeps: NDArray[np.bool_], group: str | None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from conformal_retrievers.conformal import Interval
+from conformal_retrievers.evaluation import NOT_TOLD_APART
 from conformal_retrievers.measures import MOSTLY
 
 if TYPE_CHECKING:
@@ -80,14 +81,16 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
     if judged is None or coverage is None or math.isnan(coverage.estimate):
         return
     target = 1 - d.calibration.alpha
-    low = judged.p_value <= 1 - d.level
+    by_group = d.calibration.by_group  # then each group is tested, see `_groups`
+    low = judged.p_value <= 1 - d.level and not by_group
     meaning = MEANING[d.calibration.guarantee]
     measured = (
         f"{meaning[0].upper()}{meaning[1:]} is {shown(coverage)} on "
         f"{counted_queries(judged.n_measured, 'judged ')}, and {target:.1%} are promised"
+        + (" in each group that has a threshold" if by_group else "")
     )
     comparison = ""
-    if coverage.estimate < target:
+    if coverage.estimate < target and not by_group:
         explained = "more than chance explains" if low else "which chance explains"
         comparison = f": less, {explained} (p = {judged.p_value:.2g})"
     yield Finding(
@@ -150,6 +153,12 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         f"p = {c.p_value:.2g}), so that the two are not exchangeable.",
         evidence,
     )
+
+
+def _ids(d: Diagnosis) -> Iterator[Finding]:
+    if not d.told_apart:
+        without = {"calibration_without_id": d.calibration.without_id}
+        yield Finding("ids", "notice", NOT_TOLD_APART, without)
 
 
 def _m1(d: Diagnosis) -> Iterator[Finding]:
@@ -370,6 +379,7 @@ def _groups(d: Diagnosis) -> Iterator[Finding]:
 RULES: tuple[Callable[[Diagnosis], Iterator[Finding]], ...] = (
     _coverage,
     _scores,
+    _ids,
     _direction,
     _m1,
     _missing,

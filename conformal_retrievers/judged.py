@@ -395,7 +395,7 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     """
     from pydantic import ValidationError
 
-    from conformal_retrievers.rows import QueryRow, explain
+    from conformal_retrievers.rows import NAMES, QueryRow, explain
 
     for number, line in numbered_lines(Path(path)):
         try:
@@ -418,7 +418,7 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
                 k=cast("int | None", row.k),
             )
         except ValidationError as error:
-            raise ValueError(f"{path}, line {number}: {explain(error)}") from None
+            raise ValueError(f"{path}, line {number}: {explain(error, NAMES)}") from None
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
         yield query

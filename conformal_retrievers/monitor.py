@@ -215,6 +215,14 @@ class Monitor:
         self._ordered = list(calibration.lowest_scores)
         self._tolerated: float | None = None
 
+    def __repr__(self) -> str:
+        watch = self.watch
+        alarms = [name for name in ("drift", "harm") if getattr(watch, name)]
+        return (
+            f"Monitor({self.calibration!r}, level={self.level:g}, {watch.counts.queries} queries, "
+            f"{watch.counts.judged} judged, {' and '.join(alarms) or 'no alarm'})"
+        )
+
     # --- what is seen -----------------------------------------------------------------------------
 
     def observe(self, scores: ArrayLike, group: str | None = None) -> Watch:

@@ -5,6 +5,8 @@ Imported where a file is read or written, because pydantic takes longer to load 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -45,15 +47,21 @@ class QueryRow(_Row):
     k: JsonValue = None
 
 
-def explain(error: ValidationError) -> str:
-    """Say in one line which fields of a file are wrong, what they hold and what they should be."""
+NAMES = frozenset([*QueryRow.model_fields, *SnippetRow.model_fields])
+
+
+def explain(error: ValidationError, names: Collection[str] = ()) -> str:
+    """Say in one line which fields of a file are wrong, what they hold and what they should be.
+
+    `names` are those of its fields: the nearest is told where one is misspelt.
+    """
     errors = error.errors(include_url=False)
-    said = [_said(one) for one in errors[:3]]
+    said = [_said(one, names) for one in errors[:3]]
     others = [f"{len(errors) - 3} more"] if len(errors) > 3 else []
     return "; ".join(said + others)
 
 
-def _said(error: ErrorDetails) -> str:
+def _said(error: ErrorDetails, names: Collection[str]) -> str:
     place = ".".join(str(part) for part in error["loc"]) or "the line"
     if error["type"] == "missing":
         return f"{place} is missing; give it"
@@ -61,7 +69,9 @@ def _said(error: ErrorDetails) -> str:
     given = repr(value.strip() if isinstance(value, str) else value)
     shown = given if len(given) <= 60 else f"{given[:57]}…"
     if error["type"] == "extra_forbidden":
-        return f"{place} is {shown}, but there is no such field; remove it, or see to its spelling"
+        near = get_close_matches(str(error["loc"][-1]), names, n=1)
+        spelling = f"call it {near[0]!r}" if near else "see to its spelling"
+        return f"{place} is {shown}, but there is no such field; remove it, or {spelling}"
     if error["type"] == "json_invalid":
         return f"{place} is {shown}, which is no JSON ({error['ctx']['error']})"
     wanted = next((text for kind, text in WANTED.items() if error["type"].startswith(kind)), None)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from conformal_retrievers import conformal
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from conformal_retrievers.calibration import Calibration
 
 PROMISES = {
@@ -182,6 +185,18 @@ def _assumption(c: Calibration) -> str:
     )
 
 
+def _labels(labels: Mapping[str, JsonValue]) -> list[str]:
+    """Return what is to be said of labels that no person gave: what they are, and who checked."""
+    if labels.get("source") != "LLM":
+        return []
+    llm = f"LLM {labels['llm']!r}" if labels.get("llm") else "LLM"
+    said = f"Relevant is what {'an' if llm == 'LLM' else 'the'} {llm} called so"
+    audit = labels.get("audit")
+    if not isinstance(audit, dict):
+        return [f"{said}, which nobody audited."]
+    return [f"{said}, and a person judged {audit.get('audited')} of its labels again."]
+
+
 def _basis(c: Calibration) -> str:
     sentences = [
         f"It rests on {_count(c.n_relevant, 'relevant snippet')} of "
@@ -201,6 +216,7 @@ def _basis(c: Calibration) -> str:
             f"{left_out} more had no relevant snippet {'' if c.count_missed else 'retrieved '}and "
             "did not enter."
         )
+    sentences += _labels(c.labels or {})
     if not c.count_missed:
         sentences.append("Nothing is promised about relevant snippets that the retriever misses")
         if c.n_missed:

@@ -365,6 +365,32 @@ def test_the_statement_mentions_nothing_that_did_not_happen():
     assert "Nothing is promised about relevant snippets that the retriever misses." in statement
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (None, None),
+        ({"source": "judged.jsonl"}, None),
+        ({"source": "LLM"}, "Relevant is what an LLM called so, which nobody audited."),
+        (
+            {"source": "LLM", "llm": "m-4"},
+            "Relevant is what the LLM 'm-4' called so, which nobody audited.",
+        ),
+        (
+            {"source": "LLM", "llm": "m-4", "audit": {"audited": 200, "of": 3000}},
+            "Relevant is what the LLM 'm-4' called so, and a person judged 200 of its labels "
+            "again.",
+        ),
+    ],
+)
+def test_the_statement_says_where_an_llm_labelled_and_whether_anyone_looked(labels, said):
+    queries = [ScoredQuery([i / 20], [True]) for i in range(20)]
+    statement = Calibration.from_scores(queries, alpha=0.1, scorer="s", labels=labels).statement
+    if said is None:
+        assert "LLM" not in statement
+    else:
+        assert said in statement
+
+
 def test_the_number_that_is_said_to_be_enough_is_enough():
     for guarantee in GUARANTEES:
         for queries, finite in ((18, False), (19, True)):

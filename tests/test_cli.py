@@ -230,6 +230,16 @@ def test_show_says_the_statement_the_facts_and_the_thresholds(files):
         assert row[2] == f"{calibration.threshold(group):.5g}"
 
 
+def test_show_words_what_is_known_of_labels(files):
+    out, _ = calibrated(files)
+    audit = {"audited": 50, "kappa": None, "agreement": [0.91234567, 0.8, 1.0]}
+    labels = {"source": "LLM", "llm": "m", "cached": True, "audit": audit}
+    replace(Calibration.load(out), labels=labels).save(out)
+    shown = " ".join(run("show", out).stdout.split())
+    told = "source: LLM, llm: m, cached: yes, audit: (audited: 50, agreement: (0.9123, 0.8, 1))"
+    assert told in shown
+
+
 def test_show_has_a_dash_where_delta_cannot_be_had(files):
     out, _ = calibrated(files, "--delta", "0.1")
     row = re.search(r"^all queries +(.*)$", run("show", out).stdout, re.M)[1].split()
@@ -458,7 +468,8 @@ def test_no_command_writes_over_what_it_reads(files):
     ):
         before = written.read_bytes()
         done = run(*command, "--out", written, code=2)
-        assert "which is read; give another file" in " ".join(done.stderr.split())
+        said = " ".join(done.stderr.replace("│", " ").split())  # a long path wraps in its box
+        assert "which is read; give another file" in said
         assert written.read_bytes() == before
 
 
@@ -535,7 +546,19 @@ def test_bad_data_is_told_in_one_line_with_file_line_and_field(files):
         ("nothing", "the line is 'nothing', which is no JSON"),
         ("[]", "the line is []; give a JSON object"),
         ('{"query": 3, "snippets": "x"}', "snippets is 'x'; give a list"),
-        ('{"query": "q", "snippets": [], "mised": 1}', "mised is 1, but there is no such field"),
+        (
+            '{"query": "q", "snippets": [], "mised": 1}',
+            "mised is 1, but there is no such field; remove it, or call it 'missed'",
+        ),
+        (
+            '{"query": "q", "snippets": [{"text": "a", "relevent": true, "relevant": true}]}',
+            "snippets.0.relevent is True, but there is no such field; remove it, or call it "
+            "'relevant'",
+        ),
+        (
+            '{"query": "q", "snippets": [], "answer": "x"}',
+            "answer is 'x', but there is no such field; remove it, or see to its spelling",
+        ),
         ('{"query": [], "snippets": []}', "query is []; give a text"),
         (
             '{"query": "q", "snippets": [{"text": "a", "relevant": true, "position": "x"}]}',
@@ -685,7 +708,7 @@ def without_ids(queries):
     return [JudgedQuery(q.query, q.snippets, q.relevant, missed=q.missed) for q in queries]
 
 
-def test_queries_without_ids_are_not_held_out_and_not_called_new(files):
+def test_queries_without_ids_are_not_held_out_and_not_called_new(files, monkeypatch):
     nameless = files / "nameless.jsonl"
     write_jsonl(without_ids(judged_queries(120)), nameless)
     options = (
@@ -709,10 +732,13 @@ def test_queries_without_ids_are_not_held_out_and_not_called_new(files):
         (named, nameless, False),
         (named, files / "new.jsonl", True),
     ):
-        for command in ("evaluate", "diagnose"):
+        for command in ("evaluate", "diagnose", "report"):
+            monkeypatch.chdir(files)  # where report writes
             shown = CliRunner().invoke(app, [command, str(calibration), str(judged)]).stdout
             words = " ".join(shown.split())
-            assert ("Nobody can tell whether these queries are new" in words) is not told
+            assert words.count("Nobody can tell whether these queries are new") == (not told)
+            if command == "report":
+                continue
             found = CliRunner().invoke(app, [command, str(calibration), str(judged), "--json"])
             fields = json.loads(found.stdout)
             assert fields.get("evaluation", fields)["told_apart"] is told
@@ -726,6 +752,24 @@ def test_a_promise_out_of_reach_is_none_for_evaluate_and_diagnose(files):
     told = evaluate(Calibration.load(out), score_queries(SCORER, judged_queries(9, start=1000)))
     assert "out of reach" in str(told)
     assert "Do not rely" in run("diagnose", out, files / "new.jsonl", code=1).stdout
+
+
+def test_evaluate_diagnose_and_report_exit_alike(files):
+    """Where the promise is out of reach, and where one group of several breaks it."""
+    page = files / "report.html"
+    easy = judged_queries(200, start=1000, groups=("a",))
+    hard = judged_queries(30, start=2000, shift=1.5, groups=("b",))
+    write_jsonl([*easy, *hard], files / "one.jsonl")
+    for options, judged, code in (
+        (("--count-missed", "--alpha", "0.02"), "new.jsonl", 1),
+        (("--count-missed", "--alpha", "0.02", "--by-group"), "new.jsonl", 0),  # nothing promised
+        (("--by-group",), "new.jsonl", 0),
+        (("--by-group",), "one.jsonl", 1),
+    ):
+        out, _ = calibrated(files, *options)
+        run("evaluate", out, files / judged, code=code)
+        run("diagnose", out, files / judged, code=code)
+        run("report", out, files / judged, "--out", page, code=code)
 
 
 def test_groups_show_the_queries_that_coverage_rests_on_and_both_p_values(files):

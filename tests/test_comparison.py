@@ -76,6 +76,9 @@ def test_a_difference_is_that_of_the_two_evaluations():
     assert compare(at(0.4), at(0.8), queries, rng=rng)["snippet"].significant
     assert not differences["recall@K"].significant
     assert str(differences["snippet"]).lstrip().startswith("+")
+    lines = str(differences).splitlines()
+    assert [line.split("  ")[0] for line in lines] == list(one)
+    assert lines[-1].endswith(str(differences["unscorable"]))
 
 
 def test_a_filter_differs_from_itself_by_nothing():

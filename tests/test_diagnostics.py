@@ -427,6 +427,20 @@ def test_the_band_for_m2_holds_95_percent_of_exchangeable_queries():
     assert binomtest(hits, 1000, 0.97, alternative="greater").pvalue > 1e-4
 
 
+def test_m1_has_its_band_at_every_alpha_from_the_calibrations_file_alone(rng):
+    """Of each band, that the queries calibrated on, given as a reference, have the same."""
+    judged = draw(rng, 80)
+    calibration = Calibration.from_scores(judged, alpha=0.1, scorer="drawn")
+    loaded = Calibration.from_json(calibration.to_json())
+    new = [q.scores for q in draw(rng, 60)]
+    alone, held = diagnose(loaded, new), diagnose(loaded, new, reference=judged)
+    assert len(alone.sweep) == 20
+    for mine, same in zip(alone.sweep, held.sweep, strict=True):
+        assert mine.m1_band is not None
+        assert mine.m1_band == same.m1_band
+        assert mine.m2_band is None
+
+
 def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
     queries = draw(rng, 200)
     calibration = Calibration.from_scores(queries[:100], alpha=0.1, scorer="drawn")
@@ -590,6 +604,60 @@ def test_a_group_below_the_target_is_named(rng):
     assert "calibrating by group" in found.sentence
     by_group = Calibration.from_scores(two(50), alpha=0.1, by_group=True, scorer="drawn")
     assert "group" not in {f.name for f in diagnose(by_group, two(50)).findings}
+
+
+def test_by_group_only_groups_with_a_promise_are_tested_and_merged_ones_as_one(rng):
+    """The p-values and the verdict are those of an evaluation of the same queries."""
+
+    def of(group, n, shift=0.0):
+        drawn = draw(rng, n)
+        return [
+            replace(q, group=group, scores=np.where(q.relevant, q.scores + shift, q.scores))
+            for q in drawn
+        ]
+
+    judged = [*of("a", 60), *of("b", 30), *of("c", 30), *of("few", 3)]
+    calibration = Calibration.from_scores(
+        judged, alpha=0.1, by_group=True, merge_groups={"b": "bc", "c": "bc"}, scorer="drawn"
+    )
+    new = [*of("a", 60), *of("b", 40), *of("c", 8, 1.5), *of("few", 30, 9.0), *of("other", 9)]
+    d, e = diagnose(calibration, new), evaluate(calibration, new)
+    assert {row.group: row.p_value for row in d.groups} == {
+        name: part.verdict and part.verdict.p_value for name, part in e.by_group.items()
+    }
+    assert {row.group for row in d.groups if row.p_value is None} == {"few", "other"}
+    assert (e.verdict.tests, d.judgements.p_value) == (2, e.verdict.p_value)
+    assert by_name(d, "coverage").severity == "fine"
+    assert "promised in each group that has a threshold." in by_name(d, "coverage").sentence
+    worse = [*new, *of("b", 20, 9.0)]
+    found = by_name(diagnose(calibration, worse), "group")
+    assert (found.severity, "'bc'" in found.sentence) == ("problem", True)
+    assert found.evidence["p_value"] == evaluate(calibration, worse).verdict.p_value
+
+
+def test_queries_that_may_be_the_calibrations_own_are_told_with_the_remedy(rng):
+    def named(n, start):
+        return [replace(q, id=f"q{start + i}") for i, q in enumerate(draw(rng, n))]
+
+    nameless, own, new = draw(rng, 60), named(60, 0), named(60, 100)
+    known = Calibration.from_scores(own, alpha=0.1, scorer="drawn")
+    unknown = Calibration.from_scores(nameless, alpha=0.1, scorer="drawn")
+    for calibration, queries, told in (
+        (known, new, True),
+        (known, [*new[1:], replace(new[0], id=None)], False),  # one is enough
+        (known, [replace(q, id=None) for q in own], False),  # its own, and coverage looks fine
+        (unknown, new, False),
+        (unknown, [q.scores for q in new], True),  # scores of live traffic, not judged ones
+    ):
+        d = diagnose(calibration, queries)
+        assert d.told_apart is told
+        if told:
+            assert "ids" not in {finding.name for finding in d.findings}
+            continue
+        found = by_name(d, "ids")
+        assert found.severity == "notice"
+        assert "give every judged query an id" in found.sentence
+        assert found.sentence in d.verdict
 
 
 def test_a_weighted_calibration_is_not_compared_and_says_why(rng):

@@ -22,6 +22,7 @@ from conformal_retrievers import (
     ScoredQuery,
     Snippet,
 )
+from conformal_retrievers.filtering import MOST_GROUPS
 
 SCORES = {
     "best": 0.1,
@@ -404,6 +405,28 @@ async def test_more_snippets_than_were_calibrated_with_are_said_once():
             assert len((await filter.acall("q", ["a"] * n)).kept) == n
     (once,) = said
     assert "more snippets than k = 2, the depth that was calibrated at" in str(once.message)
+
+
+def test_a_group_that_the_calibration_does_not_know_is_kept_and_told_once(caplog):
+    queries = [ScoredQuery([i / 20], [True], group="a") for i in range(20)]
+    queries += [ScoredQuery([0.5], [True], group=group) for group in ("few", "joined")]
+    calibration = Calibration.from_scores(
+        queries, alpha=0.1, by_group=True, merge_groups={"joined": "few"}, scorer="lookup"
+    )
+    conformal = ConformalFilter(LookupScorer({}), calibration)
+    for _ in range(3):
+        for group in ("a", "few", "joined", "b", None):
+            kept = conformal.decide([9.0], group=group).kept
+            assert len(kept) == (group != "a")
+            conformal.at(0.2).decide([9.0], group=group)
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        "group is 'b'",
+        "group is None",
+    ]
+    assert "everything is kept of such queries; it knows 'a', 'few'" in caplog.messages[0]
+    for i in range(300):  # names that somebody makes up are no end of lines
+        conformal.decide([9.0], group=f"made up {i}")
+    assert len(caplog.records) == MOST_GROUPS
 
 
 def test_scores_at_hand_are_decided_on_with_the_checks_and_the_group_of_their_query():

@@ -354,6 +354,17 @@ def test_what_is_wrong_is_named():
         Monitor(calibration).observe([[1.0, 2.0]])
 
 
+def test_a_monitor_shows_what_it_watches_and_its_alarms():
+    rng = np.random.default_rng(3)
+    monitor = Monitor(calibration_of(rng), level=0.1)
+    shown = f"Monitor({monitor.calibration!r}, level=0.1, "
+    assert repr(monitor) == f"{shown}0 queries, 0 judged, no alarm)"
+    for _ in range(400):
+        query = a_query(rng, shift=2.0)
+        monitor.observe(query.scores)
+    assert repr(monitor) == f"{shown}400 queries, 0 judged, drift)"
+
+
 def test_a_watch_says_what_it_knows_in_words():
     rng = np.random.default_rng(3)
     monitor = Monitor(calibration_of(rng))

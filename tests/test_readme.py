@@ -10,22 +10,27 @@ import torch
 
 README = Path(__file__).parent.parent / "README.md"
 DOCS = README.parent / "docs"
+GO_ON = ("operation", "promise", "claims")  # pages whose code goes on from the README's
 
 
 def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = [
         block
-        for page in (README, DOCS / "claims.md")  # which goes on from the README's code
+        for page in (README, *(DOCS / f"{name}.md" for name in GO_ON))
         for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
     ]
-    assert len(blocks) == 6
+    assert len(blocks) == 9
     torch.set_num_threads(1)  # many short texts on a busy machine: threads wait for one another
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
     assert (tmp_path / "calibration.json").exists()
+    assert not {query.id for query in names["new"]} & names["calibration"].ids
+    assert names["followed"].judged > 0
     printed = capsys.readouterr().out
+    assert "query-recall coverage is " in printed
+    assert "coverage 1.000 on" in printed or "coverage 0." in printed
     assert "guarantee 'query-recall', alpha = 0.1" in printed
     assert re.search(r"\d+ of 10 snippets kept", printed)
     kept = len(names["result"].kept)

@@ -37,7 +37,6 @@ from conformal_retrievers.cli.terminal import (
     tracked,
 )
 from conformal_retrievers.diagnostics import Diagnosis
-from conformal_retrievers.evaluation import NOT_TOLD_APART
 from conformal_retrievers.filtering import ConformalFilter
 
 MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
@@ -120,8 +119,7 @@ def diagnose(
                 reference=None if own is None else scored(scorer, tracked(own, "Scoring those")),
             )
     if as_json:
-        told = {"left_out": new.left_out, "told_apart": new.told_apart}
-        print_json({**told, **_as_fields(found)})
+        print_json({"left_out": new.left_out, **_as_fields(found)})
     else:
         _print(Console(highlight=False), found, new)
     if found.fails:
@@ -140,8 +138,6 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
     if new.left_out:
         queries = "query" if new.left_out == 1 else "queries"
         console.print(f"Left out: {new.left_out:,} {queries} {new.why}.")
-    if not new.told_apart:
-        console.print(NOT_TOLD_APART)
     console.print()
     opening = found.verdict  # repeats the findings that matter, which are listed below
     for finding in found.findings:

@@ -171,12 +171,10 @@ class NewQueries:
         self.judged = judged
         self.known = calibration.ids
         self.left_out = 0
-        self.told_apart = calibration.without_id == 0
 
     def __iter__(self) -> Iterator[JudgedQuery]:
         some = False
         for query in self.judged:
-            self.told_apart = self.told_apart and query.id is not None
             if query.id in self.known:
                 self.left_out += 1
                 continue
@@ -212,7 +210,6 @@ class LoggedQueries:
     """What a filter decided with a calibration, from its log, and how often with another one."""
 
     why = "filtered with another calibration"
-    told_apart = True  # what a filter was asked is new to it
 
     def __init__(self, path: Path, calibration: Calibration) -> None:
         self.path = path

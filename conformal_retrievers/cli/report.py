@@ -26,6 +26,7 @@ from conformal_retrievers.cli.inputs import (
 )
 from conformal_retrievers.cli.show import CalibrationFile
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
+from conformal_retrievers.evaluation import NOT_TOLD_APART
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.findings import summary
 
@@ -71,6 +72,9 @@ def report(
     else:
         if new.left_out:
             typer.echo(f"Left out: {new.left_out:,} queries that the calibration was made from.")
-        typer.echo(f"{summary(found)}\nSaved as {out}")
+        typer.echo(summary(found))
+        if not found.told_apart:
+            typer.echo(NOT_TOLD_APART)
+        typer.echo(f"Saved as {out}")
     if found.fails:
         raise typer.Exit(1)

@@ -154,5 +154,15 @@ def _worded(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {item}" for key, item in value.items() if item is not None)
-    return str(value)
+        items = {key: item for key, item in value.items() if item is not None}
+        return ", ".join(f"{key}: {_inside(item)}" for key, item in items.items())
+    if isinstance(value, list):
+        return ", ".join(map(_inside, value))
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _inside(value: object) -> str:
+    """Return the words for what is part of another value, in brackets where it has parts."""
+    return f"({_worded(value)})" if isinstance(value, (dict, list)) else _worded(value)

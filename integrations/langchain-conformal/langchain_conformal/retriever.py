@@ -15,6 +15,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams, RetrieverLike
 from pydantic import ConfigDict
+from pydantic_core import PydanticCustomError
 
 from conformal_retrievers import ConformalFilter, filtering
 from langchain_conformal.documents import kept_documents, to_snippets
@@ -72,7 +73,10 @@ class ConformalRetriever(BaseRetriever):
     def model_post_init(self, context: Any, /) -> None:
         """Raise ValueError for an alpha that the calibration cannot be asked at."""
         super().model_post_init(context)
-        self._filter_at_alpha()
+        try:
+            self._filter_at_alpha()
+        except ValueError as error:  # of which pydantic would say "Value error, …"
+            raise PydanticCustomError("alpha", "{said}", {"said": str(error)}) from None
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
