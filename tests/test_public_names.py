@@ -147,7 +147,7 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
         r"__future__|asyncio|collections\.abc|contextlib|copy|dataclasses|inspect|json|logging|math|"
         r"numbers|numpy|pathlib|typing|uuid|warnings"
     )
-    of_tests = r"concurrent\.futures|json|pickle|pytest"
+    of_tests = r"concurrent\.futures|json|pickle|pytest|sys|threading|types"
     for package, pattern in allowed.items():
         for path in PACKAGES[package].rglob("*.py"):
             others = f"{outside}|{of_tests}" if path.name == "testing.py" else outside
