@@ -124,7 +124,7 @@ def test_processes_and_threads_append_whole_lines(tmp_path):
         "event = {'event': 'conformal_filter', 'version': 1, 'calibration': 'c', 'k': 0, "
         "'kept': [], 'scores': [], 'm1': 0.0, 'm2': 0.0, 'by': sys.argv[2], 'more': 'x' * 300}; "
         "pool = ThreadPoolExecutor(4); "
-        "list(pool.map(lambda i: log.append({**event, 'i': i}), range(100)))"
+        "list(pool.map(lambda i: log.append({**event, 'i': i}, wait=60), range(100)))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, path, name]) for name in "abc"]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
