@@ -90,7 +90,7 @@ def _llm_server():
     from frameworks import cosine
     from llm_server import LLMServer
 
-    cosine("a", "text")  # loads the model now: in the first reply it may outlast a client's patience
+    cosine("a", "text")  # loads the model: within the first reply it may outlast a client
     server = LLMServer(cosine)
     server.start()
     yield server
