@@ -286,10 +286,13 @@ class Observer:
 
     It may be shared by threads. Nothing that goes wrong with the log gets in the way of retrieval:
     it is said once to `logging`, as an error, and when the log can be written again, how many
-    events were lost.
+    events were lost. Raises TypeError for a log that is no `FilterLog`, such as a path.
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
+        if log is not None and not isinstance(log, FilterLog):
+            path = str(log) if isinstance(log, (str, os.PathLike)) else "filter.jsonl"
+            raise TypeError(f"log is {log!r:.80}; give FilterLog({path!r})")
         self.log = log
         self._counts: dict[str, Counts] = {}
         self._lock = threading.Lock()
