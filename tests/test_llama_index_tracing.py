@@ -41,9 +41,9 @@ def postprocessor() -> ConformalPostprocessor:
     )
 
 
-def engine_of(postprocessor):
+def engine_of(postprocessor, k=K):
     return vector_index().as_query_engine(
-        llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor]
+        llm=MockLLM(), similarity_top_k=k, node_postprocessors=[postprocessor]
     )
 
 
@@ -89,6 +89,23 @@ async def test_in_an_engine_the_filter_is_a_span_of_its_own_below_the_query(
     others = [span for name, span in spans.items() if name != ours]
     assert not any(key.startswith("conformal.") for span in others for key in span.attributes)
     assert "nhandled event" not in caplog.text  # OpenInference says so of classes it does not know
+
+
+@pytest.mark.filterwarnings("ignore:more snippets than k")
+@pytest.mark.parametrize("call", ["query", "aquery"])
+async def test_of_many_nodes_the_spans_event_says_what_its_attributes_have_no_room_for(
+    call, postprocessor, finished_spans
+):
+    engine = engine_of(postprocessor, k=60)
+    response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
+    (ours,) = [s for s in finished_spans() if s.name.startswith("ConformalPostprocessor")]
+    assert ours.dropped_attributes > 0
+    assert not any(key.startswith("conformal.") for key in ours.attributes)
+    (told,) = [event for event in ours.events if event.name == "conformal_filter"]
+    kept = len(response.source_nodes)
+    assert (told.attributes["conformal.k"], told.attributes["conformal.kept"]) == (60, kept)
+    assert told.attributes["conformal.m2"] == kept / 60
+    assert told.attributes["conformal.alpha"] == 0.2
 
 
 @pytest.mark.parametrize("call", ["query", "aquery"])
