@@ -95,7 +95,7 @@ def test_a_store_and_a_function_are_no_retrievers_of_langchain():
 )
 def test_an_index_an_engine_and_a_tool_are_no_retrievers_of_llama_index(make):
     given = make()
-    said = f"retriever is a {type(given).__name__}; give index.as_retriever(similarity_top_k=…)"
+    said = f"retriever is a {type(given).__name__}; give a retriever, such as index.as_retriever("
     with pytest.raises(TypeError, match=re.escape(said)):
         llama_index_conformal.judge_retriever(given, [QUERY])
 

@@ -27,8 +27,8 @@ def judge_retriever(
     """
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(
-            f"retriever is a {type(retriever).__name__}; give index.as_retriever(similarity_top_k=…)"
-            " or another retriever, the one that the engine or the tool retrieves with"
+            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
+            "index.as_retriever(similarity_top_k=20), the one that the engine or tool asks"
         )
     queries = scoring.judged_queries(judged)
     found = [to_snippets(retriever.retrieve(query.query)) for query in queries]
