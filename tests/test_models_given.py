@@ -91,6 +91,21 @@ def test_a_model_in_the_place_of_a_scorer_is_told_its_own_place(file):
         ConformalPostprocessor.from_calibration(file, scorer=MockLLM())
 
 
+# --- another risk ---------------------------------------------------------------------------------
+
+
+def test_another_risk_is_the_same_filter_at_it(tmp_path):
+    path = tmp_path / "calibration.json"
+    queries = [ScoredQuery([i / 20], [True]) for i in range(20)]
+    Calibration.from_scores(queries, alpha=0.1, scorer=NAME).save(path)
+    compressor = ConformalCompressor.from_calibration(path, embeddings=MiniLMEmbeddings())
+    postprocessor = ConformalPostprocessor.from_calibration(path, embed_model=MiniLMEmbedding())
+    for ours in (compressor, postprocessor):
+        other = type(ours)(filter=ours.filter.at(0.2))
+        assert (ours.filter.calibration.alpha, other.filter.calibration.alpha) == (0.1, 0.2)
+        assert other.filter.calibration.threshold() < ours.filter.calibration.threshold()
+
+
 # --- names ----------------------------------------------------------------------------------------
 
 
