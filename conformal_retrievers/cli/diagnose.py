@@ -24,6 +24,7 @@ from conformal_retrievers.cli.inputs import (
     Reference,
     Run,
     depth_of,
+    is_filter_log,
     judged_queries,
     reference_queries,
     scored,
@@ -96,6 +97,12 @@ def diagnose(
         raise typer.BadParameter("give a calibration file, first or with --calibration FILE")
     if calibration.is_dir():
         raise typer.BadParameter(f"{calibration} is a folder; give a calibration file first")
+    if is_filter_log(calibration):
+        raise typer.BadParameter(
+            f"{calibration} is a filter log: give it with --log, and the calibration first"
+        )
+    if judged is not None and judged.is_file() and is_filter_log(judged):
+        raise typer.BadParameter(f"{judged} is a filter log, no judged queries: give it with --log")
     if (judged is None) == (log is None):
         raise typer.BadParameter("give judged queries, or a filter log with --log FILE")
     if log is not None and reference is not None:
@@ -121,6 +128,8 @@ def diagnose(
             )
     if as_json:
         told = {"left_out": new.left_out, "told_apart": new.told_apart}
+        if isinstance(new, LoggedQueries):
+            told["repeated"] = new.repeated
         print_json({**told, **_as_fields(found)})
     else:
         _print(Console(highlight=False), found, new)
@@ -140,6 +149,9 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
     if new.left_out:
         queries = "query" if new.left_out == 1 else "queries"
         console.print(f"Left out: {new.left_out:,} {queries} {new.why}.")
+    if isinstance(new, LoggedQueries) and new.repeated:
+        times = "time" if new.repeated == 1 else "times"
+        console.print(f"Left out: {new.repeated:,} {times} that a query came again.")
     if not new.told_apart:
         console.print(NOT_TOLD_APART)
     console.print()
