@@ -74,11 +74,12 @@ def event_of(filtered: Filtered, *, query: str | None = None) -> dict[str, Any]:
 
 
 def note_on_span(filtered: Filtered) -> None:
-    """Write what was decided onto OpenTelemetry's current span, as conformal.* attributes.
+    """Write what was decided onto OpenTelemetry's current span, see `set_on_span`.
 
     Where OpenTelemetry was never loaded there is no span, and nothing is loaded for it.
     """
     set_on_span(
+        EVENT,
         lambda: {
             "conformal.calibration": filtered.calibration.checksum,
             "conformal.guarantee": filtered.calibration.guarantee,
@@ -89,15 +90,21 @@ def note_on_span(filtered: Filtered) -> None:
             "conformal.unscorable": len(filtered.unscorable),
             "conformal.m1": filtered.m1,
             "conformal.m2": filtered.m2,
-        }
+        },
     )
 
 
-def set_on_span(attributes: Callable[[], Mapping[str, str | bool | float]]) -> None:
-    """Write attributes onto OpenTelemetry's current span, if there is one."""
+def set_on_span(event: str, attributes: Callable[[], Mapping[str, str | bool | float]]) -> None:
+    """Write attributes onto OpenTelemetry's current span, if there is one, and into an event on it.
+
+    A span keeps 128 attributes, the newest: an instrumentor that writes some for each node when the
+    span ends leaves none of these, but the event keeps its own.
+    """
     trace = sys.modules.get("opentelemetry.trace")
     if trace is not None and (span := trace.get_current_span()).is_recording():
-        span.set_attributes(attributes())
+        written = attributes()
+        span.set_attributes(written)
+        span.add_event(event, written)
 
 
 def scores_of(event: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -288,10 +295,14 @@ class Observer:
     It may be shared by threads. Nothing that goes wrong with the log gets in the way of retrieval:
     it is said once to `logging`, as an error, and when the log can be written again, how many
     events were lost, which `lost` says meanwhile. An event waits for a log's lock, at most a
-    second; once one was lost, at most a hundredth of that, until one is written.
+    second; once one was lost, at most a hundredth of that, until one is written. Raises TypeError
+    for a log that is no `FilterLog`, such as a path.
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
+        if log is not None and not isinstance(log, FilterLog):
+            path = str(log) if isinstance(log, (str, os.PathLike)) else "filter.jsonl"
+            raise TypeError(f"log is {log!r:.80}; give FilterLog({path!r})")
         self.log = log
         self._counts: dict[str, Counts] = {}
         self._lock = threading.Lock()

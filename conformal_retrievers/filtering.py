@@ -406,9 +406,16 @@ class ConformalFilter:
 
 def check_same_scorer(name: str, *, calibrated: str) -> None:
     """Raise `CalibrationMismatch` unless a filter's scorer is the one that was calibrated with."""
-    if name != calibrated:
-        raise CalibrationMismatch(
-            f"calibrated with scorer {calibrated!r}, but this filter scores with {name!r}: a "
-            "threshold belongs to one scorer, so calibrate again with this one or filter with that "
-            "one"
+    if name == calibrated:
+        return
+    same = ""
+    if calibrated.startswith("cosine(") and name.startswith("cosine("):
+        # The frameworks and a folder call one model differently; only the user knows.
+        same = (
+            "; if both are the same model, say so: "
+            f"scorer=embedding_scorer(model, name={calibrated!r})"
         )
+    raise CalibrationMismatch(
+        f"calibrated with scorer {calibrated!r}, but this filter scores with {name!r}: a threshold "
+        "belongs to one scorer, so calibrate again with this one or filter with that one" + same
+    )

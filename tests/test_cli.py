@@ -791,6 +791,45 @@ def test_groups_show_the_queries_that_coverage_rests_on_and_both_p_values(files)
     assert said in " ".join(shown.split())
 
 
+@pytest.mark.parametrize(("queries", "repeated"), [("hashed", 45), ("none", 0)])
+def test_a_query_that_comes_again_in_a_log_counts_once(tmp_path, queries, repeated):
+    rng = np.random.default_rng(5)
+    calibration = Calibration.from_scores(
+        [ScoredQuery(np.sort(rng.normal(size=10)), np.arange(10) < 2) for _ in range(100)],
+        alpha=0.1,
+        scorer="s",
+    )
+    calibration.save(tmp_path / "c.json")
+    log = FilterLog(tmp_path / "log.jsonl", queries=queries)
+    for i in range(90):
+        at = calibration.at((0.1, 0.2)[i % 2])
+        filtered = ConformalFilter(LookupScorer({}, name="s"), at).decide(rng.normal(size=10))
+        log.append(event_of(filtered, query=f"q{max(i, 45)}"))
+    diagnosed = ["diagnose", f"{tmp_path}/c.json", "--log", str(log.path)]
+    said = " ".join(CliRunner().invoke(app, diagnosed).output.split())
+    assert f"{90 - repeated} queries, {10 * (90 - repeated)} snippets." in said
+    assert ("Left out: 45 times that a query came again." in said) == (repeated > 0)
+    told = json.loads(CliRunner().invoke(app, [*diagnosed, "--json"]).stdout)
+    assert (told["repeated"], told["left_out"]) == (repeated, 0)
+
+
+def test_a_log_in_the_place_of_queries_or_of_the_calibration_is_told_its_own(tmp_path):
+    calibration = Calibration.from_scores([ScoredQuery([0.5], [True])], alpha=0.5, scorer="s")
+    calibration.save(tmp_path / "c.json")
+    log = FilterLog(tmp_path / "log.jsonl")
+    log.append(event_of(ConformalFilter(LookupScorer({}, name="s"), calibration).decide([0.1])))
+    for given in (
+        [f"{tmp_path}/c.json", str(log.path)],
+        [str(log.path), "--log", f"{tmp_path}/c.json"],
+        ["--calibration", str(log.path), "--log", f"{tmp_path}/c.json"],
+    ):
+        wrong = CliRunner().invoke(app, ["diagnose", *given])
+        assert wrong.exit_code == 2
+        said = re.sub(r"[│\s]", "", wrong.output)  # lines end anywhere in a box of a terminal
+        assert "log.jsonlisafilterlog" in said
+        assert "giveitwith--log" in said
+
+
 def test_queries_of_a_log_that_were_filtered_at_another_alpha_of_a_calibration_count(tmp_path):
     rng = np.random.default_rng(5)
     calibration = Calibration.from_scores(

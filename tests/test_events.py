@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 
 import pytest
 from conftest import LookupScorer
@@ -205,6 +206,15 @@ def test_the_handler_of_langchain_counts_and_logs(compressor, tmp_path):
     (counts,) = handler.observer.counts.values()
     assert (counts.queries, counts.m1, counts.m2) == (3, 1.0, pytest.approx(2 / 3))
     assert [event["kept"] for event in read_log(tmp_path / "log.jsonl")] == [[0, 1]] * 3
+
+
+@pytest.mark.parametrize("handler", [ConformalCallbackHandler, ConformalEventHandler])
+def test_a_path_in_the_place_of_a_log_is_refused_with_the_log_to_give(handler):
+    for path in ("calls.jsonl", Path("calls.jsonl")):
+        with pytest.raises(TypeError, match=r"calls\.jsonl.*; give FilterLog\('calls\.jsonl'\)"):
+            handler(path)
+    with pytest.raises(TypeError, match=r"log is 3; give FilterLog\('filter\.jsonl'\)"):
+        handler(3)
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------

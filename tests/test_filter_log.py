@@ -333,6 +333,8 @@ def test_the_current_span_says_what_was_decided():
         assert trace.get_current_span().is_recording()
         note_on_span(filtered)
     (span,) = exporter.get_finished_spans()
+    (event,) = span.events
+    assert (event.name, event.attributes) == ("conformal_filter", span.attributes)
     assert dict(span.attributes) == {
         "conformal.calibration": filtered.calibration.checksum,
         "conformal.guarantee": "query-recall",

@@ -321,7 +321,7 @@ def test_embeddings_that_do_not_tell_their_model_need_a_name():
 
     with pytest.raises(ValueError, match="Nameless does not tell its model's name") as refused:
         embedding_scorer(Nameless())
-    assert "scorer=embedding_scorer(embeddings, name='…')" in str(refused.value)
+    assert "scorer=embedding_scorer(embeddings, name='cosine(<model name>)')" in str(refused.value)
     assert embedding_scorer(Nameless(), name="mine").name == "mine"
 
 

@@ -138,10 +138,10 @@ async def test_a_stores_own_scores_are_filtered_by_and_nothing_is_embedded_twice
             found = one.similarity_search_with_score(query.query, k=20)
             passing = [d for d, s in found if (-s if higher else s) <= threshold]
             calls = one.embeddings.calls
-            documents = names["retriever"].invoke(query.query)
+            documents = names["filtered"].invoke(query.query)
             assert one.embeddings.calls == calls + 1  # the query, by the store
             assert [d.id for d in documents] == [d.id for d in passing]
-            assert await names["retriever"].ainvoke(query.query) == documents
+            assert await names["filtered"].ainvoke(query.query) == documents
             kept += len(documents)
     assert 0 < kept < 2 * 5 * 20
 

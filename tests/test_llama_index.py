@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -391,7 +392,8 @@ def test_the_remedy_for_a_model_without_a_name_is_taken_where_the_model_was_give
     calibration, file
 ):
     nameless = MiniLMEmbedding(model_name="unknown")
-    with pytest.raises(ValueError, match=r"give scorer=embedding_scorer\(embed_model, name='…'\)"):
+    remedy = "give scorer=embedding_scorer(embed_model, name='cosine(<model name>)')"
+    with pytest.raises(ValueError, match=re.escape(remedy)):
         ConformalPostprocessor.from_calibration(file, embed_model=nameless)
     with pytest.raises(ValueError, match=r"give scorer=llm_scorer\(model, name='…'\)"):
         ConformalPostprocessor.from_calibration(file, llm=MockLLM())

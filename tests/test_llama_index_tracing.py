@@ -53,9 +53,9 @@ def postprocessor() -> ConformalPostprocessor:
     )
 
 
-def engine_of(postprocessor):
+def engine_of(postprocessor, k=K):
     return vector_index().as_query_engine(
-        llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor]
+        llm=MockLLM(), similarity_top_k=k, node_postprocessors=[postprocessor]
     )
 
 
@@ -130,6 +130,23 @@ def test_the_lines_that_the_page_on_operation_gives_trace_both_frameworks(postpr
     decision = json.loads(spans["conformal_filter"]["output.value"])
     assert (len(decision["kept"]), decision["k"]) == (kept, K)
     assert decision["calibration"] == told["conformal.calibration"] == calibration.checksum
+
+
+@pytest.mark.filterwarnings("ignore:more snippets than k")
+@pytest.mark.parametrize("call", ["query", "aquery"])
+async def test_of_many_nodes_the_spans_event_says_what_its_attributes_have_no_room_for(
+    call, postprocessor, finished_spans
+):
+    engine = engine_of(postprocessor, k=60)
+    response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
+    (ours,) = [s for s in finished_spans() if s.name.startswith("ConformalPostprocessor")]
+    assert ours.dropped_attributes > 0
+    assert not any(key.startswith("conformal.") for key in ours.attributes)
+    (told,) = [event for event in ours.events if event.name == "conformal_filter"]
+    kept = len(response.source_nodes)
+    assert (told.attributes["conformal.k"], told.attributes["conformal.kept"]) == (60, kept)
+    assert told.attributes["conformal.m2"] == kept / 60
+    assert told.attributes["conformal.alpha"] == 0.2
 
 
 @pytest.mark.parametrize("call", ["query", "aquery"])

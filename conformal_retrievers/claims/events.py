@@ -45,9 +45,13 @@ def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str,
 
 
 def note_on_span(filtered: FilteredAnswer) -> None:
-    """Write what was decided onto OpenTelemetry's current span, as conformal.* attributes."""
+    """Write what was decided onto OpenTelemetry's current span, as conformal.* attributes.
+
+    An event on the span, "conformal_claims", has the same ones.
+    """
     claims, calibration = filtered.claims, filtered.claims.calibration
     set_on_span(
+        EVENT,
         lambda: {
             "conformal.calibration": calibration.checksum,
             "conformal.alpha": calibration.alpha,
@@ -58,5 +62,5 @@ def note_on_span(filtered: FilteredAnswer) -> None:
             "conformal.unscorable": len(claims.unscorable),
             "conformal.undivided": filtered.undivided or "",
             "conformal.guaranteed": filtered.guaranteed,
-        }
+        },
     )

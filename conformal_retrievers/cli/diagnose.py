@@ -24,6 +24,7 @@ from conformal_retrievers.cli.inputs import (
     Reference,
     Run,
     depth_of,
+    is_filter_log,
     judged_queries,
     reference_queries,
     scored,
@@ -95,6 +96,12 @@ def diagnose(
         raise typer.BadParameter("give a calibration file, first or with --calibration FILE")
     if calibration.is_dir():
         raise typer.BadParameter(f"{calibration} is a folder; give a calibration file first")
+    if is_filter_log(calibration):
+        raise typer.BadParameter(
+            f"{calibration} is a filter log: give it with --log, and the calibration first"
+        )
+    if judged is not None and judged.is_file() and is_filter_log(judged):
+        raise typer.BadParameter(f"{judged} is a filter log, no judged queries: give it with --log")
     if (judged is None) == (log is None):
         raise typer.BadParameter("give judged queries, or a filter log with --log FILE")
     if log is not None and reference is not None:
@@ -119,7 +126,10 @@ def diagnose(
                 reference=None if own is None else scored(scorer, tracked(own, "Scoring those")),
             )
     if as_json:
-        print_json({"left_out": new.left_out, **_as_fields(found)})
+        told = {"left_out": new.left_out}
+        if isinstance(new, LoggedQueries):
+            told["repeated"] = new.repeated
+        print_json({**told, **_as_fields(found)})
     else:
         _print(Console(highlight=False), found, new)
     if found.fails:
@@ -138,6 +148,9 @@ def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) 
     if new.left_out:
         queries = "query" if new.left_out == 1 else "queries"
         console.print(f"Left out: {new.left_out:,} {queries} {new.why}.")
+    if isinstance(new, LoggedQueries) and new.repeated:
+        times = "time" if new.repeated == 1 else "times"
+        console.print(f"Left out: {new.repeated:,} {times} that a query came again.")
     console.print()
     opening = found.verdict  # repeats the findings that matter, which are listed below
     for finding in found.findings:

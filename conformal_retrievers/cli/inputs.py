@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from conformal_retrievers.beir import FILES, read_beir, read_corpus
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import require
-from conformal_retrievers.filter_log import read_log, scores_of
+from conformal_retrievers.filter_log import FIELDS, read_log, scores_of
 from conformal_retrievers.filtering import Filtered
 from conformal_retrievers.guarantees import Guarantee
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery, iter_jsonl
@@ -207,7 +208,11 @@ def reference_queries(
 
 
 class LoggedQueries:
-    """What a filter decided with a calibration, from its log, and how often with another one."""
+    """What a filter decided with a calibration, from its log, and how often with another one.
+
+    A query that is filtered again, as by an agent that retries, is not another one: the first time
+    counts, and how many came again is counted. Of a log without queries nobody can tell.
+    """
 
     why = "filtered with another calibration"
 
@@ -215,15 +220,21 @@ class LoggedQueries:
         self.path = path
         self.calibration = calibration
         self._checksums = {calibration.alpha: calibration.checksum}
-        self.left_out = 0
+        self.left_out = self.repeated = 0
 
     def __iter__(self) -> Iterator[Filtered]:
         some = False
+        seen: set[str] = set()
         for event in read_log(self.path):
             if event["calibration"] != self._checksum_at(event.get("alpha")):
                 self.left_out += 1
                 continue
             some = True
+            if (query := event.get("query")) is not None:
+                if query in seen:
+                    self.repeated += 1
+                    continue
+                seen.add(query)
             scores, group = scores_of(event), event.get("group")
             keeps = self.calibration.keep(scores, group)
             yield Filtered(scores, keeps, self.calibration, group)
@@ -243,6 +254,16 @@ class LoggedQueries:
         if alpha not in self._checksums:
             self._checksums[alpha] = self.calibration.at(alpha).checksum
         return self._checksums[alpha]
+
+
+def is_filter_log(path: Path) -> bool:
+    """Return whether a file's first line is an event of a filter, by whatever name it is given."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError):  # whoever reads it says what is the matter
+        return False
+    return isinstance(first, dict) and first.get("event") in FIELDS
 
 
 def scored(scorer: Scorer, queries: Iterable[JudgedQuery]) -> Iterator[ScoredQuery]:

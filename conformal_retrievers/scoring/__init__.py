@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AsyncScorer,
         Scorer,
         ascore_snippets,
+        judged_queries,
         relative_to_query,
         score_queries,
         score_snippets,
@@ -34,7 +35,8 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
             "rating": "LLMScorer Ratings YesScorer",
             "retrieval": "RetrievalScorer",
             "scorer": (
-                "AsyncScorer Scorer ascore_snippets relative_to_query score_queries score_snippets"
+                "AsyncScorer Scorer ascore_snippets judged_queries relative_to_query "
+                "score_queries score_snippets"
             ),
         },
     )
@@ -55,6 +57,7 @@ __all__ = [
     "TieBreak",
     "YesScorer",
     "ascore_snippets",
+    "judged_queries",
     "relative_to_query",
     "score_queries",
     "score_snippets",

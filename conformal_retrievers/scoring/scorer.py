@@ -218,8 +218,8 @@ def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
     for i, query in enumerate([judged] if isinstance(judged, str) else judged):
         if not isinstance(query, JudgedQuery):
             raise TypeError(
-                f"judged[{i}] is {query!r:.60}; give JudgedQuery objects, as read_jsonl(path) "
-                "returns them"
+                f"judged[{i}] is {query!r:.60}; give JudgedQuery(query, snippets, relevant) "
+                "objects, as read_jsonl(path) returns them"
             )
         queries.append(query)
     return queries

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from langchain_core.callbacks import Callbacks
@@ -81,17 +81,28 @@ class ConformalCompressor(BaseDocumentCompressor):
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:
-        """Return the compressor as a Runnable from {"query", "documents"} to documents."""
+        """Return the compressor as a Runnable from {"query", "documents"} to documents.
+
+        It raises TypeError for an input that is no such mapping, and ValueError naming what is
+        missing from one.
+        """
 
         def compress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
-            return self.compress_documents(
-                given["documents"], given["query"], config.get("callbacks")
-            )
+            query, documents = _query_and_documents(given)
+            return self.compress_documents(documents, query, config.get("callbacks"))
 
         async def acompress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
-            return await self.acompress_documents(
-                given["documents"], given["query"], config.get("callbacks")
-            )
+            query, documents = _query_and_documents(given)
+            return await self.acompress_documents(documents, query, config.get("callbacks"))
 
         runnable = RunnableLambda(compress, afunc=acompress, name="conformal_compressor")
         return runnable.with_types(input_type=CompressorInput, output_type=list[Document])
+
+
+def _query_and_documents(given: object) -> tuple[str, list[Document]]:
+    form = "give {'query': …, 'documents': […]}"
+    if not isinstance(given, Mapping):
+        raise TypeError(f"the input is {given!r:.60}; {form}")
+    for key in CompressorInput.__required_keys__ - given.keys():
+        raise ValueError(f"{key!r} is missing from the input; {form}")
+    return given["query"], given["documents"]

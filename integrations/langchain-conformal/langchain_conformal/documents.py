@@ -17,6 +17,8 @@ def to_snippets(documents: Sequence[Document]) -> list[Snippet]:
     `retrieval_score` is metadata["relevance_score"], where LangChain's rerankers write theirs, and
     `document` is metadata["source"]. Raises TypeError for anything that is not a Document.
     """
+    if isinstance(documents, str):
+        raise TypeError(f"documents is {documents!r:.60}; give the documents first, then the query")
     snippets = []
     for i, document in enumerate(documents):
         if not isinstance(document, Document):

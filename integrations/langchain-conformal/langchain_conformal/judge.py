@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from inspect import signature
+from typing import Any
 
 from langchain_core.retrievers import RetrieverLike
+from langchain_core.runnables import Runnable
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from conformal_retrievers import JudgedQuery
+from conformal_retrievers import ConformalFilter, JudgedQuery, scoring
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.scorers import model_name
 
@@ -25,9 +29,13 @@ def judge_retriever(
     most `max_concurrency` queries run at a time.
 
     Each query carries the retriever's name and k, the depth that it is asked for, or none where it
-    does not tell that; calibrations record both.
+    does not tell that; calibrations record both. Raises TypeError for anything but a retriever and
+    judged queries, and ValueError for a retriever that is filtered already: calibrated on its own
+    survivors, a filter loses more every time.
     """
-    queries = list(judged)
+    check_retriever(retriever)
+    _check_unfiltered(retriever)
+    queries = scoring.judged_queries(judged)
     retrieved = retriever.batch(
         [query.query for query in queries], config={"max_concurrency": max_concurrency}
     )
@@ -38,6 +46,32 @@ def judge_retriever(
         query.retrieved_as(to_snippets(documents), retriever=name_of(retriever), k=k)
         for query, documents in zip(queries, retrieved, strict=True)
     ]
+
+
+def check_retriever(retriever: object) -> None:
+    """Raise TypeError for what is no runnable, such as a vector store."""
+    if not isinstance(retriever, Runnable):
+        raise TypeError(
+            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
+            "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
+        )
+
+
+def _check_unfiltered(retriever: RetrieverLike) -> None:
+    within: Any = retriever
+    while isinstance(within, RunnableBindingBase | DynamicRunnable):  # of a config, of an alpha
+        within = within.bound if isinstance(within, RunnableBindingBase) else within.default
+    compressor = getattr(within, "base_compressor", None)
+    for part, inside in (
+        (within, "retriever"),
+        *((c, "base_retriever") for c in (compressor, *getattr(compressor, "transformers", ()))),
+    ):
+        if isinstance(getattr(part, "filter", None), ConformalFilter):
+            raise ValueError(
+                f"retriever is a {type(within).__name__} that filters already, and calibrated on "
+                "what it keeps a filter loses more every time; give the retriever inside it, "
+                f"filtered.{inside}"
+            )
 
 
 def name_of(retriever: RetrieverLike) -> str:

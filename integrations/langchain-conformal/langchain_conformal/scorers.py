@@ -65,10 +65,14 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
     """Return the scorer 1 − cosine of LangChain embeddings, synchronous and asynchronous.
 
     Its name is "cosine(<model>)" with the model's name as the embeddings tell it, so that the same
-    model has the same name in LlamaIndex. Raises ValueError where they do not tell it and no `name`
-    is given.
+    model has the same name in LlamaIndex; a `name` that is given is the scorer's, whole. Raises
+    TypeError for anything but LangChain's Embeddings, and ValueError where they do not tell the
+    model's name and no `name` is given.
     """
-    told = name or _told_name(embeddings, "embedding_scorer(embeddings, name='…')")
+    check_embeddings(embeddings)
+    told = name or _told_name(
+        embeddings, "embedding_scorer(embeddings, name='cosine(<model name>)')"
+    )
     return EmbeddingScorer(
         embeddings.embed_documents,
         name or f"cosine({told})",
@@ -76,6 +80,15 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
         aembed=embeddings.aembed_documents,
         aembed_query=embeddings.aembed_query,
     )
+
+
+def check_embeddings(embeddings: object) -> None:
+    """Raise TypeError, saying what may be given instead, for what is no Embeddings."""
+    if not isinstance(embeddings, Embeddings):
+        raise TypeError(
+            f"embeddings is a {type(embeddings).__name__}; give LangChain's Embeddings, or as "
+            "scorer= another model's EmbeddingScorer(embed, name='cosine(<model name>)')"
+        )
 
 
 def llm_scorer(
@@ -159,7 +172,9 @@ def cross_encoder_scorer(
     ValueError where it does not tell it and no `name` is given. A cross-encoder that returns
     probabilities instead of logits may round the highest ones to 1, so that they tie.
     """
-    told = name or _told_name(cross_encoder, "cross_encoder_scorer(cross_encoder, name='…')")
+    told = name or _told_name(
+        cross_encoder, "cross_encoder_scorer(cross_encoder, name='cross-encoder(<model name>)')"
+    )
     return CrossEncoderScorer(cross_encoder.score, name or f"cross-encoder({told})")
 
 
@@ -171,7 +186,9 @@ def compressor_scorer(
     Its name is "reranker(<model>)" with the model's name as the compressor tells it. Raises
     ValueError where it does not tell it and no `name` is given.
     """
-    told = name or _told_name(compressor, "compressor_scorer(compressor, name='…')")
+    told = name or _told_name(
+        compressor, "compressor_scorer(compressor, name='reranker(<model name>)')"
+    )
     return CompressorScorer(compressor, name or f"reranker({told})")
 
 
@@ -237,12 +254,20 @@ def load_filter(
 ) -> ConformalFilter:
     """Return the filter of a calibration file and one of embeddings, a chat model and a scorer.
 
-    Raises TypeError unless exactly one of them is given, `CalibrationMismatch` if it is not what
-    the calibration was made with, and what `Calibration.load` raises.
+    Raises TypeError unless exactly one of them is given, and is what its argument says,
+    `CalibrationMismatch` if it is not what the calibration was made with, and what
+    `Calibration.load` raises.
     """
     if sum(given is not None for given in (embeddings, chat_model, scorer)) != 1:
         raise TypeError(
             "give one of embeddings=, llm= and scorer=, the one that was calibrated with"
+        )
+    if embeddings is not None:
+        check_embeddings(embeddings)
+    if chat_model is not None and not isinstance(chat_model, BaseChatModel):
+        raise TypeError(
+            f"llm is a {type(chat_model).__name__}; give a BaseChatModel, or another model as "
+            "scorer="
         )
     given = next(model for model in (embeddings, chat_model, scorer) if model is not None)
     return ConformalFilter(

@@ -85,8 +85,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
 
         That is `scorer`, `llm` or `embed_model`, or else `Settings.embed_model`. `on_empty` and
         `on_unscorable` are those of `ConformalFilter`. Raises TypeError if more than one model is
-        given, `CalibrationMismatch` if it is not what the calibration was made with, and what
-        `Calibration.load` raises.
+        given, or one in another's place, `CalibrationMismatch` if it is not what the calibration
+        was made with, and what `Calibration.load` raises.
         """
         calibration, chosen = Calibration.load(path), _scorer(embed_model, llm, scorer)
         return cls(
@@ -187,11 +187,18 @@ def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: Scorer |
         raise TypeError(
             "give one of embed_model=, llm= and scorer=, the one that was calibrated with"
         )
+    if isinstance(scorer, BaseEmbedding):
+        kind = type(scorer).__name__
+        raise TypeError(f"scorer is a {kind}, an embedding model; give it as embed_model=")
+    if isinstance(scorer, LLM):
+        raise TypeError(f"scorer is a {type(scorer).__name__}, an LLM; give it as llm=")
     if scorer is not None:
         return scorer
+    if llm is not None and not isinstance(llm, LLM):
+        raise TypeError(f"llm is a {type(llm).__name__}; give LlamaIndex's LLM")
     if llm is not None:
         return llm_scorer(llm)
-    return embedding_scorer(embed_model or Settings.embed_model)
+    return embedding_scorer(Settings.embed_model if embed_model is None else embed_model)
 
 
 def _checked(query_bundle: QueryBundle | None, nodes: list[NodeWithScore]) -> QueryBundle:

@@ -3,8 +3,8 @@
 `ReRankStartEvent` before, `ConformalFilterEvent` after, also where the scorer fails; the older
 callback manager sees one RERANKING event. What was decided is in the event's `decision`, that of
 `conformal_retrievers.filter_log`: plain JSON, without any snippet's text. Where OpenTelemetry is at
-work, the current span carries it as conformal.* attributes. Without anybody
-who listens, nothing is built.
+work, the current span carries it as conformal.* attributes, and in an event of its own, which many
+nodes do not crowd out. Without anybody who listens, nothing is built.
 """
 
 from __future__ import annotations

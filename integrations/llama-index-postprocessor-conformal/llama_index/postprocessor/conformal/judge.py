@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from llama_index.core.base.base_retriever import BaseRetriever
 
-from conformal_retrievers import JudgedQuery
+from conformal_retrievers import JudgedQuery, scoring
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 
@@ -22,9 +22,16 @@ def judge_retriever(
     `missed`.
 
     The calibration records the retriever, as `name` or by its class, store and embedding model, and
-    its `similarity_top_k`, so that the filter can warn of a deeper one.
+    its `similarity_top_k`, so that the filter can warn of a deeper one. Raises TypeError for
+    anything but a retriever and judged queries: an engine or a tool may filter already, and
+    calibrated on its own survivors, a filter loses more every time.
     """
-    queries = list(judged)
+    if not isinstance(retriever, BaseRetriever):
+        raise TypeError(
+            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
+            "index.as_retriever(similarity_top_k=20), the one that the engine or tool asks"
+        )
+    queries = scoring.judged_queries(judged)
     found = [to_snippets(retriever.retrieve(query.query)) for query in queries]
     # A node that stands for several is returned as those, so that there may be more than asked for.
     asked = getattr(retriever, "similarity_top_k", None)

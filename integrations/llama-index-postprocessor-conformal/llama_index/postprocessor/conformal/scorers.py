@@ -19,9 +19,15 @@ def embedding_scorer(
     Its name is "cosine(<model>)" with the model's `model_name`, so that the same model has the same
     name in LangChain. With `reuse_embeddings` a node's own embedding is taken where it has one: say
     so only where this model made it, from the text without metadata, which is what is scored here
-    and in a calibration. Raises ValueError where the model's name is unknown and no `name` is
-    given.
+    and in a calibration. A `name` that is given is the scorer's, whole. Raises TypeError for
+    anything but LlamaIndex's BaseEmbedding, and ValueError where the model's name is unknown and no
+    `name` is given.
     """
+    if not isinstance(embed_model, BaseEmbedding):
+        raise TypeError(
+            f"embed_model is a {type(embed_model).__name__}; give LlamaIndex's BaseEmbedding, or "
+            "as scorer= another model's EmbeddingScorer(embed, name='cosine(<model name>)')"
+        )
     return EmbeddingScorer(
         embed_model.get_text_embedding_batch,
         name or f"cosine({_model_name(embed_model)})",
@@ -130,6 +136,6 @@ def _model_name(embed_model: BaseEmbedding) -> str:
     if embed_model.model_name in ("", "unknown"):  # "unknown" is the field's default
         raise ValueError(
             f"{type(embed_model).__name__} has no model_name, which identifies the scorer: give "
-            "scorer=embedding_scorer(embed_model, name='…') instead of the model"
+            "scorer=embedding_scorer(embed_model, name='cosine(<model name>)') instead of the model"
         )
     return embed_model.model_name
