@@ -499,7 +499,6 @@ class AuditReport:
 
     def _share(self, part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Interval:
         weights = np.array([row.weight for row in self.rows])
-        weights /= weights.mean()  # no more units than rows
         queries = np.array([row.query for row in self.rows])
         return cluster_interval(
             np.bincount(queries, weights * (part & whole)), np.bincount(queries, weights * whole)
