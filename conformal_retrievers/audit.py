@@ -70,9 +70,7 @@ def audit_sample(
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; give the part of the snippets to audit, such as 0.1")
-    for file in (Path(path), key_of(path)):
-        if file.exists():
-            raise FileExistsError(f"{file} exists and may hold an audit; give another path")
+    _check_free(Path(path))
     _check_same(judged, scored)
     of_query = np.repeat(np.arange(len(scored)), [len(q.scores) for q in scored])
     of_snippet = np.concatenate([np.arange(len(q.scores)) for q in scored])
@@ -105,6 +103,9 @@ def audit_sample(
                         *_digests(*cells),
                     ]
                 )
+    audit = _digest(repr(key))  # the same in all rows, so that it tells the label of none
+    for row, of_key in zip(sheet, key, strict=True):
+        row[-1] = of_key[0] = f"{of_key[0]}-{audit}"
     rng.shuffle(sheet)  # in the order of their strata, they would tell their labels
     _write_csv(key_of(path), [KEY, *key], what="key of an audit")
     _write_csv(path, [SHEET, *sheet], what="audit")
@@ -116,9 +117,19 @@ def key_of(path: str | Path) -> Path:
     return Path(f"{path}.key")
 
 
+def _check_free(sheet: Path) -> None:
+    key = key_of(sheet)
+    if sheet.exists():
+        raise FileExistsError(f"{sheet} exists and may hold an audit; give another path")
+    if key.exists():
+        raise FileExistsError(
+            f"{key} exists, the key of an audit, though there is no {sheet.name}; put that audit "
+            "back beside it, or remove the key if there is none, or give another path"
+        )
+
+
 def _row_id(places: tuple[int, int], query: str, snippet: str) -> str:
-    # Begins with a letter that no number has: spreadsheets would make 1e5 or 3-4 another cell. The
-    # texts make it belong to this audit and to no other's key.
+    # Begins with a letter that no number has: spreadsheets would make 1e5 or 3-4 another cell.
     text = "\0".join([*map(str, places), query, snippet])
     return f"s{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
@@ -229,16 +240,18 @@ def audit_report(path: str | Path) -> AuditReport:
 
     Columns may be separated by commas, semicolons or tabs, in UTF-8 or UTF-16, as spreadsheets save
     them. Raises ValueError, naming lines and column, for a judgement that is missing or neither yes
-    nor no, and where columns, rows or texts have been lost or changed; FileNotFoundError without
-    the file or its key. Texts may differ in what spreadsheets change: white space, punctuation,
-    case, and letters that an encoding does not hold.
+    nor no, where columns, rows or texts have been lost or changed, and where the key is another
+    audit's; FileNotFoundError without the file or its key. Texts may differ in what spreadsheets
+    change: white space, punctuation, case, and letters that an encoding does not hold.
     """
     _check_there(Path(path))
     key = {row["id"]: row for _, row in _rows(key_of(path), KEY)}
+    sheet = list(_rows(Path(path), SHEET))
+    _check_same_audit(Path(path), [row["id"] for _, row in sheet], key)
     rows: list[AuditedSnippet] = []
     faults: list[str] = []
     seen: set[str] = set()
-    for place, row in _rows(Path(path), SHEET):
+    for place, row in sheet:
         audited, of_key = row["audited"].strip().lower(), key.get(row["id"].strip())
         if of_key is None:
             faults.append(f"{place}: id {row['id']!r} is not in {key_of(path).name}; restore it")
@@ -276,6 +289,17 @@ def _check_there(sheet: Path) -> None:
         raise FileNotFoundError(
             f"the key {key_of(sheet)} is missing, which audit_sample wrote beside the file; put it "
             "there, under that name"
+        )
+
+
+def _check_same_audit(path: Path, rows: Iterable[str], key: Iterable[str]) -> None:
+    """Raise ValueError where ids end in the digest of another audit's labels and scores."""
+    sampled = {id.strip().partition("-")[2] for id in rows} - {""}
+    known = {id.partition("-")[2] for id in key}
+    if sampled and sampled.isdisjoint(known):
+        raise ValueError(
+            f"{key_of(path)} is not the key of {path}: its texts, labels or scores are others; put "
+            "the key there that audit_sample wrote with that file"
         )
 
 
@@ -475,7 +499,6 @@ class AuditReport:
 
     def _share(self, part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Interval:
         weights = np.array([row.weight for row in self.rows])
-        weights /= weights.mean()  # no more units than rows
         queries = np.array([row.query for row in self.rows])
         return cluster_interval(
             np.bincount(queries, weights * (part & whole)), np.bincount(queries, weights * whole)

@@ -51,8 +51,9 @@ class Cache:
     """Scores and replies that were paid for once, in the file at `path`, made if there is none.
 
     It may be shared by threads and inherited by forked processes, and pickled: it is its path.
-    Raises ValueError where the file belongs to another program or a newer version of this one, and
-    OSError where it cannot be opened.
+    Raises ValueError where the file belongs to another program or a newer version of this one. This
+    and all methods raise OSError, with the path and what to do, where the file cannot be opened,
+    read or written: without permission, on a full disk, or while another program keeps it locked.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -150,7 +151,7 @@ class Cache:
         if self._process != os.getpid():
             _INHERITED.append(self._connection)  # SQLite forbids using or closing it after a fork
             self._begin()
-        with self._lock:
+        with self._lock, _told_with(self.path):
             try:
                 return operation(self._open())
             except sqlite3.DatabaseError as error:
@@ -173,10 +174,7 @@ class Cache:
                 self._connection = connection
                 self._finalizer = weakref.finalize(self, _close, connection, os.getpid())
                 _prepare(connection, self.path)
-            except sqlite3.OperationalError as error:
-                self._close()
-                raise OSError(f"{self.path}: {error}; give the cache a path to write to") from None
-            except ValueError:
+            except (sqlite3.OperationalError, ValueError):
                 self._close()
                 raise
             self._inode = _inode(self.path)
@@ -199,12 +197,31 @@ class Cache:
                 os.replace(f"{self.path}{suffix}", f"{self.path}.corrupt-{time_of_day}{suffix}")
             except FileNotFoundError:
                 continue
+            except OSError as refused:
+                raise OSError(
+                    f"{self.path} is broken ({error}) and cannot be renamed ({refused.strerror}); "
+                    "remove it, or give the cache a path to write to"
+                ) from None
         warnings.warn(
             f"{self.path} is broken ({error}); it is set aside as "
             f"{self.path.name}.corrupt-{time_of_day}, and a new cache begun",
             RuntimeWarning,
             stacklevel=5,
         )
+
+
+@contextmanager
+def _told_with(path: Path) -> Iterator[None]:
+    """Turn what keeps SQLite from using the file into an OSError with the path and what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        remedy = "give the cache a path to write to"
+        if "locked" in str(error):
+            remedy = f"end what has kept it locked for {SECONDS:g} s, or {remedy}"
+        elif "full" in str(error):
+            remedy = f"make room there, or {remedy}"
+        raise OSError(f"{path}: {error}; {remedy}") from None
 
 
 _INHERITED: list[sqlite3.Connection | None] = []  # kept from being closed
@@ -215,11 +232,11 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     _log_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
     with _transaction(connection):
-        if _check_owner(connection, path):
-            return
-        for statement in TABLES.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        if not _check_owner(connection, path):
+            for statement in TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        # Each time: a file that cannot be written is told now, not after the first reply is paid.
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
@@ -257,10 +274,10 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
         connection.rollback()
         raise
-    connection.execute("COMMIT")
 
 
 def _close(connection: sqlite3.Connection, process: int) -> None:

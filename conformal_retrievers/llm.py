@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -217,7 +217,8 @@ async def aask(
     """Return what `ask` returns, without blocking the event loop.
 
     Cancelling it, or an exception, cancels what it has asked and waits until that has ended: no
-    task is left behind. (A model without `acomplete` ends its calls under way in their threads.)
+    task is left behind. A model without `acomplete` is not waited for: its calls under way end in
+    their threads, and keep their places in the bound until then.
     """
     check_llm(llm)
     _check_concurrency(concurrency)
@@ -231,13 +232,12 @@ async def aask(
     workers = min(concurrency, len(missing))
     todo = iter(missing)
 
-    with _threads(llm, workers) as complete, _bar(missing, progress) as step:
+    with _bounded(llm, slots, workers) as complete, _bar(missing, progress) as step:
 
         async def work() -> None:
             for i in todo:
                 try:
-                    async with slots:
-                        reply = await complete(requests[i])
+                    reply = await complete(requests[i])
                 except Unanswered as unanswered:
                     answers[i] = unanswered
                 else:
@@ -256,7 +256,8 @@ async def aask(
     return _told([a for a in answers if a is not None], llm)
 
 
-# One for each model, bound and event loop, as long as a call holds it: that is all who could meet.
+# One for each model, bound and event loop, as long as a call holds it, or a thread that outlives
+# its call: that is all who could meet.
 _SLOTS: weakref.WeakValueDictionary[tuple[int, int], threading.Semaphore] = (
     weakref.WeakValueDictionary()
 )
@@ -292,20 +293,38 @@ def _told(answers: list[Reply | Unanswered], llm: LLM) -> list[Reply | Unanswere
 
 
 @contextmanager
-def _threads(llm: LLM, workers: int) -> Iterator[Callable[[Request], Awaitable[Reply]]]:
-    """Yield the model's own `acomplete`, or one that runs `complete` in threads of its own."""
-    if llm.acomplete is not None:
-        yield llm.acomplete
+def _bounded(
+    llm: LLM, slots: asyncio.Semaphore, workers: int
+) -> Iterator[Callable[[Request], Awaitable[Reply]]]:
+    """Yield what asks the model when there is a place, by `acomplete` or by `complete` in a thread.
+
+    A thread cannot be stopped: the server is at work for it, so it keeps its place to the end,
+    whether or not who asked still waits.
+    """
+    if (acomplete := llm.acomplete) is not None:
+
+        async def natively(request: Request) -> Reply:
+            async with slots:
+                return await acomplete(request)
+
+        yield natively
         return
     pool = ThreadPoolExecutor(workers)  # the event loop's own may have fewer threads
+    loop = asyncio.get_running_loop()
 
-    async def complete(request: Request) -> Reply:
+    async def in_a_thread(request: Request) -> Reply:
+        def leave(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits for a place
+                loop.call_soon_threadsafe(slots.release)
+
         context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool, context.run, llm.complete, request)
+        await slots.acquire()
+        call = pool.submit(context.run, lambda: llm.complete(request))  # llm lives as long as that
+        call.add_done_callback(leave)
+        return await asyncio.wrap_future(call)
 
     try:
-        yield complete
+        yield in_a_thread
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -347,8 +347,12 @@ def test_an_audit_is_not_overwritten(tmp_path, rng):
         audit_sample(judged, scored, tmp_path / "a.csv", rng=rng)
     assert (tmp_path / "a.csv").read_bytes() == before
     (tmp_path / "a.csv").unlink()
-    with pytest.raises(FileExistsError, match=r"a\.csv\.key exists"):
+    key = key_of(tmp_path / "a.csv")
+    with pytest.raises(FileExistsError, match=r"a\.csv\.key exists.*no a\.csv; .*remove the key"):
         audit_sample(judged, scored, tmp_path / "a.csv", rng=rng)
+    assert key.exists()
+    key.unlink()
+    audit_sample(judged, scored, tmp_path / "a.csv", rng=rng)
 
 
 def test_a_spreadsheet_recognises_the_encoding(tmp_path, rng):
@@ -506,11 +510,15 @@ def test_the_person_sees_neither_label_nor_score(tmp_path, rng):
     rows = table(tmp_path / "a.csv")
     assert {tuple(row) for row in rows} == {("audited", "query", "snippet", "id")}
     for row in rows:  # nor does the id tell them: it begins with s, and hexadecimal digits follow
-        assert re.fullmatch("s[0-9a-f]{12}", row["id"])
+        assert re.fullmatch("s[0-9a-f]{12}-[0-9a-f]{12}", row["id"])
+    assert len({row["id"].partition("-")[2] for row in rows}) == 1  # of the audit, not of a row
     other = [JudgedQuery(q.query, q.snippets, [not r for r in q.relevant]) for q in judged]
     negated = [ScoredQuery(-q.scores, ~q.relevant) for q in scored]
     audit_sample(other, negated, tmp_path / "b.csv", share=1.0, rng=rng)
-    assert {row["id"] for row in table(tmp_path / "b.csv")} == {row["id"] for row in rows}
+    same = [
+        {r["id"].partition("-")[0] for r in table(tmp_path / name)} for name in ("a.csv", "b.csv")
+    ]
+    assert same[0] == same[1]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
@@ -523,16 +531,34 @@ def test_a_file_that_a_spreadsheet_saved_is_read(tmp_path, rng, delimiter, encod
     assert audit_report(tmp_path / "a.csv") == expected
 
 
-def test_an_audit_is_read_with_its_own_key(tmp_path, rng):
+OTHERS = {
+    "texts": lambda q, scores: (
+        JudgedQuery(q.query, [f"other {i}" for i in range(20)], q.relevant, id=q.id),
+        scores,
+    ),
+    "labels": lambda q, scores: (
+        JudgedQuery(q.query, q.snippets, [not r for r in q.relevant], id=q.id),
+        scores,
+    ),
+    "scores": lambda q, scores: (q, -scores),
+}
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+def test_an_audit_is_read_with_its_own_key(tmp_path, rng, change):
+    """Of the same snippets too, labelled or scored otherwise: it would speak of another labeler."""
     judged, scored, truth = population(rng, 5)
-    audit(judged, scored, truth, tmp_path / "a.csv", share=1.0, rng=rng)
-    renamed = [
-        JudgedQuery(q.query, [f"other {i}" for i in range(20)], q.relevant, id=q.id) for q in judged
-    ]
-    audit(renamed, scored, truth, tmp_path / "b.csv", share=1.0, rng=rng)
+    expected = audit(judged, scored, truth, tmp_path / "a.csv", share=1.0, rng=rng)
+    changed = [change(q, s.scores) for q, s in zip(judged, scored, strict=True)]
+    others = [q for q, _ in changed]
+    rescored = [ScoredQuery(scores, q.relevant, id=q.id) for q, scores in changed]
+    audit(others, rescored, truth, tmp_path / "b.csv", share=1.0, rng=rng)
+    own = key_of(tmp_path / "a.csv").read_bytes()
     key_of(tmp_path / "b.csv").replace(key_of(tmp_path / "a.csv"))
-    with pytest.raises(ValueError, match="100 faults"):
+    with pytest.raises(ValueError, match=r"a\.csv\.key is not the key of .*put the key there that"):
         audit_report(tmp_path / "a.csv")
+    key_of(tmp_path / "a.csv").write_bytes(own)
+    assert audit_report(tmp_path / "a.csv") == expected
 
 
 # --- what is stored -------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -355,12 +357,80 @@ def test_a_path_that_cannot_be_opened_is_an_error_that_names_it(tmp_path):
         Cache(tmp_path)
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root writes anywhere")
-def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
-    filled(tmp_path / "cache.db")
-    os.chmod(tmp_path / "cache.db", 0o400)
-    with pytest.raises(OSError, match=r"cache\.db.*readonly.*give the cache a path"):
-        Cache(tmp_path / "cache.db")
+@contextlib.contextmanager
+def not_as_root():
+    """Be nobody for a while, if need be: root writes anywhere."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def guarded():
+    """A cache that is closed, in a folder that is made read-only by `chmod(0o555)`."""
+    with tempfile.TemporaryDirectory() as folder:  # not tmp_path, where only its owner may look
+        path = Path(folder).resolve() / "cache.db"
+        path.parent.chmod(0o777)
+        with not_as_root():
+            filled(path)
+        yield path
+        path.parent.chmod(0o777)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no users here")
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(guarded):
+    guarded.chmod(0o400)
+    said = rf"^{guarded}: .*readonly.*; give the cache a path to write to$"
+    with not_as_root(), pytest.raises(OSError, match=said):
+        Cache(guarded)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no users here")
+@pytest.mark.parametrize("name", ["cache.db", "new.db"])
+def test_a_folder_that_cannot_be_written_is_an_error_that_names_the_file(guarded, name):
+    guarded.parent.chmod(0o555)
+    path = guarded.with_name(name)
+    with not_as_root(), pytest.raises(OSError, match=rf"^{path}: .*give the cache a path to write"):
+        Cache(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no users here")
+def test_a_broken_file_that_cannot_be_set_aside_is_an_error_that_says_so(guarded):
+    BREAKS["text"](guarded)
+    guarded.parent.chmod(0o555)
+    said = rf"^{guarded} is broken .*cannot be renamed \(Permission denied\); remove it"
+    with not_as_root(), pytest.raises(OSError, match=said):
+        Cache(guarded)
+    assert guarded.read_text().startswith("no database")
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_may_pass(cache):
+    cache.add_scores("s", "q", ["a"], [1.0])
+    texts = [str(i) for i in range(1000)]
+    cache._connection.execute("PRAGMA max_page_count = 1")  # SQLite takes that for a full disk
+    with pytest.raises(OSError, match=rf"^{cache.path}: .*full; make room there, or give"):
+        cache.add_scores("s", "q", texts, np.arange(1000.0))
+    assert cache.scores("s", "q", ["a"]).tolist() == [1.0]
+    cache._connection.execute("PRAGMA max_page_count = 1000000")
+    cache.add_scores("s", "q", texts, np.arange(1000.0))
+    assert Cache(cache.path).scores("s", "q", texts).tolist() == list(range(1000))
+
+
+def test_a_file_that_stays_locked_is_an_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("conformal_retrievers.cache.SECONDS", 0.05)
+    cache = Cache(tmp_path / "cache.db")
+    said = rf"^{cache.path}: database is locked; end what has kept it locked for 0\.05 s, or give"
+    with contextlib.closing(sqlite3.connect(cache.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OSError, match=said):
+            cache.add_scores("s", "q", ["a"], [1.0])
+        assert np.isnan(cache.scores("s", "q", ["a"])).all()  # to read it, no lock is needed
+    cache.add_scores("s", "q", ["a"], [1.0])
 
 
 def test_a_cache_that_is_dropped_closes_its_file(tmp_path):

@@ -314,6 +314,53 @@ async def test_a_cancelled_call_gives_its_places_back():
     assert [call.cancelled() for call in calls] == [True] * 4 + [False]
 
 
+class Held:
+    """An LLM without `acomplete` that answers "held" once it is let go, and the rest at once."""
+
+    def __init__(self):
+        self.asked, self.threads = [], []
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.llm = LLM(self.complete, "held")
+
+    def complete(self, request):
+        self.asked.append(request.user)
+        if request.user == "held":
+            self.threads.append(threading.current_thread())
+            self.begun.set()
+            assert self.go.wait(30)
+        return Reply(request.user)
+
+    async def give_up(self):
+        """Ask for what is held, and cancel that while its thread is at work."""
+        call = asyncio.create_task(aask(self.llm, [Request("s", "held")], concurrency=1))
+        assert await asyncio.to_thread(self.begun.wait, 30)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert not self.go.is_set()  # the thread is not waited for
+
+
+async def test_a_thread_keeps_its_place_until_it_ends_though_its_call_was_cancelled():
+    held = Held()
+    await held.give_up()
+    other = asyncio.create_task(aask(held.llm, REQUESTS[:3], concurrency=1))
+    await asyncio.wait([other], timeout=0.2)  # if there were a place, all would be asked by now
+    assert held.asked == ["held"]
+    held.go.set()
+    assert [a.text for a in await asyncio.wait_for(other, 30)] == ["0", "1", "2"]
+
+
+def test_a_thread_that_outlives_its_event_loop_ends_in_silence(caplog):
+    held = Held()
+    asyncio.run(held.give_up())
+    held.go.set()
+    held.threads[0].join(30)
+    assert caplog.records == []
+    assert len(asyncio.run(aask(held.llm, REQUESTS, concurrency=1))) == 20
+    gc.collect()
+    assert all(id(held.llm) not in key for key in llm_module._SLOTS_OF_LOOPS)
+
+
 def test_event_loops_do_not_wait_for_one_another():
     """A semaphore that belongs to another loop raises RuntimeError where one has to wait for it."""
     busy, together = Busy(), threading.Barrier(2, timeout=30)
