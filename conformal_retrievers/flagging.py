@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,13 +58,26 @@ class FactualityFlag:
     What a calibration calls the relevant snippet of a query is here an inconsistent answer, what it
     keeps is what is flagged, and an answer without confidence (NaN) is flagged. Both parts are
     saved and loaded by themselves, and the calibration's labels say that it is one of a flag.
-    Raises `CalibrationMismatch` for a calibration that was made with another classifier.
+    Raises `CalibrationMismatch` for a calibration that was made with another classifier, TypeError
+    for parts that are something else.
     """
 
     classifier: FactualityClassifier
     calibration: Calibration
 
     def __post_init__(self) -> None:
+        if not isinstance(self.classifier, FactualityClassifier):
+            raise TypeError(
+                f"classifier is {_named(self.classifier)}; give a FactualityClassifier, from fit "
+                "or FactualityClassifier.load(…)"
+            )
+        if isinstance(self.calibration, FactualityFlag):
+            raise TypeError("calibration is a FactualityFlag; give its .calibration")
+        if not isinstance(self.calibration, Calibration):
+            raise TypeError(
+                f"calibration is {_named(self.calibration)}; give Calibration.load(…) of the file "
+                "that flag.calibration.save wrote"
+            )
         if self.classifier.name != self.calibration.scorer:
             raise CalibrationMismatch(
                 f"calibrated with {self.calibration.scorer!r}, but the confidence is that of "
@@ -129,6 +143,56 @@ class FactualityFlag:
     def statement(self) -> str:
         """One paragraph: what is promised, assuming what, from how many answers."""
         return flag_statement(self.calibration)
+
+
+class ReadModel(Protocol):
+    """What a flag must know of the model whose attention it reads, such as a `LocalModel`."""
+
+    @property
+    def name(self) -> str:
+        """What the model is called in the classifiers that are fitted on it."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        ...
+
+    @property
+    def heads(self) -> int:
+        """How many heads a layer has."""
+        ...
+
+
+def check_flag(flag: object, model: ReadModel) -> None:
+    """Raise TypeError for what is no flag, `CalibrationMismatch` for one of another model.
+
+    Other weights under the same name, with as many layers and heads, cannot be told apart.
+    """
+    if not isinstance(flag, FactualityFlag):
+        raise TypeError(
+            f"flag is {_named(flag)}; give FactualityFlag(FactualityClassifier.load(…), "
+            "Calibration.load(…))"
+        )
+    made_for = flag.classifier
+    if (model.layers, model.heads) != (made_for.layers, made_for.heads):
+        raise CalibrationMismatch(
+            f"flag is for the model {made_for.model!r} of {made_for.layers} layers and "
+            f"{made_for.heads} heads, but llm is {model.name!r}, which has {model.layers} and "
+            f"{model.heads}: give the model that the flag was made for, or fit and calibrate with "
+            "this one"
+        )
+    if model.name != made_for.model:
+        raise CalibrationMismatch(
+            f"flag is for the model {made_for.model!r}, but llm is {model.name!r}, which is its "
+            "name as it was loaded: if it is the same model, give LocalModel(model, tokenizer, "
+            f"name={made_for.model!r}); if it is another, fit and calibrate with it"
+        )
+
+
+def _named(value: object) -> str:
+    """Return what a value is, and a text as it is, for an error."""
+    return f"the str {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def is_flag(calibration: Calibration) -> bool:

@@ -52,18 +52,20 @@ class Generated:
 class LocalModel:
     """A transformers causal language model whose attention to its prompt can be seen.
 
-    `name` says which model it is, by default as it was loaded. While it is read, a model set to
-    another attention than "sdpa" is switched to that: let no other thread use it by itself then.
-    Raises ValueError, naming the model and the remedy, for one without attention in all its layers,
-    with a sliding window, with positions that depend on its padding token, or that is no decoder
-    alone; for a tokenizer that does not say where its tokens come from; TypeError for what is no
-    transformers model or tokenizer.
+    `name` says which model it is, by default as it was loaded ("tiny" and "./tiny" are two names);
+    it has `layers` layers of `heads` heads, and reads `max_tokens` tokens. While it is read, a
+    model set to another attention than "sdpa" is switched to that: let no other thread use it by
+    itself then. Raises ValueError, naming the model and the remedy, for one without attention in
+    all its layers, with a sliding window, with positions that depend on its padding token, or that
+    is no decoder alone; for a tokenizer that does not say where its tokens come from; TypeError for
+    what is no transformers model or tokenizer.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     layers: int = field(repr=False)
+    heads: int = field(repr=False)
     max_tokens: int | None = field(repr=False)
 
     def __init__(
@@ -95,6 +97,7 @@ class LocalModel:
             tokenizer=tokenizer,
             name=name,
             layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
             max_tokens=getattr(config, "max_position_embeddings", None),
         )
 

@@ -23,7 +23,7 @@ from llama_index.llms.openai_like import OpenAILike
 from tiny_models import bpe_tokenizer, local, tiny
 from transformers import GenerationConfig
 
-from conformal_retrievers import Calibration, ScoredQuery
+from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
 from conformal_retrievers.flagging import FactualityFlag
 from conformal_retrievers.huggingface import LocalModel, RagPrompt
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, lookback_ratios
@@ -356,11 +356,49 @@ def test_the_attention_of_a_hosted_model_cannot_be_seen(flag):
             ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=5)
 
 
-def test_a_flag_of_another_model_is_refused(flag):
-    other = LocalModel(tiny("llama"), bpe_tokenizer(), name="other")
-    given = {"question": QUESTION, "context": list(CHUNKS)}
-    with pytest.raises(ValueError, match="ratios are of 'other'"):
-        confidence_runnable(other, flag, max_new_tokens=2).invoke(given)
+def in_either_framework(llm, flag):
+    """Return, of each framework, what makes the answerer."""
+    return (
+        lambda: confidence_runnable(llm, flag, max_new_tokens=2),
+        lambda: ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=2),
+    )
+
+
+def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(flag):
+    renamed = LocalModel(tiny("llama"), bpe_tokenizer(), name="other")
+    for make in in_either_framework(renamed, flag):
+        with pytest.raises(
+            CalibrationMismatch, match="flag is for the model 'llama', but llm is"
+        ) as e:
+            make()
+        assert "if it is the same model, give LocalModel(model, tokenizer, name='llama')" in str(
+            e.value
+        )
+    deeper = LocalModel(tiny("llama", num_hidden_layers=4), bpe_tokenizer(), name="llama")
+    for make in in_either_framework(deeper, flag):
+        with pytest.raises(CalibrationMismatch, match="of 3 layers and 4 heads, .* has 4 and 4"):
+            make()
+
+
+def test_a_calibration_is_no_flag(model, flag):
+    for make in in_either_framework(model, flag.calibration):
+        with pytest.raises(
+            TypeError,
+            match=r"flag is a Calibration; give FactualityFlag\(FactualityClassifier.load\(…\), ",
+        ):
+            make()
+
+
+def test_a_model_that_lies_elsewhere_is_given_its_name(folder, flag):
+    """The flag was made for 'llama'; the folder's own name is its path."""
+    llm = HuggingFacePipeline.from_model_id(folder, "text-generation")
+    with pytest.raises(CalibrationMismatch, match="name='llama'"):
+        confidence_runnable(llm, flag, max_new_tokens=2)
+    named = LocalModel(llm.pipeline.model, llm.pipeline.tokenizer, name="llama")
+    said = confidence_runnable(named, flag, max_new_tokens=2).invoke(
+        {"question": QUESTION, "context": list(CHUNKS)}
+    )
+    assert 0 < said.response_metadata["factuality"]["confidence"] < 1
 
 
 def test_an_answer_without_a_token_is_flagged_without_confidence(flag):

@@ -200,6 +200,18 @@ def test_a_calibration_of_another_classifier_is_refused():
         FactualityFlag(other, flag.calibration)
 
 
+def test_a_flag_is_made_of_a_classifier_and_a_calibration():
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    with pytest.raises(TypeError, match=r"classifier is the str 'factuality.json'; give a Factua"):
+        FactualityFlag("factuality.json", flag.calibration)
+    with pytest.raises(TypeError, match=r"calibration is a FactualityFlag; give its .calibration"):
+        FactualityFlag(CLASSIFIER, flag)
+    with pytest.raises(
+        TypeError, match=r"calibration is the str 'flag.json'; give Calibration.loa"
+    ):
+        FactualityFlag(CLASSIFIER, "flag.json")
+
+
 def test_what_cannot_calibrate_is_refused():
     fitted_on = FactualityClassifier(
         *("m", "full-context", 1, 3, 1, np.array([0.0, 1.0, 0.0]), -0.5),

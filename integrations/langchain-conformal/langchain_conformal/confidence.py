@@ -31,16 +31,19 @@ def confidence_runnable(
     """Return a Runnable from {"question", "context"} to an answer with its confidence.
 
     `llm` is a HuggingFacePipeline of langchain-huggingface, a ChatHuggingFace around one, or a
-    `LocalModel`, which then has the name that the flag was made for. Only its model and tokenizer
-    are used: what the flag promises is for answers made as those that it was calibrated on, by
+    `LocalModel`. The model has the name that the flag was made for: it is the one that it was
+    loaded by, or `LocalModel(model, tokenizer, name=…)` says it. Only model and tokenizer are used:
+    what the flag promises is for answers made as those that it was calibrated on, by
     `LocalModel.generate` with this `generation` from this `prompt` of question and chunks, and not
     as the pipeline is set. response_metadata["factuality"] holds "confidence" (None for an answer
     without a token) and "flagged". Raises TypeError for a model that does not run here: nobody can
-    see its attention, and for a context that is one text; ValueError for settings of generation,
-    of the pipeline, the chat model or bound to one, where there is no `generation`, and for a
-    context without documents.
+    see its attention, for what is no flag, and for a context that is one text;
+    `CalibrationMismatch` for the flag of another model; ValueError for settings of generation, of
+    the pipeline, the chat model or bound to one, where there is no `generation`, and for a context
+    without documents.
     """
     local = _local(llm)
+    flagging.check_flag(flag, local)
     if generation is None:
         _check_settings(llm)
 

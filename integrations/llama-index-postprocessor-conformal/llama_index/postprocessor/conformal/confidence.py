@@ -19,15 +19,17 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     """Answers from what a query engine retrieves, with a confidence and a flag.
 
     The engine retrieves and postprocesses nodes; the answer is `llm`'s, a HuggingFaceLLM of
-    llama-index-llms-huggingface or a `LocalModel`, which then has the name that the flag was made
-    for. Only its model and tokenizer are used: what the flag promises is for answers made as those
-    that it was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
+    llama-index-llms-huggingface or a `LocalModel`. The model has the name that the flag was made
+    for: it is the one that it was loaded by, or `LocalModel(model, tokenizer, name=…)` says it.
+    Only model and tokenizer are used: what the flag promises is for answers made as those that it
+    was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
     question and chunks, and not as the HuggingFaceLLM is set. `group` names the group of a
     question, for a flag that has groups. metadata["factuality"] holds "confidence" (None for an
     answer without a token) and "flagged". Raises TypeError for a model that does not run here:
-    nobody can see its attention; ValueError for `generate_kwargs` or `stopping_ids` where there is
-    no `generation`, for a prompt of the HuggingFaceLLM's own where there is no `prompt`, and where
-    the engine retrieves nothing.
+    nobody can see its attention, and for what is no flag; `CalibrationMismatch` for the flag of
+    another model; ValueError for `generate_kwargs` or `stopping_ids` where there is no
+    `generation`, for a prompt of the HuggingFaceLLM's own where there is no `prompt`, and where the
+    engine retrieves nothing.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     ) -> None:
         self.engine = engine
         self.local = _local(llm)
+        flagging.check_flag(flag, self.local)
         if generation is None:
             _check_settings(llm)
         if prompt is huggingface.RagPrompt:
