@@ -51,6 +51,9 @@ class Confidence:
         }
 
 
+WITHOUT_CONFIDENCE = Confidence(math.nan, flagged=True)
+
+
 @dataclass(frozen=True)
 class FactualityFlag:
     """Flags answers whose confidence is at most a threshold, which inconsistent answers set.

@@ -17,17 +17,25 @@ from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 from langchain_openai import ChatOpenAI
 from llama_index.core import SummaryIndex
 from llama_index.core.llms import MockLLM
-from llama_index.core.schema import TextNode
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.huggingface import HuggingFaceLLM
 from llama_index.llms.openai_like import OpenAILike
 from tiny_models import bpe_tokenizer, local, tiny
 from transformers import GenerationConfig
 
-from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
+from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
+    ConformalFilter,
+    RetrievalScorer,
+    ScoredQuery,
+)
 from conformal_retrievers.flagging import FactualityFlag
 from conformal_retrievers.huggingface import LocalModel, RagPrompt
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, lookback_ratios
 from langchain_conformal.confidence import confidence_runnable
+from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal.confidence import ConfidenceQueryEngine
 
 QUESTION = "How long to wait?"
@@ -60,6 +68,13 @@ def expected(model, flag):
     said = flag(lookback_ratios(generated.attention))
     assert 0 < said.value < 1
     return generated.text, {"confidence": said.value, "flagged": said.flagged}
+
+
+class OneScore(BaseNodePostprocessor):
+    """Gives all nodes the similarity 0.5, as a retriever might."""
+
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        return [NodeWithScore(node=one.node, score=0.5) for one in nodes]
 
 
 def engine_of(chunks):
@@ -291,6 +306,31 @@ def test_a_context_is_no_text(model, flag):
     runnable = confidence_runnable(model, flag, max_new_tokens=5)
     with pytest.raises(TypeError, match="context is the str 'Wait six hours"):
         runnable.invoke({"question": QUESTION, "context": CHUNKS[0]})
+
+
+async def test_where_nothing_is_kept_an_engine_answers_empty_and_flags_it(model, flag):
+    """An answer without confidence is flagged, as everywhere."""
+    nothing_kept = ConformalPostprocessor(
+        filter=ConformalFilter(
+            RetrievalScorer("any", higher_is_better=True),
+            Calibration.from_scores(
+                [ScoredQuery([-9.0], [True])] * 9, alpha=0.2, scorer="retrieval(any, higher)"
+            ),
+        )
+    )
+    index = SummaryIndex([TextNode(text=text) for text in CHUNKS])
+    inner = index.as_query_engine(llm=MockLLM(), node_postprocessors=[OneScore(), nothing_kept])
+    engine = ConfidenceQueryEngine(inner, model, flag, max_new_tokens=5)
+    for response in (engine.query(QUESTION), await engine.aquery(QUESTION)):
+        assert str(response) == str(inner.query(QUESTION)) == "Empty Response"
+        assert response.metadata == {"factuality": {"confidence": None, "flagged": True}}
+        assert response.source_nodes == []
+
+
+def test_a_context_of_no_document_is_refused_with_what_to_do(model, flag):
+    runnable = confidence_runnable(model, flag, max_new_tokens=5)
+    with pytest.raises(ValueError, match=r'context is empty.*on_empty="keep_best".*or do not ask'):
+        runnable.invoke({"question": QUESTION, "context": []})
 
 
 def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):

@@ -64,6 +64,11 @@ def _texts(context: list[Document] | list[str]) -> tuple[str, ...]:
         raise TypeError(
             f"context is the str {context!r:.60}; give a list of Documents or texts, one a chunk"
         )
+    if not context:
+        raise ValueError(
+            "context is empty, so there is nothing that the answer could follow: give the filter "
+            'before it on_empty="keep_best", or do not ask'
+        )
     return tuple(one.page_content if isinstance(one, Document) else one for one in context)
 
 

@@ -14,6 +14,8 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from conformal_retrievers import flagging, huggingface, lookback
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
+_EMPTY = "Empty Response"  # what LlamaIndex's own engines answer from no nodes
+
 
 class ConfidenceQueryEngine(BaseQueryEngine):
     """Answers from what a query engine retrieves, with a confidence and a flag.
@@ -25,11 +27,11 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
     question and chunks, and not as the HuggingFaceLLM is set. `group` names the group of a
     question, for a flag that has groups. metadata["factuality"] holds "confidence" (None for an
-    answer without a token) and "flagged". Raises TypeError for a model that does not run here:
+    answer without a token) and "flagged". Where the engine retrieves no node the answer is "Empty
+    Response", without confidence and flagged. Raises TypeError for a model that does not run here:
     nobody can see its attention, and for what is no flag; `CalibrationMismatch` for the flag of
     another model; ValueError for `generate_kwargs` or `stopping_ids` where there is no
-    `generation`, for a prompt of the HuggingFaceLLM's own where there is no `prompt`, and where the
-    engine retrieves nothing.
+    `generation`, and for a prompt of the HuggingFaceLLM's own where there is no `prompt`.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class ConfidenceQueryEngine(BaseQueryEngine):
 
     def _query(self, query_bundle: QueryBundle) -> Response:
         nodes = self.engine.retrieve(query_bundle)
+        if not nodes:
+            return Response(_EMPTY, [], {"factuality": flagging.WITHOUT_CONFIDENCE.details})
         chunks = tuple(snippet.text for snippet in to_snippets(nodes))
         question = query_bundle.query_str
         [generated] = self.local.generate(
