@@ -29,6 +29,7 @@ from conformal_retrievers.lookback import (
     JudgedRatios,
     LookbackRatios,
     auroc,
+    check_once,
 )
 
 # What a file says of itself: the words of retrieval mean this here.
@@ -102,10 +103,12 @@ class FactualityFlag:
 
         `delta` and `by_group` are those of `calibrate` for retrieval. Warns where consistent
         answers have less confidence than others. Raises ValueError for answers that the classifier
-        was fitted on, one without a token, none that is inconsistent, or too few for delta.
+        was fitted on, one that is there twice or without a token, none that is inconsistent, or too
+        few for delta.
         """
         answers = list(answers)
         classifier.check_new(answers)
+        check_once(answers)
         confidence = classifier.predict_proba(answer.ratios for answer in answers)
         unread = np.flatnonzero([math.isnan(c) for c in confidence])
         if len(unread):

@@ -215,8 +215,8 @@ class FactualityClassifier:
         """Return the classifier that scikit-learn fits: balanced classes, 1000 iterations at most.
 
         Raises ValueError where not both kinds of answers are there, they are of different models,
-        one has more than `n_chunks` chunks or no token; ModuleNotFoundError without the extra
-        `lookback`.
+        one has more than `n_chunks` chunks or no token, or is judged both ways; ModuleNotFoundError
+        without the extra `lookback`.
         """
         answers = list(answers)
         require("lookback", "sklearn")
@@ -228,6 +228,7 @@ class FactualityClassifier:
                 f"answers holds {consistent.sum()} consistent and {(~consistent).sum()} "
                 "inconsistent ones; give some of both"
             )
+        _check_agreement(answers)
         first = answers[0].ratios
         layers, heads = first.context.shape
         table = np.stack(
@@ -276,12 +277,13 @@ class FactualityClassifier:
         """Return the AUROC on answers it was not fitted on, with a bootstrap interval.
 
         Consistent and inconsistent answers are resampled apart; an answer without a token counts as
-        of no confidence. Raises ValueError for answers that it was fitted on, or of one kind, and
-        for a level that is none.
+        of no confidence. Raises ValueError for answers that it was fitted on, that are there twice
+        or all of one kind, and for a level that is none.
         """
         check_level(level)
         answers = list(answers)
         self.check_new(answers)
+        check_once(answers)
         confidence = np.nan_to_num(self.predict_proba(a.ratios for a in answers), nan=0.0)
         consistent = np.array([answer.consistent for answer in answers], dtype=bool)
         yes, no = confidence[consistent], confidence[~consistent]
@@ -389,6 +391,31 @@ def auroc(consistent: ArrayLike, inconsistent: ArrayLike) -> float:
         )
     below, up_to = np.searchsorted(no, yes), np.searchsorted(no, yes, side="right")
     return float((below + up_to).sum() / 2 / len(yes) / len(no))
+
+
+def check_once(answers: Sequence[JudgedRatios]) -> None:
+    """Raise ValueError for an answer that is there twice: it would count as two."""
+    places: dict[str, int] = {}
+    for i, one in enumerate(answers):
+        first = places.setdefault(one.ratios.digest, i)
+        if first != i:
+            raise ValueError(
+                f"answers[{i}] is the same answer as answers[{first}], to the same prompt, and "
+                "each counts once; leave one of them out"
+            )
+
+
+def _check_agreement(answers: Sequence[JudgedRatios]) -> None:
+    """Raise ValueError for an answer that is judged consistent, and is judged not to be."""
+    places: dict[str, int] = {}
+    for i, one in enumerate(answers):
+        first = places.setdefault(one.ratios.digest, i)
+        if answers[first].consistent != one.consistent:
+            raise ValueError(
+                f"answers[{first}] and answers[{i}] are the same answer to the same prompt, but "
+                f"consistent is {bool(answers[first].consistent)} and {bool(one.consistent)}; "
+                "judge it once, and leave the other out"
+            )
 
 
 def cross_group(

@@ -24,8 +24,8 @@ CLASSIFIER = FactualityClassifier(
 )
 
 
-def ratios_of(value):
-    return LookbackRatios(np.ones((1, 3, 1)), np.array([[0.0, value, 1.0]]), "m")
+def ratios_of(value, answer=None):
+    return LookbackRatios(np.ones((1, 3, 1)), np.array([[0.0, value, 1.0]]), "m", answer)
 
 
 def confidence_of(value):
@@ -35,8 +35,8 @@ def confidence_of(value):
 def judged(values, consistent, groups=None):
     groups = groups or [None] * len(values)
     return [
-        JudgedRatios(ratios_of(v), c, group=g)
-        for v, c, g in zip(values, consistent, groups, strict=True)
+        JudgedRatios(ratios_of(v, f"answer {i}"), c, group=g)
+        for i, (v, c, g) in enumerate(zip(values, consistent, groups, strict=True))
     ]
 
 
@@ -224,6 +224,14 @@ def test_what_cannot_calibrate_is_refused():
     nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m")
     with pytest.raises(ValueError, match=r"answers\[12\] has no token, so no confidence"):
         FactualityFlag.calibrate(CLASSIFIER, [*ANSWERS, JudgedRatios(nothing, False)], alpha=0.2)
+
+
+def test_an_answer_that_is_there_twice_is_refused():
+    again = JudgedRatios(ratios_of(0.99, "answer 2"), False, id="other")
+    with pytest.raises(
+        ValueError, match=r"answers\[12\] is the same answer as answers\[2\].*leave"
+    ):
+        FactualityFlag.calibrate(CLASSIFIER, [*ANSWERS, again], alpha=0.2)
 
 
 def test_a_confidence_that_points_the_wrong_way_is_said():

@@ -193,6 +193,25 @@ def test_what_it_was_fitted_on_says_nothing_of_its_worth(fitted, rng):
         classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
 
 
+def test_an_answer_that_is_there_twice_is_not_counted_twice(fitted, rng):
+    _, classifier = fitted
+    test = answers_of(rng, 20)
+    with pytest.raises(
+        ValueError, match=r"answers\[20\] is the same answer as answers\[3\].*leave"
+    ):
+        classifier.evaluate([*test, test[3]], rng=rng)
+
+
+def test_an_answer_is_not_both_consistent_and_not(rng):
+    answers = answers_of(rng, 20)
+    FactualityClassifier.fit([*answers, answers[3]], n_chunks=CHUNKS)  # counts twice in a fit
+    turned = dataclasses.replace(answers[3], consistent=not answers[3].consistent)
+    with pytest.raises(
+        ValueError, match=r"answers\[3\] and answers\[20\] are the same.*judge it once"
+    ):
+        FactualityClassifier.fit([*answers, turned], n_chunks=CHUNKS)
+
+
 def test_an_answer_is_told_by_its_tokens_where_they_are_known():
     """Read in another batch, the ratios of an answer differ in their last bits."""
     one, again = (ratios_of([[[1.0, 2.0 + bits]]]) for bits in (0, 1e-12))
