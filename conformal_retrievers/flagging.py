@@ -20,9 +20,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers import conformal
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.filtering import CalibrationMismatch
+from conformal_retrievers.flag_statement import MARK
 from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.lookback import (
     FactualityClassifier,
@@ -31,9 +31,6 @@ from conformal_retrievers.lookback import (
     auroc,
     check_once,
 )
-
-# What a file says of itself: the words of retrieval mean this here.
-_LABELS = {"relevant": "inconsistent answers", "kept": "flagged"}
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ class FactualityFlag:
                 delta=delta,
                 by_group=by_group,
                 scorer=classifier.name,
-                labels=_LABELS,
+                labels=MARK,
             )
         return cls(classifier, calibration)
 
@@ -148,7 +145,7 @@ class FactualityFlag:
     @property
     def statement(self) -> str:
         """One paragraph: what is promised, assuming what, from how many answers."""
-        return flag_statement(self.calibration)
+        return self.calibration.statement
 
 
 class ReadModel(Protocol):
@@ -199,45 +196,6 @@ def check_flag(flag: object, model: ReadModel) -> None:
 def _named(value: object) -> str:
     """Return what a value is, and a text as it is, for an error."""
     return f"the str {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
-
-
-def is_flag(calibration: Calibration) -> bool:
-    """Return whether a calibration is that of a flag, as its labels say."""
-    return (calibration.labels or {}).get("relevant") == _LABELS["relevant"]
-
-
-def flag_statement(c: Calibration) -> str:
-    """Return what the flag of a calibration promises, which `FactualityFlag.calibrate` made."""
-    target = f"{float(1 - conformal.exact_alpha(c.alpha))!r}"
-    of = "an inconsistent answer is flagged with probability at least"
-    promise = (
-        f"{of} {target}"
-        if c.delta is None
-        else f"of all calibrations like this one, at least {1 - c.delta:.6g} keep that {of} "
-        f"{target}"
-    )
-    if c.by_group:
-        promise = f"in each group of questions, {promise}"
-    rules = "; ".join(
-        (f"in group {g}, " if c.by_group else "") + _rule(c.threshold(g), n, c.n_needed)
-        for g, n in c.n_units.items()
-    )
-    unknown = " In a group that is not named here, every answer is." if c.by_group else ""
-    return (
-        f"{promise[0].upper()}{promise[1:]} (alpha = {c.alpha!r}, delta = {c.delta!r}). "
-        f"Flagged is, by {c.scorer!r}: {rules}.{unknown} Consistent answers may be flagged "
-        "too: nothing is promised about them. This assumes new inconsistent answers "
-        "exchangeable with those of the calibration: the same kind of question, the same "
-        "retriever, model and prompt, and the same meaning of consistent. It rests on "
-        f"{c.n_queries} inconsistent answers; {c.n_without_relevant} consistent ones did not "
-        "enter."
-    )
-
-
-def _rule(threshold: float, n: int, needed: int) -> str:
-    if math.isinf(threshold):
-        return f"every answer, as {n} inconsistent ones are too few: it takes {needed}"
-    return f"an answer of confidence at most {threshold:.6g} (from {n} inconsistent ones)"
 
 
 def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from conformal_retrievers import conformal
+from conformal_retrievers.flag_statement import flag_statement, is_flag
 
 if TYPE_CHECKING:
     from conformal_retrievers.calibration import Calibration
@@ -33,7 +34,9 @@ WHY_NOTHING = (
 
 
 def statement(calibration: Calibration) -> str:
-    """Return the promise of a calibration as one paragraph."""
+    """Return the promise of a calibration as one paragraph, of a flag's in words of answers."""
+    if is_flag(calibration):
+        return flag_statement(calibration)
     parts = (_promise, _groups, _rule, _assumption, _basis)
     return " ".join(sentence for part in parts if (sentence := part(calibration)))
 

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
 from conformal_retrievers.cli import app
-from conformal_retrievers.flagging import Confidence, FactualityFlag, is_flag
+from conformal_retrievers.flag_statement import is_flag
+from conformal_retrievers.flagging import Confidence, FactualityFlag
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, LookbackRatios
 
 # Confidence is a logistic function of the middle one of three heads; the others fix the scale.
@@ -118,7 +119,7 @@ def test_groups_have_thresholds_of_their_own():
     assert not flag(ratios_of(0.5), "easy").flagged
     assert flag(ratios_of(0.99), "unknown").flagged
     assert "in group hard, an answer of confidence at most 0.574443 (from 9" in flag.statement
-    assert "In a group that is not named here, every answer is" in flag.statement
+    assert "In a group that is not named here, every answer is flagged." in flag.statement
 
 
 def test_the_statement_speaks_of_answers():
@@ -130,6 +131,14 @@ def test_the_statement_speaks_of_answers():
     assert "an answer of confidence at most 0.574443 (from 9 inconsistent ones)" in statement
     assert "It rests on 9 inconsistent answers; 3 consistent ones did not enter." in statement
     assert "snippet" not in statement
+
+
+def test_the_statement_of_a_file_is_that_of_the_flag(tmp_path):
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag.calibration.save(tmp_path / "flag.json")
+    loaded = Calibration.load(tmp_path / "flag.json")
+    assert loaded.statement == flag.statement
+    assert loaded.at(0.3).statement.startswith("An inconsistent answer is flagged with prob")
 
 
 def test_too_few_inconsistent_answers_flag_everything_and_say_so():
@@ -155,7 +164,7 @@ def test_a_saved_calibration_flags_the_same(tmp_path):
         FactualityClassifier.load(tmp_path / "factuality.json"),
         Calibration.load(tmp_path / "flag.json"),
     )
-    assert again.statement == flag.statement
+    assert again.statement == again.calibration.statement == flag.statement
     assert again(ratios_of(0.81)) == flag(ratios_of(0.81))
 
 
