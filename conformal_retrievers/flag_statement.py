@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from conformal_retrievers import conformal
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from conformal_retrievers.calibration import Calibration
 
 # What a file says of itself among its labels: the words of retrieval mean this here.
@@ -17,6 +20,21 @@ MARK = {"relevant": "inconsistent answers", "kept": "flagged"}
 def is_flag(calibration: Calibration) -> bool:
     """Return whether a calibration is that of a flag, as its labels say."""
     return (calibration.labels or {}).get("relevant") == MARK["relevant"]
+
+
+def flag_labels(
+    digests: Iterable[str], judged_by: Mapping[str, JsonValue] | None
+) -> dict[str, JsonValue]:
+    """Return the labels of a flag's calibration: the mark, its answers, and who judged them."""
+    answers: list[JsonValue] = [*sorted(digests)]
+    given = {} if judged_by is None else {"judged_by": dict(judged_by)}
+    return {**MARK, "answers": answers, **given}
+
+
+def calibrated_on(calibration: Calibration) -> frozenset[str]:
+    """Return the digests of the answers that a flag was calibrated on, consistent ones too."""
+    answers = (calibration.labels or {}).get("answers")
+    return frozenset(map(str, answers)) if isinstance(answers, list) else frozenset()
 
 
 def flag_statement(c: Calibration) -> str:

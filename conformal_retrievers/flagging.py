@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers import conformal
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.filtering import CalibrationMismatch
-from conformal_retrievers.flag_statement import MARK
+from conformal_retrievers.flag_statement import calibrated_on, flag_labels
 from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.lookback import (
     FactualityClassifier,
@@ -31,6 +32,9 @@ from conformal_retrievers.lookback import (
     auroc,
     check_once,
 )
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 
 @dataclass(frozen=True)
@@ -95,14 +99,21 @@ class FactualityFlag:
         alpha: float,
         delta: float | None = None,
         by_group: bool = False,
+        labels: Mapping[str, JsonValue] | None = None,
     ) -> FactualityFlag:
         """Return the flag that P(answer flagged | answer inconsistent) ≥ 1 − alpha holds for.
 
-        `delta` and `by_group` are those of `calibrate` for retrieval. Warns where consistent
-        answers have less confidence than others. Raises ValueError for answers that the classifier
-        was fitted on, one that is there twice or without a token, none that is inconsistent, or too
-        few for delta.
+        `delta` and `by_group` are those of `calibrate` for retrieval. `labels` says where the
+        judgements come from, as `ConsistencyLabels.labels` does: it is written into the file. Warns
+        where consistent answers have less confidence than others. Raises ValueError for answers
+        that the classifier was fitted on, one that is there twice or without a token, none that is
+        inconsistent, or too few for delta.
         """
+        if labels is not None and not isinstance(labels, Mapping):
+            raise TypeError(
+                f"labels is {_named(labels)}; give a mapping, which of a ConsistencyLabels is its "
+                ".labels"
+            )
         answers = list(answers)
         classifier.check_new(answers)
         check_once(answers)
@@ -132,7 +143,7 @@ class FactualityFlag:
                 delta=delta,
                 by_group=by_group,
                 scorer=classifier.name,
-                labels=MARK,
+                labels=flag_labels([answer.ratios.digest for answer in answers], labels),
             )
         return cls(classifier, calibration)
 
@@ -142,10 +153,77 @@ class FactualityFlag:
         [flagged] = self.calibration.keep([confidence], group)
         return Confidence(float(confidence), bool(flagged))
 
+    def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> FlagEvaluation:
+        """Return which shares of new answers are flagged, with Wilson's intervals.
+
+        An answer without a token is flagged. Raises ValueError for no answers, one that is there
+        twice or that the classifier was fitted on or the flag calibrated on, by its tokens or its
+        id, and for a level that is none.
+        """
+        conformal.check_level(level)
+        answers = list(answers)
+        if not answers:
+            raise ValueError("there are no answers; give judged ones that are new to the flag")
+        self.classifier.check_new(answers)
+        check_once(answers)
+        self._check_new(answers)
+        flagged = np.array([self(one.ratios, one.group).flagged for one in answers])
+        consistent = np.array([one.consistent for one in answers], dtype=bool)
+        return FlagEvaluation(
+            float(1 - conformal.exact_alpha(self.calibration.alpha)),
+            _share(flagged[~consistent], level),
+            _share(flagged[consistent], level),
+            int((~consistent).sum()),
+            int(consistent.sum()),
+        )
+
+    def _check_new(self, answers: Sequence[JudgedRatios]) -> None:
+        digests, ids = calibrated_on(self.calibration), self.calibration.ids
+        for i, one in enumerate(answers):
+            if one.ratios.digest in digests or one.id in ids:
+                named = "" if one.id is None else f", id {one.id!r},"
+                raise ValueError(
+                    f"answers[{i}]{named} is one that the flag was calibrated on, which says "
+                    "nothing of new ones; give others"
+                )
+
     @property
     def statement(self) -> str:
         """One paragraph: what is promised, assuming what, from how many answers."""
         return self.calibration.statement
+
+
+@dataclass(frozen=True)
+class FlagEvaluation:
+    """What a flag does to answers that are new to it, made by `FactualityFlag.evaluate`.
+
+    `inconsistent` is the share of the inconsistent answers that is flagged, `target` what is
+    promised of it at least; `consistent` is that of the consistent ones, which is the price. Either
+    is None where there is no such answer.
+    """
+
+    target: float
+    inconsistent: conformal.Interval | None
+    consistent: conformal.Interval | None
+    n_inconsistent: int
+    n_consistent: int
+
+    def __str__(self) -> str:
+        inconsistent, consistent = (
+            "–" if share is None else str(share).strip()
+            for share in (self.inconsistent, self.consistent)
+        )
+        return (
+            f"flagged are {inconsistent} of {self.n_inconsistent} inconsistent answers, of which "
+            f"at least {100 * self.target:.6g} % are promised, and {consistent} of "
+            f"{self.n_consistent} consistent ones"
+        )
+
+
+def _share(flagged: NDArray[np.bool_], level: float) -> conformal.Interval | None:
+    if not len(flagged):
+        return None
+    return conformal.wilson_interval(float(flagged.mean()), len(flagged), level)
 
 
 class ReadModel(Protocol):

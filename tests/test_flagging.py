@@ -7,6 +7,7 @@ import json
 import math
 import re
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
 from conformal_retrievers.cli import app
+from conformal_retrievers.consistency import ConsistencyLabels
 from conformal_retrievers.flag_statement import is_flag
 from conformal_retrievers.flagging import Confidence, FactualityFlag
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, LookbackRatios
@@ -233,6 +235,88 @@ def test_what_cannot_calibrate_is_refused():
     nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m")
     with pytest.raises(ValueError, match=r"answers\[12\] has no token, so no confidence"):
         FactualityFlag.calibrate(CLASSIFIER, [*ANSWERS, JudgedRatios(nothing, False)], alpha=0.2)
+
+
+def test_where_the_labels_come_from_is_written_into_the_file(tmp_path):
+    source = {"source": "LLM", "llm": "judge", "relevant": "anything"}
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2, labels=source)
+    path = tmp_path / "flag.json"
+    flag.calibration.save(path)
+    again = Calibration.load(path)
+    assert again.labels["judged_by"] == source
+    assert is_flag(again)
+    shown = CliRunner().invoke(app, ["show", str(path)]).output
+    assert "source: LLM, llm: judge" in " ".join(shown.split())
+    assert "answer 3" not in shown
+    facts = json.loads(CliRunner().invoke(app, ["show", str(path), "--json"]).output)
+    assert facts["labels"] == source
+    labelled = ConsistencyLabels((True,), {}, source)
+    with pytest.raises(
+        TypeError, match="labels is a ConsistencyLabels; give a mapping, .*its .labels"
+    ):
+        FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2, labels=labelled)
+
+
+def judged_anew(values, consistent):
+    return [
+        JudgedRatios(ratios_of(v, f"new answer {i}"), c, id=f"n{i}")
+        for i, (v, c) in enumerate(zip(values, consistent, strict=True))
+    ]
+
+
+def test_the_shares_that_are_flagged_of_new_answers_by_hand():
+    """The threshold is the confidence of 0.8; Wilson's interval of 3 of 4 and of 1 of 2."""
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m", "nothing")
+    new = judged_anew([0.1, 0.8, 0.81, 0.79, 0.99], [False, False, False, True, True])
+    found = flag.evaluate([*new, JudgedRatios(nothing, False)])
+    z = NormalDist().inv_cdf(0.975)
+    for share, p, n in ((found.inconsistent, 0.75, 4), (found.consistent, 0.5, 2)):
+        centre, scale = p + z * z / (2 * n), 1 + z * z / n
+        half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        assert share == pytest.approx((p, (centre - half) / scale, (centre + half) / scale))
+    assert (found.n_inconsistent, found.n_consistent, found.target) == (4, 2, 0.8)
+    assert str(found) == (
+        "flagged are 75.0% [30.1%, 95.4%] of 4 inconsistent answers, of which at least 80 % are "
+        "promised, and 50.0% [9.5%, 90.5%] of 2 consistent ones"
+    )
+    alone = flag.evaluate(new[:1], level=0.5)
+    assert alone.consistent is None
+    assert str(alone).endswith("promised, and – of 0 consistent ones")
+    assert alone.inconsistent.low > flag.evaluate(new[:1]).inconsistent.low
+
+
+def test_a_flag_is_evaluated_group_by_group_where_it_has_groups():
+    groups = ["hard"] * 9 + ["easy"] * 4
+    answers = judged([*INCONSISTENT, 0.05, 0.06, 0.07, 0.08], [False] * 13, groups)
+    flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=True)
+    new = [
+        dataclasses.replace(a, group=g)
+        for a, g in zip(judged_anew([0.5] * 3, [False] * 3), ("hard", "easy", "hard"), strict=True)
+    ]
+    assert flag.evaluate(new).inconsistent.estimate == pytest.approx(2 / 3)
+
+
+def test_a_flag_is_not_evaluated_on_what_made_it(tmp_path):
+    named = [dataclasses.replace(a, id=f"q{i}") for i, a in enumerate(ANSWERS)]
+    flag = FactualityFlag.calibrate(CLASSIFIER, named, alpha=0.2)
+    flag.calibration.save(tmp_path / "flag.json")
+    flag = FactualityFlag(CLASSIFIER, Calibration.load(tmp_path / "flag.json"))
+    new = judged_anew([0.1], [False])
+    for old in (ANSWERS[4], ANSWERS[11]):  # an inconsistent and a consistent one
+        with pytest.raises(
+            ValueError, match=r"answers\[1\] is one that the flag was calibrated on"
+        ):
+            flag.evaluate([*new, old])
+    with pytest.raises(ValueError, match=r"answers\[0\], id 'q2', is one that the flag was calib"):
+        flag.evaluate([dataclasses.replace(new[0], id="q2")])
+    with pytest.raises(ValueError, match=r"answers\[1\] is the same answer as answers\[0\]"):
+        flag.evaluate([*new, *new])
+    with pytest.raises(ValueError, match="there are no answers"):
+        flag.evaluate([])
+    fitted = dataclasses.replace(CLASSIFIER, fitted_on=frozenset({new[0].ratios.digest}))
+    with pytest.raises(ValueError, match=r"answers\[0\] is one that the classifier was fitted on"):
+        FactualityFlag.calibrate(fitted, ANSWERS, alpha=0.2).evaluate(new)
 
 
 def test_an_answer_that_is_there_twice_is_refused():

@@ -126,6 +126,7 @@ def flag_facts_of(calibration: Calibration) -> dict[str, Any]:
         "classifier": facts["scorer"],
         "inconsistent_answers": calibration.n_queries,
         "consistent_answers": calibration.n_without_relevant,
+        "labels": (calibration.labels or {}).get("judged_by"),
         **{name: facts[name] for name in same},
     }
 
