@@ -148,10 +148,26 @@ class FactualityFlag:
         return cls(classifier, calibration)
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
-        """Return the confidence in an answer and whether it is flagged."""
+        """Return the confidence in an answer and whether it is flagged.
+
+        By group, an answer to a question of no known group is flagged, with a warning.
+        """
+        self._warn_of_no_group(group)
         [confidence] = self.classifier.predict_proba([ratios])
         [flagged] = self.calibration.keep([confidence], group)
         return Confidence(float(confidence), bool(flagged))
+
+    def _warn_of_no_group(self, group: str | None) -> None:
+        c = self.calibration
+        if not c.by_group or (c.merge_groups or {}).get(str(group), group) in c.n_units:
+            return
+        # One text and one place, so that Python says it once.
+        known = ", ".join(map(repr, c.n_units))
+        warnings.warn(
+            f"the flag is by group ({known}), and a question has none of these, so its answer is "
+            "flagged; give the group of each question, or calibrate with more groups",
+            stacklevel=1,
+        )
 
     def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> FlagEvaluation:
         """Return which shares of new answers are flagged, with Wilson's intervals.

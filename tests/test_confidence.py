@@ -366,7 +366,7 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
     )
     grouped = FactualityFlag(flag.classifier, calibration)
     runnable = confidence_runnable(model, grouped, max_new_tokens=5)
-    for group, flagged in (("lenient", False), ("strict", True), ("other", True)):
+    for group, flagged in (("lenient", False), ("strict", True)):
         said = {"confidence": confidence, "flagged": flagged}
         asked = []
 
@@ -381,8 +381,15 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
         assert asked == [QUESTION]
         given = {"question": QUESTION, "context": list(CHUNKS), "group": group}
         assert runnable.invoke(given).response_metadata["factuality"] == said
-    ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
+    with pytest.warns(
+        UserWarning, match=r"by group \('lenient', 'strict'\), and a question has non"
+    ):
+        ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
     assert ungrouped.response_metadata["factuality"]["flagged"]
+    with pytest.raises(
+        TypeError, match="group is the str 'which'; give a function from a question"
+    ):
+        ConfidenceQueryEngine(engine_of(CHUNKS), model, grouped, max_new_tokens=5, group="which")
 
 
 def test_the_attention_of_a_hosted_model_cannot_be_seen(flag):

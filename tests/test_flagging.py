@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import warnings
 from fractions import Fraction
 from statistics import NormalDist
 
@@ -119,9 +120,29 @@ def test_groups_have_thresholds_of_their_own():
     flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=True)
     assert flag(ratios_of(0.5), "hard").flagged
     assert not flag(ratios_of(0.5), "easy").flagged
-    assert flag(ratios_of(0.99), "unknown").flagged
+    assert not flag(ratios_of(0.99), "hard").flagged
     assert "in group hard, an answer of confidence at most 0.574443 (from 9" in flag.statement
     assert "In a group that is not named here, every answer is flagged." in flag.statement
+
+
+def test_an_answer_of_no_known_group_is_flagged_and_that_is_said_once():
+    groups = ["hard"] * 9 + ["easy"] * 4
+    answers = judged([*INCONSISTENT, 0.05, 0.06, 0.07, 0.08], [False] * 13, groups)
+    flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")  # as Python shows them: each text and place once
+        for group in (None, "unknown", "another", None):
+            assert flag(ratios_of(0.99), group).flagged
+        assert not flag(ratios_of(0.99), "easy").flagged
+    assert [str(one.message) for one in said] == [
+        "the flag is by group ('hard', 'easy'), and a question has none of these, so its answer is "
+        "flagged; give the group of each question, or calibrate with more groups"
+    ]
+    of_all = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not of_all(ratios_of(0.99)).flagged
+        assert not of_all(ratios_of(0.99), "unknown").flagged
 
 
 def test_the_statement_speaks_of_answers():

@@ -25,13 +25,14 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     for: it is the one that it was loaded by, or `LocalModel(model, tokenizer, name=…)` says it.
     Only model and tokenizer are used: what the flag promises is for answers made as those that it
     was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
-    question and chunks, and not as the HuggingFaceLLM is set. `group` names the group of a
-    question, for a flag that has groups. metadata["factuality"] holds "confidence" (None for an
-    answer without a token) and "flagged". Where the engine retrieves no node the answer is "Empty
-    Response", without confidence and flagged. Raises TypeError for a model that does not run here:
-    nobody can see its attention, and for what is no flag; `CalibrationMismatch` for the flag of
-    another model; ValueError for `generate_kwargs` or `stopping_ids` where there is no
-    `generation`, and for a prompt of the HuggingFaceLLM's own where there is no `prompt`.
+    question and chunks, and not as the HuggingFaceLLM is set. `group` is a function from a
+    question's text to the name of its group, for a flag that has groups. metadata["factuality"]
+    holds "confidence" (None for an answer without a token) and "flagged". Where the engine
+    retrieves no node the answer is "Empty Response", without confidence and flagged. Raises
+    TypeError for a model that does not run here: nobody can see its attention, for what is no flag,
+    and for a `group` that cannot be called; `CalibrationMismatch` for the flag of another model;
+    ValueError for `generate_kwargs` or `stopping_ids` where there is no `generation`, and for a
+    prompt of the HuggingFaceLLM's own where there is no `prompt`.
     """
 
     def __init__(
@@ -45,6 +46,11 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         prompt: Callable[[str, tuple[str, ...]], huggingface.RagPrompt] = huggingface.RagPrompt,
         group: Callable[[str], str] | None = None,
     ) -> None:
+        if group is not None and not callable(group):
+            raise TypeError(
+                f"group is the {type(group).__name__} {group!r:.60}; give a function from a "
+                "question's text to the name of its group"
+            )
         self.engine = engine
         self.local = _local(llm)
         flagging.check_flag(flag, self.local)
