@@ -31,6 +31,9 @@ from conformal_retrievers.lookback import (
     LookbackRatios,
     auroc,
     check_once,
+    check_ratios,
+    judged_answers,
+    kind_of,
 )
 
 if TYPE_CHECKING:
@@ -71,16 +74,12 @@ class FactualityFlag:
     calibration: Calibration
 
     def __post_init__(self) -> None:
-        if not isinstance(self.classifier, FactualityClassifier):
-            raise TypeError(
-                f"classifier is {_named(self.classifier)}; give a FactualityClassifier, from fit "
-                "or FactualityClassifier.load(…)"
-            )
+        _check_classifier(self.classifier)
         if isinstance(self.calibration, FactualityFlag):
             raise TypeError("calibration is a FactualityFlag; give its .calibration")
         if not isinstance(self.calibration, Calibration):
             raise TypeError(
-                f"calibration is {_named(self.calibration)}; give Calibration.load(…) of the file "
+                f"calibration is {kind_of(self.calibration)}; give Calibration.load(…) of the file "
                 "that flag.calibration.save wrote"
             )
         if self.classifier.name != self.calibration.scorer:
@@ -109,12 +108,13 @@ class FactualityFlag:
         that the classifier was fitted on, one that is there twice or without a token, none that is
         inconsistent, or too few for delta.
         """
+        _check_classifier(classifier)
         if labels is not None and not isinstance(labels, Mapping):
             raise TypeError(
-                f"labels is {_named(labels)}; give a mapping, which of a ConsistencyLabels is its "
+                f"labels is {kind_of(labels)}; give a mapping, which of a ConsistencyLabels is its "
                 ".labels"
             )
-        answers = list(answers)
+        answers = judged_answers("answers", answers)
         classifier.check_new(answers)
         check_once(answers)
         confidence = classifier.predict_proba(answer.ratios for answer in answers)
@@ -152,6 +152,7 @@ class FactualityFlag:
 
         By group, an answer to a question of no known group is flagged, with a warning.
         """
+        check_ratios("ratios", ratios)
         self._warn_of_no_group(group)
         [confidence] = self.classifier.predict_proba([ratios])
         [flagged] = self.calibration.keep([confidence], group)
@@ -177,7 +178,7 @@ class FactualityFlag:
         id, and for a level that is none.
         """
         conformal.check_level(level)
-        answers = list(answers)
+        answers = judged_answers("answers", answers)
         if not answers:
             raise ValueError("there are no answers; give judged ones that are new to the flag")
         self.classifier.check_new(answers)
@@ -236,6 +237,14 @@ class FlagEvaluation:
         )
 
 
+def _check_classifier(classifier: object) -> None:
+    if not isinstance(classifier, FactualityClassifier):
+        raise TypeError(
+            f"classifier is {kind_of(classifier)}; give a FactualityClassifier, from fit or "
+            "FactualityClassifier.load(…)"
+        )
+
+
 def _share(flagged: NDArray[np.bool_], level: float) -> conformal.Interval | None:
     if not len(flagged):
         return None
@@ -268,7 +277,7 @@ def check_flag(flag: object, model: ReadModel) -> None:
     """
     if not isinstance(flag, FactualityFlag):
         raise TypeError(
-            f"flag is {_named(flag)}; give FactualityFlag(FactualityClassifier.load(…), "
+            f"flag is {kind_of(flag)}; give FactualityFlag(FactualityClassifier.load(…), "
             "Calibration.load(…))"
         )
     made_for = flag.classifier
@@ -285,11 +294,6 @@ def check_flag(flag: object, model: ReadModel) -> None:
             "name as it was loaded: if it is the same model, give LocalModel(model, tokenizer, "
             f"name={made_for.model!r}); if it is another, fit and calibrate with it"
         )
-
-
-def _named(value: object) -> str:
-    """Return what a value is, and a text as it is, for an error."""
-    return f"the str {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:

@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from fractions import Fraction
+from functools import partial
 from statistics import NormalDist
 
 import numpy as np
@@ -242,6 +243,28 @@ def test_a_flag_is_made_of_a_classifier_and_a_calibration():
         TypeError, match=r"calibration is the str 'flag.json'; give Calibration.loa"
     ):
         FactualityFlag(CLASSIFIER, "flag.json")
+
+
+@pytest.mark.parametrize("given", ["six hours", ANSWERS[0]], ids=["text", "judged"])
+def test_a_flag_is_asked_about_ratios(given):
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    with pytest.raises(
+        TypeError, match="ratios is (the str 'six hours'|a JudgedRatios); give a Look"
+    ):
+        flag(given)
+
+
+def test_answers_are_judged_before_they_calibrate():
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    for use in (partial(FactualityFlag.calibrate, CLASSIFIER, alpha=0.2), flag.evaluate):
+        with pytest.raises(
+            TypeError, match=r"answers\[0\] is a LookbackRatios; give a JudgedRatios"
+        ):
+            use([ratios_of(0.1)])
+    with pytest.raises(
+        TypeError, match="classifier is the str 'factuality.json'; give a Factuality"
+    ):
+        FactualityFlag.calibrate("factuality.json", ANSWERS, alpha=0.2)
 
 
 def test_what_cannot_calibrate_is_refused():

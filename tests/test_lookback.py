@@ -10,6 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from conformal_retrievers.huggingface import Generated
 from conformal_retrievers.lookback import (
     FactualityClassifier,
     JudgedRatios,
@@ -70,6 +71,37 @@ def test_attention_that_cannot_be_is_refused(means, lengths, message):
 def ratios_of(chunks, context=0.5, model="m"):
     chunks = np.array(chunks, dtype=float)
     return LookbackRatios(chunks, np.broadcast_to(context, chunks.shape[:2]).astype(float), model)
+
+
+def test_the_next_object_of_the_chain_is_asked_for_by_name(rng):
+    attention = SegmentAttention(np.full((1, 1, 1, 4), 0.1), np.array([1, 1, 1]), "m")
+    ratios = lookback_ratios(attention)
+    generated = Generated("", (), attention)
+    with pytest.raises(
+        TypeError, match="attention is a Generated; give a SegmentAttention, .*its .att"
+    ):
+        lookback_ratios(generated)
+    with pytest.raises(
+        TypeError, match=r"ratios is a SegmentAttention; give .* from lookback_ratios\("
+    ):
+        JudgedRatios(attention, True)
+    with pytest.raises(
+        TypeError, match=r"answers\[0\] is a LookbackRatios; give a JudgedRatios\(ratio"
+    ):
+        FactualityClassifier.fit([ratios], n_chunks=1)
+    both = [
+        JudgedRatios(one, c)
+        for one, c in zip([ratios_of([[[i]]]) for i in (1.0, 2.0)], (True, False), strict=True)
+    ]
+    classifier = FactualityClassifier.fit(both, n_chunks=1)
+    with pytest.raises(TypeError, match=r"answers\[0\] is a LookbackRatios"):
+        classifier.evaluate([ratios], rng=rng)
+    with pytest.raises(TypeError, match=r"train\[0\] is a LookbackRatios"):
+        cross_group([ratios], both, n_chunks=1, rng=rng)
+    with pytest.raises(TypeError, match=r"ratios\[1\] is a JudgedRatios; give a LookbackRatios"):
+        classifier.predict_proba([ratios, both[0]])
+    with pytest.raises(TypeError, match="answers is a JudgedRatios; give a list of them"):
+        FactualityClassifier.fit(both[0], n_chunks=1)
 
 
 def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
