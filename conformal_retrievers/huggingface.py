@@ -167,8 +167,8 @@ class LocalModel:
         An answer is text, as the model would write it after the prompt (often with a leading
         space), or token ids, such as `Generated.tokens`. Raises ValueError where there is not one
         answer a prompt, one has no token, one that the model does not know or, as text, a special
-        one, and where a prompt does not fit; TypeError, naming it, for what are no lists of prompts and
-        answers.
+        one, and where a prompt does not fit; TypeError, naming it, for what are no lists of prompts
+        and answers.
         """
         _check_prompts(prompts)
         if isinstance(answers, (str, Generated)):
