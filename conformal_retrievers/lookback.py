@@ -196,16 +196,17 @@ def check_ratios(name: str, ratios: object) -> None:
     raise TypeError(f"{name} is {kind_of(ratios)}; give a LookbackRatios, {remedy}")
 
 
-def judged_answers(name: str, answers: Iterable[JudgedRatios]) -> list[JudgedRatios]:
+def judged_answers(name: str, answers: object) -> list[JudgedRatios]:
     """Return the answers as a list. Raises TypeError, naming them, for what is none of them."""
     if isinstance(answers, str) or not isinstance(answers, Iterable):
         raise TypeError(f"{name} is {kind_of(answers)}; give a list of them")
-    judged = list(answers)
-    for i, one in enumerate(judged):
+    judged = []
+    for i, one in enumerate(answers):
         if not isinstance(one, JudgedRatios):
             raise TypeError(
                 f"{name}[{i}] is {kind_of(one)}; give a JudgedRatios(ratios, consistent)"
             )
+        judged.append(one)
     return judged
 
 

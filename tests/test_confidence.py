@@ -191,25 +191,23 @@ def test_the_readmes_lines_about_confidence_run(
     assert said["factuality"] == pytest.approx(expected[1])
 
 
-def test_the_documents_lines_run(model, tmp_path, monkeypatch):
-    document = Path(__file__).parent.parent / "docs" / "confidence.md"
-    lines = document.read_text(encoding="utf-8").splitlines()
-    code = "\n".join(line[4:] for line in lines if line.startswith("    "))
-    rng = np.random.default_rng(5)
-    prompts = [RagPrompt(f"{QUESTION} {i}", CHUNKS) for i in range(40)]
-    judged = [
-        JudgedRatios(lookback_ratios(answer.attention), bool(rng.random() < 0.5))
-        for answer in model.generate(prompts, max_new_tokens=3)
-    ]
+def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parent.parent / "docs" / "confidence.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(model.model.config, "_name_or_path", model.name)
-    names = {"question": QUESTION, "chunks": CHUNKS, "tokenizer": model.tokenizer}
-    names |= {"model": model.model, "judged_answers": judged[:20]}
-    names |= {"other_judged_answers": [JudgedRatios(one.ratios, False) for one in judged[20:]]}
-    code = code.replace("max_new_tokens=200", "max_new_tokens=3")
-    exec(compile(code, str(document), "exec"), names)
-    assert names["flag"].classifier.name == names["flag"].calibration.scorer
+    torch.set_num_threads(1)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npz"}
+    flag, test = names["flag"], names["test"]
+    assert flag.classifier.evaluate(test, rng=np.random.default_rng(0)).low > 0.5
+    printed = capsys.readouterr().out
+    assert "An inconsistent answer is flagged with probability at least 0.9" in printed
+    assert str(flag.evaluate(test)) in printed  # the loaded one flags the same
+    assert flag.calibration.labels["judged_by"]["llm"] == "word by word"
+    assert re.search(r"^Confidence\(value=0\.\d+, flagged=(True|False)\)$", printed, re.M)
 
 
 def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
