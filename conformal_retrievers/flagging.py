@@ -104,9 +104,9 @@ class FactualityFlag:
 
         `delta` and `by_group` are those of `calibrate` for retrieval. `labels` says where the
         judgements come from, as `ConsistencyLabels.labels` does: it is written into the file. Warns
-        where consistent answers have less confidence than others. Raises ValueError for answers
-        that the classifier was fitted on, one that is there twice or without a token, none that is
-        inconsistent, or too few for delta.
+        where consistent answers have clearly less confidence than others. Raises ValueError for
+        answers that the classifier was fitted on, one that is there twice or without a token, none
+        that is inconsistent, or too few for delta.
         """
         _check_classifier(classifier)
         if labels is not None and not isinstance(labels, Mapping):
@@ -302,11 +302,13 @@ def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedR
     if not consistent.any():
         return
     area = auroc(confidence[consistent], confidence[~consistent])
-    if area < 0.5:
+    # Where confidence tells nothing, an AUROC has the variance (m + n + 1)/12mn (Mann and Whitney).
+    m, n = int(consistent.sum()), int((~consistent).sum())
+    if area < 0.5 - 1.96 * math.sqrt((m + n + 1) / (12 * m * n)):
         warnings.warn(
             f"consistent answers have less confidence than inconsistent ones (AUROC {area:.2f}, "
-            "below 0.5), so that they are flagged more often: check that True means consistent, "
-            "or fit on more answers",
+            "clearly below 0.5), so that they are flagged more often: check that True means "
+            "consistent, or fit on more answers",
             UserWarning,
             stacklevel=3,
         )

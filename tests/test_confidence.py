@@ -325,6 +325,30 @@ async def test_where_nothing_is_kept_an_engine_answers_empty_and_flags_it(model,
         assert response.source_nodes == []
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (QUESTION, TypeError, "the input is the str 'How long to wait[?]'; give"),
+        ({"context": list(CHUNKS)}, ValueError, "the input has no 'question'; give"),
+        ({"question": QUESTION}, ValueError, "the input has no 'context'; give"),
+        (
+            {"question": QUESTION, "context": Document(CHUNKS[0])},
+            TypeError,
+            "context is a Document; give a list of Documents or texts",
+        ),
+        (
+            {"question": QUESTION, "context": [None]},
+            TypeError,
+            r"context\[0\] is a NoneType; give a Document or a text",
+        ),
+    ],
+    ids=["text", "no question", "no context", "one document", "no document"],
+)
+def test_an_input_of_another_form_is_refused_with_what_to_give(model, flag, given, error, message):
+    with pytest.raises(error, match=message):
+        confidence_runnable(model, flag, max_new_tokens=5).invoke(given)
+
+
 def test_a_context_of_no_document_is_refused_with_what_to_do(model, flag):
     runnable = confidence_runnable(model, flag, max_new_tokens=5)
     with pytest.raises(ValueError, match=r'context is empty.*on_empty="keep_best".*or do not ask'):

@@ -372,7 +372,10 @@ def test_an_answer_that_is_there_twice_is_refused():
 
 
 def test_a_confidence_that_points_the_wrong_way_is_said():
-    swapped = judged([0.1, 0.2, 0.8, 0.9], [True, True, False, False])
+    swapped = judged(INCONSISTENT[1:], [True] * 4 + [False] * 4)
     with pytest.warns(UserWarning, match=r"less confidence than inconsistent ones \(AUROC 0.00"):
         flag = FactualityFlag.calibrate(CLASSIFIER, swapped, alpha=0.4)
-    assert flag(ratios_of(0.9)).flagged  # and the promise stands
+    assert flag(ratios_of(0.8)).flagged  # and the promise stands
+    # An AUROC of 0.25 is within chance of so few: 1.96 · √(9/192) = 0.42 below 0.5.
+    mixed = judged([0.1, 0.2, 0.5, 0.6, 0.3, 0.4, 0.7, 0.8], [True] * 4 + [False] * 4)
+    FactualityFlag.calibrate(CLASSIFIER, mixed, alpha=0.4)  # a warning would be an error here

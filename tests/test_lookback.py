@@ -455,5 +455,7 @@ def test_a_missing_file_is_named(tmp_path, fitted):
         FactualityClassifier.load(tmp_path / "none.json")
     classifier.save(tmp_path / "factuality.json")
     next(tmp_path.glob("*.npz")).unlink()
-    with pytest.raises(FileNotFoundError, match=r"factuality-.*\.npz"):
+    with pytest.raises(
+        FileNotFoundError, match=r"factuality-.*\.npz, are not beside it; that file must move"
+    ):
         FactualityClassifier.load(tmp_path / "factuality.json")
