@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +23,21 @@ from numpy.typing import NDArray
 from conformal_retrievers import conformal
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.filtering import CalibrationMismatch
+from conformal_retrievers.flag_statement import calibrated_on, flag_labels
 from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.lookback import (
     FactualityClassifier,
     JudgedRatios,
     LookbackRatios,
     auroc,
+    check_once,
+    check_ratios,
+    judged_answers,
+    kind_of,
 )
 
-# What a file says of itself: the words of retrieval mean this here.
-_LABELS = {"relevant": "inconsistent answers", "kept": "flagged"}
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,9 @@ class Confidence:
         }
 
 
+WITHOUT_CONFIDENCE = Confidence(math.nan, flagged=True)
+
+
 @dataclass(frozen=True)
 class FactualityFlag:
     """Flags answers whose confidence is at most a threshold, which inconsistent answers set.
@@ -57,13 +66,22 @@ class FactualityFlag:
     What a calibration calls the relevant snippet of a query is here an inconsistent answer, what it
     keeps is what is flagged, and an answer without confidence (NaN) is flagged. Both parts are
     saved and loaded by themselves, and the calibration's labels say that it is one of a flag.
-    Raises `CalibrationMismatch` for a calibration that was made with another classifier.
+    Raises `CalibrationMismatch` for a calibration that was made with another classifier, TypeError
+    for parts that are something else.
     """
 
     classifier: FactualityClassifier
     calibration: Calibration
 
     def __post_init__(self) -> None:
+        _check_classifier(self.classifier)
+        if isinstance(self.calibration, FactualityFlag):
+            raise TypeError("calibration is a FactualityFlag; give its .calibration")
+        if not isinstance(self.calibration, Calibration):
+            raise TypeError(
+                f"calibration is {kind_of(self.calibration)}; give Calibration.load(…) of the file "
+                "that flag.calibration.save wrote"
+            )
         if self.classifier.name != self.calibration.scorer:
             raise CalibrationMismatch(
                 f"calibrated with {self.calibration.scorer!r}, but the confidence is that of "
@@ -80,15 +98,25 @@ class FactualityFlag:
         alpha: float,
         delta: float | None = None,
         by_group: bool = False,
+        labels: Mapping[str, JsonValue] | None = None,
     ) -> FactualityFlag:
         """Return the flag that P(answer flagged | answer inconsistent) ≥ 1 − alpha holds for.
 
-        `delta` and `by_group` are those of `calibrate` for retrieval. Warns where consistent
-        answers have less confidence than others. Raises ValueError for answers that the classifier
-        was fitted on, one without a token, none that is inconsistent, or too few for delta.
+        `delta` and `by_group` are those of `calibrate` for retrieval. `labels` says where the
+        judgements come from, as `ConsistencyLabels.labels` does: it is written into the file. Warns
+        where consistent answers have clearly less confidence than others. Raises ValueError for
+        answers that the classifier was fitted on, one that is there twice or without a token, none
+        that is inconsistent, or too few for delta.
         """
-        answers = list(answers)
+        _check_classifier(classifier)
+        if labels is not None and not isinstance(labels, Mapping):
+            raise TypeError(
+                f"labels is {kind_of(labels)}; give a mapping, which of a ConsistencyLabels is its "
+                ".labels"
+            )
+        answers = judged_answers("answers", answers)
         classifier.check_new(answers)
+        check_once(answers)
         confidence = classifier.predict_proba(answer.ratios for answer in answers)
         unread = np.flatnonzero([math.isnan(c) for c in confidence])
         if len(unread):
@@ -115,59 +143,157 @@ class FactualityFlag:
                 delta=delta,
                 by_group=by_group,
                 scorer=classifier.name,
-                labels=_LABELS,
+                labels=flag_labels([answer.ratios.digest for answer in answers], labels),
             )
         return cls(classifier, calibration)
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
-        """Return the confidence in an answer and whether it is flagged."""
+        """Return the confidence in an answer and whether it is flagged.
+
+        By group, an answer to a question of no known group is flagged, with a warning.
+        """
+        check_ratios("ratios", ratios)
+        self._warn_of_no_group(group)
         [confidence] = self.classifier.predict_proba([ratios])
         [flagged] = self.calibration.keep([confidence], group)
         return Confidence(float(confidence), bool(flagged))
 
+    def _warn_of_no_group(self, group: str | None) -> None:
+        c = self.calibration
+        if not c.by_group or (c.merge_groups or {}).get(str(group), group) in c.n_units:
+            return
+        # One text and one place, so that Python says it once.
+        known = ", ".join(map(repr, c.n_units))
+        warnings.warn(
+            f"the flag is by group ({known}), and a question has none of these, so its answer is "
+            "flagged; give the group of each question, or calibrate with more groups",
+            stacklevel=1,
+        )
+
+    def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> FlagEvaluation:
+        """Return which shares of new answers are flagged, with Wilson's intervals.
+
+        An answer without a token is flagged. Raises ValueError for no answers, one that is there
+        twice or that the classifier was fitted on or the flag calibrated on, by its tokens or its
+        id, and for a level that is none.
+        """
+        conformal.check_level(level)
+        answers = judged_answers("answers", answers)
+        if not answers:
+            raise ValueError("there are no answers; give judged ones that are new to the flag")
+        self.classifier.check_new(answers)
+        check_once(answers)
+        self._check_new(answers)
+        flagged = np.array([self(one.ratios, one.group).flagged for one in answers])
+        consistent = np.array([one.consistent for one in answers], dtype=bool)
+        return FlagEvaluation(
+            float(1 - conformal.exact_alpha(self.calibration.alpha)),
+            _share(flagged[~consistent], level),
+            _share(flagged[consistent], level),
+            int((~consistent).sum()),
+            int(consistent.sum()),
+        )
+
+    def _check_new(self, answers: Sequence[JudgedRatios]) -> None:
+        digests, ids = calibrated_on(self.calibration), self.calibration.ids
+        for i, one in enumerate(answers):
+            if one.ratios.digest in digests or one.id in ids:
+                named = "" if one.id is None else f", id {one.id!r},"
+                raise ValueError(
+                    f"answers[{i}]{named} is one that the flag was calibrated on, which says "
+                    "nothing of new ones; give others"
+                )
+
     @property
     def statement(self) -> str:
         """One paragraph: what is promised, assuming what, from how many answers."""
-        return flag_statement(self.calibration)
+        return self.calibration.statement
 
 
-def is_flag(calibration: Calibration) -> bool:
-    """Return whether a calibration is that of a flag, as its labels say."""
-    return (calibration.labels or {}).get("relevant") == _LABELS["relevant"]
+@dataclass(frozen=True)
+class FlagEvaluation:
+    """What a flag does to answers that are new to it, made by `FactualityFlag.evaluate`.
+
+    `inconsistent` is the share of the inconsistent answers that is flagged, `target` what is
+    promised of it at least; `consistent` is that of the consistent ones, which is the price. Either
+    is None where there is no such answer.
+    """
+
+    target: float
+    inconsistent: conformal.Interval | None
+    consistent: conformal.Interval | None
+    n_inconsistent: int
+    n_consistent: int
+
+    def __str__(self) -> str:
+        inconsistent, consistent = (
+            "–" if share is None else str(share).strip()
+            for share in (self.inconsistent, self.consistent)
+        )
+        return (
+            f"flagged are {inconsistent} of {self.n_inconsistent} inconsistent answers, of which "
+            f"at least {100 * self.target:.6g} % are promised, and {consistent} of "
+            f"{self.n_consistent} consistent ones"
+        )
 
 
-def flag_statement(c: Calibration) -> str:
-    """Return what the flag of a calibration promises, which `FactualityFlag.calibrate` made."""
-    target = f"{float(1 - conformal.exact_alpha(c.alpha))!r}"
-    of = "an inconsistent answer is flagged with probability at least"
-    promise = (
-        f"{of} {target}"
-        if c.delta is None
-        else f"of all calibrations like this one, at least {1 - c.delta:.6g} keep that {of} "
-        f"{target}"
-    )
-    if c.by_group:
-        promise = f"in each group of questions, {promise}"
-    rules = "; ".join(
-        (f"in group {g}, " if c.by_group else "") + _rule(c.threshold(g), n, c.n_needed)
-        for g, n in c.n_units.items()
-    )
-    unknown = " In a group that is not named here, every answer is." if c.by_group else ""
-    return (
-        f"{promise[0].upper()}{promise[1:]} (alpha = {c.alpha!r}, delta = {c.delta!r}). "
-        f"Flagged is, by {c.scorer!r}: {rules}.{unknown} Consistent answers may be flagged "
-        "too: nothing is promised about them. This assumes new inconsistent answers "
-        "exchangeable with those of the calibration: the same kind of question, the same "
-        "retriever, model and prompt, and the same meaning of consistent. It rests on "
-        f"{c.n_queries} inconsistent answers; {c.n_without_relevant} consistent ones did not "
-        "enter."
-    )
+def _check_classifier(classifier: object) -> None:
+    if not isinstance(classifier, FactualityClassifier):
+        raise TypeError(
+            f"classifier is {kind_of(classifier)}; give a FactualityClassifier, from fit or "
+            "FactualityClassifier.load(…)"
+        )
 
 
-def _rule(threshold: float, n: int, needed: int) -> str:
-    if math.isinf(threshold):
-        return f"every answer, as {n} inconsistent ones are too few: it takes {needed}"
-    return f"an answer of confidence at most {threshold:.6g} (from {n} inconsistent ones)"
+def _share(flagged: NDArray[np.bool_], level: float) -> conformal.Interval | None:
+    if not len(flagged):
+        return None
+    return conformal.wilson_interval(float(flagged.mean()), len(flagged), level)
+
+
+class ReadModel(Protocol):
+    """What a flag must know of the model whose attention it reads, such as a `LocalModel`."""
+
+    @property
+    def name(self) -> str:
+        """What the model is called in the classifiers that are fitted on it."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        ...
+
+    @property
+    def heads(self) -> int:
+        """How many heads a layer has."""
+        ...
+
+
+def check_flag(flag: object, model: ReadModel) -> None:
+    """Raise TypeError for what is no flag, `CalibrationMismatch` for one of another model.
+
+    Other weights under the same name, with as many layers and heads, cannot be told apart.
+    """
+    if not isinstance(flag, FactualityFlag):
+        raise TypeError(
+            f"flag is {kind_of(flag)}; give FactualityFlag(FactualityClassifier.load(…), "
+            "Calibration.load(…))"
+        )
+    made_for = flag.classifier
+    if (model.layers, model.heads) != (made_for.layers, made_for.heads):
+        raise CalibrationMismatch(
+            f"flag is for the model {made_for.model!r} of {made_for.layers} layers and "
+            f"{made_for.heads} heads, but llm is {model.name!r}, which has {model.layers} and "
+            f"{model.heads}: give the model that the flag was made for, or fit and calibrate with "
+            "this one"
+        )
+    if model.name != made_for.model:
+        raise CalibrationMismatch(
+            f"flag is for the model {made_for.model!r}, but llm is {model.name!r}, which is its "
+            "name as it was loaded: if it is the same model, give LocalModel(model, tokenizer, "
+            f"name={made_for.model!r}); if it is another, fit and calibrate with it"
+        )
 
 
 def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:
@@ -176,11 +302,13 @@ def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedR
     if not consistent.any():
         return
     area = auroc(confidence[consistent], confidence[~consistent])
-    if area < 0.5:
+    # Where confidence tells nothing, an AUROC has the variance (m + n + 1)/12mn (Mann and Whitney).
+    m, n = int(consistent.sum()), int((~consistent).sum())
+    if area < 0.5 - 1.96 * math.sqrt((m + n + 1) / (12 * m * n)):
         warnings.warn(
             f"consistent answers have less confidence than inconsistent ones (AUROC {area:.2f}, "
-            "below 0.5), so that they are flagged more often: check that True means consistent, "
-            "or fit on more answers",
+            "clearly below 0.5), so that they are flagged more often: check that True means "
+            "consistent, or fit on more answers",
             UserWarning,
             stacklevel=3,
         )

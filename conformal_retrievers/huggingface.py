@@ -11,7 +11,7 @@ import copy
 import hashlib
 import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.attention import Recorder, recording
 from conformal_retrievers.extras import require
-from conformal_retrievers.lookback import SegmentAttention
+from conformal_retrievers.lookback import SegmentAttention, kind_of
 from conformal_retrievers.rag_prompt import (
     PREAMBLE,
     PromptTokens,
@@ -52,18 +52,20 @@ class Generated:
 class LocalModel:
     """A transformers causal language model whose attention to its prompt can be seen.
 
-    `name` says which model it is, by default as it was loaded. While it is read, a model set to
-    another attention than "sdpa" is switched to that: let no other thread use it by itself then.
-    Raises ValueError, naming the model and the remedy, for one without attention in all its layers,
-    with a sliding window, with positions that depend on its padding token, or that is no decoder
-    alone; for a tokenizer that does not say where its tokens come from; TypeError for what is no
-    transformers model or tokenizer.
+    `name` says which model it is, by default as it was loaded ("tiny" and "./tiny" are two names);
+    it has `layers` layers of `heads` heads, and reads `max_tokens` tokens. While it is read, a
+    model set to another attention than "sdpa" is switched to that: let no other thread use it by
+    itself then. Raises ValueError, naming the model and the remedy, for one without attention in
+    all its layers, with a sliding window, with positions that depend on its padding token, or that
+    is no decoder alone; for a tokenizer that does not say where its tokens come from; TypeError for
+    what is no transformers model or tokenizer.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     layers: int = field(repr=False)
+    heads: int = field(repr=False)
     max_tokens: int | None = field(repr=False)
 
     def __init__(
@@ -95,6 +97,7 @@ class LocalModel:
             tokenizer=tokenizer,
             name=name,
             layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
             max_tokens=getattr(config, "max_position_embeddings", None),
         )
 
@@ -110,8 +113,15 @@ class LocalModel:
         `generation` is the model's own by default; it may sample, but not search beams or guess
         several tokens at a time. Raises ValueError for such settings, where a prompt and
         `max_new_tokens` do not fit the model, naming the chunks that do not, or a text holds one of
-        the tokenizer's special tokens.
+        the tokenizer's special tokens; TypeError, naming it, for what is no list of prompts and no
+        GenerationConfig.
         """
+        _check_prompts(prompts)
+        if generation is not None and not isinstance(generation, GenerationConfig):
+            raise TypeError(
+                f"generation is {kind_of(generation)}; give a GenerationConfig, as in "
+                "GenerationConfig(do_sample=True)"
+            )
         if operator.index(max_new_tokens) < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give 1 or more")
         tokens = [self._tokens(i, prompt, max_new_tokens) for i, prompt in enumerate(prompts)]
@@ -157,9 +167,15 @@ class LocalModel:
         An answer is text, as the model would write it after the prompt (often with a leading
         space), or token ids, such as `Generated.tokens`. Raises ValueError where there is not one
         answer a prompt, one has no token, one that the model does not know or, as text, a special
-        one, and where a prompt does not fit.
+        one, and where a prompt does not fit; TypeError, naming it, for what are no lists of prompts
+        and answers.
         """
-        if isinstance(answers, str) or len(prompts) != len(answers):
+        _check_prompts(prompts)
+        if isinstance(answers, (str, Generated)):
+            raise TypeError(
+                f"answers is {kind_of(answers)}; give a list, one answer for each prompt"
+            )
+        if len(prompts) != len(answers):
             raise ValueError(
                 f"there are {len(prompts)} prompts and {len(answers)} answers; give one answer for "
                 "each prompt"
@@ -208,8 +224,13 @@ class LocalModel:
         if isinstance(answer, str):
             check_plain(f"answers[{number}]", answer, self.tokenizer)
             tokens = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
-        else:
+        elif isinstance(answer, Iterable):
             tokens = answer
+        else:
+            raise TypeError(
+                f"answers[{number}] is {kind_of(answer)}; give its text or token ids, which of a "
+                "Generated are its .tokens"
+            )
         ids = [operator.index(token) for token in tokens]
         if not ids:
             raise ValueError(f"answers[{number}] is {answer!r}, which has no token; leave it out")
@@ -240,6 +261,19 @@ class LocalModel:
             f"{self.name!r} reads {self.max_tokens}: of its {n_chunks} chunks the first {fitting} "
             "fit; give fewer or shorter chunks, or a shorter answer"
         )
+
+
+def _check_prompts(prompts: object) -> None:
+    """Raise TypeError, naming it and what to give, for what is no list of prompts."""
+    if isinstance(prompts, (str, RagPrompt)) or not isinstance(prompts, Sequence):
+        raise TypeError(
+            f"prompts is {kind_of(prompts)}; give a list of RagPrompt(question, chunks)"
+        )
+    for i, prompt in enumerate(prompts):
+        if not isinstance(prompt, RagPrompt):
+            raise TypeError(
+                f"prompts[{i}] is {kind_of(prompt)}; give a RagPrompt(question, chunks)"
+            )
 
 
 def _check_attention(model: PreTrainedModel, name: str) -> None:

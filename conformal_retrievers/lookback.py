@@ -99,7 +99,15 @@ class LookbackRatios:
 
 
 def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
-    """Return the time-averaged lookback ratios of an answer (eq. 8 and 9)."""
+    """Return the time-averaged lookback ratios of an answer (eq. 8 and 9).
+
+    Raises TypeError for what is no attention.
+    """
+    if not isinstance(attention, SegmentAttention):
+        raise TypeError(
+            f"attention is {kind_of(attention)}; give a SegmentAttention, from LocalModel.read, or "
+            "which of a Generated is its .attention"
+        )
     means = attention.means.astype(np.float64)
     chunk, output = means[..., 1:-2], means[..., -1]
     all_chunks = _joined(chunk, attention.lengths[1:-1])
@@ -165,8 +173,8 @@ def _scaled(values: Values) -> Values:
 class JudgedRatios:
     """The lookback ratios of an answer, and whether it was judged consistent with its context.
 
-    `group` is a property of the question that is known at run time. Raises TypeError for a
-    judgement that is not true or false.
+    `id` names the answer, and `group` is a property of the question that is known at run time.
+    Raises TypeError for what are no ratios, and a judgement that is not true or false.
     """
 
     ratios: LookbackRatios
@@ -175,8 +183,36 @@ class JudgedRatios:
     group: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_ratios("ratios", self.ratios)
         if not isinstance(self.consistent, (bool, np.bool_)):
             raise TypeError(f"consistent is {self.consistent!r}; give True or False")
+
+
+def check_ratios(name: str, ratios: object) -> None:
+    """Raise TypeError, naming it and what to give, for what is no LookbackRatios."""
+    if isinstance(ratios, LookbackRatios):
+        return
+    remedy = "of a JudgedRatios its .ratios, else from lookback_ratios(attention)"
+    raise TypeError(f"{name} is {kind_of(ratios)}; give a LookbackRatios, {remedy}")
+
+
+def judged_answers(name: str, answers: object) -> list[JudgedRatios]:
+    """Return the answers as a list. Raises TypeError, naming them, for what is none of them."""
+    if isinstance(answers, str) or not isinstance(answers, Iterable):
+        raise TypeError(f"{name} is {kind_of(answers)}; give a list of them")
+    judged = []
+    for i, one in enumerate(answers):
+        if not isinstance(one, JudgedRatios):
+            raise TypeError(
+                f"{name}[{i}] is {kind_of(one)}; give a JudgedRatios(ratios, consistent)"
+            )
+        judged.append(one)
+    return judged
+
+
+def kind_of(value: object) -> str:
+    """Return what an error calls a value: its type, and of a text what it says."""
+    return f"the str {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True)
@@ -215,10 +251,10 @@ class FactualityClassifier:
         """Return the classifier that scikit-learn fits: balanced classes, 1000 iterations at most.
 
         Raises ValueError where not both kinds of answers are there, they are of different models,
-        one has more than `n_chunks` chunks or no token; ModuleNotFoundError without the extra
-        `lookback`.
+        one has more than `n_chunks` chunks or no token, or is judged both ways; ModuleNotFoundError
+        without the extra `lookback`.
         """
-        answers = list(answers)
+        answers = judged_answers("answers", answers)
         require("lookback", "sklearn")
         from sklearn.linear_model import LogisticRegression
 
@@ -228,6 +264,7 @@ class FactualityClassifier:
                 f"answers holds {consistent.sum()} consistent and {(~consistent).sum()} "
                 "inconsistent ones; give some of both"
             )
+        _check_agreement(answers)
         first = answers[0].ratios
         layers, heads = first.context.shape
         table = np.stack(
@@ -256,12 +293,15 @@ class FactualityClassifier:
 
         It is NaN for an answer without a token. Classes weigh the same in the fit, so this is the
         probability among as many consistent as inconsistent answers. Raises ValueError for ratios
-        of another model, or of more chunks than were fitted.
+        of another model, or of more chunks than were fitted; TypeError for what are none.
         """
         from scipy.special import expit
 
         shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
-        rows = [_features_of(one, *shape) @ self.coefficients for one in ratios]
+        rows = []
+        for i, one in enumerate(ratios):
+            check_ratios(f"ratios[{i}]", one)
+            rows.append(_features_of(one, *shape) @ self.coefficients)
         log_odds = np.array(rows, dtype=np.float64) + self.intercept
         return np.asarray(expit(log_odds))
 
@@ -276,12 +316,13 @@ class FactualityClassifier:
         """Return the AUROC on answers it was not fitted on, with a bootstrap interval.
 
         Consistent and inconsistent answers are resampled apart; an answer without a token counts as
-        of no confidence. Raises ValueError for answers that it was fitted on, or of one kind, and
-        for a level that is none.
+        of no confidence. Raises ValueError for answers that it was fitted on, that are there twice
+        or all of one kind, and for a level that is none.
         """
         check_level(level)
-        answers = list(answers)
+        answers = judged_answers("answers", answers)
         self.check_new(answers)
+        check_once(answers)
         confidence = np.nan_to_num(self.predict_proba(a.ratios for a in answers), nan=0.0)
         consistent = np.array([answer.consistent for answer in answers], dtype=bool)
         yes, no = confidence[consistent], confidence[~consistent]
@@ -391,6 +432,31 @@ def auroc(consistent: ArrayLike, inconsistent: ArrayLike) -> float:
     return float((below + up_to).sum() / 2 / len(yes) / len(no))
 
 
+def check_once(answers: Sequence[JudgedRatios]) -> None:
+    """Raise ValueError for an answer that is there twice: it would count as two."""
+    places: dict[str, int] = {}
+    for i, one in enumerate(answers):
+        first = places.setdefault(one.ratios.digest, i)
+        if first != i:
+            raise ValueError(
+                f"answers[{i}] is the same answer as answers[{first}], to the same prompt, and "
+                "each counts once; leave one of them out"
+            )
+
+
+def _check_agreement(answers: Sequence[JudgedRatios]) -> None:
+    """Raise ValueError for an answer that is judged consistent, and is judged not to be."""
+    places: dict[str, int] = {}
+    for i, one in enumerate(answers):
+        first = places.setdefault(one.ratios.digest, i)
+        if answers[first].consistent != one.consistent:
+            raise ValueError(
+                f"answers[{first}] and answers[{i}] are the same answer to the same prompt, but "
+                f"consistent is {bool(answers[first].consistent)} and {bool(one.consistent)}; "
+                "judge it once, and leave the other out"
+            )
+
+
 def cross_group(
     train: Iterable[JudgedRatios],
     test: Iterable[JudgedRatios],
@@ -419,7 +485,7 @@ def cross_group(
 
 def _by_group(name: str, answers: Iterable[JudgedRatios]) -> dict[str, list[JudgedRatios]]:
     groups: dict[str, list[JudgedRatios]] = {}
-    for i, answer in enumerate(answers):
+    for i, answer in enumerate(judged_answers(name, answers)):
         if answer.group is None:
             raise ValueError(f"{name}[{i}].group is None; name the group of every answer")
         groups.setdefault(answer.group, []).append(answer)

@@ -48,7 +48,13 @@ def read_classifier(
     """
     fields = _read_fields(path)
     name = fields["weights"]
-    weights = Path(path).with_name(name).read_bytes()
+    try:
+        weights = Path(path).with_name(name).read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path}: its coefficients, {name}, are not beside it; that file must move along with "
+            "it, so put it there, or fit again"
+        ) from None
     if hashlib.sha256(weights).hexdigest() != fields["weights_sha256"]:
         raise ValueError(
             f"{path}: its coefficients in {name} were changed after they were written; take the "

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from conformal_retrievers import conformal
+from conformal_retrievers.flag_statement import flag_statement, is_flag
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -36,7 +37,9 @@ WHY_NOTHING = (
 
 
 def statement(calibration: Calibration) -> str:
-    """Return the promise of a calibration as one paragraph."""
+    """Return the promise of a calibration as one paragraph, of a flag's in words of answers."""
+    if is_flag(calibration):
+        return flag_statement(calibration)
     parts = (_promise, _groups, _rule, _assumption, _basis)
     return " ".join(sentence for part in parts if (sentence := part(calibration)))
 

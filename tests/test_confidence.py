@@ -17,17 +17,25 @@ from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 from langchain_openai import ChatOpenAI
 from llama_index.core import SummaryIndex
 from llama_index.core.llms import MockLLM
-from llama_index.core.schema import TextNode
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.huggingface import HuggingFaceLLM
 from llama_index.llms.openai_like import OpenAILike
 from tiny_models import bpe_tokenizer, local, tiny
 from transformers import GenerationConfig
 
-from conformal_retrievers import Calibration, ScoredQuery
+from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
+    ConformalFilter,
+    RetrievalScorer,
+    ScoredQuery,
+)
 from conformal_retrievers.flagging import FactualityFlag
 from conformal_retrievers.huggingface import LocalModel, RagPrompt
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, lookback_ratios
 from langchain_conformal.confidence import confidence_runnable
+from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal.confidence import ConfidenceQueryEngine
 
 QUESTION = "How long to wait?"
@@ -60,6 +68,13 @@ def expected(model, flag):
     said = flag(lookback_ratios(generated.attention))
     assert 0 < said.value < 1
     return generated.text, {"confidence": said.value, "flagged": said.flagged}
+
+
+class OneScore(BaseNodePostprocessor):
+    """Gives all nodes the similarity 0.5, as a retriever might."""
+
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        return [NodeWithScore(node=one.node, score=0.5) for one in nodes]
 
 
 def engine_of(chunks):
@@ -176,25 +191,23 @@ def test_the_readmes_lines_about_confidence_run(
     assert said["factuality"] == pytest.approx(expected[1])
 
 
-def test_the_documents_lines_run(model, tmp_path, monkeypatch):
-    document = Path(__file__).parent.parent / "docs" / "confidence.md"
-    lines = document.read_text(encoding="utf-8").splitlines()
-    code = "\n".join(line[4:] for line in lines if line.startswith("    "))
-    rng = np.random.default_rng(5)
-    prompts = [RagPrompt(f"{QUESTION} {i}", CHUNKS) for i in range(40)]
-    judged = [
-        JudgedRatios(lookback_ratios(answer.attention), bool(rng.random() < 0.5))
-        for answer in model.generate(prompts, max_new_tokens=3)
-    ]
+def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parent.parent / "docs" / "confidence.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(model.model.config, "_name_or_path", model.name)
-    names = {"question": QUESTION, "chunks": CHUNKS, "tokenizer": model.tokenizer}
-    names |= {"model": model.model, "judged_answers": judged[:20]}
-    names |= {"other_judged_answers": [JudgedRatios(one.ratios, False) for one in judged[20:]]}
-    code = code.replace("max_new_tokens=200", "max_new_tokens=3")
-    exec(compile(code, str(document), "exec"), names)
-    assert names["flag"].classifier.name == names["flag"].calibration.scorer
+    torch.set_num_threads(1)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npz"}
+    flag, test = names["flag"], names["test"]
+    assert flag.classifier.evaluate(test, rng=np.random.default_rng(0)).low > 0.5
+    printed = capsys.readouterr().out
+    assert "An inconsistent answer is flagged with probability at least 0.9" in printed
+    assert str(flag.evaluate(test)) in printed  # the loaded one flags the same
+    assert flag.calibration.labels["judged_by"]["llm"] == "word by word"
+    assert re.search(r"^Confidence\(value=0\.\d+, flagged=(True|False)\)$", printed, re.M)
 
 
 def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
@@ -293,6 +306,55 @@ def test_a_context_is_no_text(model, flag):
         runnable.invoke({"question": QUESTION, "context": CHUNKS[0]})
 
 
+async def test_where_nothing_is_kept_an_engine_answers_empty_and_flags_it(model, flag):
+    """An answer without confidence is flagged, as everywhere."""
+    nothing_kept = ConformalPostprocessor(
+        filter=ConformalFilter(
+            RetrievalScorer("any", higher_is_better=True),
+            Calibration.from_scores(
+                [ScoredQuery([-9.0], [True])] * 9, alpha=0.2, scorer="retrieval(any, higher)"
+            ),
+        )
+    )
+    index = SummaryIndex([TextNode(text=text) for text in CHUNKS])
+    inner = index.as_query_engine(llm=MockLLM(), node_postprocessors=[OneScore(), nothing_kept])
+    engine = ConfidenceQueryEngine(inner, model, flag, max_new_tokens=5)
+    for response in (engine.query(QUESTION), await engine.aquery(QUESTION)):
+        assert str(response) == str(inner.query(QUESTION)) == "Empty Response"
+        assert response.metadata == {"factuality": {"confidence": None, "flagged": True}}
+        assert response.source_nodes == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (QUESTION, TypeError, "the input is the str 'How long to wait[?]'; give"),
+        ({"context": list(CHUNKS)}, ValueError, "the input has no 'question'; give"),
+        ({"question": QUESTION}, ValueError, "the input has no 'context'; give"),
+        (
+            {"question": QUESTION, "context": Document(CHUNKS[0])},
+            TypeError,
+            "context is a Document; give a list of Documents or texts",
+        ),
+        (
+            {"question": QUESTION, "context": [None]},
+            TypeError,
+            r"context\[0\] is a NoneType; give a Document or a text",
+        ),
+    ],
+    ids=["text", "no question", "no context", "one document", "no document"],
+)
+def test_an_input_of_another_form_is_refused_with_what_to_give(model, flag, given, error, message):
+    with pytest.raises(error, match=message):
+        confidence_runnable(model, flag, max_new_tokens=5).invoke(given)
+
+
+def test_a_context_of_no_document_is_refused_with_what_to_do(model, flag):
+    runnable = confidence_runnable(model, flag, max_new_tokens=5)
+    with pytest.raises(ValueError, match=r'context is empty.*on_empty="keep_best".*or do not ask'):
+        runnable.invoke({"question": QUESTION, "context": []})
+
+
 def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
     network = HuggingFaceLLM(
         model_name=folder, tokenizer_name=folder, device_map="cpu", stopping_ids=[7]
@@ -326,7 +388,7 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
     )
     grouped = FactualityFlag(flag.classifier, calibration)
     runnable = confidence_runnable(model, grouped, max_new_tokens=5)
-    for group, flagged in (("lenient", False), ("strict", True), ("other", True)):
+    for group, flagged in (("lenient", False), ("strict", True)):
         said = {"confidence": confidence, "flagged": flagged}
         asked = []
 
@@ -341,8 +403,15 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
         assert asked == [QUESTION]
         given = {"question": QUESTION, "context": list(CHUNKS), "group": group}
         assert runnable.invoke(given).response_metadata["factuality"] == said
-    ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
+    with pytest.warns(
+        UserWarning, match=r"by group \('lenient', 'strict'\), and a question has non"
+    ):
+        ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
     assert ungrouped.response_metadata["factuality"]["flagged"]
+    with pytest.raises(
+        TypeError, match="group is the str 'which'; give a function from a question"
+    ):
+        ConfidenceQueryEngine(engine_of(CHUNKS), model, grouped, max_new_tokens=5, group="which")
 
 
 def test_the_attention_of_a_hosted_model_cannot_be_seen(flag):
@@ -356,11 +425,49 @@ def test_the_attention_of_a_hosted_model_cannot_be_seen(flag):
             ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=5)
 
 
-def test_a_flag_of_another_model_is_refused(flag):
-    other = LocalModel(tiny("llama"), bpe_tokenizer(), name="other")
-    given = {"question": QUESTION, "context": list(CHUNKS)}
-    with pytest.raises(ValueError, match="ratios are of 'other'"):
-        confidence_runnable(other, flag, max_new_tokens=2).invoke(given)
+def in_either_framework(llm, flag):
+    """Return, of each framework, what makes the answerer."""
+    return (
+        lambda: confidence_runnable(llm, flag, max_new_tokens=2),
+        lambda: ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=2),
+    )
+
+
+def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(flag):
+    renamed = LocalModel(tiny("llama"), bpe_tokenizer(), name="other")
+    for make in in_either_framework(renamed, flag):
+        with pytest.raises(
+            CalibrationMismatch, match="flag is for the model 'llama', but llm is"
+        ) as e:
+            make()
+        assert "if it is the same model, give LocalModel(model, tokenizer, name='llama')" in str(
+            e.value
+        )
+    deeper = LocalModel(tiny("llama", num_hidden_layers=4), bpe_tokenizer(), name="llama")
+    for make in in_either_framework(deeper, flag):
+        with pytest.raises(CalibrationMismatch, match="of 3 layers and 4 heads, .* has 4 and 4"):
+            make()
+
+
+def test_a_calibration_is_no_flag(model, flag):
+    for make in in_either_framework(model, flag.calibration):
+        with pytest.raises(
+            TypeError,
+            match=r"flag is a Calibration; give FactualityFlag\(FactualityClassifier.load\(…\), ",
+        ):
+            make()
+
+
+def test_a_model_that_lies_elsewhere_is_given_its_name(folder, flag):
+    """The flag was made for 'llama'; the folder's own name is its path."""
+    llm = HuggingFacePipeline.from_model_id(folder, "text-generation")
+    with pytest.raises(CalibrationMismatch, match="name='llama'"):
+        confidence_runnable(llm, flag, max_new_tokens=2)
+    named = LocalModel(llm.pipeline.model, llm.pipeline.tokenizer, name="llama")
+    said = confidence_runnable(named, flag, max_new_tokens=2).invoke(
+        {"question": QUESTION, "context": list(CHUNKS)}
+    )
+    assert 0 < said.response_metadata["factuality"]["confidence"] < 1
 
 
 def test_an_answer_without_a_token_is_flagged_without_confidence(flag):

@@ -593,6 +593,36 @@ def test_a_template_that_changes_the_message_is_an_error():
         model.generate(PROMPTS[:1], max_new_tokens=2)
 
 
+def test_prompts_and_answers_are_lists_of_their_kind():
+    model = local("llama")
+    [generated] = model.generate(PROMPTS[:1], max_new_tokens=2)
+    ids = np.array(generated.tokens)
+    assert len(model.read(PROMPTS[:1], [ids])) == 1  # any ids will do
+    for given, message in (
+        (
+            (PROMPTS[:1], "text"),
+            "answers is the str 'text'; give a list, one answer for each prompt",
+        ),
+        (
+            (PROMPTS[:1], [generated]),
+            r"answers\[0\] is a Generated; give its text or .* its .tokens",
+        ),
+        ((PROMPTS[0], ["text"]), "prompts is a RagPrompt; give a list of RagPrompt"),
+        (
+            (["Why?"], ["text"]),
+            r"prompts\[0\] is the str 'Why\?'; give a RagPrompt\(question, chunks\)",
+        ),
+    ):
+        with pytest.raises(TypeError, match=message):
+            model.read(*given)
+    with pytest.raises(TypeError, match="prompts is the str 'Why.'; give a list of RagPrompt"):
+        model.generate("Why?", max_new_tokens=2)
+    with pytest.raises(
+        TypeError, match="generation is a dict; give a GenerationConfig, .*GenerationCon"
+    ):
+        model.generate(PROMPTS[:1], max_new_tokens=2, generation={"do_sample": True})
+
+
 def test_answers_are_as_many_as_prompts_and_not_empty():
     model = local("llama")
     with pytest.raises(ValueError, match="there are 2 prompts and 1 answers"):

@@ -10,6 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from conformal_retrievers.huggingface import Generated
 from conformal_retrievers.lookback import (
     FactualityClassifier,
     JudgedRatios,
@@ -70,6 +71,37 @@ def test_attention_that_cannot_be_is_refused(means, lengths, message):
 def ratios_of(chunks, context=0.5, model="m"):
     chunks = np.array(chunks, dtype=float)
     return LookbackRatios(chunks, np.broadcast_to(context, chunks.shape[:2]).astype(float), model)
+
+
+def test_the_next_object_of_the_chain_is_asked_for_by_name(rng):
+    attention = SegmentAttention(np.full((1, 1, 1, 4), 0.1), np.array([1, 1, 1]), "m")
+    ratios = lookback_ratios(attention)
+    generated = Generated("", (), attention)
+    with pytest.raises(
+        TypeError, match="attention is a Generated; give a SegmentAttention, .*its .att"
+    ):
+        lookback_ratios(generated)
+    with pytest.raises(
+        TypeError, match=r"ratios is a SegmentAttention; give .* from lookback_ratios\("
+    ):
+        JudgedRatios(attention, True)
+    with pytest.raises(
+        TypeError, match=r"answers\[0\] is a LookbackRatios; give a JudgedRatios\(ratio"
+    ):
+        FactualityClassifier.fit([ratios], n_chunks=1)
+    both = [
+        JudgedRatios(one, c)
+        for one, c in zip([ratios_of([[[i]]]) for i in (1.0, 2.0)], (True, False), strict=True)
+    ]
+    classifier = FactualityClassifier.fit(both, n_chunks=1)
+    with pytest.raises(TypeError, match=r"answers\[0\] is a LookbackRatios"):
+        classifier.evaluate([ratios], rng=rng)
+    with pytest.raises(TypeError, match=r"train\[0\] is a LookbackRatios"):
+        cross_group([ratios], both, n_chunks=1, rng=rng)
+    with pytest.raises(TypeError, match=r"ratios\[1\] is a JudgedRatios; give a LookbackRatios"):
+        classifier.predict_proba([ratios, both[0]])
+    with pytest.raises(TypeError, match="answers is a JudgedRatios; give a list of them"):
+        FactualityClassifier.fit(both[0], n_chunks=1)
 
 
 def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
@@ -191,6 +223,25 @@ def test_what_it_was_fitted_on_says_nothing_of_its_worth(fitted, rng):
     answers, classifier = fitted
     with pytest.raises(ValueError, match=r"answers\[2\] is one that the classifier was fitted on"):
         classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
+
+
+def test_an_answer_that_is_there_twice_is_not_counted_twice(fitted, rng):
+    _, classifier = fitted
+    test = answers_of(rng, 20)
+    with pytest.raises(
+        ValueError, match=r"answers\[20\] is the same answer as answers\[3\].*leave"
+    ):
+        classifier.evaluate([*test, test[3]], rng=rng)
+
+
+def test_an_answer_is_not_both_consistent_and_not(rng):
+    answers = answers_of(rng, 20)
+    FactualityClassifier.fit([*answers, answers[3]], n_chunks=CHUNKS)  # counts twice in a fit
+    turned = dataclasses.replace(answers[3], consistent=not answers[3].consistent)
+    with pytest.raises(
+        ValueError, match=r"answers\[3\] and answers\[20\] are the same.*judge it once"
+    ):
+        FactualityClassifier.fit([*answers, turned], n_chunks=CHUNKS)
 
 
 def test_an_answer_is_told_by_its_tokens_where_they_are_known():
@@ -404,5 +455,7 @@ def test_a_missing_file_is_named(tmp_path, fitted):
         FactualityClassifier.load(tmp_path / "none.json")
     classifier.save(tmp_path / "factuality.json")
     next(tmp_path.glob("*.npz")).unlink()
-    with pytest.raises(FileNotFoundError, match=r"factuality-.*\.npz"):
+    with pytest.raises(
+        FileNotFoundError, match=r"factuality-.*\.npz, are not beside it; that file must move"
+    ):
         FactualityClassifier.load(tmp_path / "factuality.json")

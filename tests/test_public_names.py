@@ -224,7 +224,11 @@ def test_the_core_knows_its_neighbours_only():
         "nuggets": {"cache", "comparison", "conformal", "llm"},
         "lookback": {"conformal", "extras", "lookback_file"},
         "lookback_file": {"atomic"},
-        "flagging": {"calibration", "conformal", "filtering", "judged", "lookback"},
+        "statement": {"calibration", "conformal", "flag_statement"},  # the first for its type only
+        "flag_statement": {"calibration", "conformal"},  # the former for its type only
+        "flagging": {
+            *("calibration", "conformal", "filtering", "flag_statement", "judged", "lookback"),
+        },
         "rag_prompt": set(),
         "attention": {"extras", "rag_prompt"},
         "huggingface": {"attention", "extras", "lookback", "rag_prompt"},

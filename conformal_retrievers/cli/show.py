@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from conformal_retrievers import flagging
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.claims import ClaimCalibration
 from conformal_retrievers.cli import claims
@@ -22,6 +21,7 @@ from conformal_retrievers.cli.terminal import (
     score,
     table,
 )
+from conformal_retrievers.flag_statement import is_flag
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 
@@ -38,7 +38,7 @@ def show(calibration: CalibrationFile, as_json: Json = False) -> None:
         return
     with bad_data_in_one_line():
         shown = Calibration.load(calibration)
-    of_flag = flagging.is_flag(shown)
+    of_flag = is_flag(shown)
     known = flag_facts_of(shown) if of_flag else facts_of(shown)
     if as_json:
         print_json({"file": str(calibration), **known})
@@ -122,10 +122,11 @@ def flag_facts_of(calibration: Calibration) -> dict[str, Any]:
     facts = facts_of(calibration)
     same = ("alpha", "delta", "by_group", "created", "library", "sha256", "thresholds")
     return {
-        "statement": flagging.flag_statement(calibration),
+        "statement": facts["statement"],
         "classifier": facts["scorer"],
         "inconsistent_answers": calibration.n_queries,
         "consistent_answers": calibration.n_without_relevant,
+        "labels": (calibration.labels or {}).get("judged_by"),
         **{name: facts[name] for name in same},
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
@@ -31,20 +31,24 @@ def confidence_runnable(
     """Return a Runnable from {"question", "context"} to an answer with its confidence.
 
     `llm` is a HuggingFacePipeline of langchain-huggingface, a ChatHuggingFace around one, or a
-    `LocalModel`, which then has the name that the flag was made for. Only its model and tokenizer
-    are used: what the flag promises is for answers made as those that it was calibrated on, by
+    `LocalModel`. The model has the name that the flag was made for: it is the one that it was
+    loaded by, or `LocalModel(model, tokenizer, name=…)` says it. Only model and tokenizer are used:
+    what the flag promises is for answers made as those that it was calibrated on, by
     `LocalModel.generate` with this `generation` from this `prompt` of question and chunks, and not
     as the pipeline is set. response_metadata["factuality"] holds "confidence" (None for an answer
     without a token) and "flagged". Raises TypeError for a model that does not run here: nobody can
-    see its attention, and for a context that is one text; ValueError for settings of generation,
-    of the pipeline, the chat model or bound to one, where there is no `generation`, and for a
-    context without documents.
+    see its attention, for what is no flag, and for a context that is one text;
+    `CalibrationMismatch` for the flag of another model; ValueError for settings of generation, of
+    the pipeline, the chat model or bound to one, where there is no `generation`, and for a context
+    without documents.
     """
     local = _local(llm)
+    flagging.check_flag(flag, local)
     if generation is None:
         _check_settings(llm)
 
     def answer(given: QuestionInput) -> AIMessage:
+        _check_input(given)
         [generated] = local.generate(
             [prompt(given["question"], _texts(given["context"]))],
             max_new_tokens=max_new_tokens,
@@ -57,11 +61,29 @@ def confidence_runnable(
 
 
 def _texts(context: list[Document] | list[str]) -> tuple[str, ...]:
-    if isinstance(context, str):
+    if isinstance(context, (str, Document)) or not isinstance(context, Sequence):
         raise TypeError(
-            f"context is the str {context!r:.60}; give a list of Documents or texts, one a chunk"
+            f"context is {lookback.kind_of(context)}; give a list of Documents or texts, one a "
+            "chunk"
         )
+    if not context:
+        raise ValueError(
+            "context is empty, so there is nothing that the answer could follow: give the filter "
+            'before it on_empty="keep_best", or do not ask'
+        )
+    for i, one in enumerate(context):
+        if not isinstance(one, (Document, str)):
+            raise TypeError(f"context[{i}] is {lookback.kind_of(one)}; give a Document or a text")
     return tuple(one.page_content if isinstance(one, Document) else one for one in context)
+
+
+def _check_input(given: object) -> None:
+    form = 'give {"question": …, "context": […]}'
+    if not isinstance(given, Mapping):
+        raise TypeError(f"the input is {lookback.kind_of(given)}; {form}")
+    for name in ("question", "context"):
+        if name not in given:
+            raise ValueError(f"the input has no {name!r}; {form}")
 
 
 def _layers(llm: object) -> list[object]:

@@ -14,20 +14,25 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from conformal_retrievers import flagging, huggingface, lookback
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
+_EMPTY = "Empty Response"  # what LlamaIndex's own engines answer from no nodes
+
 
 class ConfidenceQueryEngine(BaseQueryEngine):
     """Answers from what a query engine retrieves, with a confidence and a flag.
 
     The engine retrieves and postprocesses nodes; the answer is `llm`'s, a HuggingFaceLLM of
-    llama-index-llms-huggingface or a `LocalModel`, which then has the name that the flag was made
-    for. Only its model and tokenizer are used: what the flag promises is for answers made as those
-    that it was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
-    question and chunks, and not as the HuggingFaceLLM is set. `group` names the group of a
-    question, for a flag that has groups. metadata["factuality"] holds "confidence" (None for an
-    answer without a token) and "flagged". Raises TypeError for a model that does not run here:
-    nobody can see its attention; ValueError for `generate_kwargs` or `stopping_ids` where there is
-    no `generation`, for a prompt of the HuggingFaceLLM's own where there is no `prompt`, and where
-    the engine retrieves nothing.
+    llama-index-llms-huggingface or a `LocalModel`. The model has the name that the flag was made
+    for: it is the one that it was loaded by, or `LocalModel(model, tokenizer, name=…)` says it.
+    Only model and tokenizer are used: what the flag promises is for answers made as those that it
+    was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
+    question and chunks, and not as the HuggingFaceLLM is set. `group` is a function from a
+    question's text to the name of its group, for a flag that has groups. metadata["factuality"]
+    holds "confidence" (None for an answer without a token) and "flagged". Where the engine
+    retrieves no node the answer is "Empty Response", without confidence and flagged. Raises
+    TypeError for a model that does not run here: nobody can see its attention, for what is no flag,
+    and for a `group` that cannot be called; `CalibrationMismatch` for the flag of another model;
+    ValueError for `generate_kwargs` or `stopping_ids` where there is no `generation`, and for a
+    prompt of the HuggingFaceLLM's own where there is no `prompt`.
     """
 
     def __init__(
@@ -41,8 +46,14 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         prompt: Callable[[str, tuple[str, ...]], huggingface.RagPrompt] = huggingface.RagPrompt,
         group: Callable[[str], str] | None = None,
     ) -> None:
+        if group is not None and not callable(group):
+            raise TypeError(
+                f"group is the {type(group).__name__} {group!r:.60}; give a function from a "
+                "question's text to the name of its group"
+            )
         self.engine = engine
         self.local = _local(llm)
+        flagging.check_flag(flag, self.local)
         if generation is None:
             _check_settings(llm)
         if prompt is huggingface.RagPrompt:
@@ -60,6 +71,8 @@ class ConfidenceQueryEngine(BaseQueryEngine):
 
     def _query(self, query_bundle: QueryBundle) -> Response:
         nodes = self.engine.retrieve(query_bundle)
+        if not nodes:
+            return Response(_EMPTY, [], {"factuality": flagging.WITHOUT_CONFIDENCE.details})
         chunks = tuple(snippet.text for snippet in to_snippets(nodes))
         question = query_bundle.query_str
         [generated] = self.local.generate(
