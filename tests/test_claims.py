@@ -541,11 +541,35 @@ def test_factuality_stands_beside_what_it_costs():
 
 
 def test_a_filter_that_says_nothing_is_seen_to_say_nothing():
-    measured = evaluate_claims(calibration_of(alpha=0.1), five_answers())
+    new = [
+        answer(a.relevance, "".join("+" if f else "-" for f in a.factual)) for a in five_answers()
+    ]
+    measured = evaluate_claims(calibration_of(alpha=0.1), new)
     assert measured.factuality.estimate == 1
     assert measured.empty.estimate == 1
     assert measured.kept.estimate == 0
     assert math.isnan(measured.said_factuality.estimate)
+
+
+def test_answers_that_calibrated_measure_nothing_and_are_refused():
+    calibration = calibration_of()
+    with pytest.raises(ValueError, match="answer 'a' has the id of one that the calibration was"):
+        evaluate_claims(calibration, five_answers())
+    new = answer([0.9], "+", id="new")
+    with pytest.raises(ValueError, match="answer id 'new' occurs 2 times; an answer counts once"):
+        evaluate_claims(calibration, [new, new])
+    measured = evaluate_claims(calibration, [new])
+    assert measured.told_apart
+    assert "Nobody can tell" not in str(measured)
+
+
+def test_without_ids_an_evaluation_says_that_nobody_can_tell_whether_answers_are_new():
+    new, nameless = answer([0.9], "+", id="new"), answer([0.9], "+")
+    without_ids = calibration_of([nameless] * 5)
+    for calibration, answers in ((calibration_of(), [new, nameless]), (without_ids, [new])):
+        measured = evaluate_claims(calibration, answers)
+        assert not measured.told_apart
+        assert "Nobody can tell whether these answers are new" in str(measured)
 
 
 def test_the_p_value_is_beta_binomial_so_that_the_calibrations_luck_is_no_failure(rng):

@@ -174,7 +174,7 @@ def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_pat
     assert json.loads(run("evaluate", saved, answers, "--json").stdout)["calibrated_on"] == 19
 
 
-def test_evaluate_warns_of_answers_whose_ids_are_not_known(answers, tmp_path):
+def test_evaluate_says_where_ids_do_not_tell_whether_answers_are_new(answers, tmp_path):
     with_ids, without = tmp_path / "with.json", tmp_path / "without.json"
     unnamed = tmp_path / "unnamed.jsonl"
     unnamed.write_text("\n".join(line(None, (i / 20, False), (0.99, True)) for i in range(19)))
@@ -183,8 +183,8 @@ def test_evaluate_warns_of_answers_whose_ids_are_not_known(answers, tmp_path):
     named = tmp_path / "named.jsonl"
     named.write_text(answers.read_text().replace('"q', '"new'))
     for saved, file in ((with_ids, unnamed), (without, named)):
-        assert "Warning: some answers, here or in the" in run("evaluate", saved, file).stderr
-    assert "Warning" not in run("evaluate", with_ids, named).stderr
+        assert "Nobody can tell whether" in run("evaluate", saved, file).stdout
+    assert "Nobody can tell" not in run("evaluate", with_ids, named).stdout
 
 
 def test_show_says_what_a_calibration_of_claims_promises(answers, tmp_path):

@@ -8,6 +8,7 @@ The answer is the unit of every interval.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,11 @@ from conformal_retrievers.conformal import (
 from conformal_retrievers.measures import Share
 from conformal_retrievers.verdict import promise_p_value
 
+NOT_TOLD_APART = (
+    "Nobody can tell whether these answers are new: of them, or of those that the calibration was "
+    "made from, some have no id. Measured on its own answers, factuality says nothing."
+)
+
 
 @dataclass(frozen=True)
 class ClaimEvaluation:
@@ -39,6 +45,7 @@ class ClaimEvaluation:
     `p_value` is the probability of a factuality as low as this or lower if the promise just holds,
     over calibration and answers (`promise_p_value`). Of a calibration by group it is that of the
     worst group, times the number of groups (Bonferroni), and `by_group` has the measures of each.
+    `told_apart`: whether ids tell the answers from those that the calibration was made from.
     """
 
     target: float
@@ -50,6 +57,7 @@ class ClaimEvaluation:
     kept: Interval
     kept_factual: Interval
     p_value: float
+    told_apart: bool = True
     by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
 
     @property
@@ -72,9 +80,10 @@ class ClaimEvaluation:
             for group, of in self.by_group.items()
         ]
         said = "The promise fails" if self.fails else "Nothing speaks against the promise"
-        verdict = f"{said} (p = {self.p_value:.2g} if it held)."
+        verdict = [f"{said} (p = {self.p_value:.2g} if it held)."]
+        verdict += [NOT_TOLD_APART] * (not self.told_apart)
         return "\n".join(
-            [head, *(f"{name:<28} {interval}" for name, interval in rows), *groups, verdict]
+            [head, *(f"{name:<28} {interval}" for name, interval in rows), *groups, *verdict]
         )
 
 
@@ -83,18 +92,23 @@ def evaluate_claims(
 ) -> ClaimEvaluation:
     """Measure what the threshold does to annotated answers that it was not made from.
 
-    Raises ValueError where there is no answer whose claims are annotated, and for a level that is
-    not between 0 and 1.
+    Raises ValueError where there is no answer whose claims are annotated, where an id occurs twice
+    or is one of the calibration's, and for a level that is not between 0 and 1.
     """
     check_level(level)
     given = list(answers)
+    _check_new(calibration, given)
     known = [answer for answer in given if answer.factual and answer.annotated]
     if not known:
         raise ValueError(
             f"none of {len(given)} answers has claims that are all annotated; annotate some"
         )
     left_out = len(given) - len(known)
-    whole = replace(_measured(calibration, known, level, None), left_out=left_out)
+    whole = replace(
+        _measured(calibration, known, level, None),
+        left_out=left_out,
+        told_apart=calibration.answers.without_id == 0 and all(a.id is not None for a in known),
+    )
     if not calibration.answers.by_group:
         return whole
     merged = calibration.answers.merge_groups or {}
@@ -108,6 +122,21 @@ def evaluate_claims(
     }
     worst = min(of.p_value for of in by_group.values())
     return replace(whole, p_value=min(1.0, len(by_group) * worst), by_group=by_group)
+
+
+def _check_new(calibration: ClaimCalibration, given: Sequence[AnnotatedAnswer]) -> None:
+    ids = Counter(answer.id for answer in given if answer.id is not None)
+    for id, times in ids.items():
+        if id in calibration.answers.ids:
+            raise ValueError(
+                f"answer {id!r} has the id of one that the calibration was made from; evaluate on "
+                "answers that it did not look at"
+            )
+        if times > 1:
+            raise ValueError(
+                f"answer id {id!r} occurs {times} times; an answer counts once, so remove the "
+                "repetitions"
+            )
 
 
 def _measured(

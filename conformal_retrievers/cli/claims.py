@@ -5,7 +5,6 @@ Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not 
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -157,12 +156,6 @@ def _new_answers(
     """Return the answers that a calibration was not made from, and how many others there are."""
     ids = calibration.answers.ids
     new = [answer for answer in answers if answer.id not in ids]
-    if len(ids) < calibration.n_answers or any(answer.id is None for answer in answers):
-        warnings.warn(
-            "some answers, here or in the calibration, have no id: whether the calibration was "
-            "made from these cannot be told; give each answer its id",
-            stacklevel=1,
-        )
     if answers and not new:
         raise ValueError(
             f"all {len(answers)} answers are those that the calibration was made from, by id; "
