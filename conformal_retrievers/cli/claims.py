@@ -182,6 +182,8 @@ def demo(
         message = missing(extra, *modules)
         if message is not None:
             fail(message)
+    from openai import OpenAIError
+
     from conformal_retrievers.claims.demo import run
     from conformal_retrievers.llm import Unanswered
     from conformal_retrievers.openai_llm import openai_llm
@@ -193,4 +195,13 @@ def demo(
             for part in run(asked, embedding, alpha=alpha, n_questions=questions):
                 typer.echo(part)
         except Unanswered as error:
-            fail(str(error))
+            fail(
+                f"{base_url} does not answer: {error}; start an OpenAI-compatible server there, or "
+                "give with --base-url the URL of one that runs"
+            )
+        except OpenAIError as error:  # what asking again does not mend, as the server says it
+            fail(
+                f"{base_url} refuses to answer: {error}; give with --base-url the URL that "
+                "/chat/completions follows (it often ends in /v1), and with --llm the name of a "
+                "model that is served there"
+            )
