@@ -151,8 +151,10 @@ def test_evaluate_says_what_it_costs_and_fails_with_the_promise(answers, tmp_pat
     assert (said["fails"], said["evaluation"]["factuality"][0]) == (True, 0)
     assert said["evaluation"]["said_factuality"][0] == 0
     result = run("evaluate", saved, worse, "--alpha", 0.01)
-    assert result.exit_code == 0
+    assert result.exit_code == 1  # keeps nothing, so that nothing is tested
     assert "empty answers                100.0%" in result.stdout
+    assert "The promise is not tested: nothing is kept" in result.stdout
+    assert json.loads(run("evaluate", saved, worse, "--alpha", 0.01, "--json").stdout)["untested"]
 
 
 def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_path):
@@ -170,7 +172,7 @@ def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_pat
         file.write("\n" + line("new", (0.9, True)))
     result = run("evaluate", saved, answers)
     assert result.exit_code == 0
-    assert "1 answers, 2 left out" in result.stdout
+    assert "1 answer, 2 left out" in result.stdout
     assert "19 answers that the calibration was made from were left out" in result.stdout
     assert json.loads(run("evaluate", saved, answers, "--json").stdout)["calibrated_on"] == 19
 
@@ -276,7 +278,7 @@ def test_a_demo_tries_the_server_before_it_calibrates_anything(llm_server):
     result = demo(llm_server.url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"Error: {llm_server.url} does not answer: RateLimitError" in result.stderr
-    assert "start an OpenAI-compatible server there" in result.stderr
+    assert "start there a server" in result.stderr
 
 
 def test_a_demo_counts_the_replies_that_it_could_not_read_by_reason(llm_server):

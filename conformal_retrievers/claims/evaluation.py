@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from conformal_retrievers.claims.answers import AnnotatedAnswer
-from conformal_retrievers.claims.calibration import ClaimCalibration
+from conformal_retrievers.claims.calibration import ClaimCalibration, named
 from conformal_retrievers.conformal import (
     Interval,
     check_level,
@@ -29,6 +29,10 @@ from conformal_retrievers.verdict import promise_p_value
 NOT_TOLD_APART = (
     "Nobody can tell whether these answers are new: of them, or of those that the calibration was "
     "made from, some have no id. Measured on its own answers, factuality says nothing."
+)
+UNTESTED = (
+    "The promise is not tested: nothing is kept of any of these answers, and what says nothing is "
+    "never false. Calibrate on more answers, or at a higher alpha."
 )
 
 
@@ -45,7 +49,8 @@ class ClaimEvaluation:
     `p_value` is the probability of a factuality as low as this or lower if the promise just holds,
     over calibration and answers (`promise_p_value`). Of a calibration by group it is that of the
     worst group, times the number of groups (Bonferroni), and `by_group` has the measures of each.
-    `told_apart`: whether ids tell the answers from those that the calibration was made from.
+    `groups` are those that the calibration knows; of others nothing is kept. `share` is the
+    calibration's. `told_apart`: whether ids tell the answers from those that the calibration was made from.
     """
 
     target: float
@@ -58,6 +63,8 @@ class ClaimEvaluation:
     kept_factual: Interval
     p_value: float
     told_apart: bool = True
+    share: float = 1.0
+    groups: tuple[str, ...] = ()
     by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
 
     @property
@@ -65,26 +72,47 @@ class ClaimEvaluation:
         """Whether factuality is significantly below the target: p < 0.05, one-sided."""
         return self.p_value < 0.05
 
+    @property
+    def untested(self) -> bool:
+        """Whether nothing is kept of any answer, which tests nothing: it cannot be wrong."""
+        return math.isnan(self.said_factuality.estimate)
+
+    @property
+    def unknown_groups(self) -> tuple[str | None, ...]:
+        """The groups of answers that the calibration, one by group, does not know."""
+        return tuple(group for group in self.by_group if group not in self.groups)
+
     def __str__(self) -> str:
-        rows = [
-            ("factual", self.factuality),
-            ("factual, of those not empty", self.said_factuality),
-            ("empty answers", self.empty),
-            ("claims kept", self.kept),
-            ("factual claims kept", self.kept_factual),
-        ]
-        head = f"{self.n_answers} answers, {self.left_out} left out; target {self.target:.1%}"
-        groups = [
-            f"{f'  factual in {group}':<28} {of.factuality} of {of.n_answers}, empty "
-            f"{of.empty.estimate:.1%}"
-            for group, of in self.by_group.items()
-        ]
+        enough = "factual" if self.share == 1 else f"at least {self.share:g} factual"
+        rows = {
+            enough: self.factuality,
+            f"{enough}, of those not empty": self.said_factuality,
+            "empty answers": self.empty,
+            "claims kept": self.kept,
+            "factual claims kept": self.kept_factual,
+        }
+        shown = {name: "     –" if math.isnan(i.estimate) else str(i) for name, i in rows.items()}
+        for group, of in self.by_group.items():
+            shown[f"  {enough} in {'no group' if group is None else group}"] = (
+                f"{of.factuality} of {of.n_answers}, empty {of.empty.estimate:.1%}"
+            )
+        width = max(28, *(len(name) for name in shown))
+        noun = "answer" if self.n_answers == 1 else "answers"
+        head = f"{self.n_answers} {noun}, {self.left_out} left out; target {self.target:.1%}"
+        lines = [head, *(f"{name:<{width}} {said}" for name, said in shown.items())]
+        if self.unknown_groups:
+            lines.append(
+                f"The calibration does not know the groups {named(self.unknown_groups)}, and keeps "
+                f"nothing in them; it knows {named(self.groups)}."
+            )
+        return "\n".join([*lines, self._verdict, *[NOT_TOLD_APART] * (not self.told_apart)])
+
+    @property
+    def _verdict(self) -> str:
+        if self.untested:
+            return UNTESTED
         said = "The promise fails" if self.fails else "Nothing speaks against the promise"
-        verdict = [f"{said} (p = {self.p_value:.2g} if it held)."]
-        verdict += [NOT_TOLD_APART] * (not self.told_apart)
-        return "\n".join(
-            [head, *(f"{name:<28} {interval}" for name, interval in rows), *groups, *verdict]
-        )
+        return f"{said} (p = {self.p_value:.2g} if it held)."
 
 
 def evaluate_claims(
@@ -107,6 +135,7 @@ def evaluate_claims(
     whole = replace(
         _measured(calibration, known, level, None),
         left_out=left_out,
+        groups=calibration.groups,
         told_apart=calibration.answers.without_id == 0 and all(a.id is not None for a in known),
     )
     if not calibration.answers.by_group:
@@ -170,4 +199,5 @@ def _measured(
         kept=cluster_interval(kept / claims, one, level),
         kept_factual=cluster_interval(kept_factual[some] / factual[some], one[some], level),
         p_value=p_value,
+        share=calibration.share,
     )

@@ -15,7 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.claims.calibration import ClaimCalibration
+from conformal_retrievers.claims.calibration import ClaimCalibration, named
 from conformal_retrievers.claims.texts import as_claims, as_documents, check_text
 from conformal_retrievers.filtering import Decision, NothingKept, check_same_scorer
 from conformal_retrievers.judged import Snippet
@@ -81,8 +81,8 @@ class ClaimFilter:
     `on_empty` says what happens when none of an answer's claims is kept: "allow" returns none,
     which abstains, "raise" raises `NothingKept`. The best one is not kept instead: it would be a
     claim that is not factual more often than promised. `group_of` tells the group of a query from
-    its text, for calibrations by group whose callers do not name it; of a query without a group
-    nothing is kept then, with a warning.
+    its text, for calibrations by group whose callers do not name it; of a query without a group,
+    or with one that the calibration does not know, nothing is kept then, with a warning.
 
     Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
     ValueError for another `on_empty`.
@@ -158,11 +158,13 @@ class ClaimFilter:
             )
         if group is None and self.group_of is not None:
             group = self.group_of(query)
-        if group is None and claims and self.calibration.answers.by_group:
-            # One text and one place, so that Python says it once.
+        known = self.calibration.groups
+        if claims and known and group not in known:
+            # One text and one place, so that Python says it once, of each such group.
+            said = "none" if group is None else f"the group {group!r}, which it does not know"
             warnings.warn(
-                "the calibration is by group, and a query has none, so nothing of its answer is "
-                "kept; give group=, or the filter group_of=",
+                f"the calibration is by group, and a query has {said}, so nothing of its answer is "
+                f"kept; give group=, or the filter group_of=: {named(known)}",
                 stacklevel=1,
             )
         keeps = self.calibration.keep(r, group)

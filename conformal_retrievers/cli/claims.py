@@ -127,8 +127,9 @@ def evaluate(
     """Measure factuality and what it costs on annotated answers, and test the promise.
 
     Exits with 1 if factuality is significantly below the target: p < 0.05, one-sided, for the share
-    of factual answers if the promise just holds (beta-binomial, over calibration and new answers).
-    Answers that the calibration was made from are left out, by id, and counted.
+    of factual answers if the promise just holds (beta-binomial, over calibration and new answers);
+    or if nothing is kept of any answer, which tests nothing. Answers that the calibration was made
+    from are left out, by id, and counted.
     """
     from conformal_retrievers.claims.file import read_answers
 
@@ -140,13 +141,20 @@ def evaluate(
         new, own = _new_answers(loaded, read_answers(answers))
         measured = evaluate_claims(loaded, new)
     if as_json:
-        fails = {"fails": measured.fails}
-        print_json({"calibrated_on": own, "evaluation": measured, **fails})
+        said = {
+            "fails": measured.fails,
+            "untested": measured.untested,
+            "unknown_groups": measured.unknown_groups,
+        }
+        print_json({"calibrated_on": own, "evaluation": measured, **said})
     else:
         typer.echo(measured)
         if own:
-            typer.echo(f"{own} answers that the calibration was made from were left out.")
-    if measured.fails:
+            were = "answer that the calibration was made from was"
+            if own > 1:
+                were = "answers that the calibration was made from were"
+            typer.echo(f"{own} {were} left out.")
+    if measured.fails or measured.untested:
         raise typer.Exit(1)
 
 
@@ -196,8 +204,8 @@ def demo(
                 typer.echo(part)
         except Unanswered as error:
             fail(
-                f"{base_url} does not answer: {error}; start an OpenAI-compatible server there, or "
-                "give with --base-url the URL of one that runs"
+                f"{base_url} does not answer: {str(error).rstrip('.')}; start there a server that "
+                "speaks as OpenAI's does, or give with --base-url the URL of one that runs"
             )
         except OpenAIError as error:  # what asking again does not mend, as the server says it
             fail(
