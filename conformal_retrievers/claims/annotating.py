@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claims.answers import as_claims
 from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.claims.texts import as_claims, as_documents, check_text
+from conformal_retrievers.judged import Snippet
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
 
 Verdict = Literal["supported", "unsupported", "contradicted", "irrelevant"]
@@ -49,8 +49,10 @@ def annotate(
     The reply is {"reason", "verdict"}, and the verdict "supported", "unsupported", "contradicted"
     or "irrelevant"; anything else is none. `prompt` has the fields $query, $reference, $documents
     and $claim; it is prompts/annotate.txt by default. At most `concurrency` requests are under way;
-    a `cache` asks only for what it does not know. Raises ValueError for a prompt with other fields,
-    and TypeError for claims that are one text.
+    a `cache` asks only for what it does not know. `documents` are texts or snippets that are held
+    to be true, like the reference: a claim that either supports is factual. Raises ValueError for a
+    blank reference, or a prompt with other fields, and TypeError for a query, a reference, claims
+    or documents of another kind.
     """
     requests = _requests(query, claims, reference, documents, prompt)
     return _annotations(
@@ -83,11 +85,18 @@ def _requests(
     documents: Iterable[Snippet | str],
     prompt: Prompt | None,
 ) -> list[Request]:
+    check_text("query", query, "the question's text")
+    check_text("reference", reference, "the text of a right answer, which claims are judged by")
+    if not reference.strip():
+        raise ValueError(
+            f"reference is {reference!r:.20}; give the text of a right answer, which claims are "
+            "judged by (such as the documents that hold it)"
+        )
     prompt = prompt or Prompt.load("annotate")
     check_fields(prompt, "query", "reference", "documents", "claim")
     verdict = {"type": "string", "enum": list(get_args(Verdict))}
     schema = reply_schema({"reason": {"type": "string"}, "verdict": verdict})
-    texts = [document.text for document in as_snippets(documents)]
+    texts = [document.text for document in as_documents(documents)]
     given = {"query": query, "reference": reference, "documents": texts}
     return [prompt.request({**given, "claim": claim}, schema=schema) for claim in as_claims(claims)]
 

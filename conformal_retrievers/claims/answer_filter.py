@@ -17,9 +17,10 @@ from conformal_retrievers.cache import Cache
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
+from conformal_retrievers.claims.texts import as_documents
 from conformal_retrievers.filter_log import plain_number
 from conformal_retrievers.filtering import NothingKept
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.judged import Snippet
 from conformal_retrievers.llm import LLM, Prompt, Usage
 
 if TYPE_CHECKING:
@@ -97,13 +98,14 @@ class AnswerFilter:
     ) -> FilteredAnswer:
         """Return what is kept of an answer that was written from documents.
 
-        Raises TypeError for an answer that is no text, and what calling `filter` does:
-        `NothingKept`, if it was told to, also where the answer could not be divided.
+        `documents` are texts or snippets. Raises TypeError for a query, an answer or documents of
+        another kind, and what calling `filter` does: `NothingKept`, if it was told to, also where
+        the answer could not be divided.
         """
-        _check_answer(answer)
+        documents = as_documents(documents)  # before anything is asked and paid for
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         self._check(divided)
-        claims = self.filter(query, divided.claims, as_snippets(documents), group)
+        claims = self.filter(query, divided.claims, documents, group)
         merged = None
         if self.merge_with is not None:
             merged = merge(self.merge_with, query, claims.kept_claims, cache=self.cache)
@@ -117,10 +119,10 @@ class AnswerFilter:
         group: str | None = None,
     ) -> FilteredAnswer:
         """Do what calling the filter does, without blocking the event loop."""
-        _check_answer(answer)
+        documents = as_documents(documents)
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         self._check(divided)
-        claims = await self.filter.acall(query, divided.claims, as_snippets(documents), group)
+        claims = await self.filter.acall(query, divided.claims, documents, group)
         merged = None
         if self.merge_with is not None:
             merged = await amerge(self.merge_with, query, claims.kept_claims, cache=self.cache)
@@ -141,8 +143,3 @@ class AnswerFilter:
         return FilteredAnswer(
             answer, text or self.abstention, claims, divided.reason, merged, usage
         )
-
-
-def _check_answer(answer: object) -> None:
-    if not isinstance(answer, str):
-        raise TypeError(f"answer is {answer!r:.60}; give the answer's text")

@@ -11,7 +11,7 @@ relevance 0 though all are factual); Mohri and Hashimoto 2024 (arXiv 2402.10978)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -117,10 +117,3 @@ def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDA
 def answer_name(answers: Sequence[AnnotatedAnswer], i: int) -> str:
     """Return what messages call an answer: by its id, or else by its number."""
     return f"answer number {i + 1}" if answers[i].id is None else f"answer {answers[i].id!r}"
-
-
-def as_claims(claims: Iterable[str]) -> tuple[str, ...]:
-    """Return claims as a tuple; raises TypeError for a text, whose letters would be the claims."""
-    if isinstance(claims, str):
-        raise TypeError(f"claims is one str, {claims!r:.60}; give a list of claims")
-    return tuple(claims)

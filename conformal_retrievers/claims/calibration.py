@@ -168,6 +168,13 @@ class ClaimCalibration:
         """The number of answers that enter."""
         return self.answers.n_queries
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups that it knows, by every name that `merge_groups` gives; none by one rule."""
+        if not self.answers.by_group:
+            return ()
+        return tuple(sorted({*map(str, self.answers.n_units), *(self.answers.merge_groups or {})}))
+
     def at(self, alpha: float) -> ClaimCalibration:
         """Return the same calibration for another alpha: nothing is scored again."""
         _check_alpha(alpha)
@@ -315,3 +322,9 @@ class ClaimCalibration:
             f"ClaimCalibration(alpha={self.alpha:g}, share={self.share:g}, "
             f"scorer={self.scorer!r}, {self.n_answers} answers)"
         )
+
+
+def named(groups: Sequence[str | None], most: int = 8) -> str:
+    """Return the names of groups as messages give them, the first few of many."""
+    more = f" and {len(groups) - most} more" if len(groups) > most else ""
+    return ", ".join("none" if g is None else repr(g) for g in groups[:most]) + more

@@ -7,6 +7,7 @@ them into claims and annotates these by the docstring that the question was take
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -31,9 +32,13 @@ K = 4
 
 
 def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int) -> Iterator[str]:
-    """Yield what there is to tell; raises Unanswered where the LLM gives no answer."""
+    """Yield what there is to tell; raises Unanswered where the LLM gives no answer.
+
+    The LLM is asked first, so that one that is not there is known before anything else is done.
+    """
     all_questions = docstring_corpus().questions
     questions = all_questions[:: max(1, len(all_questions) // n_questions)][:n_questions]
+    answer(llm, questions[0].text, questions[0].relevant)
     texts = list(dict.fromkeys(s for question in questions for s in question.relevant))
     vectors = np.asarray(embedding.embed([snippet.text for snippet in texts]))
     corpus = [replace(s, embedding=v) for s, v in zip(texts, vectors, strict=True)]
@@ -53,17 +58,28 @@ def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int)
 
     relevance = ClaimRelevance(embedding)
 
+    undivided: Counter[str] = Counter()  # answers, by the reason why they have no claims
+    untold: Counter[str] = Counter()  # claims, by the reason why they have no verdict
+
     def annotated(query: JudgedQuery) -> AnnotatedAnswer:
         documents = context(query.query)
-        claims = decompose(llm, query.query, answer(llm, query.query, documents)).claims
+        divided = decompose(llm, query.query, answer(llm, query.query, documents))
         reference = " ".join(snippet.text for snippet in query.snippets)
-        told = annotate(llm, query.query, claims, reference=reference, documents=documents)
-        of_claims = relevance.relevance(query.query, claims, documents)
+        told = annotate(llm, query.query, divided.claims, reference=reference, documents=documents)
+        undivided.update([divided.reason] if divided.reason else [])
+        untold.update(reason for reason in told.reasons if reason)
+        of_claims = relevance.relevance(query.query, divided.claims, documents)
         return AnnotatedAnswer(of_claims, told.factual, id=query.id)
 
-    calibration = calibrate_claims(map(annotated, known[1::3]), alpha, scorer=relevance.name)
+    answers = [annotated(query) for query in known[1::3]]
+    yield from _failed(undivided, untold)
+    calibration = calibrate_claims(answers, alpha, scorer=relevance.name)
     yield f"\n{calibration.statement}"
-    yield f"\n{evaluate_claims(calibration, map(annotated, known[2::3]))}"
+    undivided.clear()
+    untold.clear()
+    answers = [annotated(query) for query in known[2::3]]
+    yield from _failed(undivided, untold)
+    yield f"\n{evaluate_claims(calibration, answers)}"
 
     query = known[2].query
     documents = context(query)
@@ -73,6 +89,8 @@ def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int)
     for word, places in (("kept", filtered.claims.kept), ("removed", filtered.claims.dropped)):
         for i in places:
             yield f"  {word:<8} {filtered.claims.relevance[i]:.3f}  {filtered.claims.claims[i]}"
+    if filtered.undivided:
+        yield f"  not divided into claims: {filtered.undivided}"
     yield f"Filtered answer: {filtered.text}"
 
 
@@ -84,3 +102,14 @@ def answer(llm: LLM, query: str, documents: Sequence[Snippet]) -> str:
     if isinstance(reply, Unanswered):
         raise reply
     return reply.text
+
+
+def _failed(undivided: Counter[str], untold: Counter[str]) -> Iterator[str]:
+    """Yield how many answers and claims came to nothing, and why."""
+    for noun, what, reasons in (
+        ("answer", "divided into claims", undivided),
+        ("claim", "annotated", untold),
+    ):
+        for reason, n in reasons.most_common():
+            some = f"1 {noun} was" if n == 1 else f"{n} {noun}s were"
+            yield f"\n{some} not {what}: {reason}; try another model"

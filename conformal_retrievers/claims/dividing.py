@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
+from conformal_retrievers.claims.texts import check_text
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
 
 
@@ -25,7 +26,8 @@ def decompose(
     """Ask an LLM to divide an answer into claims that are true or false by themselves.
 
     `prompt` has the fields $query and $answer; it is prompts/decompose.txt by default. A blank
-    answer has no claims and is not sent. Raises ValueError for a prompt with other fields.
+    answer has no claims and is not sent. Raises ValueError for a prompt with other fields, and
+    TypeError for a query or an answer that is no text.
     """
     requests = _decompose_requests(query, answer, prompt)
     return _decomposition(ask(llm, requests, is_answer=_is_divided, cache=cache))
@@ -40,6 +42,8 @@ async def adecompose(
 
 
 def _decompose_requests(query: str, answer: str, prompt: Prompt | None) -> list[Request]:
+    check_text("query", query, "the question's text")
+    check_text("answer", answer, "the answer's text")
     prompt = prompt or Prompt.load("decompose")
     check_fields(prompt, "query", "answer")
     schema = reply_schema({"claims": {"type": "array", "items": {"type": "string"}}})

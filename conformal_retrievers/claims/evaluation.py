@@ -8,13 +8,14 @@ The answer is the unit of every interval.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from conformal_retrievers.claims.answers import AnnotatedAnswer
-from conformal_retrievers.claims.calibration import ClaimCalibration
+from conformal_retrievers.claims.calibration import ClaimCalibration, named
 from conformal_retrievers.conformal import (
     Interval,
     check_level,
@@ -24,6 +25,15 @@ from conformal_retrievers.conformal import (
 )
 from conformal_retrievers.measures import Share
 from conformal_retrievers.verdict import promise_p_value
+
+NOT_TOLD_APART = (
+    "Nobody can tell whether these answers are new: of them, or of those that the calibration was "
+    "made from, some have no id. Measured on its own answers, factuality says nothing."
+)
+UNTESTED = (
+    "The promise is not tested: nothing is kept of any of these answers, and what says nothing is "
+    "never false. Calibrate on more answers, or at a higher alpha."
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,8 @@ class ClaimEvaluation:
     `p_value` is the probability of a factuality as low as this or lower if the promise just holds,
     over calibration and answers (`promise_p_value`). Of a calibration by group it is that of the
     worst group, times the number of groups (Bonferroni), and `by_group` has the measures of each.
+    `groups` are those that the calibration knows; of others nothing is kept. `share` is the
+    calibration's. `told_apart`: whether ids tell the answers from those that the calibration was made from.
     """
 
     target: float
@@ -50,6 +62,9 @@ class ClaimEvaluation:
     kept: Interval
     kept_factual: Interval
     p_value: float
+    told_apart: bool = True
+    share: float = 1.0
+    groups: tuple[str, ...] = ()
     by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
 
     @property
@@ -57,25 +72,47 @@ class ClaimEvaluation:
         """Whether factuality is significantly below the target: p < 0.05, one-sided."""
         return self.p_value < 0.05
 
+    @property
+    def untested(self) -> bool:
+        """Whether nothing is kept of any answer, which tests nothing: it cannot be wrong."""
+        return math.isnan(self.said_factuality.estimate)
+
+    @property
+    def unknown_groups(self) -> tuple[str | None, ...]:
+        """The groups of answers that the calibration, one by group, does not know."""
+        return tuple(group for group in self.by_group if group not in self.groups)
+
     def __str__(self) -> str:
-        rows = [
-            ("factual", self.factuality),
-            ("factual, of those not empty", self.said_factuality),
-            ("empty answers", self.empty),
-            ("claims kept", self.kept),
-            ("factual claims kept", self.kept_factual),
-        ]
-        head = f"{self.n_answers} answers, {self.left_out} left out; target {self.target:.1%}"
-        groups = [
-            f"{f'  factual in {group}':<28} {of.factuality} of {of.n_answers}, empty "
-            f"{of.empty.estimate:.1%}"
-            for group, of in self.by_group.items()
-        ]
+        enough = "factual" if self.share == 1 else f"at least {self.share:g} factual"
+        rows = {
+            enough: self.factuality,
+            f"{enough}, of those not empty": self.said_factuality,
+            "empty answers": self.empty,
+            "claims kept": self.kept,
+            "factual claims kept": self.kept_factual,
+        }
+        shown = {name: "     –" if math.isnan(i.estimate) else str(i) for name, i in rows.items()}
+        for group, of in self.by_group.items():
+            shown[f"  {enough} in {'no group' if group is None else group}"] = (
+                f"{of.factuality} of {of.n_answers}, empty {of.empty.estimate:.1%}"
+            )
+        width = max(28, *(len(name) for name in shown))
+        noun = "answer" if self.n_answers == 1 else "answers"
+        head = f"{self.n_answers} {noun}, {self.left_out} left out; target {self.target:.1%}"
+        lines = [head, *(f"{name:<{width}} {said}" for name, said in shown.items())]
+        if self.unknown_groups:
+            lines.append(
+                f"The calibration does not know the groups {named(self.unknown_groups)}, and keeps "
+                f"nothing in them; it knows {named(self.groups)}."
+            )
+        return "\n".join([*lines, self._verdict, *[NOT_TOLD_APART] * (not self.told_apart)])
+
+    @property
+    def _verdict(self) -> str:
+        if self.untested:
+            return UNTESTED
         said = "The promise fails" if self.fails else "Nothing speaks against the promise"
-        verdict = f"{said} (p = {self.p_value:.2g} if it held)."
-        return "\n".join(
-            [head, *(f"{name:<28} {interval}" for name, interval in rows), *groups, verdict]
-        )
+        return f"{said} (p = {self.p_value:.2g} if it held)."
 
 
 def evaluate_claims(
@@ -83,18 +120,24 @@ def evaluate_claims(
 ) -> ClaimEvaluation:
     """Measure what the threshold does to annotated answers that it was not made from.
 
-    Raises ValueError where there is no answer whose claims are annotated, and for a level that is
-    not between 0 and 1.
+    Raises ValueError where there is no answer whose claims are annotated, where an id occurs twice
+    or is one of the calibration's, and for a level that is not between 0 and 1.
     """
     check_level(level)
     given = list(answers)
+    _check_new(calibration, given)
     known = [answer for answer in given if answer.factual and answer.annotated]
     if not known:
         raise ValueError(
             f"none of {len(given)} answers has claims that are all annotated; annotate some"
         )
     left_out = len(given) - len(known)
-    whole = replace(_measured(calibration, known, level, None), left_out=left_out)
+    whole = replace(
+        _measured(calibration, known, level, None),
+        left_out=left_out,
+        groups=calibration.groups,
+        told_apart=calibration.answers.without_id == 0 and all(a.id is not None for a in known),
+    )
     if not calibration.answers.by_group:
         return whole
     merged = calibration.answers.merge_groups or {}
@@ -108,6 +151,21 @@ def evaluate_claims(
     }
     worst = min(of.p_value for of in by_group.values())
     return replace(whole, p_value=min(1.0, len(by_group) * worst), by_group=by_group)
+
+
+def _check_new(calibration: ClaimCalibration, given: Sequence[AnnotatedAnswer]) -> None:
+    ids = Counter(answer.id for answer in given if answer.id is not None)
+    for id, times in ids.items():
+        if id in calibration.answers.ids:
+            raise ValueError(
+                f"answer {id!r} has the id of one that the calibration was made from; evaluate on "
+                "answers that it did not look at"
+            )
+        if times > 1:
+            raise ValueError(
+                f"answer id {id!r} occurs {times} times; an answer counts once, so remove the "
+                "repetitions"
+            )
 
 
 def _measured(
@@ -141,4 +199,5 @@ def _measured(
         kept=cluster_interval(kept / claims, one, level),
         kept_factual=cluster_interval(kept_factual[some] / factual[some], one[some], level),
         p_value=p_value,
+        share=calibration.share,
     )

@@ -15,10 +15,10 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.claims.answers import as_claims
-from conformal_retrievers.claims.calibration import ClaimCalibration
+from conformal_retrievers.claims.calibration import ClaimCalibration, named
+from conformal_retrievers.claims.texts import as_claims, as_documents, check_text
 from conformal_retrievers.filtering import Decision, NothingKept, check_same_scorer
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.judged import Snippet
 
 
 @runtime_checkable
@@ -81,8 +81,8 @@ class ClaimFilter:
     `on_empty` says what happens when none of an answer's claims is kept: "allow" returns none,
     which abstains, "raise" raises `NothingKept`. The best one is not kept instead: it would be a
     claim that is not factual more often than promised. `group_of` tells the group of a query from
-    its text, for calibrations by group whose callers do not name it; of a query without a group
-    nothing is kept then, with a warning.
+    its text, for calibrations by group whose callers do not name it; of a query without a group,
+    or with one that the calibration does not know, nothing is kept then, with a warning.
 
     Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
     ValueError for another `on_empty`.
@@ -120,10 +120,11 @@ class ClaimFilter:
     ) -> FilteredClaims:
         """Score the claims of an answer and decide which to keep; no claims, no scoring.
 
-        Raises ValueError where the scorer does not return one number for each claim, and
+        Raises ValueError where the scorer does not return one number for each claim, TypeError for
+        a query, claims or documents that are no texts (documents may be snippets), and
         `NothingKept` where none is kept, if the filter was told to.
         """
-        claims, documents = as_claims(claims), as_snippets(documents)
+        claims, documents = as_claims(claims), as_documents(documents)
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
         return self.decide(query, claims, relevance, group)
 
@@ -135,7 +136,7 @@ class ClaimFilter:
         group: str | None = None,
     ) -> FilteredClaims:
         """Do what calling the filter does, without blocking the event loop."""
-        claims, documents = as_claims(claims), as_snippets(documents)
+        claims, documents = as_claims(claims), as_documents(documents)
         relevance: ArrayLike = np.empty(0)
         if claims and isinstance(self.scorer, AsyncClaimScorer):
             relevance = await self.scorer.arelevance(query, claims, documents)
@@ -148,6 +149,7 @@ class ClaimFilter:
     ) -> FilteredClaims:
         """Decide from relevances (p,) that are at hand already."""
         claims = as_claims(claims)
+        check_text("query", query, "the question's text")
         r = np.array(relevance, dtype=np.float64)
         if r.shape != (len(claims),):
             raise ValueError(
@@ -156,11 +158,13 @@ class ClaimFilter:
             )
         if group is None and self.group_of is not None:
             group = self.group_of(query)
-        if group is None and claims and self.calibration.answers.by_group:
-            # One text and one place, so that Python says it once.
+        known = self.calibration.groups
+        if claims and known and group not in known:
+            # One text and one place, so that Python says it once, of each such group.
+            said = "none" if group is None else f"the group {group!r}, which it does not know"
             warnings.warn(
-                "the calibration is by group, and a query has none, so nothing of its answer is "
-                "kept; give group=, or the filter group_of=",
+                f"the calibration is by group, and a query has {said}, so nothing of its answer is "
+                f"kept; give group=, or the filter group_of=: {named(known)}",
                 stacklevel=1,
             )
         keeps = self.calibration.keep(r, group)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claims.answers import as_claims
 from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
+from conformal_retrievers.claims.texts import as_claims, check_text
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
 
 
@@ -46,7 +46,7 @@ def merge(
     """Ask an LLM to make one text of claims; no claims make an empty one and are not sent.
 
     `prompt` has the fields $query and $claims, a list; it is prompts/merge.txt by default. Raises
-    ValueError for a prompt with other fields.
+    ValueError for a prompt with other fields, and TypeError for a query or claims of another kind.
     """
     claims = as_claims(claims)
     requests = _merge_requests(query, claims, prompt)
@@ -68,6 +68,7 @@ async def amerge(
 
 
 def _merge_requests(query: str, claims: Sequence[str], prompt: Prompt | None) -> list[Request]:
+    check_text("query", query, "the question's text")
     prompt = prompt or Prompt.load("merge")
     check_fields(prompt, "query", "claims")
     schema = reply_schema({"text": {"type": "string"}})

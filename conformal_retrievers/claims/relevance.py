@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.claims.answers import as_claims
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.claims.texts import as_claims, as_documents
+from conformal_retrievers.judged import Snippet
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
 
@@ -109,5 +109,5 @@ class ClaimRelevance:
 
 
 def _texts(claims: Sequence[str], documents: Sequence[Snippet | str]) -> list[str]:
-    texts = [*as_claims(claims), *(document.text for document in as_snippets(documents))]
+    texts = [*as_claims(claims), *(document.text for document in as_documents(documents))]
     return [text for text in texts if text.strip()]

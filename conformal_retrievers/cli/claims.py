@@ -5,7 +5,6 @@ Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not 
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -128,8 +127,9 @@ def evaluate(
     """Measure factuality and what it costs on annotated answers, and test the promise.
 
     Exits with 1 if factuality is significantly below the target: p < 0.05, one-sided, for the share
-    of factual answers if the promise just holds (beta-binomial, over calibration and new answers).
-    Answers that the calibration was made from are left out, by id, and counted.
+    of factual answers if the promise just holds (beta-binomial, over calibration and new answers);
+    or if nothing is kept of any answer, which tests nothing. Answers that the calibration was made
+    from are left out, by id, and counted.
     """
     from conformal_retrievers.claims.file import read_answers
 
@@ -141,13 +141,20 @@ def evaluate(
         new, own = _new_answers(loaded, read_answers(answers))
         measured = evaluate_claims(loaded, new)
     if as_json:
-        fails = {"fails": measured.fails}
-        print_json({"calibrated_on": own, "evaluation": measured, **fails})
+        said = {
+            "fails": measured.fails,
+            "untested": measured.untested,
+            "unknown_groups": measured.unknown_groups,
+        }
+        print_json({"calibrated_on": own, "evaluation": measured, **said})
     else:
         typer.echo(measured)
         if own:
-            typer.echo(f"{own} answers that the calibration was made from were left out.")
-    if measured.fails:
+            were = "answer that the calibration was made from was"
+            if own > 1:
+                were = "answers that the calibration was made from were"
+            typer.echo(f"{own} {were} left out.")
+    if measured.fails or measured.untested:
         raise typer.Exit(1)
 
 
@@ -157,12 +164,6 @@ def _new_answers(
     """Return the answers that a calibration was not made from, and how many others there are."""
     ids = calibration.answers.ids
     new = [answer for answer in answers if answer.id not in ids]
-    if len(ids) < calibration.n_answers or any(answer.id is None for answer in answers):
-        warnings.warn(
-            "some answers, here or in the calibration, have no id: whether the calibration was "
-            "made from these cannot be told; give each answer its id",
-            stacklevel=1,
-        )
     if answers and not new:
         raise ValueError(
             f"all {len(answers)} answers are those that the calibration was made from, by id; "
@@ -189,6 +190,8 @@ def demo(
         message = missing(extra, *modules)
         if message is not None:
             fail(message)
+    from openai import OpenAIError
+
     from conformal_retrievers.claims.demo import run
     from conformal_retrievers.llm import Unanswered
     from conformal_retrievers.openai_llm import openai_llm
@@ -200,4 +203,13 @@ def demo(
             for part in run(asked, embedding, alpha=alpha, n_questions=questions):
                 typer.echo(part)
         except Unanswered as error:
-            fail(str(error))
+            fail(
+                f"{base_url} does not answer: {str(error).rstrip('.')}; start there a server that "
+                "speaks as OpenAI's does, or give with --base-url the URL of one that runs"
+            )
+        except OpenAIError as error:  # what asking again does not mend, as the server says it
+            fail(
+                f"{base_url} refuses to answer: {error}; give with --base-url the URL that "
+                "/chat/completions follows (it often ends in /v1), and with --llm the name of a "
+                "model that is served there"
+            )
