@@ -288,6 +288,8 @@ def test_what_cannot_calibrate_is_refused():
     )
     with pytest.raises(ValueError, match=r"answers\[4\] is one that the classifier was fitted on"):
         FactualityFlag.calibrate(fitted_on, ANSWERS, alpha=0.2)
+    with pytest.raises(ValueError, match=r"answers\[0\].group is None, but by_group is True; name"):
+        FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2, by_group=True)
     with pytest.raises(ValueError, match="all of the 2 answers are consistent"):
         FactualityFlag.calibrate(CLASSIFIER, judged([0.1, 0.2], [True, True]), alpha=0.2)
     nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m")
