@@ -126,6 +126,8 @@ class FactualityFlag:
                 f"all of the {len(answers)} answers are consistent; a threshold takes inconsistent "
                 "ones, so judge more"
             )
+        if by_group:
+            _check_groups(answers)
         _warn_if_reversed(confidence, answers)
         scored = [
             ScoredQuery(
@@ -234,6 +236,15 @@ class FlagEvaluation:
             f"flagged are {inconsistent} of {self.n_inconsistent} inconsistent answers, of which "
             f"at least {100 * self.target:.6g} % are promised, and {consistent} of "
             f"{self.n_consistent} consistent ones"
+        )
+
+
+def _check_groups(answers: Sequence[JudgedRatios]) -> None:
+    nameless = next((i for i, answer in enumerate(answers) if answer.group is None), None)
+    if nameless is not None:
+        raise ValueError(
+            f"answers[{nameless}].group is None, but by_group is True; name the group of every "
+            "answer"
         )
 
 

@@ -197,6 +197,9 @@ def test_show_says_what_a_calibration_of_claims_promises(answers, tmp_path):
     assert CliRunner().invoke(app, ["show", str(saved)]).stdout == f"{calibration.statement}\n"
     said = json.loads(CliRunner().invoke(app, ["show", str(saved), "--json"]).stdout)
     assert (said["file"], said["thresholds"]) == (str(saved), {"": 15 / 20})
+    for_snippets = CliRunner().invoke(app, ["evaluate", str(saved), str(answers)])
+    assert for_snippets.exit_code == 1
+    assert "is a calibration of claims, not of snippets; use `conf" in for_snippets.stderr
     saved.write_text(saved.read_text().replace('"share": 1.0', '"share": 0.5'))
     result = CliRunner().invoke(app, ["show", str(saved)])
     assert result.exit_code == 1

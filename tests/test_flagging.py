@@ -217,6 +217,20 @@ def test_show_speaks_of_the_answers_of_a_flags_file(tmp_path, by_group):
     assert is_flag(Calibration.load(path))
 
 
+@pytest.mark.parametrize("command", ["evaluate", "diagnose", "report"])
+def test_a_command_for_snippets_says_what_a_flags_file_is(tmp_path, command):
+    path, judged_file = tmp_path / "flag.json", tmp_path / "judged.jsonl"
+    FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2).calibration.save(path)
+    judged_file.write_text('{"query": "a", "snippets": [{"text": "b", "relevant": true}]}\n')
+    more = ["--out", str(tmp_path / "report.html")] if command == "report" else []
+    ran = CliRunner().invoke(app, [command, str(path), str(judged_file), *more])
+    said = " ".join(ran.output.split())
+    assert ran.exit_code == 1
+    assert (
+        "is the calibration of a flag for answers, not of snippets; use FactualityFlag.eval" in said
+    )
+
+
 def test_a_calibration_of_snippets_is_no_flag():
     scored = [ScoredQuery([0.1], [True])] * 9
     calibration = Calibration.from_scores(scored, alpha=0.2, scorer="s", labels={"source": "us"})
@@ -274,6 +288,8 @@ def test_what_cannot_calibrate_is_refused():
     )
     with pytest.raises(ValueError, match=r"answers\[4\] is one that the classifier was fitted on"):
         FactualityFlag.calibrate(fitted_on, ANSWERS, alpha=0.2)
+    with pytest.raises(ValueError, match=r"answers\[0\].group is None, but by_group is True; name"):
+        FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2, by_group=True)
     with pytest.raises(ValueError, match="all of the 2 answers are consistent"):
         FactualityFlag.calibrate(CLASSIFIER, judged([0.1, 0.2], [True, True]), alpha=0.2)
     nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m")

@@ -12,7 +12,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from conformal_retrievers import diagnostics
-from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.cli.inputs import (
     Corpus,
     Depth,
@@ -23,6 +22,7 @@ from conformal_retrievers.cli.inputs import (
     OptionalJudged,
     Reference,
     Run,
+    calibration_of_snippets,
     depth_of,
     is_filter_log,
     judged_queries,
@@ -109,7 +109,7 @@ def diagnose(
             "--reference takes judged queries, not a log: its snippets are scored"
         )
     with bad_data_in_one_line():
-        tested = Calibration.load(calibration)
+        tested = calibration_of_snippets(calibration)
         new: NewQueries | LoggedQueries
         if judged is None:
             new = LoggedQueries(Path(str(log)), tested)

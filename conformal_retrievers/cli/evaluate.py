@@ -21,6 +21,7 @@ from conformal_retrievers.cli.inputs import (
     Model,
     NewQueries,
     Run,
+    calibration_of_snippets,
     depth_of,
     judged_queries,
     scored,
@@ -78,7 +79,7 @@ def evaluate(
     counted.
     """
     with bad_data_in_one_line():
-        tested = Calibration.load(calibration)
+        tested = calibration_of_snippets(calibration)
         conformal = ConformalFilter(
             scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged), tested
         )

@@ -17,6 +17,7 @@ from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import require
 from conformal_retrievers.filter_log import FIELDS, read_log, scores_of
 from conformal_retrievers.filtering import Filtered
+from conformal_retrievers.flag_statement import is_flag
 from conformal_retrievers.guarantees import Guarantee
 from conformal_retrievers.judged import JudgedQuery, ScoredQuery, iter_jsonl
 from conformal_retrievers.scoring import (
@@ -161,6 +162,33 @@ def _some(path: Path, queries: Iterable[JudgedQuery]) -> Iterator[JudgedQuery]:
 def depth_of(calibration: Calibration, run: str | None, k: int | None) -> int | None:
     """Return how many snippets of a run count: what is asked for, or what was calibrated with."""
     return calibration.k if k is None and run is not None else k
+
+
+def calibration_of_snippets(path: Path) -> Calibration:
+    """Read a calibration for retrieval. Raises ValueError, with what to use, for one of answers."""
+    if is_of_claims(path):
+        raise ValueError(
+            f"{path} is a calibration of claims, not of snippets; use `conformal-retrievers claims "
+            "evaluate`, or `conformal-retrievers show`"
+        )
+    calibration = Calibration.load(path)
+    if is_flag(calibration):
+        raise ValueError(
+            f"{path} is the calibration of a flag for answers, not of snippets; use "
+            "FactualityFlag.evaluate(answers) in Python, or `conformal-retrievers show`"
+        )
+    return calibration
+
+
+def is_of_claims(path: Path) -> bool:
+    """Return whether a file says that it is a calibration of claims."""
+    from conformal_retrievers.claims.file import FORMAT
+
+    try:
+        fields = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False  # loading it says what is wrong
+    return isinstance(fields, dict) and fields.get("format") == FORMAT
 
 
 class NewQueries:

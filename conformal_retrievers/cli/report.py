@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.cli.inputs import (
     Corpus,
     Depth,
@@ -17,6 +16,7 @@ from conformal_retrievers.cli.inputs import (
     NewQueries,
     Reference,
     Run,
+    calibration_of_snippets,
     check_out,
     depth_of,
     judged_queries,
@@ -53,7 +53,7 @@ def report(
     with bad_data_in_one_line():
         from conformal_retrievers.report import write
 
-        tested = Calibration.load(calibration)
+        tested = calibration_of_snippets(calibration)
         scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
         ConformalFilter(scorer, tested)  # refuses another scorer
         k = depth_of(tested, run, k)

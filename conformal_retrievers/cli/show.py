@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from rich.text import Text
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.claims import ClaimCalibration
 from conformal_retrievers.cli import claims
-from conformal_retrievers.cli.inputs import Json
+from conformal_retrievers.cli.inputs import Json, is_of_claims
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
     print_json,
@@ -33,7 +32,7 @@ CalibrationFile = Annotated[
 
 def show(calibration: CalibrationFile, as_json: Json = False) -> None:
     """Say what a calibration file promises, and what it rests on."""
-    if _is_of_claims(calibration):
+    if is_of_claims(calibration):
         _show_claims(calibration, as_json)
         return
     with bad_data_in_one_line():
@@ -61,16 +60,6 @@ def show(calibration: CalibrationFile, as_json: Json = False) -> None:
         everything = "all answers" if of_flag else "all queries"
         thresholds.add_row(Text(group or everything), *map(_cell, row.values()))
     console.print(thresholds)
-
-
-def _is_of_claims(path: Path) -> bool:
-    from conformal_retrievers.claims.file import FORMAT
-
-    try:
-        fields = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False  # loading it says what is wrong
-    return isinstance(fields, dict) and fields.get("format") == FORMAT
 
 
 def _show_claims(path: Path, as_json: bool) -> None:

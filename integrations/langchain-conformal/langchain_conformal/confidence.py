@@ -60,7 +60,7 @@ def confidence_runnable(
     return RunnableLambda(answer, name="factuality").with_types(input_type=QuestionInput)
 
 
-def _texts(context: list[Document] | list[str]) -> tuple[str, ...]:
+def _texts(context: object) -> tuple[str, ...]:
     if isinstance(context, (str, Document)) or not isinstance(context, Sequence):
         raise TypeError(
             f"context is {lookback.kind_of(context)}; give a list of Documents or texts, one a "
@@ -71,10 +71,14 @@ def _texts(context: list[Document] | list[str]) -> tuple[str, ...]:
             "context is empty, so there is nothing that the answer could follow: give the filter "
             'before it on_empty="keep_best", or do not ask'
         )
-    for i, one in enumerate(context):
-        if not isinstance(one, (Document, str)):
-            raise TypeError(f"context[{i}] is {lookback.kind_of(one)}; give a Document or a text")
-    return tuple(one.page_content if isinstance(one, Document) else one for one in context)
+    return tuple(_text(i, one) for i, one in enumerate(context))
+
+
+def _text(number: int, one: object) -> str:
+    text = one.page_content if isinstance(one, Document) else one
+    if not isinstance(text, str):
+        raise TypeError(f"context[{number}] is {lookback.kind_of(one)}; give a Document or a text")
+    return text
 
 
 def _check_input(given: object) -> None:
