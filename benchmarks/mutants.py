@@ -547,8 +547,39 @@ MUTANTS = [
     Mutant(
         "llm.py",
         "async with slots:",
-        "async with asyncio.Semaphore(concurrency):",
+        "async with asyncio.Semaphore(workers):",
         "each call of `aask` has a bound of its own",
+    ),
+    Mutant(
+        "llm.py",
+        "        call.add_done_callback(leave)\n        return await asyncio.wrap_future(call)",
+        "        try:\n            return await asyncio.wrap_future(call)\n"
+        "        finally:\n            slots.release()",
+        "a place given up while its thread goes on",
+    ),
+    Mutant(
+        "llm.py",
+        "is_answer(i, reply):\n                    _remember(",
+        "True:\n                    _remember(",
+        "`ask` keeps what could not be read",
+    ),
+    Mutant(
+        "llm.py",
+        "is_answer(i, reply):\n                        await",
+        "True:\n                        await",
+        "`aask` keeps what could not be read",
+    ),
+    Mutant(
+        "llm.py",
+        "r if r is not None and is_answer(i, r) else None",
+        "r",
+        "what could not be read is never asked again",
+    ),
+    Mutant(
+        "llm.py",
+        'if word in _DECLINED else "unknown"',
+        'if word in _DECLINED else "stop"',
+        "a reply that ended oddly is whole",
     ),
     Mutant(
         "llm.py",
@@ -581,6 +612,18 @@ MUTANTS = [
         'for suffix in ("",):',
         "the broken file's log stays",
     ),
+    Mutant(
+        "cache.py",
+        "if self._connection is not None and _inode(self.path) != self._inode:",
+        "if False:",
+        "scores are kept in a file that was moved",
+    ),
+    Mutant(
+        "cache.py",
+        '        connection.execute(f"PRAGMA user_version = {VERSION}")\n',
+        '            connection.execute(f"PRAGMA user_version = {VERSION}")\n',
+        "a read-only file is told after a reply is paid",
+    ),
     # --- labeling.py, audit.py, scoring/scorer.py
     Mutant(
         "labeling.py",
@@ -598,8 +641,8 @@ MUTANTS = [
     Mutant("audit.py", "rng.shuffle(sheet)", "sheet.reverse()", "the order tells the labels"),
     Mutant(
         "audit.py",
-        '"\\0".join([*map(str, places), query, snippet])',
-        '"\\0".join(map(str, places))',
+        "_digest(repr(key))",
+        '_digest("")',
         "an audit is read with another's key",
     ),
     Mutant(

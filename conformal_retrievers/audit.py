@@ -87,7 +87,7 @@ def audit_sample(
             for i in drawn.tolist():
                 query, places = judged[of_query[i]], (int(of_query[i]), int(of_snippet[i]))
                 snippet = query.snippets[places[1]]
-                row = _row_id(places, query.query, snippet.text)
+                row = _row_id(places)
                 cells = (_cell(query.query), _cell(snippet.text))
                 sheet.append(["", *cells, row])
                 key.append(
@@ -128,10 +128,10 @@ def _check_free(sheet: Path) -> None:
         )
 
 
-def _row_id(places: tuple[int, int], query: str, snippet: str) -> str:
-    # Begins with a letter that no number has: spreadsheets would make 1e5 or 3-4 another cell.
-    text = "\0".join([*map(str, places), query, snippet])
-    return f"s{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+def _row_id(places: tuple[int, int]) -> str:
+    # Begins with a letter that no number has: spreadsheets would make 1e5 or 3-4 another cell. The
+    # place itself may be a rank, which would tell something of the score.
+    return f"s{_digest(repr(places))}"
 
 
 def _digests(query: str, snippet: str) -> tuple[str, str]:

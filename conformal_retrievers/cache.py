@@ -274,10 +274,10 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
-        connection.execute("COMMIT")
     except BaseException:
         connection.rollback()
         raise
+    connection.execute("COMMIT")
 
 
 def _close(connection: sqlite3.Connection, process: int) -> None:

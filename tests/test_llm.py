@@ -521,6 +521,25 @@ async def test_what_is_no_answer_is_not_cached(tmp_path):
     assert sorted(asked) == ["0", "0", "1", "1", "2", "2", "3"]
 
 
+async def test_what_is_no_answer_to_who_asks_is_neither_kept_nor_taken(tmp_path):
+    """Nor taken where another, who could read it, has kept it."""
+    cache, busy = Cache(tmp_path / "c.db"), Busy()
+    llm = LLM(busy.complete, "m")
+
+    def even(place, reply):
+        return int(reply.text) % 2 == 0
+
+    ask(llm, REQUESTS[:4], cache=cache, is_answer=even)
+    await aask(llm, REQUESTS[4:8], cache=cache, is_answer=even)
+    again = ask(llm, REQUESTS[:8], cache=cache)
+    assert [a.cached for a in again] == [True, False] * 4
+    for answers in (
+        ask(llm, REQUESTS[:8], cache=cache, is_answer=even),
+        await aask(llm, REQUESTS[:8], cache=cache, is_answer=even),
+    ):
+        assert [a.cached for a in answers] == [True, False] * 4
+
+
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
     cache, busy = Cache(tmp_path / "c.db"), Busy(fail={"10": KeyError("stopped")})
     with pytest.raises(KeyError):
@@ -583,10 +602,13 @@ def test_words_around_an_object_do_not_matter(before, after):
             (word, "stop")
             for word in ("FinishReason.STOP", "stop_sequence", "COMPLETE", "endTurn", 1)
         ],
-        *[(word, "length") for word in ("length", "max_tokens", "MAX_TOKENS")],
+        *[(word, "stop") for word in ("eos_token", "end_of_text", "completed")],
+        *[(word, "stop") for word in ("finish", "finished", "done")],
+        *[(word, "length") for word in ("length", "max_tokens", "MAX_TOKENS", 2)],
         *[(word, "length") for word in ("FinishReason.MAX_TOKENS", "max_output_tokens")],
         *[(word, "length") for word in ("model_context_window_exceeded", "model_length")],
         *[(word, "refusal") for word in ("content_filter", "SAFETY", "refusal")],
+        *[(word, "refusal") for word in ("RECITATION", "BLOCKLIST", "ERROR_TOXIC")],
         *[(word, "refusal") for word in ("FinishReason.SPII", "content_filtered")],
         *[(word, "refusal") for word in ("guardrail_intervened", "PROHIBITED_CONTENT")],
         *[(word, "unknown") for word in ("error", "OTHER", "load", "cancelled", "tool_calls", 5)],
@@ -597,8 +619,9 @@ def test_servers_have_many_words_for_how_a_reply_ended(reason, finish):
     assert finish_of(reason) == finish
 
 
-class Ended(enum.Enum):
+class Ended(enum.IntEnum):  # its text is the number, as of Python 3.11
     MAX_TOKENS = 2
+    SAFETY = 3
 
 
 @pytest.mark.parametrize(
@@ -610,6 +633,7 @@ class Ended(enum.Enum):
         ({"stopReason": "guardrail_intervened"}, "refusal"),
         ({"done_reason": "length", "done": True}, "length"),
         ({"candidates": [{"finish_reason": Ended.MAX_TOKENS}]}, "length"),
+        ({"candidates": [{"finish_reason": Ended.SAFETY}]}, "refusal"),
         ({"candidates": [{"finishReason": "SPII"}]}, "refusal"),
         (types.SimpleNamespace(stop_reason="refusal"), "refusal"),
         (types.SimpleNamespace(candidates=[types.SimpleNamespace(finish_reason="STOP")]), "stop"),
