@@ -329,11 +329,11 @@ def _bounded(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def check_llm(llm: object) -> None:
-    """Raise TypeError, saying what an LLM is here, for anything that is none."""
+def check_llm(llm: object, name: str = "llm") -> None:
+    """Raise TypeError, naming it and saying what an LLM is here, for anything that is none."""
     if not isinstance(llm, LLM):
         raise TypeError(
-            f"llm is a {type(llm).__name__}; give an LLM: openai_llm(model, base_url=…), or "
+            f"{name} is a {type(llm).__name__}; give an LLM: openai_llm(model, base_url=…), or "
             "as_llm(model) of langchain_conformal or llama_index.postprocessor.conformal"
         )
 

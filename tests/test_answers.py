@@ -246,12 +246,47 @@ async def test_an_answer_that_cannot_be_divided_is_not_passed_on(llm, llm_server
     filtered = AnswerFilter(by_hand([]), llm)("q", "It is red.", [])
     assert filtered.text == "I cannot answer this reliably."
     assert filtered.undivided == filtered.details["undivided"] == reason
+    assert filtered.guaranteed  # nothing is stated
     strict = AnswerFilter(replace(by_hand([]), on_empty="raise"), llm)
     with pytest.raises(NothingKept, match=f"'m' did not divide into claims: {reason}"):
         strict("q", "It is red.", [])
     with pytest.raises(NothingKept, match=reason):
         await strict.acall("q", "It is red.", [])
     assert strict("q", " ", []).text == "I cannot answer this reliably."  # there was nothing
+
+
+def test_what_is_of_another_kind_is_named_where_a_filter_is_made(llm):
+    claim_filter = by_hand([])
+    answers = AnswerFilter(claim_filter, llm)
+    engine = vector_index().as_query_engine(llm=MockLLM())
+    retriever = vector_index().as_retriever()
+    for make, message in (
+        (lambda: AnswerFilter(claim_filter.calibration, llm), "filter is a ClaimCalibration.*give"),
+        (lambda: AnswerFilter(llm, claim_filter), "filter is a LLM, .*give a ClaimFilter"),
+        (lambda: AnswerFilter(claim_filter, MockLLM()), "llm is a MockLLM; give an LLM: openai_"),
+        (
+            lambda: AnswerFilter(claim_filter, llm, merge_with=MockLLM()),
+            "merge_with is a MockLLM; give an LLM",
+        ),
+        (
+            lambda: AnswerFilter(claim_filter, llm, abstention=None),
+            "abstention is None; give the text",
+        ),
+        (lambda: replace(claim_filter, group_of="x"), "group_of is a str, 'x'; give a function"),
+        (
+            lambda: ClaimRelevance(MiniLMEmbeddings()),
+            r"embedding is a MiniLMEmbeddings; give .*embedding_scorer\(model\)",
+        ),
+        (
+            lambda: answer_filter_runnable(claim_filter),
+            "answer_filter is a ClaimFilter; give an AnswerFilter",
+        ),
+        (lambda: ConformalQueryEngine(engine, claim_filter), "filter is a ClaimFilter; give an"),
+        (lambda: ConformalQueryEngine(answers, engine), "engine is a AnswerFilter; give a query"),
+        (lambda: ConformalQueryEngine(retriever, answers), "engine is a VectorIndexRetriever; g"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make()
 
 
 # --- LangChain ------------------------------------------------------------------------------------
@@ -284,6 +319,16 @@ def test_the_runnable_names_what_its_input_lacks(llm, name):
         runnable.invoke({k: v for k, v in given.items() if k != name})
 
 
+@pytest.mark.parametrize("given", [AIMessage("It is red."), "It is red.", None])
+async def test_the_runnable_says_what_stands_before_it_when_given_the_answer_alone(llm, given):
+    runnable = answer_filter_runnable(AnswerFilter(by_hand([]), llm))
+    said = f"the input is of type {type(given).__name__}; .*assign\\(answer=prompt | chat\\)"
+    with pytest.raises(TypeError, match=said):
+        runnable.invoke(given)
+    with pytest.raises(TypeError, match=said):
+        await runnable.ainvoke(given)
+
+
 async def test_an_answer_that_is_no_text_is_refused(llm):
     answers = AnswerFilter(by_hand([]), llm)
     with pytest.raises(TypeError, match="answer is None; give the answer's text"):
@@ -299,8 +344,10 @@ def test_the_runnable_passes_the_group_on(llm):
         AnswerFilter(ClaimFilter(by_hand([]).scorer, calibration), llm, abstention="No.")
     )
     given = {"question": "q", "context": [], "answer": "It is red."}
-    said = [runnable.invoke(given | {"group": group}).text for group in ("x", "y", "z")]
-    assert said == ["It is red.", "No.", "No."]
+    said = [runnable.invoke(given | {"group": group}).text for group in ("x", "y")]
+    assert said == ["It is red.", "No."]
+    with pytest.warns(UserWarning, match="has the group 'z', which it does not know"):
+        assert runnable.invoke(given | {"group": "z"}).text == "No."
     with pytest.warns(UserWarning, match="a query has none"):
         assert runnable.invoke(given).text == "No."
 

@@ -17,11 +17,11 @@ from conformal_retrievers.cache import Cache
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
-from conformal_retrievers.claims.texts import as_documents
+from conformal_retrievers.claims.texts import as_documents, check_text
 from conformal_retrievers.filter_log import plain_number
 from conformal_retrievers.filtering import NothingKept
 from conformal_retrievers.judged import Snippet
-from conformal_retrievers.llm import LLM, Prompt, Usage
+from conformal_retrievers.llm import LLM, Prompt, Usage, check_llm
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -45,7 +45,11 @@ class FilteredAnswer:
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the text is the kept claims themselves, which the guarantee is about."""
+        """Whether the guarantee is about the text: whether it is the kept claims, and no more.
+
+        It is True for the abstention as well, of which nothing is kept, also where the answer was
+        not divided: nothing of the answer is stated, and so nothing that is not factual.
+        """
         return self.merged is None or self.merged.guaranteed
 
     @property
@@ -79,7 +83,7 @@ class AnswerFilter:
     divided with. `merge_with` is the LLM that merges the kept claims, None to leave them as they
     are. `abstention` is the text of an answer of which nothing is kept: one that has no claims,
     none above the threshold, or that could not be divided, which only keeping nothing preserves the
-    guarantee of.
+    guarantee of. Raises TypeError for a filter, an LLM or an abstention of another kind.
     """
 
     filter: ClaimFilter
@@ -88,6 +92,17 @@ class AnswerFilter:
     merge_with: LLM | None = field(default=None, kw_only=True)
     abstention: str = field(default="I cannot answer this reliably.", kw_only=True)
     cache: Cache | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.filter, ClaimFilter):
+            raise TypeError(
+                f"filter is a {type(self.filter).__name__}, {self.filter!r:.60}; give a "
+                "ClaimFilter: ClaimFilter(scorer, calibration)"
+            )
+        check_llm(self.llm)
+        if self.merge_with is not None:
+            check_llm(self.merge_with, "merge_with")
+        check_text("abstention", self.abstention, "the text of an answer of which nothing is kept")
 
     def __call__(
         self,

@@ -50,7 +50,8 @@ class ClaimEvaluation:
     over calibration and answers (`promise_p_value`). Of a calibration by group it is that of the
     worst group, times the number of groups (Bonferroni), and `by_group` has the measures of each.
     `groups` are those that the calibration knows; of others nothing is kept. `share` is the
-    calibration's. `told_apart`: whether ids tell the answers from those that the calibration was made from.
+    calibration's. `told_apart`: whether ids tell the answers from those that the calibration was
+    made from.
     """
 
     target: float

@@ -21,7 +21,8 @@ def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str,
     `relevance` is in the order of the claims, None where one could not be scored; `kept` and
     `unscorable` are places in it. `threshold` is "keep_none" where no claim is kept whatever its
     relevance, and "keep_all" where each is that has one. `undivided` says why there are no claims,
-    if the answer could not be divided, and `guaranteed` whether the text is the kept claims.
+    if the answer could not be divided, and `guaranteed` whether the text states the kept
+    claims and no more, which is so where it states nothing.
     """
     claims, calibration = filtered.claims, filtered.claims.calibration
     return {

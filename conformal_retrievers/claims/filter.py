@@ -84,8 +84,8 @@ class ClaimFilter:
     its text, for calibrations by group whose callers do not name it; of a query without a group,
     or with one that the calibration does not know, nothing is kept then, with a warning.
 
-    Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
-    ValueError for another `on_empty`.
+    Raises `CalibrationMismatch` if the calibration was made with a scorer of another name,
+    TypeError for arguments of another kind, and ValueError for another `on_empty`.
     """
 
     scorer: ClaimScorer
@@ -96,13 +96,20 @@ class ClaimFilter:
     def __post_init__(self) -> None:
         if not isinstance(self.calibration, ClaimCalibration):
             raise TypeError(
-                f"calibration is {self.calibration!r:.80}; give a ClaimCalibration, from "
-                "calibrate_claims(...) or ClaimCalibration.load(path)"
+                f"calibration is a {type(self.calibration).__name__}, {self.calibration!r:.80}; "
+                "give a ClaimCalibration, from calibrate_claims(...) or ClaimCalibration.load(path)"
             )
         if not isinstance(self.scorer, ClaimScorer):
             raise TypeError(
-                f"scorer is {self.scorer!r:.80}; give something with a name and relevance(query, "
-                "claims, documents), such as ClaimRelevance(EmbeddingScorer(embed, name='…'))"
+                f"scorer is a {type(self.scorer).__name__}, {self.scorer!r:.80}; give something "
+                "with a name and relevance(query, claims, documents), such as "
+                "ClaimRelevance(EmbeddingScorer(embed, name='…'))"
+            )
+        if self.group_of is not None and not callable(self.group_of):
+            raise TypeError(
+                f"group_of is a {type(self.group_of).__name__}, {self.group_of!r:.60}; give a "
+                "function from a query's text to its group, or name the group where you call the "
+                "filter: group='…'"
             )
         check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
         if self.on_empty not in ("allow", "raise"):
@@ -164,7 +171,7 @@ class ClaimFilter:
             said = "none" if group is None else f"the group {group!r}, which it does not know"
             warnings.warn(
                 f"the calibration is by group, and a query has {said}, so nothing of its answer is "
-                f"kept; give group=, or the filter group_of=: {named(known)}",
+                f"kept; it knows {named(known)}: give group=, or the filter group_of=",
                 stacklevel=1,
             )
         keeps = self.calibration.keep(r, group)

@@ -25,7 +25,10 @@ class Merged:
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the text is the claims themselves, and nothing that an LLM made of them."""
+        """Whether the text is the claims themselves, and nothing that an LLM made of them.
+
+        It is so, too, where there are no claims: then nothing is stated.
+        """
         return self.text == joined(self.claims)
 
 

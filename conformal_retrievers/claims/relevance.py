@@ -59,10 +59,20 @@ class ClaimRelevance:
 
     `embedding` says how texts are embedded: `EmbeddingScorer(embed, name="…")`, or what
     `embedding_scorer` of either framework's package returns. A blank claim cannot be scored; a
-    blank document supports nothing. Raises ValueError where vectors do not fit the texts.
+    blank document supports nothing. What a model makes of a text may differ in the last bit with
+    how many others it is embedded with, and so may a relevance. Raises ValueError where vectors do
+    not fit the texts, and TypeError for an embedding of another kind.
     """
 
     embedding: EmbeddingScorer
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.embedding, EmbeddingScorer):
+            raise TypeError(
+                f"embedding is a {type(self.embedding).__name__}; give an EmbeddingScorer: "
+                "EmbeddingScorer(embed, name='…'), or embedding_scorer(model) of "
+                "langchain_conformal or llama_index.postprocessor.conformal"
+            )
 
     @property
     def name(self) -> str:

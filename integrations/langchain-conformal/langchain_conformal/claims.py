@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
@@ -33,11 +34,19 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
     It goes behind the model of a chain. The message's text is what is kept;
     response_metadata["conformal_claims"] holds the kept and the removed claims with their
     relevances and p-values, as plain values (`FilteredAnswer.details`). `StrOutputParser()` behind
-    it leaves the text. Raises ValueError for an input without one of the three. An answer can be
-    filtered only once it is complete: nothing streams. Where there are handlers, filtering is a run
-    of its own, "conformal_claims", with one custom event in it: that of
+    it leaves the text. Before it stands `RunnablePassthrough.assign(answer=prompt | chat)`, since
+    `prompt | chat` alone loses question and context. Raises TypeError for a filter of another kind
+    and for an input that is no mapping, and ValueError for one without one of the three. An answer
+    can be filtered only once it is complete: nothing streams. Where there are handlers, filtering
+    is a run of its own, "conformal_claims", with one custom event in it: that of
     `conformal_retrievers.claims.events`, which is also the run's output.
     """
+
+    if not isinstance(answer_filter, AnswerFilter):
+        raise TypeError(
+            f"answer_filter is a {type(answer_filter).__name__}; give an AnswerFilter: "
+            "AnswerFilter(claim_filter, as_llm(chat))"
+        )
 
     def filter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
         question, text, documents, group = _read(given)
@@ -75,6 +84,12 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
 
 
 def _read(given: AnswerInput) -> tuple[str, str, list[Snippet | str], str | None]:
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"the input is of type {type(given).__name__}; give {{'question', 'context', 'answer'}}"
+            ": to a mapping with the first two, RunnablePassthrough.assign(answer=prompt | chat) "
+            "adds the third"
+        )
     missing = [name for name in ("question", "context", "answer") if name not in given]
     if missing:
         raise ValueError(

@@ -30,11 +30,21 @@ class ConformalQueryEngine(BaseQueryEngine):
     metadata, to which "conformal_claims" is added: the kept and the removed claims with their
     relevances and p-values, as plain values (`FilteredAnswer.details`). An answer can be filtered
     only once it is complete, so that one that streams is waited for, and streams as one piece. Two
-    events tell of each filtering, see claims_events.py. Raises TypeError for an engine whose
-    answers are no text.
+    events tell of each filtering, see claims_events.py. Raises TypeError for an engine or a filter
+    of another kind, and for an engine whose answers are no text.
     """
 
     def __init__(self, engine: BaseQueryEngine, filter: AnswerFilter) -> None:
+        if not isinstance(engine, BaseQueryEngine):
+            raise TypeError(
+                f"engine is a {type(engine).__name__}; give a query engine: "
+                "index.as_query_engine(), or RetrieverQueryEngine.from_args(retriever)"
+            )
+        if not isinstance(filter, AnswerFilter):
+            raise TypeError(
+                f"filter is a {type(filter).__name__}; give an AnswerFilter: "
+                "AnswerFilter(claim_filter, as_llm(model))"
+            )
         self.engine = engine
         self.filter = filter
         super().__init__(engine.callback_manager)
