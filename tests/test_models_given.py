@@ -7,12 +7,13 @@ import re
 import pytest
 from frameworks import MiniLMEmbedding, MiniLMEmbeddings
 from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core.llms import MockLLM
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
 from conformal_retrievers import Calibration, CalibrationMismatch, FunctionScorer, ScoredQuery
-from langchain_conformal import ConformalCompressor
+from langchain_conformal import ConformalCompressor, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 
 NAME = "cosine(all-MiniLM-L6-v2)"
@@ -70,6 +71,12 @@ def test_documents_and_query_in_each_others_place_are_told(file):
         compressor.compress_documents("q", [Document("a")])
 
 
+def test_a_store_in_the_place_of_a_retriever_is_told_what_makes_one(file):
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    with refused("retriever is a InMemoryVectorStore; give a retriever, such as store.as_retriev"):
+        ConformalRetriever.from_calibration(file, retriever=store, embeddings=MiniLMEmbeddings())
+
+
 # --- LlamaIndex -----------------------------------------------------------------------------------
 
 
@@ -91,7 +98,16 @@ def test_a_model_in_the_place_of_a_scorer_is_told_its_own_place(file):
         ConformalPostprocessor.from_calibration(file, scorer=MockLLM())
 
 
-# --- another risk ---------------------------------------------------------------------------------
+# --- calibrations ---------------------------------------------------------------------------------
+
+
+def test_a_calibration_that_is_at_hand_needs_no_file(file):
+    calibration = Calibration.load(file)
+    for ours in (
+        ConformalCompressor.from_calibration(calibration, embeddings=MiniLMEmbeddings()),
+        ConformalPostprocessor.from_calibration(calibration, embed_model=MiniLMEmbedding()),
+    ):
+        assert ours.filter.calibration is calibration
 
 
 def test_another_risk_is_the_same_filter_at_it(tmp_path):

@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import ConformalFilter, filtering
+from conformal_retrievers import Calibration, ConformalFilter, filtering
 from langchain_conformal.documents import kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.scorers import AnyScorer, load_filter
@@ -42,7 +42,7 @@ class ConformalCompressor(BaseDocumentCompressor):
     @classmethod
     def from_calibration(
         cls,
-        path: str | Path,
+        path: str | Path | Calibration,
         *,
         embeddings: Embeddings | None = None,
         llm: BaseChatModel | None = None,
@@ -51,7 +51,7 @@ class ConformalCompressor(BaseDocumentCompressor):
         on_empty: filtering.OnEmpty = "allow",
         on_unscorable: filtering.OnUnscorable = "keep",
     ) -> ConformalCompressor:
-        """Return the compressor of a calibration file and the model that was calibrated with.
+        """Return the compressor of a calibration, or of its file, and the model used for it.
 
         `scorer` is anything that `as_scorer` takes; `on_empty` and `on_unscorable` are those of
         `ConformalFilter`.

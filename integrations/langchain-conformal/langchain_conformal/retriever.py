@@ -14,13 +14,13 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams, RetrieverLike
-from pydantic import ConfigDict
+from pydantic import ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
-from conformal_retrievers import ConformalFilter, filtering
+from conformal_retrievers import Calibration, ConformalFilter, filtering
 from langchain_conformal.documents import kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
-from langchain_conformal.judge import depth_of
+from langchain_conformal.judge import check_retriever, depth_of
 from langchain_conformal.scorers import AnyScorer, load_filter
 
 
@@ -42,10 +42,16 @@ class ConformalRetriever(BaseRetriever):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
+    @field_validator("retriever", mode="before")
+    @classmethod
+    def _is_a_retriever(cls, retriever: object) -> object:
+        check_retriever(retriever)
+        return retriever
+
     @classmethod
     def from_calibration(
         cls,
-        path: str | Path,
+        path: str | Path | Calibration,
         *,
         retriever: RetrieverLike,
         embeddings: Embeddings | None = None,
@@ -55,7 +61,7 @@ class ConformalRetriever(BaseRetriever):
         on_empty: filtering.OnEmpty = "allow",
         on_unscorable: filtering.OnUnscorable = "keep",
     ) -> ConformalRetriever:
-        """Return the filtered retriever of a calibration file and the model calibrated with.
+        """Return the filtered retriever of a calibration, or of its file, and the model used.
 
         `scorer` is anything that `as_scorer` takes; `on_empty` and `on_unscorable` are those of
         `ConformalFilter`.

@@ -244,7 +244,7 @@ def _placed(snippets: Sequence[Snippet]) -> list[Document]:
 
 
 def load_filter(
-    path: str | Path,
+    path: str | Path | Calibration,
     *,
     embeddings: Embeddings | None = None,
     chat_model: BaseChatModel | None = None,
@@ -252,7 +252,7 @@ def load_filter(
     on_empty: filtering.OnEmpty = "allow",
     on_unscorable: filtering.OnUnscorable = "keep",
 ) -> ConformalFilter:
-    """Return the filter of a calibration file and one of embeddings, a chat model and a scorer.
+    """Return the filter of a calibration, or of its file, and one of the models.
 
     Raises TypeError unless exactly one of them is given, and is what its argument says,
     `CalibrationMismatch` if it is not what the calibration was made with, and what
@@ -272,7 +272,7 @@ def load_filter(
     given = next(model for model in (embeddings, chat_model, scorer) if model is not None)
     return ConformalFilter(
         as_scorer(given),
-        Calibration.load(path),
+        path if isinstance(path, Calibration) else Calibration.load(path),
         on_empty=on_empty,
         on_unscorable=on_unscorable,
     )

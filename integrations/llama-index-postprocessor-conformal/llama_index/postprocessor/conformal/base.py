@@ -73,7 +73,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     @classmethod
     def from_calibration(
         cls,
-        path: str | Path,
+        path: str | Path | Calibration,
         *,
         embed_model: BaseEmbedding | None = None,
         llm: LLM | None = None,
@@ -81,14 +81,15 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         on_empty: filtering.OnEmpty = "allow",
         on_unscorable: filtering.OnUnscorable = "keep",
     ) -> ConformalPostprocessor:
-        """Return the postprocessor of a calibration file and the model that was calibrated with.
+        """Return the postprocessor of a calibration, or of its file, and the model used for it.
 
         That is `scorer`, `llm` or `embed_model`, or else `Settings.embed_model`. `on_empty` and
         `on_unscorable` are those of `ConformalFilter`. Raises TypeError if more than one model is
         given, or one in another's place, `CalibrationMismatch` if it is not what the calibration
         was made with, and what `Calibration.load` raises.
         """
-        calibration, chosen = Calibration.load(path), _scorer(embed_model, llm, scorer)
+        calibration = path if isinstance(path, Calibration) else Calibration.load(path)
+        chosen = _scorer(embed_model, llm, scorer)
         return cls(
             filter=ConformalFilter(
                 chosen, calibration, on_empty=on_empty, on_unscorable=on_unscorable
