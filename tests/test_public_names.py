@@ -143,7 +143,7 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
         "llama_index": r"llama_index\.(core|postprocessor\.conformal)(\..*)?",
     }
     outside = (
-        r"conformal_retrievers|pydantic|typing_extensions|"
+        r"conformal_retrievers|pydantic(_core)?|typing_extensions|"
         r"__future__|asyncio|collections\.abc|contextlib|copy|dataclasses|inspect|json|logging|math|"
         r"numbers|numpy|pathlib|typing|uuid|warnings"
     )
