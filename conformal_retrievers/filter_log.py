@@ -291,9 +291,11 @@ def _checked(event: Any, where: str) -> dict[str, Any]:
 class Observer:
     """Takes in events: counts them by calibration, says them to `logging`, and writes the log.
 
+    Raises TypeError for a log that is no `FilterLog`, such as a path.
+
     It may be shared by threads. Nothing that goes wrong with the log gets in the way of retrieval:
     it is said once to `logging`, as an error, and when the log can be written again, how many
-    events were lost. Raises TypeError for a log that is no `FilterLog`, such as a path.
+    events were lost.
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
