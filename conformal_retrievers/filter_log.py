@@ -292,11 +292,12 @@ def _checked(event: Any, where: str) -> dict[str, Any]:
 class Observer:
     """Takes in events: counts them by calibration, says them to `logging`, and writes the log.
 
+    Raises TypeError for a log that is no `FilterLog`, such as a path.
+
     It may be shared by threads. Nothing that goes wrong with the log gets in the way of retrieval:
     it is said once to `logging`, as an error, and when the log can be written again, how many
     events were lost, which `lost` says meanwhile. An event waits for a log's lock, at most a
-    second; once one was lost, at most a hundredth of that, until one is written. Raises TypeError
-    for a log that is no `FilterLog`, such as a path.
+    second; once one was lost, at most a hundredth of that, until one is written.
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:

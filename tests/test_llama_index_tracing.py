@@ -132,23 +132,6 @@ def test_the_lines_that_the_page_on_operation_gives_trace_both_frameworks(postpr
     assert decision["calibration"] == told["conformal.calibration"] == calibration.checksum
 
 
-@pytest.mark.filterwarnings("ignore:more snippets than k")
-@pytest.mark.parametrize("call", ["query", "aquery"])
-async def test_of_many_nodes_the_spans_event_says_what_its_attributes_have_no_room_for(
-    call, postprocessor, finished_spans
-):
-    engine = engine_of(postprocessor, k=60)
-    response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
-    (ours,) = [s for s in finished_spans() if s.name.startswith("ConformalPostprocessor")]
-    assert ours.dropped_attributes > 0
-    assert not any(key.startswith("conformal.") for key in ours.attributes)
-    (told,) = [event for event in ours.events if event.name == "conformal_filter"]
-    kept = len(response.source_nodes)
-    assert (told.attributes["conformal.k"], told.attributes["conformal.kept"]) == (60, kept)
-    assert told.attributes["conformal.m2"] == kept / 60
-    assert told.attributes["conformal.alpha"] == 0.2
-
-
 @pytest.mark.parametrize("call", ["query", "aquery"])
 async def test_the_debug_handler_of_an_engine_sees_the_filter(call, postprocessor, monkeypatch):
     debug = LlamaDebugHandler(print_trace_on_end=False)
@@ -241,3 +224,20 @@ def test_events_carry_the_tags_of_their_context(postprocessor, dispatcher):
     ours = [e for e in kept.events if isinstance(e, (ReRankStartEvent, ConformalFilterEvent))]
     assert [event.tags for event in ours] == [{"tenant": "a"}] * 2
     assert len({event.span_id for event in ours}) == 1
+
+
+@pytest.mark.filterwarnings("ignore:more snippets than k")
+@pytest.mark.parametrize("call", ["query", "aquery"])
+async def test_of_many_nodes_the_spans_event_says_what_its_attributes_have_no_room_for(
+    call, postprocessor, finished_spans
+):
+    engine = engine_of(postprocessor, k=60)
+    response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
+    (ours,) = [s for s in finished_spans() if s.name.startswith("ConformalPostprocessor")]
+    assert ours.dropped_attributes > 0
+    assert not any(key.startswith("conformal.") for key in ours.attributes)
+    (told,) = [event for event in ours.events if event.name == "conformal_filter"]
+    kept = len(response.source_nodes)
+    assert (told.attributes["conformal.k"], told.attributes["conformal.kept"]) == (60, kept)
+    assert told.attributes["conformal.m2"] == kept / 60
+    assert told.attributes["conformal.alpha"] == 0.2
