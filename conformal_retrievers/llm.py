@@ -15,7 +15,7 @@ import logging
 import re
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -514,20 +514,19 @@ _NO_SETTINGS = frozenset(
 )
 
 
-def settings_of(model: object) -> dict[str, Any]:
+def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any]:
     """Return the settings of a framework's model that may change its answers, but for defaults.
 
-    They are its pydantic fields that hold plain JSON and are not known to change nothing. A model
-    that is told to be none for chat is asked for a completion instead, so that is told even where
-    it is the default; a chat model's `context_window` is not, since it cuts nothing off.
+    They are its pydantic fields that hold plain JSON and are not known to change nothing; those
+    named in `without` are known so of this model.
     """
     fields: Mapping[str, Any] = getattr(type(model), "model_fields", {})
-    chats = getattr(model, "is_chat_model", None)
-    found: dict[str, Any] = {"is_chat_model": False} if chats is False else {}
-    unsaid = _NO_SETTINGS | ({"is_chat_model", "context_window"} if chats else {"is_chat_model"})
+    found: dict[str, Any] = {}
     for name, field in fields.items():
         value = getattr(model, name, None)
-        if name in unsaid or value == field.get_default(call_default_factory=True):
+        if name in _NO_SETTINGS or name in without:
+            continue
+        if value == field.get_default(call_default_factory=True):
             continue
         if value in (None, {}, [], ""):
             continue

@@ -365,6 +365,24 @@ def test_the_window_of_a_model_that_says_nothing_of_chat_is_in_its_name():
     assert name(context_window=8192) == 'canned {"context_window": 8192}, as text'
 
 
+def test_what_a_model_that_completes_its_own_chats_says_of_chat_is_not_in_its_name():
+    """HuggingFaceLLM is such a `CustomLLM` too; its window cuts off, whatever it says of chat."""
+
+    class Local(Canned):
+        temperature: float = 0.0
+        is_chat_model: bool = False
+        context_window: int = 2048
+
+    def name(**settings):
+        return llama_index_conformal.as_llm(Local(**settings)).name
+
+    assert name() == name(is_chat_model=True) == "canned, as text"
+    for chats in (False, True):
+        assert name(is_chat_model=chats, context_window=8192) == (
+            'canned {"context_window": 8192}, as text'
+        )
+
+
 def test_two_endpoints_share_no_cache(tmp_path, llm_server, clients):
     """The server has no completion endpoint: a reply of one would be the other's from the cache."""
 
@@ -388,10 +406,31 @@ def test_two_endpoints_share_no_cache(tmp_path, llm_server, clients):
 
 def test_the_completion_endpoint_does_not_know_options_of_chat():
     model = OpenAILike(model="m", api_key="none")
-    with pytest.raises(ValueError, match=r"is_chat_model=True.*or leave options out"):
+    with pytest.raises(ValueError, match=r"is_chat_model=True.*or else leave options out"):
         llama_index_conformal.llm_scorer(model, options=openai_options)
-    with pytest.raises(ValueError, match=r"is_chat_model=True.*or leave options out"):
+    with pytest.raises(ValueError, match=r"is_chat_model=True.*or else leave options out"):
         llama_index_conformal.as_llm(model, options=openai_options, name="mine")
+
+
+def test_a_class_of_ones_own_takes_options_of_chat_once_its_metadata_say_so():
+    told = []
+
+    class Own(Canned):
+        def chat(self, messages, **kwargs):
+            told.append(kwargs)
+            return ChatResponse(message=ChatMessage('{"rating": 0.25}'))
+
+    class Said(Own):
+        @property
+        def metadata(self):
+            return LLMMetadata(model_name="canned", is_chat_model=True)
+
+    with pytest.raises(ValueError, match=r"metadata of Own .* in the LLMMetadata of a class of"):
+        llama_index_conformal.llm_scorer(Own(), options=openai_options)
+    scorer = llama_index_conformal.llm_scorer(Said(), options=openai_options)
+    assert scorer.llm.name == "canned"
+    assert scorer.score(QUERY, [Snippet("a")]).tolist() == [0.75]
+    assert "response_format" in told[0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.llms import LLM, ChatMessage, ChatResponse, MessageRole
+from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM, MessageRole
 
 from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm
 
@@ -67,14 +67,15 @@ def as_llm(
     name in LangChain and in `openai_llm`.
 
     Raises ValueError where the model does not tell its name, or is asked with options of your own,
-    and no `name` is given; and for `openai_options` where LlamaIndex asks it for a completion of
-    text instead (`is_chat_model` is False), which does not know them.
+    and no `name` is given; and for `openai_options` where its metadata say that it is asked for a
+    completion of text instead (`is_chat_model` is False, the default), which does not know them.
     """
     if options is llm.openai_options and not model.metadata.is_chat_model:
         raise ValueError(
-            f"options is openai_options, but {type(model).__name__} has is_chat_model=False and is "
-            "asked for a completion, which does not know them; give the model is_chat_model=True "
-            "if its server speaks Chat Completions, or leave options out"
+            f"options is openai_options, but the metadata of {type(model).__name__} have "
+            "is_chat_model=False, so that it is asked for a completion, which does not know them; "
+            "if its chat takes them, say is_chat_model=True, of the model or in the LLMMetadata of "
+            "a class of your own, or else leave options out"
         )
 
     def messages(request: llm.Request) -> list[ChatMessage]:
@@ -96,9 +97,8 @@ def as_llm(
 
     if name is None:
         temperature = getattr(model, "temperature", 0)
-        settings = llm.settings_of(model)
         name = llm.name_of(
-            _llm_name(model), temperature=temperature, options=options, settings=settings
+            _llm_name(model), temperature=temperature, options=options, settings=_settings(model)
         )
     return llm.LLM(complete, name, acomplete)
 
@@ -120,6 +120,21 @@ def _reply(response: ChatResponse) -> llm.Reply:
 
 def _get(raw: Any, name: str) -> Any:
     return raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)
+
+
+def _settings(model: LLM) -> Mapping[str, Any]:
+    """Return what may change the answers of a model's `chat`, and which endpoint that asks.
+
+    `is_chat_model` chooses between the endpoints of a server, neither the default of all classes,
+    so it is told wherever it is False; an endpoint for chat cuts nothing off at `context_window`.
+    A `CustomLLM`, such as one of Hugging Face, completes its own chat template whatever is said.
+    """
+    chats = getattr(model, "is_chat_model", None)
+    if isinstance(model, CustomLLM) or chats is None:
+        return llm.settings_of(model, without={"is_chat_model"})
+    if chats:
+        return llm.settings_of(model, without={"is_chat_model", "context_window"})
+    return {**llm.settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
 
 
 def _llm_name(model: LLM) -> str:
