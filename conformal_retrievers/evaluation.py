@@ -32,16 +32,12 @@ from conformal_retrievers.measures import (
     shares,
 )
 from conformal_retrievers.scoring.scorer import check_not_fitted_on
-from conformal_retrievers.verdict import Verdict, verdict_on, worst_of
-
-OUT_OF_REACH = (
-    "Do not rely on this calibration: it promises nothing, because end-to-end coverage is out of "
-    "reach: too many relevant snippets are missing, or too few queries judged. Everything is kept."
-)
-NOT_TOLD_APART = (
-    "Nobody can tell whether these queries are new: of them, or of those that the calibration was "
-    "made from, some have no id. Measured on its own queries, coverage says nothing: give every "
-    "judged query an id, calibrate again, and measure on queries of other ids."
+from conformal_retrievers.verdict import (
+    NOT_TOLD_APART,
+    OUT_OF_REACH,
+    Verdict,
+    verdict_on,
+    worst_of,
 )
 
 # --- values ---------------------------------------------------------------------------------------

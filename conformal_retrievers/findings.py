@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from conformal_retrievers.conformal import Interval
-from conformal_retrievers.evaluation import NOT_TOLD_APART
 from conformal_retrievers.measures import MOSTLY
+from conformal_retrievers.verdict import NOT_TOLD_APART
 
 if TYPE_CHECKING:
     from conformal_retrievers.diagnostics import Diagnosis

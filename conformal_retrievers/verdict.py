@@ -13,6 +13,17 @@ from conformal_retrievers.guarantees import Guarantee
 from conformal_retrievers.measures import MOSTLY, Share
 from conformal_retrievers.tolerance import binomial_cdf
 
+# What is said where a measured coverage tells nothing.
+OUT_OF_REACH = (
+    "Do not rely on this calibration: it promises nothing, because end-to-end coverage is out of "
+    "reach: too many relevant snippets are missing, or too few queries judged. Everything is kept."
+)
+NOT_TOLD_APART = (
+    "Nobody can tell whether these queries are new: of them, or of those that the calibration was "
+    "made from, some have no id. Measured on its own queries, coverage says nothing: give every "
+    "judged query an id, calibrate again, and measure on queries of other ids."
+)
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformal_retrievers import evaluation
+from conformal_retrievers import evaluation, verdict
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.cli.inputs import (
     Corpus,
@@ -134,7 +134,7 @@ def _print(
     if left_out:
         console.print(f"Left out: {left_out:,} queries that the calibration was made from.")
     if not result.told_apart:
-        console.print(evaluation.NOT_TOLD_APART)
+        console.print(verdict.NOT_TOLD_APART)
     console.print()
     console.print(_measures(result, calibration))
     console.print(NOTES if result.misses_known else f"{NOTES} {UNKNOWN}")
@@ -227,7 +227,7 @@ def _verdict(result: Evaluation) -> str:
     elif not result.n_relevant:
         said = "No retrieved snippet is judged relevant, so that no coverage can be measured."
     elif result.out_of_reach:
-        said = evaluation.OUT_OF_REACH
+        said = verdict.OUT_OF_REACH
     else:
         said = "Everything is kept, so that no promise can fail here."
     if lost > 0 and result.verdict is None:

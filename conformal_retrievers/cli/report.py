@@ -26,9 +26,9 @@ from conformal_retrievers.cli.inputs import (
 )
 from conformal_retrievers.cli.show import CalibrationFile
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
-from conformal_retrievers.evaluation import NOT_TOLD_APART
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.findings import summary
+from conformal_retrievers.verdict import NOT_TOLD_APART
 
 
 def report(
