@@ -21,7 +21,7 @@ def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys)
         for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
         if "Instrumentor" not in block  # for a process of its own: test_llama_index_tracing.py
     ]
-    assert len(blocks) == 9
+    assert len(blocks) == 14
     torch.set_num_threads(1)  # many short texts on a busy machine: threads wait for one another
     names: dict[str, object] = {}
     for block in blocks:
@@ -40,6 +40,14 @@ def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys)
     assert f"{kept} of 10 snippets kept" in printed
     in_langchain = printed.partition(f"{kept} of 10 snippets kept")[0]
     assert len(re.findall(r"^0\.\d{4,} \S", in_langchain, re.M)) == kept
+
+    claims, wrong = names["filtered"].claims, names["wrong"][1]
+    removed = [claims.claims[i] for i in claims.dropped]
+    assert claims.kept_claims
+    assert removed[-1] in wrong  # which the page's answer ends with
+    assert names["message"].text == names["filtered"].text
+    assert not names["filtered"].guaranteed
+    assert names["response"].metadata["conformal_claims"]["kept"]
 
 
 def test_the_page_of_modules_names_every_module():
