@@ -104,8 +104,8 @@ def audit_sample(
                     ]
                 )
     audit = _digest(repr(key))  # the same in all rows, so that it tells the label of none
-    for row, of_key in zip(sheet, key, strict=True):
-        row[-1] = of_key[0] = f"{of_key[0]}-{audit}"
+    for shown, hidden in zip(sheet, key, strict=True):
+        shown[-1] = hidden[0] = f"{hidden[0]}-{audit}"
     rng.shuffle(sheet)  # in the order of their strata, they would tell their labels
     _write_csv(key_of(path), [KEY, *key], what="key of an audit")
     _write_csv(path, [SHEET, *sheet], what="audit")
