@@ -181,7 +181,7 @@ def test_the_readmes_lines_about_confidence_run(
     monkeypatch.chdir(tmp_path)
     names = {
         "question": QUESTION,
-        "retriever": RunnableLambda(lambda _: [Document(text) for text in CHUNKS]),
+        "filtered": RunnableLambda(lambda _: [Document(text) for text in CHUNKS]),
         "index": SummaryIndex([TextNode(text=text) for text in CHUNKS]),
     }
     assert "Qwen/Qwen3-0.6B" in code
