@@ -247,7 +247,8 @@ class Calibration:
     # --- what is kept -----------------------------------------------------------------------------
 
     def threshold(self, group: str | None = None) -> float:
-        """Return the largest score that is kept, or +inf where everything is.
+        """Return the largest score that is kept: +inf where everything is, −inf where nothing is
+        that has a score.
 
         With `by_group` this is the threshold of the query's group, and +inf for a group that the
         calibration does not know; without, every group has the same.
@@ -310,7 +311,7 @@ class Calibration:
 
         By group it is False: the statement names the groups of which it is true.
         """
-        return self.count_missed and not self.by_group and math.isinf(self.threshold())
+        return self.count_missed and not self.by_group and self.threshold() == math.inf
 
     @property
     def k(self) -> int | None:

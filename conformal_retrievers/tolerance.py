@@ -136,12 +136,12 @@ def query_recall_tolerance(
     owner = np.repeat(np.arange(len(queries)), [len(q) for q in queries])
     share = 1.0 / np.array([len(q) for q in queries], dtype=np.float64)
     losses = np.zeros(len(queries))
-    for i in np.flatnonzero(np.isinf(values)):  # never kept, whatever the threshold
+    for i in np.flatnonzero(values == math.inf):  # never kept, whatever the threshold
         losses[owner[i]] += share[owner[i]]
     threshold = math.inf
     # Go down: at a candidate, what lies strictly above it is lost.
     order = np.argsort(values)[::-1]
-    order = order[np.isfinite(values[order])]
+    order = order[values[order] < math.inf]
     start = 0
     while start < len(order):
         candidate = values[order[start]]

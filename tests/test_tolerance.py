@@ -296,7 +296,7 @@ def test_the_number_of_queries_that_a_bet_takes_is_the_first_that_can_win(alpha,
 def tolerance_by_brute_force(lists, alpha, delta):
     """Try every score as a threshold, from the highest down, with losses counted afresh."""
     threshold = math.inf
-    for t in sorted({s for scores in lists for s in scores if math.isfinite(s)}, reverse=True):
+    for t in sorted({s for scores in lists for s in scores if s < math.inf}, reverse=True):
         losses = [float(Fraction(sum(s > t for s in scores), len(scores))) for scores in lists]
         if 1 / wealth_by_hand(losses, alpha, delta) > delta:
             break
@@ -305,7 +305,11 @@ def tolerance_by_brute_force(lists, alpha, delta):
 
 
 score_lists = st.lists(
-    st.lists(st.one_of(st.integers(0, 12), st.just(math.inf)), min_size=1, max_size=5),
+    st.lists(
+        st.one_of(st.integers(0, 12), st.sampled_from([math.inf, -math.inf])),
+        min_size=1,
+        max_size=5,
+    ),
     min_size=1,
     max_size=40,
 )
