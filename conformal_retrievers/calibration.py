@@ -562,12 +562,12 @@ class Calibration:
     def _check_feasible(self, delta: float) -> None:
         if self.by_group:
             return  # a group that is too small keeps everything, as in every calibration by group
-        n = self.n_units[None]
-        if n < self.n_needed:
+        n, needed = self.n_units[None], self.n_needed
+        if n < needed:
             raise ValueError(
                 f"delta is {delta:g} with alpha {self.alpha:g}, which {n} {self.words.judged} "
-                f"cannot promise: it takes at least {self.n_needed}; {self.words.judge} "
-                f"{self.n_needed - n} more, or raise alpha or delta"
+                f"cannot promise: it takes at least {needed}; {self.words.judge} "
+                f"{needed - n} more, or raise alpha or delta"
             )
 
 

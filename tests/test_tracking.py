@@ -56,7 +56,9 @@ def test_it_starts_at_the_threshold_of_the_calibration():
     )
     few = calibration_of(rng, 3)  # keeps everything
     assert track(few).threshold == max(query.scores.max() for query in few.queries)
-    lost = [ScoredQuery([-math.inf], [True]) for _ in range(100)]  # nothing that has a score is kept
+    lost = [
+        ScoredQuery([-math.inf], [True]) for _ in range(100)
+    ]  # nothing that has a score is kept
     some = Calibration.from_scores(
         [*lost, *(ScoredQuery([s], [True]) for s in (0.2, 0.7))], alpha=0.1, scorer="drawn"
     )
