@@ -247,7 +247,8 @@ class Calibration:
     # --- what is kept -----------------------------------------------------------------------------
 
     def threshold(self, group: str | None = None) -> float:
-        """Return the largest score that is kept, or +inf where everything is.
+        """Return the largest score that is kept: +inf where everything is, −inf where nothing is
+        that has a score.
 
         With `by_group` this is the threshold of the query's group, and +inf for a group that the
         calibration does not know; without, every group has the same.
@@ -310,7 +311,7 @@ class Calibration:
 
         By group it is False: the statement names the groups of which it is true.
         """
-        return self.count_missed and not self.by_group and math.isinf(self.threshold())
+        return self.count_missed and not self.by_group and self.threshold() == math.inf
 
     @property
     def k(self) -> int | None:
@@ -561,12 +562,12 @@ class Calibration:
     def _check_feasible(self, delta: float) -> None:
         if self.by_group:
             return  # a group that is too small keeps everything, as in every calibration by group
-        n = self.n_units[None]
-        if n < self.n_needed:
+        n, needed = self.n_units[None], self.n_needed
+        if n < needed:
             raise ValueError(
                 f"delta is {delta:g} with alpha {self.alpha:g}, which {n} {self.words.judged} "
-                f"cannot promise: it takes at least {self.n_needed}; {self.words.judge} "
-                f"{self.n_needed - n} more, or raise alpha or delta"
+                f"cannot promise: it takes at least {needed}; {self.words.judge} "
+                f"{needed - n} more, or raise alpha or delta"
             )
 
 

@@ -122,7 +122,8 @@ class GroupRow:
 class Diagnosis:
     """What `diagnose` found: numbers, findings in words with their evidence, and a verdict.
 
-    `keep_all` is the share of queries without a threshold, of which everything is kept.
+    `keep_all` is the share of queries without a threshold, of which everything is kept, `keep_none`
+    of those with threshold −inf, of which nothing that has a score is.
     `told_apart` says whether ids tell judged queries from those that the calibration was made from;
     what was filtered, or scores alone, are taken for new. `m1_band`
     and `m2_band` are where exchangeable queries have them with probability `level`;
@@ -138,6 +139,7 @@ class Diagnosis:
     m2: Interval
     removal: float
     keep_all: float
+    keep_none: float
     told_apart: bool
     m1_band: Band | None
     m2_band: Band | None
@@ -208,6 +210,7 @@ def diagnose(
     new = Columns.of("queries", given, calibration)
     known = None if reference is None else Columns.of("reference", reference, calibration)
     keeps = new.keeps(calibration)
+    thresholds = new.thresholds(calibration)
     measured = shares(new.counts(keeps), level, misses_known=False)
     own = sweep_point(calibration, new, known, level)
     groups = _groups(calibration, new, keeps, level)
@@ -219,7 +222,8 @@ def diagnose(
         m1=measured["m1"].interval,
         m2=measured["m2"].interval,
         removal=measured["removal"].estimate,
-        keep_all=float(np.mean(np.isinf(new.thresholds(calibration)))),
+        keep_all=float(np.mean(np.isposinf(thresholds))),
+        keep_none=float(np.mean(np.isneginf(thresholds))),
         told_apart=_told_apart(calibration, given),
         m1_band=own.m1_band,
         m2_band=own.m2_band,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from conformal_retrievers.conformal import Interval
 from conformal_retrievers.measures import MOSTLY
+from conformal_retrievers.statement import WHY_NOTHING
 from conformal_retrievers.verdict import NOT_TOLD_APART
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def _irrelevant(d: Diagnosis) -> Iterator[Finding]:
 def _removes(d: Diagnosis) -> Iterator[Finding]:
     c = d.calibration
     evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "removal": d.removal}
-    if not c.by_group and math.isinf(c.threshold()):
+    if not c.by_group and c.threshold() == math.inf:
         yield Finding(
             "threshold",
             "problem" if c.count_missed else "notice",
@@ -251,6 +252,14 @@ def _removes(d: Diagnosis) -> Iterator[Finding]:
             f"Everything is kept of {d.keep_all:.1%} of the queries, because their group is not "
             "named, not known to the calibration, or too small there.",
             evidence | {"keep_all": d.keep_all},
+        )
+    if d.keep_none > 0:
+        of_some = f" of {d.keep_none:.1%} of the queries, by their group" if c.by_group else ""
+        yield Finding(
+            "threshold",
+            "notice",
+            f"Nothing that has a score is kept{of_some}: {WHY_NOTHING}.",
+            evidence | {"keep_none": d.keep_none},
         )
     scored = 1 - d.scores.unscorable  # the others are kept, which is no fault of the scores
     if scored > 0 and d.removal <= LITTLE_REMOVED * scored:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import json
 import operator
 from collections.abc import Iterable, Sequence
@@ -56,9 +57,9 @@ class LocalModel:
     it has `layers` layers of `heads` heads, and reads `max_tokens` tokens. While it is read, a
     model set to another attention than "sdpa" is switched to that: let no other thread use it by
     itself then. Raises ValueError, naming the model and the remedy, for one without attention in
-    all its layers, with a sliding window, with positions that depend on its padding token, or that
-    is no decoder alone; for a tokenizer that does not say where its tokens come from; TypeError for
-    what is no transformers model or tokenizer.
+    all its layers, with a sliding window, with positions that depend on its padding, or that is no
+    decoder alone; for a tokenizer that does not say where its tokens come from; TypeError for what
+    is no transformers model or tokenizer.
     """
 
     model: PreTrainedModel
@@ -309,6 +310,14 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
             f"the attention of {name!r} ({type(model).__name__}) cannot be seen: not all its "
             "layers call the attention function that transformers lets one set; give a model such "
             "as Llama, Qwen, Mistral or GPT-2"
+        )
+    # generate() counts positions from the mask for those alone that take them: the decoders of
+    # encoder-decoders, such as Bart's, count the padding on the left of a shorter prompt too.
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"{name!r} is a {type(model).__name__}, which takes no position_ids, so that in a "
+            "batch the padding before a shorter prompt moves its positions; give a model such as "
+            "Llama, Qwen, Mistral or GPT-2"
         )
 
 

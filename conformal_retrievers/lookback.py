@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -146,16 +147,16 @@ def features(ratios: LookbackRatios, variant: Variant, n_chunks: int) -> Values:
     if variant not in get_args(Variant):
         known = ", ".join(map(repr, get_args(Variant)))
         raise ValueError(f"variant is {variant!r}; give one of {known}")
-    if variant == "full-context":
-        return _scaled(ratios.context).ravel()
-    if variant == "chunk-average":
-        return _scaled(ratios.chunks.mean(axis=-1)).ravel()
     missing = n_chunks - ratios.chunks.shape[-1]
     if missing < 0:
         raise ValueError(
             f"n_chunks is {n_chunks}, but the prompt of an answer has {ratios.chunks.shape[-1]} "
             "chunks; fit with more, or generate from fewer"
         )
+    if variant == "full-context":
+        return _scaled(ratios.context).ravel()
+    if variant == "chunk-average":
+        return _scaled(ratios.chunks.mean(axis=-1)).ravel()
     return np.pad(_scaled(ratios.chunks), ((0, 0), (0, 0), (0, missing))).ravel()
 
 
@@ -210,6 +211,20 @@ def judged_answers(name: str, answers: object) -> list[JudgedRatios]:
     return judged
 
 
+def check_count(name: str, value: object) -> int:
+    """Return a count as an int. Raises TypeError, naming it, for no whole number, ValueError below 1.
+
+    >>> check_count("n_chunks", np.int64(5))
+    5
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} is {value!r:.60}; give a whole number, 1 or more")
+    count = operator.index(value)
+    if count < 1:
+        raise ValueError(f"{name} is {count}; give 1 or more")
+    return count
+
+
 def kind_of(value: object) -> str:
     """Return what an error calls a value: its type, and of a text what it says."""
     return f"the str {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
@@ -251,9 +266,11 @@ class FactualityClassifier:
         """Return the classifier that scikit-learn fits: balanced classes, 1000 iterations at most.
 
         Raises ValueError where not both kinds of answers are there, they are of different models,
-        one has more than `n_chunks` chunks or no token, or is judged both ways; ModuleNotFoundError
-        without the extra `lookback`.
+        one has more than `n_chunks` chunks or no token, or is judged both ways, and for `n_chunks`
+        below 1; TypeError for one that is no whole number; ModuleNotFoundError without the extra
+        `lookback`.
         """
+        n_chunks = check_count("n_chunks", n_chunks)
         answers = judged_answers("answers", answers)
         require("lookback", "sklearn")
         from sklearn.linear_model import LogisticRegression
@@ -297,6 +314,8 @@ class FactualityClassifier:
         """
         from scipy.special import expit
 
+        if isinstance(ratios, str) or not isinstance(ratios, Iterable):
+            raise TypeError(f"ratios is {kind_of(ratios)}; give a list of LookbackRatios")
         shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
         rows = []
         for i, one in enumerate(ratios):
@@ -317,9 +336,15 @@ class FactualityClassifier:
 
         Consistent and inconsistent answers are resampled apart; an answer without a token counts as
         of no confidence. Raises ValueError for answers that it was fitted on, that are there twice
-        or all of one kind, and for a level that is none.
+        or all of one kind, for a level that is none, and for `resamples` below 1; TypeError for
+        what is no generator of random numbers.
         """
         check_level(level)
+        resamples = check_count("resamples", resamples)
+        if not isinstance(rng, np.random.Generator):
+            raise TypeError(
+                f"rng is {kind_of(rng)}; give a generator, as in np.random.default_rng(0)"
+            )
         answers = judged_answers("answers", answers)
         self.check_new(answers)
         check_once(answers)

@@ -27,6 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.conformal import exact_alpha
 
+MOST_COUNTED = 2**20  # how many queries are counted one by one to find how many it takes
+
 
 def check_delta(delta: float) -> float:
     """Return delta if it is a probability in (0, 1); raise TypeError or ValueError if it is not."""
@@ -68,9 +70,16 @@ def _exact_binomial_cdf(n: int, alpha: float, j: int) -> Fraction:
 
 
 def tolerance_n(alpha: float, delta: float) -> int:
-    """Return the smallest n for which a `tolerance_rank` exists: (1 − α)^n ≤ δ."""
+    """Return the smallest n for which a `tolerance_rank` exists: (1 − α)^n ≤ δ.
+
+    Beyond `MOST_COUNTED` it is exact to the precision of floats.
+    """
     exact_alpha(alpha)
-    n = max(1, math.ceil(math.log(check_delta(delta)) / math.log1p(-alpha)) - 1)
+    # As fractions, since for a tiny α their ratio is beyond what a float can be.
+    n = math.ceil(Fraction(math.log(check_delta(delta))) / Fraction(math.log1p(-alpha)))
+    if n > MOST_COUNTED:
+        return n
+    n = max(1, n - 1)
     while tolerance_rank(n, alpha, delta) > n:
         n += 1
     return n
@@ -92,7 +101,11 @@ def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
     The bets ν_j = min(1, √(2 ln(1/δ) / (n σ²_{j−1}))) are tuned to the level δ by the running
     variance σ²; the p-value is valid at every level.
     """
-    x = np.asarray(losses, dtype=np.float64)
+    return math.exp(-_log_wealth(np.asarray(losses, dtype=np.float64), alpha, delta))
+
+
+def _log_wealth(x: NDArray[np.float64], alpha: float, delta: float) -> float:
+    """Return the logarithm of the largest wealth, max_i W_i, and 0 where nothing is won."""
     n = len(x)
     counts = np.arange(1, n + 1)
     means = (0.5 + np.cumsum(x)) / (1 + counts)
@@ -100,11 +113,14 @@ def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
     before = np.concatenate([[0.25], variances[:-1]])
     bets = np.minimum(1.0, np.sqrt(2 * math.log(1 / delta) / (n * before)))
     wealth = np.cumsum(np.log1p(bets * (alpha - x)))
-    return float(np.exp(-max(0.0, wealth.max(initial=0.0))))
+    return max(0.0, float(wealth.max(initial=0.0)))
 
 
 def betting_n(alpha: float, delta: float) -> int:
-    """Return the smallest number of queries at which lossless ones give a p-value ≤ δ."""
+    """Return the smallest number of queries at which lossless ones give a p-value ≤ δ.
+
+    Beyond `MOST_COUNTED` it is told to a thousandth.
+    """
     exact_alpha(alpha)
     check_delta(delta)
 
@@ -113,6 +129,9 @@ def betting_n(alpha: float, delta: float) -> int:
 
     above = 1
     while not enough(above):
+        if above == MOST_COUNTED:  # the mean that a query wins stays what it is from here on
+            won = Fraction(_log_wealth(np.zeros(above), alpha, delta)) / above
+            return math.ceil(Fraction(-math.log(delta)) / won)
         above *= 2
     below = above // 2
     while above - below > 1:
@@ -136,12 +155,12 @@ def query_recall_tolerance(
     owner = np.repeat(np.arange(len(queries)), [len(q) for q in queries])
     share = 1.0 / np.array([len(q) for q in queries], dtype=np.float64)
     losses = np.zeros(len(queries))
-    for i in np.flatnonzero(np.isinf(values)):  # never kept, whatever the threshold
+    for i in np.flatnonzero(values == math.inf):  # never kept, whatever the threshold
         losses[owner[i]] += share[owner[i]]
     threshold = math.inf
     # Go down: at a candidate, what lies strictly above it is lost.
     order = np.argsort(values)[::-1]
-    order = order[np.isfinite(values[order])]
+    order = order[values[order] < math.inf]
     start = 0
     while start < len(order):
         candidate = values[order[start]]

@@ -71,12 +71,14 @@ class LongRun:
 
 
 def track(calibration: Calibration, *, step: float | None = None) -> LongRun:
-    """Return where to start: the calibration's threshold, or its highest score where that is +inf.
+    """Return where to start: at the calibration's threshold.
 
-    `step` is on the scale of the scores, by default the standard deviation of the calibration's
+    Where that is +inf it is the highest finite score of its relevant snippets, and the lowest where
+    it is −inf. `step` is on the scale of the scores, by default the standard deviation of the calibration's
     relevant scores. What is lost is what the calibration's guarantee is about, missed snippets
     included where it counts them. Raises ValueError unless `step` is positive, and for a
-    calibration whose promise is not one about equal queries ("snippet", weights, groups).
+    calibration whose promise is not one about equal queries ("snippet", weights, groups), or of
+    which no relevant snippet has a finite score.
     """
     c = calibration
     if c.guarantee == "snippet" or c.weighted or c.by_group:
@@ -88,10 +90,15 @@ def track(calibration: Calibration, *, step: float | None = None) -> LongRun:
         )
     scores = np.concatenate([query.scores for query in calibration.queries])
     scores = scores[np.isfinite(scores)]
+    if not len(scores):
+        raise ValueError(
+            "the calibration has no relevant snippet with a finite score, so that there is nowhere "
+            "to start; calibrate with a scorer that scores them"
+        )
     if step is None:
         step = float(scores.std()) or 1.0
     if not 0 < step < math.inf:
         raise ValueError(f"step is {step!r}; give a positive number on the scale of the scores")
     threshold = calibration.threshold()
-    start = threshold if math.isfinite(threshold) else float(scores.max())
+    start = min(max(threshold, float(scores.min())), float(scores.max()))
     return LongRun(start, c.alpha, step, guarantee=c.guarantee, count_missed=c.count_missed)

@@ -83,9 +83,10 @@ def verdict_on(
     """Return the verdict on the promise of a calibration, None where it makes none.
 
     `coverage` is what was measured of the calibration's own guarantee, in the `group` if there is
-    one. A calibration that keeps everything promises nothing that could fail.
+    one. A calibration that keeps everything promises nothing that could fail; one that keeps
+    nothing that has a score (−inf) is tested like any other.
     """
-    if math.isinf(calibration.threshold(group)) or not coverage.n:
+    if calibration.threshold(group) == math.inf or not coverage.n:
         return None
     return Verdict(
         calibration.guarantee,

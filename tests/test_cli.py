@@ -305,6 +305,56 @@ def test_where_everything_is_kept_nothing_can_fail(files):
     assert "no promise can fail" in run("evaluate", out, files / "shifted.jsonl").stdout
 
 
+def unscorable_calibration(folder, groups=(None,)):
+    """Save a calibration of whose relevant snippets the last group's could not be scored."""
+    queries = [
+        ScoredQuery(
+            [-math.inf if group == groups[-1] else i / 100, 9.0], [True, False], group=group
+        )
+        for group in groups
+        for i in range(99)
+    ]
+    calibration = Calibration.from_scores(
+        queries, alpha=0.1, by_group=groups != (None,), scorer=SCORER.name
+    )
+    calibration.save(folder / "unscorable.json")
+    return folder / "unscorable.json"
+
+
+def test_where_nothing_that_has_a_score_is_kept_the_promise_fails(files):
+    out = unscorable_calibration(files)
+    shown = " ".join(run("evaluate", out, files / "new.jsonl", code=1).stdout.split())
+    assert "The promise fails: query-recall coverage is 0.0%" in shown
+    assert "Everything is kept" not in shown
+    shown = run("diagnose", out, files / "new.jsonl", code=1).stdout
+    assert "Nothing that has a score is kept" in " ".join(shown.split())
+    assert re.search(r"^0\.1 +keep unscored", shown, re.M)
+    shown = run("show", out).stdout
+    assert "unscored" in shown
+    facts = json.loads(run("show", out, "--json").stdout)["thresholds"][""]
+    assert (facts["0.1"], facts["0.01"]) == ("-inf", "-inf")
+    page = files / "report.html"
+    run("report", out, files / "new.jsonl", "--out", page, code=1)
+    assert "Nothing that has a score is kept" in page.read_text()
+
+
+def test_where_only_groups_without_a_threshold_have_relevant_snippets_that_is_said(files):
+    found = json.loads(
+        run("calibrate", files / "judged.jsonl", "--alpha", "0.1", "--scorer", "retrieval",
+            "--better", "higher", "--retriever", "toy", "--out", files / "c.json", "--by-group",
+            "--json").stdout
+    )  # fmt: skip
+    assert found
+    queries = [
+        replace(query, relevant=[False] * 5) if query.group == "a" else replace(query, group="new")
+        for query in judged_queries(40, start=1000)
+    ]
+    write_jsonl(queries, files / "new.jsonl")
+    shown = " ".join(run("evaluate", files / "c.json", files / "new.jsonl").stdout.split())
+    assert "Everything is kept, so" not in shown
+    assert "no group that has a threshold has a relevant snippet here" in shown
+
+
 # --- diagnose -------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from llama_index.llms.huggingface import HuggingFaceLLM
 from llama_index.llms.openai_like import OpenAILike
 from tiny_models import bpe_tokenizer, local, tiny
 from transformers import GenerationConfig
+from transformers import pipeline as transformers_pipeline
 
 from conformal_retrievers import (
     Calibration,
@@ -263,6 +264,39 @@ def test_settings_that_are_bound_or_a_chat_models_do_not_enter_unnoticed(
         confidence_runnable(llm, kept_flag, max_new_tokens=5)
     greedy = confidence_runnable(llm, kept_flag, max_new_tokens=5, generation=GenerationConfig())
     assert greedy.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"do_sample": True, "max_new_tokens": 4}, "llm.pipeline(do_sample) is True, which does n"),
+        ({"temperature": 5.0}, "llm.pipeline(temperature) is 5.0, which does not enter here; give"),
+        (
+            {"generation_config": GenerationConfig(repetition_penalty=3.0)},
+            "llm.pipeline(generation_config) is GenerationConfig {",
+        ),
+        ({"stop_sequence": "."}, "llm.pipeline(stop_strings) is ['.'], which does not enter here"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_settings_that_a_pipeline_was_made_with_do_not_enter_unnoticed(
+    folder, kept_flag, expected, settings, message
+):
+    made = transformers_pipeline("text-generation", model=folder, tokenizer=folder, **settings)
+    pipe = HuggingFacePipeline(pipeline=made)
+    for llm in (pipe, ChatHuggingFace(llm=pipe), pipe.with_config(tags=["a"])):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            confidence_runnable(llm, kept_flag, max_new_tokens=5)
+    greedy = confidence_runnable(pipe, kept_flag, max_new_tokens=5, generation=GenerationConfig())
+    assert greedy.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
+
+
+def test_a_pipeline_of_no_settings_but_a_length_may_be_there(folder, kept_flag, expected):
+    for settings in ({}, {"max_new_tokens": 4, "return_full_text": False, "batch_size": 2}):
+        made = transformers_pipeline("text-generation", model=folder, tokenizer=folder, **settings)
+        pipe = HuggingFacePipeline(pipeline=made)
+        runnable = confidence_runnable(pipe, kept_flag, max_new_tokens=5)
+        assert runnable.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
 
 
 def test_a_binding_of_no_influence_on_the_answer_may_be_there(folder, kept_flag, expected):

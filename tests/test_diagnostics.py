@@ -679,6 +679,23 @@ def test_queries_of_an_unknown_group_keep_everything_and_that_is_told(rng):
     assert d.keep_all == 1 / 31
 
 
+def test_a_calibration_that_keeps_nothing_that_has_a_score_does_not_keep_everything(rng):
+    lost = [ScoredQuery([-math.inf, 3.0], [True, False], group="lost") for _ in range(30)]
+    d = diagnose(Calibration.from_scores(lost, alpha=0.1, scorer="drawn"), draw(rng, 30))
+    assert (d.keep_all, d.removal) == (0, 1)
+    found = by_name(d, "threshold")
+    assert (found.severity, d.fails) == ("notice", True)  # the coverage is the problem
+    assert found.sentence.startswith("Nothing that has a score is kept: the relevant snippets")
+    grouped = [*lost, *(replace(q, group="a") for q in draw(rng, 30))]
+    calibration = Calibration.from_scores(grouped, alpha=0.1, by_group=True, scorer="drawn")
+    new = [replace(q, group="lost" if i < 10 else "a") for i, q in enumerate(draw(rng, 30))]
+    d = diagnose(calibration, new)
+    assert d.keep_all == 0
+    found = by_name(d, "threshold")
+    assert found.sentence.startswith("Nothing that has a score is kept of 33.3% of the queries")
+    assert found.evidence["keep_none"] == 1 / 3
+
+
 def test_judged_queries_without_a_retrieved_relevant_snippet_do_not_speak_for_the_promise(rng):
     calibration = Calibration.from_scores(draw(rng, 60), alpha=0.1, scorer="drawn")
     lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in draw(rng, 30)]

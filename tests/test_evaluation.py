@@ -15,6 +15,7 @@ from conformal_retrievers import (
     ConformalFilter,
     JudgedQuery,
     ScoredQuery,
+    diagnose,
     evaluate,
     iter_jsonl,
     read_jsonl,
@@ -362,6 +363,35 @@ def test_a_calibration_that_keeps_everything_promises_nothing_that_could_fail():
     assert math.isinf(calibration.threshold())
     assert evaluate(calibration, half_covered(10, 0)).verdict is None
     assert measure(QUERIES, KEPT).verdict is None
+
+
+def test_a_calibration_that_keeps_nothing_that_has_a_score_is_tested_like_any():
+    calibration = calibrated([-math.inf] * 19 + [0.1], alpha=0.1)
+    assert calibration.threshold() == -math.inf
+    e = evaluate(calibration, half_covered(50, 50))
+    assert e.coverage["query-recall"].estimate == 0
+    assert e.verdict.fails
+    assert "The promise fails: query-recall coverage is 0.0%" in str(e.verdict)
+    counted = calibrated([-math.inf] * 19 + [0.1], alpha=0.1, count_missed=True)
+    assert not counted.out_of_reach  # there is a threshold, and it is tested
+    assert evaluate(counted, half_covered(50, 50)).verdict.fails
+
+
+def test_a_group_that_keeps_nothing_that_has_a_score_counts_among_those_tested():
+    queries = [
+        ScoredQuery([score], [True], group=group)
+        for group, scores in (("a", np.linspace(0, 0.5, 99)), ("none", [-math.inf] * 99))
+        for score in scores
+    ]
+    calibration = Calibration.from_scores(queries, alpha=0.1, by_group=True, scorer="lookup")
+    new = half_covered(50, 46, group="a") + half_covered(50, 50, group="none")
+    e = evaluate(calibration, new)
+    assert (e.verdict.group, e.verdict.tests, e.verdict.fails) == ("none", 2, True)
+    d = diagnose(calibration, new)
+    assert {row.group: row.p_value for row in d.groups} == {
+        name: part.verdict.p_value for name, part in e.by_group.items()
+    }
+    assert d.judgements.p_value == e.verdict.p_value
 
 
 def test_by_group_the_worst_group_counts_with_the_number_of_groups():

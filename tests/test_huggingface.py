@@ -13,8 +13,12 @@ import torch
 from tiny_models import ARCHITECTURES, PROMPTS, bpe_tokenizer, local, tiny, word_tokenizer
 from transformers import (
     AddedToken,
+    BartForCausalLM,
     BertConfig,
     BertLMHeadModel,
+    BigBirdPegasusForCausalLM,
+    BlenderbotForCausalLM,
+    BlenderbotSmallForCausalLM,
     CamembertConfig,
     CamembertForCausalLM,
     Data2VecTextConfig,
@@ -24,10 +28,17 @@ from transformers import (
     GenerationConfig,
     MambaConfig,
     MambaForCausalLM,
+    MarianForCausalLM,
+    MBartForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PegasusForCausalLM,
+    PLBartForCausalLM,
     RobertaConfig,
     RobertaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
+    WhisperForCausalLM,
     XLMRobertaConfig,
     XLMRobertaForCausalLM,
 )
@@ -790,6 +801,44 @@ def test_a_model_whose_positions_start_behind_padding_is_refused(model_class, co
     message = f"'roberta' is a {model_class.__name__}, whose positions start behind that of its pad"
     with pytest.raises(ValueError, match=message):
         LocalModel(model, bpe_tokenizer(), name="roberta")
+
+
+@pytest.mark.parametrize(
+    "model_class",
+    [
+        BartForCausalLM,
+        BigBirdPegasusForCausalLM,
+        BlenderbotForCausalLM,
+        BlenderbotSmallForCausalLM,
+        MarianForCausalLM,
+        MBartForCausalLM,
+        PegasusForCausalLM,
+        PLBartForCausalLM,
+        WhisperForCausalLM,
+    ],
+)
+def test_a_decoder_whose_positions_count_the_padding_is_refused(model_class):
+    shape = {"vocab_size": 400, "d_model": 32, "decoder_layers": 2, "decoder_ffn_dim": 64}
+    shape |= {"decoder_attention_heads": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = model_class(model_class.config_class(**shape))
+    message = f"'bart' is a {model_class.__name__}, which takes no position_ids, so that in a batch"
+    with pytest.raises(ValueError, match=message):
+        LocalModel(model, bpe_tokenizer(), name="bart")
+
+
+def test_positions_that_are_learned_may_follow_the_mask():
+    """Those of OPT are counted from it, so that padding on the left moves nothing."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 400, "hidden_size": 32, "ffn_dim": 64, "word_embed_proj_dim": 32}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "init_std": 0.25}
+    opt = OPTForCausalLM(OPTConfig(**shape, max_position_embeddings=512)).eval()
+    opt.generation_config.eos_token_id = None
+    model = LocalModel(opt, bpe_tokenizer(), name="opt")
+    for prompt, one in zip(PROMPTS, model.generate(PROMPTS, max_new_tokens=5), strict=True):
+        assert_as_expected(opt, prompt, one.tokens, one.attention)
+    answers = [(17, 300, 5, 5, 42)] * len(PROMPTS)
+    for prompt, one in zip(PROMPTS, model.read(PROMPTS, answers), strict=True):
+        assert_as_expected(opt, prompt, answers[0], one)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -117,8 +117,11 @@ def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
 def test_features_know_their_variants_and_chunks():
     with pytest.raises(ValueError, match="variant is 'all'; give one of 'chunks', 'chunk-average'"):
         features(ratios_of([[[1.0]]]), "all", 1)
-    with pytest.raises(ValueError, match="n_chunks is 1, but the prompt of an answer has 2 chunks"):
-        features(ratios_of([[[1.0, 2.0]]]), "chunks", 1)
+    for variant in ("chunks", "chunk-average", "full-context"):
+        with pytest.raises(
+            ValueError, match="n_chunks is 1, but the prompt of an answer has 2 chunks"
+        ):
+            features(ratios_of([[[1.0, 2.0]]]), variant, 1)
 
 
 # --- the classifier -------------------------------------------------------------------------------
@@ -159,6 +162,23 @@ def test_the_confidence_is_that_of_scikit_learn(rng, variant, size):
     np.testing.assert_allclose(classifier.predict_proba(new), expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("variant", ["chunks", "chunk-average", "full-context"])
+def test_the_most_chunks_are_a_whole_number_of_1_or_more(rng, variant, tmp_path):
+    answers = answers_of(rng, 60)
+    classifier = FactualityClassifier.fit(answers, n_chunks=np.int64(CHUNKS), variant=variant)
+    assert type(classifier.n_chunks) is int
+    classifier.save(tmp_path / "factuality.json")
+    again = FactualityClassifier.load(tmp_path / "factuality.json")
+    assert (again.n_chunks, again.name) == (CHUNKS, classifier.name)
+    for count, error in ((0, ValueError), (-1, ValueError), (4.0, TypeError), ("4", TypeError)):
+        with pytest.raises(error, match=f"n_chunks is {count!r}; give .*1 or more"):
+            FactualityClassifier.fit(answers, n_chunks=count, variant=variant)
+    with pytest.raises(TypeError, match="n_chunks is True; give a whole number"):
+        FactualityClassifier.fit(answers, n_chunks=True, variant=variant)
+    with pytest.raises(ValueError, match="n_chunks is 3, but the prompt of an answer has 4 chunks"):
+        FactualityClassifier.fit(answers, n_chunks=3, variant=variant)
+
+
 def test_it_finds_what_tells_answers_apart(fitted, rng):
     _, classifier = fitted
     test = answers_of(rng, 400)
@@ -176,6 +196,19 @@ def test_it_finds_what_tells_answers_apart(fitted, rng):
         classifier.evaluate(test, rng=rng, level=95)
     narrower = classifier.evaluate(test, rng=rng, level=0.5)
     assert narrower.high - narrower.low < 0.6 * (found.high - found.low)
+
+
+def test_what_evaluates_and_predicts_is_asked_for_by_name(fitted, rng):
+    _, classifier = fitted
+    test = answers_of(rng, 20)
+    with pytest.raises(TypeError, match=r"rng is a int; give .*np.random.default_rng\(0\)"):
+        classifier.evaluate(test, rng=0)
+    with pytest.raises(ValueError, match="resamples is 0; give 1 or more"):
+        classifier.evaluate(test, rng=rng, resamples=0)
+    with pytest.raises(TypeError, match="resamples is 1.5; give a whole number"):
+        classifier.evaluate(test, rng=rng, resamples=1.5)
+    with pytest.raises(TypeError, match="ratios is a LookbackRatios; give a list of Lookback"):
+        classifier.predict_proba(test[0].ratios)
 
 
 def test_auroc_counts_ties_half(rng):

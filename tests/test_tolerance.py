@@ -290,13 +290,36 @@ def test_the_number_of_queries_that_a_bet_takes_is_the_first_that_can_win(alpha,
         assert betting_p_value(np.zeros(more), alpha, delta) <= delta
 
 
+@pytest.mark.parametrize("alpha", [1e-7, 1e-12, 1e-300])
+def test_the_numbers_of_queries_that_a_tiny_alpha_takes_are_told_to_a_thousandth(alpha):
+    # For α → 0 the first n with (1 − α)^n ≤ δ is ln(1/δ) / α. A bet wins as much by each query:
+    # n is ln(1/δ) / (α · mean bet), whose mean is the same for all large n.
+    delta, exact = 0.1, Fraction(str(alpha))
+    assert abs(tolerance_n(alpha, delta) * exact / Fraction(-math.log(delta)) - 1) < 1e-3
+    known = betting_n(1e-5, delta)
+    assert betting_p_value(np.zeros(known), 1e-5, delta) <= delta
+    assert betting_p_value(np.zeros(known - 1), 1e-5, delta) > delta
+    assert abs(betting_n(alpha, delta) * exact / (known * Fraction("1e-5")) - 1) < 1e-3
+
+
+@pytest.mark.parametrize("guarantee", ["query-recall", "all"])
+def test_a_tiny_alpha_that_delta_cannot_promise_is_refused_like_any(guarantee):
+    judged = [ScoredQuery([i / 9], [True]) for i in range(60)]
+    calibration = Calibration.from_scores(
+        judged, alpha=0.2, delta=0.1, guarantee=guarantee, scorer="drawn"
+    )
+    for alpha in (1e-300, 5e-324):  # the last is the smallest float
+        with pytest.raises(ValueError, match="cannot promise: it takes at least [0-9]{300}"):
+            calibration.at(alpha)
+
+
 # --- the query-recall threshold of bets -----------------------------------------------------------
 
 
 def tolerance_by_brute_force(lists, alpha, delta):
     """Try every score as a threshold, from the highest down, with losses counted afresh."""
     threshold = math.inf
-    for t in sorted({s for scores in lists for s in scores if math.isfinite(s)}, reverse=True):
+    for t in sorted({s for scores in lists for s in scores if s < math.inf}, reverse=True):
         losses = [float(Fraction(sum(s > t for s in scores), len(scores))) for scores in lists]
         if 1 / wealth_by_hand(losses, alpha, delta) > delta:
             break
@@ -305,7 +328,11 @@ def tolerance_by_brute_force(lists, alpha, delta):
 
 
 score_lists = st.lists(
-    st.lists(st.one_of(st.integers(0, 12), st.just(math.inf)), min_size=1, max_size=5),
+    st.lists(
+        st.one_of(st.integers(0, 12), st.sampled_from([math.inf, -math.inf])),
+        min_size=1,
+        max_size=5,
+    ),
     min_size=1,
     max_size=40,
 )

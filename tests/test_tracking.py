@@ -56,6 +56,17 @@ def test_it_starts_at_the_threshold_of_the_calibration():
     )
     few = calibration_of(rng, 3)  # keeps everything
     assert track(few).threshold == max(query.scores.max() for query in few.queries)
+    lost = [
+        ScoredQuery([-math.inf], [True]) for _ in range(100)
+    ]  # nothing that has a score is kept
+    some = Calibration.from_scores(
+        [*lost, *(ScoredQuery([s], [True]) for s in (0.2, 0.7))], alpha=0.1, scorer="drawn"
+    )
+    assert some.threshold() == -math.inf
+    assert track(some).threshold == 0.2
+    none = Calibration.from_scores(lost, alpha=0.1, scorer="drawn")
+    with pytest.raises(ValueError, match="has no relevant snippet with a finite score"):
+        track(none)
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,8 @@ def _verdict(result: Evaluation) -> str:
         said = "No retrieved snippet is judged relevant, so that no coverage can be measured."
     elif result.out_of_reach:
         said = verdict.OUT_OF_REACH
+    elif result.removal.estimate > 0:  # by group, and those that remove something have none
+        said = "Nothing is tested: no group that has a threshold has a relevant snippet here."
     else:
         said = "Everything is kept, so that no promise can fail here."
     if lost > 0 and result.verdict is None:

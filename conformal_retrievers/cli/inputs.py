@@ -247,7 +247,7 @@ class LoggedQueries:
     def __init__(self, path: Path, calibration: Calibration) -> None:
         self.path = path
         self.calibration = calibration
-        self._checksums = {calibration.alpha: calibration.checksum}
+        self._checksums: dict[float, str | None] = {calibration.alpha: calibration.checksum}
         self.left_out = self.repeated = 0
 
     def __iter__(self) -> Iterator[Filtered]:
@@ -275,12 +275,18 @@ class LoggedQueries:
                 "calibration; give the one whose checksum is in the log's field 'calibration'"
             )
 
-    def _checksum_at(self, alpha: object) -> str:
-        """Return what the calibration is called at the alpha of an event, which may be its own."""
+    def _checksum_at(self, alpha: object) -> str | None:
+        """Return what the calibration is called at the alpha of an event, which may be its own.
+
+        None where it cannot be had at this alpha: the event is another calibration's.
+        """
         if not isinstance(alpha, float) or not 0 < alpha < 1:
             return self.calibration.checksum
         if alpha not in self._checksums:
-            self._checksums[alpha] = self.calibration.at(alpha).checksum
+            try:
+                self._checksums[alpha] = self.calibration.at(alpha).checksum
+            except ValueError:  # too few queries for delta at this alpha
+                self._checksums[alpha] = None
         return self._checksums[alpha]
 
 

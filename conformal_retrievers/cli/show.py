@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from conformal_retrievers.cli.terminal import (
     score,
     table,
 )
+from conformal_retrievers.filter_log import plain_number
 from conformal_retrievers.flag_statement import is_flag
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -74,8 +74,8 @@ def _show_claims(path: Path, as_json: bool) -> None:
 def facts_of(calibration: Calibration) -> dict[str, Any]:
     """Return what there is to know of a calibration, as names and plain values.
 
-    `thresholds` are by group ("" for all queries) and alpha: a number, "keep_all", or None where
-    delta cannot be had.
+    `thresholds` are by group ("" for all queries) and alpha: a number, "keep_all", "-inf" where
+    nothing that has a score is kept, or None where delta cannot be had.
     """
     c = calibration
     alphas = sorted({*ALPHAS, c.alpha})
@@ -131,13 +131,14 @@ def _threshold(calibration: Calibration | None, group: str | None) -> float | st
     if calibration is None:
         return None
     threshold = calibration.threshold(group)
-    return "keep_all" if math.isinf(threshold) else threshold
+    return plain_number(threshold, "keep_all")
 
 
 def _cell(threshold: float | str | None) -> str:
     if threshold is None:
         return "–"
-    return "all" if isinstance(threshold, str) else score(threshold)
+    named = {"keep_all": "all", "-inf": "unscored"}
+    return named[threshold] if isinstance(threshold, str) else score(threshold)
 
 
 def _worded(value: object) -> str:

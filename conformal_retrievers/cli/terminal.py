@@ -109,8 +109,10 @@ def between(share: Share) -> str:
 
 
 def score(threshold: float) -> str:
-    """Return a threshold, or that everything is kept."""
-    return "keep all" if math.isinf(threshold) else f"{threshold:.5g}"
+    """Return a threshold, or that everything is kept, or only what has no score (−inf)."""
+    if math.isinf(threshold):
+        return "keep all" if threshold > 0 else "keep unscored"
+    return f"{threshold:.5g}"
 
 
 # --- JSON -----------------------------------------------------------------------------------------

@@ -132,7 +132,18 @@ def _settings(llm: object) -> dict[str, object]:
     others = {k: v for k, v in of_pipeline.items() if k not in _OF_NO_INFLUENCE}
     if others:
         given["pipeline_kwargs"] = others
-    return {where.format(name): value for name, value in given.items() if value is not None}
+    found = {where.format(name): value for name, value in given.items() if value is not None}
+    return found | _settings_within(getattr(llm, "pipeline", None))
+
+
+def _settings_within(pipeline: object) -> dict[str, object]:
+    """Return what a pipeline of transformers was made with, beyond the length of answers."""
+    return {
+        f"pipeline({name})": value
+        for settings in ("_generate_kwargs", "_forward_params")  # it shows them nowhere else
+        for name, value in getattr(pipeline, settings, {}).items()
+        if name not in _OF_NO_INFLUENCE and value is not None
+    }
 
 
 _OF_NO_INFLUENCE = ("max_new_tokens", "return_full_text")
