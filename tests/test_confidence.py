@@ -32,6 +32,7 @@ from conformal_retrievers import (
     RetrievalScorer,
     ScoredQuery,
 )
+from conformal_retrievers.flag_statement import flag_labels
 from conformal_retrievers.flagging import FactualityFlag
 from conformal_retrievers.huggingface import LocalModel, RagPrompt
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, lookback_ratios
@@ -419,6 +420,7 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
         guarantee="all",
         by_group=True,
         scorer=flag.classifier.name,
+        labels=flag_labels([], None),
     )
     grouped = FactualityFlag(flag.classifier, calibration)
     runnable = confidence_runnable(model, grouped, max_new_tokens=5)
