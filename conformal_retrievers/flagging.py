@@ -85,7 +85,7 @@ class FactualityFlag:
         if not is_flag(self.calibration):
             raise ValueError(
                 f"calibration is one of snippets, scored by {self.calibration.scorer!r}, as its "
-                "labels do not say that it is of a flag; give the one that FactualityFlag.calibrate "
+                "labels do not say that it is a flag's; give the one that FactualityFlag.calibrate "
                 "made, or Calibration.load(…) of the file that flag.calibration.save wrote"
             )
         if self.classifier.name != self.calibration.scorer:

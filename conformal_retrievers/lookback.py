@@ -316,7 +316,7 @@ class FactualityClassifier:
         """
         from scipy.special import expit
 
-        if isinstance(ratios, str) or not isinstance(ratios, Iterable):
+        if not isinstance(ratios, Iterable):
             raise TypeError(f"ratios is {kind_of(ratios)}; give a list of LookbackRatios")
         shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
         rows = []

@@ -494,6 +494,23 @@ def test_a_calibration_is_no_flag(model, flag):
             make()
 
 
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0; give 1 or more"),
+        ({"max_new_tokens": 2.5}, TypeError, "max_new_tokens is 2.5; give a whole number"),
+        ({"generation": {"top_k": 3}}, TypeError, "generation is a dict; give a GenerationConfig"),
+    ],
+    ids=["0", "2.5", "dict"],
+)
+def test_how_to_answer_is_asked_before_a_question_is(model, flag, settings, error, message):
+    settings = {"max_new_tokens": 2, **settings}
+    with pytest.raises(error, match=message):
+        confidence_runnable(model, flag, **settings)
+    with pytest.raises(error, match=message):
+        ConfidenceQueryEngine(engine_of(CHUNKS), model, flag, **settings)
+
+
 def test_a_model_that_lies_elsewhere_is_given_its_name(folder, flag):
     """The flag was made for 'llama'; the folder's own name is its path."""
     llm = HuggingFacePipeline.from_model_id(folder, "text-generation")
