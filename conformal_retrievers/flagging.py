@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from conformal_retrievers import conformal
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.filtering import CalibrationMismatch
-from conformal_retrievers.flag_statement import calibrated_on, flag_labels
+from conformal_retrievers.flag_statement import calibrated_on, flag_labels, is_flag
 from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.lookback import (
     FactualityClassifier,
@@ -66,8 +66,8 @@ class FactualityFlag:
     What a calibration calls the relevant snippet of a query is here an inconsistent answer, what it
     keeps is what is flagged, and an answer without confidence (NaN) is flagged. Both parts are
     saved and loaded by themselves, and the calibration's labels say that it is one of a flag.
-    Raises `CalibrationMismatch` for a calibration that was made with another classifier, TypeError
-    for parts that are something else.
+    Raises `CalibrationMismatch` for a calibration that was made with another classifier, ValueError
+    for one of snippets, TypeError for parts that are something else.
     """
 
     classifier: FactualityClassifier
@@ -81,6 +81,12 @@ class FactualityFlag:
             raise TypeError(
                 f"calibration is {kind_of(self.calibration)}; give Calibration.load(…) of the file "
                 "that flag.calibration.save wrote"
+            )
+        if not is_flag(self.calibration):
+            raise ValueError(
+                f"calibration is one of snippets, scored by {self.calibration.scorer!r}, as its "
+                "labels do not say that it is a flag's; give the one that FactualityFlag.calibrate "
+                "made, or Calibration.load(…) of the file that flag.calibration.save wrote"
             )
         if self.classifier.name != self.calibration.scorer:
             raise CalibrationMismatch(
@@ -117,6 +123,7 @@ class FactualityFlag:
         answers = judged_answers("answers", answers)
         classifier.check_new(answers)
         check_once(answers)
+        _check_ids(answers)
         confidence = classifier.predict_proba(answer.ratios for answer in answers)
         unread = np.flatnonzero([math.isnan(c) for c in confidence])
         if len(unread):
@@ -176,8 +183,8 @@ class FactualityFlag:
         """Return which shares of new answers are flagged, with Wilson's intervals.
 
         An answer without a token is flagged. Raises ValueError for no answers, one that is there
-        twice or that the classifier was fitted on or the flag calibrated on, by its tokens or its
-        id, and for a level that is none.
+        twice or that the flag was calibrated on, by its tokens or its id, one that the classifier
+        was fitted on, by its tokens, and for a level that is none.
         """
         conformal.check_level(level)
         answers = judged_answers("answers", answers)
@@ -185,6 +192,7 @@ class FactualityFlag:
             raise ValueError("there are no answers; give judged ones that are new to the flag")
         self.classifier.check_new(answers)
         check_once(answers)
+        _check_ids(answers)
         self._check_new(answers)
         flagged = np.array([self(one.ratios, one.group).flagged for one in answers])
         consistent = np.array([one.consistent for one in answers], dtype=bool)
@@ -237,6 +245,18 @@ class FlagEvaluation:
             f"at least {100 * self.target:.6g} % are promised, and {consistent} of "
             f"{self.n_consistent} consistent ones"
         )
+
+
+def _check_ids(answers: Sequence[JudgedRatios]) -> None:
+    """Raise ValueError for an id that two answers have."""
+    places: dict[str, int] = {}
+    for i, one in enumerate(answers):
+        first = i if one.id is None else places.setdefault(one.id, i)
+        if first != i:
+            raise ValueError(
+                f"answers[{i}].id is {one.id!r}, and so is that of answers[{first}]; an id names "
+                "one answer, so leave one of them out, or give each its own"
+            )
 
 
 def _check_groups(answers: Sequence[JudgedRatios]) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.attention import Recorder, recording
 from conformal_retrievers.extras import require
-from conformal_retrievers.lookback import SegmentAttention, kind_of
+from conformal_retrievers.lookback import SegmentAttention, check_count, kind_of
 from conformal_retrievers.rag_prompt import (
     PREAMBLE,
     PromptTokens,
@@ -118,13 +118,7 @@ class LocalModel:
         GenerationConfig.
         """
         _check_prompts(prompts)
-        if generation is not None and not isinstance(generation, GenerationConfig):
-            raise TypeError(
-                f"generation is {kind_of(generation)}; give a GenerationConfig, as in "
-                "GenerationConfig(do_sample=True)"
-            )
-        if operator.index(max_new_tokens) < 1:
-            raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give 1 or more")
+        max_new_tokens = check_answering(max_new_tokens, generation)
         tokens = [self._tokens(i, prompt, max_new_tokens) for i, prompt in enumerate(prompts)]
         if not tokens:
             return []
@@ -262,6 +256,20 @@ class LocalModel:
             f"{self.name!r} reads {self.max_tokens}: of its {n_chunks} chunks the first {fitting} "
             "fit; give fewer or shorter chunks, or a shorter answer"
         )
+
+
+def check_answering(max_new_tokens: object, generation: object) -> int:
+    """Return the length of answers as an int.
+
+    Raises TypeError, naming it, for what is no whole number, and for a `generation` that is neither
+    None nor a GenerationConfig; ValueError for a length below 1.
+    """
+    if generation is not None and not isinstance(generation, GenerationConfig):
+        raise TypeError(
+            f"generation is {kind_of(generation)}; give a GenerationConfig, as in "
+            "GenerationConfig(do_sample=True)"
+        )
+    return check_count("max_new_tokens", max_new_tokens)
 
 
 def _check_prompts(prompts: object) -> None:

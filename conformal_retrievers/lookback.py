@@ -212,7 +212,9 @@ def judged_answers(name: str, answers: object) -> list[JudgedRatios]:
 
 
 def check_count(name: str, value: object) -> int:
-    """Return a count as an int. Raises TypeError, naming it, for no whole number, ValueError below 1.
+    """Return a count as an int.
+
+    Raises TypeError, naming it, for what is no whole number, ValueError below 1.
 
     >>> check_count("n_chunks", np.int64(5))
     5
@@ -314,7 +316,7 @@ class FactualityClassifier:
         """
         from scipy.special import expit
 
-        if isinstance(ratios, str) or not isinstance(ratios, Iterable):
+        if not isinstance(ratios, Iterable):
             raise TypeError(f"ratios is {kind_of(ratios)}; give a list of LookbackRatios")
         shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
         rows = []

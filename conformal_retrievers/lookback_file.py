@@ -29,7 +29,8 @@ def write_classifier(path: str | Path, known: Mapping[str, Any], weights: bytes)
     Raises OSError, naming the path, where one cannot be written.
     """
     target, digest = Path(path), hashlib.sha256(weights).hexdigest()
-    beside = f"{target.stem}-{digest[:12]}.npz"
+    # A backslash is a folder's on Windows: a name with one is never read.
+    beside = f"{target.stem}-{digest[:12]}.npz".replace("\\", "_")
     fields: dict[str, Any] = {"format": FORMAT, "version": VERSION, **known}
     fields |= {"weights": beside, "weights_sha256": digest}
     fields["sha256"] = _checksum(fields)

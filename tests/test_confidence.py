@@ -32,6 +32,7 @@ from conformal_retrievers import (
     RetrievalScorer,
     ScoredQuery,
 )
+from conformal_retrievers.flag_statement import flag_labels
 from conformal_retrievers.flagging import FactualityFlag
 from conformal_retrievers.huggingface import LocalModel, RagPrompt
 from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, lookback_ratios
@@ -419,6 +420,7 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
         guarantee="all",
         by_group=True,
         scorer=flag.classifier.name,
+        labels=flag_labels([], None),
     )
     grouped = FactualityFlag(flag.classifier, calibration)
     runnable = confidence_runnable(model, grouped, max_new_tokens=5)
@@ -490,6 +492,23 @@ def test_a_calibration_is_no_flag(model, flag):
             match=r"flag is a Calibration; give FactualityFlag\(FactualityClassifier.load\(…\), ",
         ):
             make()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0; give 1 or more"),
+        ({"max_new_tokens": 2.5}, TypeError, "max_new_tokens is 2.5; give a whole number"),
+        ({"generation": {"top_k": 3}}, TypeError, "generation is a dict; give a GenerationConfig"),
+    ],
+    ids=["0", "2.5", "dict"],
+)
+def test_how_to_answer_is_asked_before_a_question_is(model, flag, settings, error, message):
+    settings = {"max_new_tokens": 2, **settings}
+    with pytest.raises(error, match=message):
+        confidence_runnable(model, flag, **settings)
+    with pytest.raises(error, match=message):
+        ConfidenceQueryEngine(engine_of(CHUNKS), model, flag, **settings)
 
 
 def test_a_model_that_lies_elsewhere_is_given_its_name(folder, flag):

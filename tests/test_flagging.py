@@ -236,6 +236,12 @@ def test_a_calibration_of_snippets_is_no_flag():
     calibration = Calibration.from_scores(scored, alpha=0.2, scorer="s", labels={"source": "us"})
     assert not is_flag(calibration)
     assert not is_flag(dataclasses.replace(calibration, labels=None))
+    message = r"calibration is one of snippets, scored by {}, .* give the one that FactualityFlag"
+    with pytest.raises(ValueError, match=message.format("'s'")):
+        FactualityFlag(CLASSIFIER, calibration)
+    renamed = dataclasses.replace(calibration, scorer=CLASSIFIER.name)
+    with pytest.raises(ValueError, match=message.format(re.escape(repr(CLASSIFIER.name)))):
+        FactualityFlag(CLASSIFIER, renamed)
 
 
 def test_a_calibration_of_another_classifier_is_refused():
@@ -385,6 +391,16 @@ def test_an_answer_that_is_there_twice_is_refused():
         ValueError, match=r"answers\[12\] is the same answer as answers\[2\].*leave"
     ):
         FactualityFlag.calibrate(CLASSIFIER, [*ANSWERS, again], alpha=0.2)
+
+
+def test_an_id_names_one_answer():
+    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)  # of none of which it is known
+    first, *others = judged_anew([0.1, 0.2, 0.3], [False, True, False])
+    same = [first, others[0], dataclasses.replace(others[1], id=first.id)]
+    message = r"answers\[2\].id is 'n0', and so is that of answers\[0\]; an id names one answer"
+    for use in (partial(FactualityFlag.calibrate, CLASSIFIER, alpha=0.5), flag.evaluate):
+        with pytest.raises(ValueError, match=message):
+            use(same)
 
 
 def test_a_confidence_that_points_the_wrong_way_is_said():

@@ -341,6 +341,12 @@ def test_a_classifier_comes_back_bit_for_bit(fitted, rng, tmp_path):
     assert first["weights_sha256"] == second["weights_sha256"]
 
 
+def test_a_file_may_have_a_backslash_in_its_name(fitted, tmp_path):
+    _, classifier = fitted
+    classifier.save(tmp_path / "of\\mine.json")
+    assert FactualityClassifier.load(tmp_path / "of\\mine.json").name == classifier.name
+
+
 def test_names_tell_fits_apart(rng):
     one, other = (FactualityClassifier.fit(answers_of(rng, 100), n_chunks=CHUNKS) for _ in range(2))
     assert one.name != other.name

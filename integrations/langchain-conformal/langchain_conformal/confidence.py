@@ -37,13 +37,14 @@ def confidence_runnable(
     `LocalModel.generate` with this `generation` from this `prompt` of question and chunks, and not
     as the pipeline is set. response_metadata["factuality"] holds "confidence" (None for an answer
     without a token) and "flagged". Raises TypeError for a model that does not run here: nobody can
-    see its attention, for what is no flag, and for a context that is one text;
-    `CalibrationMismatch` for the flag of another model; ValueError for settings of generation, of
-    the pipeline, the chat model or bound to one, where there is no `generation`, and for a context
-    without documents.
+    see its attention, for what is no flag, no number of tokens or no GenerationConfig, and for a
+    context that is one text; `CalibrationMismatch` for the flag of another model; ValueError for
+    `max_new_tokens` below 1, for settings of generation, of the pipeline, the chat model or bound
+    to one, where there is no `generation`, and for a context without documents.
     """
     local = _local(llm)
     flagging.check_flag(flag, local)
+    huggingface.check_answering(max_new_tokens, generation)
     if generation is None:
         _check_settings(llm)
 

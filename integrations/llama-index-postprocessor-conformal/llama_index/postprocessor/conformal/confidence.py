@@ -30,9 +30,10 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     holds "confidence" (None for an answer without a token) and "flagged". Where the engine
     retrieves no node the answer is "Empty Response", without confidence and flagged. Raises
     TypeError for a model that does not run here: nobody can see its attention, for what is no flag,
-    and for a `group` that cannot be called; `CalibrationMismatch` for the flag of another model;
-    ValueError for `generate_kwargs` or `stopping_ids` where there is no `generation`, and for a
-    prompt of the HuggingFaceLLM's own where there is no `prompt`.
+    no number of tokens or no GenerationConfig, and for a `group` that cannot be called;
+    `CalibrationMismatch` for the flag of another model; ValueError for `max_new_tokens` below 1,
+    for `generate_kwargs` or `stopping_ids` where there is no `generation`, and for a prompt of the
+    HuggingFaceLLM's own where there is no `prompt`.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         self.engine = engine
         self.local = _local(llm)
         flagging.check_flag(flag, self.local)
+        huggingface.check_answering(max_new_tokens, generation)
         if generation is None:
             _check_settings(llm)
         if prompt is huggingface.RagPrompt:
