@@ -962,6 +962,19 @@ def test_a_calibration_may_come_through_a_pipe(files, command):
     assert piped == run(command, out, files / "new.jsonl").stdout
 
 
+def test_one_query_is_counted_in_the_singular(files):
+    out, _ = calibrated(files)
+    write_jsonl([*judged_queries(1), *judged_queries(1, start=1000)], files / "two.jsonl")
+    shown = " ".join(run("evaluate", out, files / "two.jsonl").stdout.split())
+    assert shown.startswith("1 query, 5 snippets,")
+    left_out = "Left out: 1 query that the calibration was made from."
+    assert left_out in shown
+    page = files / "report.html"
+    assert left_out in run("report", out, files / "two.jsonl", "--out", page).stdout
+    told = evaluate(Calibration.load(out), score_queries(SCORER, judged_queries(1, start=1000)))
+    assert str(told).startswith("1 query, ")
+
+
 def test_a_log_without_queries_and_one_with_a_single_strange_one_are_told(tmp_path):
     calibration = Calibration.from_scores([ScoredQuery([0.1], [True])], alpha=0.5, scorer="s")
     calibration.save(tmp_path / "c.json")
