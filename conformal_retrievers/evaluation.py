@@ -114,8 +114,8 @@ class Evaluation:
             else "unknown how many relevant ones were missed"
         )
         head = (
-            f"{self.n_queries} queries, {self.n_relevant} relevant of {self.n_snippets} retrieved "
-            f"snippets, {missed}"
+            f"{self.n_queries} {'query' if self.n_queries == 1 else 'queries'}, {self.n_relevant} "
+            f"relevant of {self.n_snippets} retrieved snippets, {missed}"
         )
         rows = [
             f"{name:<24} {share if share.n else '      –'}" for name, share in self.shares.items()
@@ -149,19 +149,26 @@ def evaluate(
     check_level(level)
     calibration = calibration_of(filter_or_calibration)
     row_of = row_by(filter_or_calibration, count_tokens)
-    told_apart = calibration.without_id == 0
+    without_id: set[str | None] = set()  # the groups that have a query without one
 
     def rows() -> Iterator[Row]:
-        nonlocal told_apart
         for query in checked(judged, calibration):
-            yield row_of(query)
-            told_apart = told_apart and query.id is not None
+            row = row_of(query)
+            yield row
+            if query.id is None:
+                without_id.add(row.group)
 
     counts = Counts.of(rows())
     misses_known = calibration.count_missed or bool(counts.missed.any())
+    measured = _with_verdicts(evaluation_of(counts, level, misses_known), calibration)
+    known = calibration.without_id == 0
     return replace(
-        _with_verdicts(evaluation_of(counts, level, misses_known), calibration),
-        told_apart=told_apart,
+        measured,
+        by_group={
+            group: replace(part, told_apart=known and group not in without_id)
+            for group, part in measured.by_group.items()
+        },
+        told_apart=known and not without_id,
         out_of_reach=calibration.out_of_reach,
     )
 

@@ -195,8 +195,8 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
     events of both kinds: `event` says which are yielded, "conformal_filter" or "conformal_claims".
     Lines that are no JSON, as a process that is killed leaves them, are skipped and counted in a
     UserWarning. Raises ValueError for another `event`, for a log of such lines only, and, naming
-    the file, line and field, for what is no event of a version that is known; OSError where the log
-    cannot be read, FileNotFoundError where there is none.
+    the file, line and field, for what is no event of a version that is known, or has a value that
+    no event has; OSError where the log cannot be read, FileNotFoundError where there is none.
     """
     if event not in FIELDS:
         raise ValueError(f"event is {event!r}; give one of {', '.join(map(repr, FIELDS))}")
@@ -209,7 +209,7 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
             for number, line in _lines(file, opened, size):
                 try:
                     row = json.loads(line)
-                except ValueError:  # UnicodeDecodeError, too
+                except (ValueError, RecursionError):  # UnicodeDecodeError, too; lists without end
                     bad.append(f"{file}, line {number}")
                     continue
                 found = _checked(row, f"{file}, line {number}")
@@ -273,7 +273,7 @@ def _lines(file: Path, opened: IO[bytes], size: float) -> Iterator[tuple[int, by
 
 
 def _checked(event: Any, where: str) -> dict[str, Any]:
-    if not isinstance(event, dict) or event.get("event") not in FIELDS:
+    if not is_event(event):
         raise ValueError(f"{where}: its field 'event' is not {EVENT!r}; give a filter log")
     if event.get("version") != VERSION:
         raise ValueError(
@@ -283,7 +283,57 @@ def _checked(event: Any, where: str) -> dict[str, Any]:
     missing = sorted(FIELDS[event["event"]] - set(event))
     if missing:
         raise ValueError(f"{where}: its field {missing[0]!r} is missing; remove the line")
+    for name, (fits, what) in VALUES.items():
+        if name in event and not fits(event[name]):
+            raise ValueError(
+                f"{where}: its field {name!r} is {event[name]!r:.80}; give {what}, or remove the "
+                "line"
+            )
     return event
+
+
+def is_event(row: object) -> bool:
+    """Return whether a row of JSON says that it is an event, of a filter of either kind."""
+    kind = row.get("event") if isinstance(row, dict) else None
+    return isinstance(kind, str) and kind in FIELDS
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_null(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
+def _are_scores(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_score, value))
+
+
+def _is_score(value: object) -> bool:
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return value is None or isinstance(value, float) or value in ("inf", "-inf")
+
+
+SCORES = 'a list of numbers, null, "inf" or "-inf"'
+VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {  # what readers of events rely on
+    "calibration": (_is_text, "the checksum of a calibration"),
+    "query": (_is_text_or_null, "a text, or null"),
+    "group": (_is_text_or_null, "a text, or null"),
+    "k": (_is_count, "a number of snippets"),
+    "kept": (_are_counts, "a list of positions"),
+    "scores": (_are_scores, SCORES),
+    "relevance": (_are_scores, SCORES),
+}
 
 
 # --- what a handler does with events --------------------------------------------------------------

@@ -74,9 +74,9 @@ def track(calibration: Calibration, *, step: float | None = None) -> LongRun:
     """Return where to start: at the calibration's threshold.
 
     Where that is +inf it is the highest finite score of its relevant snippets, and the lowest where
-    it is −inf. `step` is on the scale of the scores, by default the standard deviation of the calibration's
-    relevant scores. What is lost is what the calibration's guarantee is about, missed snippets
-    included where it counts them. Raises ValueError unless `step` is positive, and for a
+    it is −inf. `step` is on the scale of the scores, by default the standard deviation of the
+    calibration's relevant scores. What is lost is what the calibration's guarantee is about, missed
+    snippets included where it counts them. Raises ValueError unless `step` is positive, and for a
     calibration whose promise is not one about equal queries ("snippet", weights, groups), or of
     which no relevant snippet has a finite score.
     """

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -918,6 +920,59 @@ def test_queries_of_a_log_that_were_filtered_at_another_alpha_of_a_calibration_c
         wrong = CliRunner().invoke(app, odd)
         assert wrong.exit_code == 2
         assert message in wrong.output
+
+
+def test_an_event_at_an_alpha_that_delta_cannot_promise_is_another_calibrations(tmp_path):
+    queries = [ScoredQuery([i / 60, 9.0], [True, False]) for i in range(60)]
+    calibration = Calibration.from_scores(queries, alpha=0.2, delta=0.1, scorer="s")
+    calibration.save(tmp_path / "c.json")
+    log = FilterLog(tmp_path / "log.jsonl")
+    event = event_of(ConformalFilter(LookupScorer({}, name="s"), calibration).decide([0.1, 0.9]))
+    for alpha in (0.2, 0.01, 1e-300, 0.2):
+        log.append({**event, **({} if alpha == 0.2 else {"alpha": alpha, "calibration": "other"})})
+    done = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/c.json", "--log", str(log.path)])
+    assert done.exit_code == 0, done.output
+    assert "2 queries, 4 snippets." in done.output
+    assert "Left out: 2 queries filtered with another calibration." in done.output
+
+
+def test_a_file_of_lists_without_end_is_told_in_one_line(files):
+    out, _ = calibrated(files)
+    deep = files / "deep.jsonl"
+    for line in ("[" * 100_000, '{"event": ["conformal_filter"]}'):
+        deep.write_text(line)
+        for arguments in ((deep, files / "new.jsonl"), (out, deep), (out, "--log", deep)):
+            assert "deep.jsonl" in one_line(run("diagnose", *arguments, code=1))
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no pipe has a path here")
+@pytest.mark.parametrize("command", ["diagnose", "evaluate"])
+def test_a_calibration_may_come_through_a_pipe(files, command):
+    out, _ = calibrated(files)
+    read, write = os.pipe()
+
+    def fill():
+        with open(write, "wb") as file:
+            file.write(out.read_bytes())
+
+    # A daemon, since it waits for ever where nobody reads.
+    threading.Thread(target=fill, daemon=True).start()
+    piped = run(command, f"/dev/fd/{read}", files / "new.jsonl").stdout
+    os.close(read)
+    assert piped == run(command, out, files / "new.jsonl").stdout
+
+
+def test_one_query_is_counted_in_the_singular(files):
+    out, _ = calibrated(files)
+    write_jsonl([*judged_queries(1), *judged_queries(1, start=1000)], files / "two.jsonl")
+    shown = " ".join(run("evaluate", out, files / "two.jsonl").stdout.split())
+    assert shown.startswith("1 query, 5 snippets,")
+    left_out = "Left out: 1 query that the calibration was made from."
+    assert left_out in shown
+    page = files / "report.html"
+    assert left_out in run("report", out, files / "two.jsonl", "--out", page).stdout
+    told = evaluate(Calibration.load(out), score_queries(SCORER, judged_queries(1, start=1000)))
+    assert str(told).startswith("1 query, ")
 
 
 def test_a_log_without_queries_and_one_with_a_single_strange_one_are_told(tmp_path):

@@ -394,6 +394,19 @@ def test_a_group_that_keeps_nothing_that_has_a_score_counts_among_those_tested()
     assert d.judgements.p_value == e.verdict.p_value
 
 
+def test_each_group_says_whether_its_own_queries_are_told_apart():
+    own = [ScoredQuery([i / 9], [True], id=f"c{i}") for i in range(9)]
+    new = [ScoredQuery([0.1], [True], id=id, group=g) for id, g in (("1", "a"), (None, "b"))]
+    calibration = Calibration.from_scores(own, alpha=0.5, scorer="lookup")
+    e = evaluate(calibration, new)
+    assert (e.told_apart, {g: p.told_apart for g, p in e.by_group.items()}) == (
+        False,
+        {"a": True, "b": False},
+    )
+    parts = evaluate(calibrated(np.linspace(0, 1, 9)), new).by_group.values()  # made without ids
+    assert not any(part.told_apart for part in parts)
+
+
 def test_by_group_the_worst_group_counts_with_the_number_of_groups():
     queries = [
         ScoredQuery([score], [True], group=group)

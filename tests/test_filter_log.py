@@ -235,6 +235,60 @@ def test_a_line_that_is_no_event_is_named(tmp_path, line, said):
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("query", ["why?"]),
+        ("query", {"text": "why?"}),
+        ("query", 5),
+        ("scores", None),
+        ("scores", 5),
+        ("scores", "0.5"),
+        ("scores", ["abc"]),
+        ("scores", [[0.1], [0.2]]),
+        ("scores", [True]),
+        ("scores", ["nan"]),
+        ("scores", [10**400]),
+        ("group", ["a"]),
+        ("group", 3),
+        ("calibration", None),
+        ("calibration", {"sha256": "c"}),
+        ("k", "one"),
+        ("kept", 1),
+        ("kept", ["0"]),
+    ],
+)
+def test_a_field_of_an_event_that_cannot_be_is_named_with_its_file_and_line(tmp_path, field, value):
+    log = FilterLog(tmp_path / "log.jsonl")
+    event = {**event_of(decided([0.1, math.nan, math.inf, -math.inf])), "group": "a"}
+    log.append(event)
+    assert next(read_log(log.path)) == event
+    with log.path.open("a") as file:
+        file.write(json.dumps({**event, field: value}) + "\n")
+    said = rf"log\.jsonl, line 2: its field '{field}' is .*; give "
+    with pytest.raises(ValueError, match=said) as raised:
+        list(read_log(log.path))
+    assert len(str(raised.value)) < 300 + len(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [["conformal_filter"], {}, 1], ids=str)
+def test_a_kind_of_event_that_is_no_name_is_none(tmp_path, kind):
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps({"event": kind}))
+    with pytest.raises(ValueError, match=r"line 1: its field 'event' is not 'conformal_filter'"):
+        list(read_log(path))
+
+
+def test_a_line_of_lists_without_end_is_no_json(tmp_path):
+    log = FilterLog(tmp_path / "log.jsonl")
+    log.path.write_text("[" * 100_000 + "\n")
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 1 is no JSON, nor is any other"):
+        list(read_log(log.path))
+    log.append(event_of(decided([0.1])))
+    with pytest.warns(UserWarning, match="a line is no JSON and was skipped"):
+        assert len(list(read_log(log.path))) == 1
+
+
+@pytest.mark.parametrize(
     "options", [{"queries": "plain"}, {"max_bytes": 0}, {"backups": -1}], ids=str
 )
 def test_an_option_of_the_log_that_cannot_be_is_named(options):

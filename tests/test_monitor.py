@@ -363,6 +363,14 @@ def test_a_monitor_shows_what_it_watches_and_its_alarms():
         query = a_query(rng, shift=2.0)
         monitor.observe(query.scores)
     assert repr(monitor) == f"{shown}400 queries, 0 judged, drift)"
+    for _ in range(100):
+        monitor.observe_judged(a_query(rng, shift=2.0))
+    judged = monitor.watch.counts.judged
+    assert repr(monitor) == f"{shown}400 queries, {judged} judged, drift and harm)"
+    harmed = Monitor(monitor.calibration, level=0.1)
+    while not harmed.watch.harm:
+        harmed.observe_judged(a_query(rng, shift=2.0))
+    assert repr(harmed).endswith(f"0 queries, {harmed.watch.counts.judged} judged, harm)")
 
 
 def test_a_watch_says_what_it_knows_in_words():

@@ -39,6 +39,7 @@ from conformal_retrievers.cli.terminal import (
 from conformal_retrievers.comparison import fixed_thresholds, top_k
 from conformal_retrievers.evaluation import Evaluation
 from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.findings import counted_queries
 from conformal_retrievers.judged import JudgedQuery
 from conformal_retrievers.measures import END_TO_END, Share
 
@@ -128,11 +129,11 @@ def _print(
         else "no query says how many relevant ones were not retrieved"
     )
     console.print(
-        f"{result.n_queries:,} queries, {result.n_snippets:,} snippets, {result.n_relevant:,} of "
-        f"them relevant; {missed}."
+        f"{counted_queries(result.n_queries)}, {result.n_snippets:,} snippets, "
+        f"{result.n_relevant:,} of them relevant; {missed}."
     )
     if left_out:
-        console.print(f"Left out: {left_out:,} queries that the calibration was made from.")
+        console.print(f"Left out: {counted_queries(left_out)} {NewQueries.why}.")
     if not result.told_apart:
         console.print(verdict.NOT_TOLD_APART)
     console.print()

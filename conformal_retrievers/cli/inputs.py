@@ -15,7 +15,7 @@ from conformal_retrievers.beir import FILES, read_beir, read_corpus
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import exact_alpha
 from conformal_retrievers.extras import require
-from conformal_retrievers.filter_log import FIELDS, read_log, scores_of
+from conformal_retrievers.filter_log import is_event, read_log, scores_of
 from conformal_retrievers.filtering import Filtered
 from conformal_retrievers.flag_statement import is_flag
 from conformal_retrievers.guarantees import Guarantee
@@ -181,9 +181,11 @@ def calibration_of_snippets(path: Path) -> Calibration:
 
 
 def is_of_claims(path: Path) -> bool:
-    """Return whether a file says that it is a calibration of claims."""
+    """Return whether a file says that it is a calibration of claims; of a pipe nobody can tell."""
     from conformal_retrievers.claims.file import FORMAT
 
+    if not path.is_file():
+        return False
     try:
         fields = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -291,13 +293,18 @@ class LoggedQueries:
 
 
 def is_filter_log(path: Path) -> bool:
-    """Return whether a file's first line is an event of a filter, by whatever name it is given."""
+    """Return whether a file's first line is an event of a filter, by whatever name it is given.
+
+    A pipe is none: what is read from it is gone.
+    """
+    if not path.is_file():
+        return False
     try:
         with path.open(encoding="utf-8") as file:
             first = json.loads(file.readline())
-    except (OSError, ValueError):  # whoever reads it says what is the matter
+    except (OSError, ValueError, RecursionError):  # whoever reads it says what is the matter
         return False
-    return isinstance(first, dict) and first.get("event") in FIELDS
+    return is_event(first)
 
 
 def scored(scorer: Scorer, queries: Iterable[JudgedQuery]) -> Iterator[ScoredQuery]:

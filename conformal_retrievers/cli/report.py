@@ -27,7 +27,7 @@ from conformal_retrievers.cli.inputs import (
 from conformal_retrievers.cli.show import CalibrationFile
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.findings import summary
+from conformal_retrievers.findings import counted_queries, summary
 from conformal_retrievers.verdict import NOT_TOLD_APART
 
 
@@ -71,7 +71,7 @@ def report(
         print_json({"file": str(out), "left_out": new.left_out, **said})
     else:
         if new.left_out:
-            typer.echo(f"Left out: {new.left_out:,} queries that the calibration was made from.")
+            typer.echo(f"Left out: {counted_queries(new.left_out)} {new.why}.")
         typer.echo(summary(found))
         if not found.told_apart:
             typer.echo(NOT_TOLD_APART)
