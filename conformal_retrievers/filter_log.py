@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeGuard
 
 import numpy as np
 
@@ -292,7 +292,7 @@ def _checked(event: Any, where: str) -> dict[str, Any]:
     return event
 
 
-def is_event(row: object) -> bool:
+def is_event(row: object) -> TypeGuard[dict[str, Any]]:
     """Return whether a row of JSON says that it is an event, of a filter of either kind."""
     kind = row.get("event") if isinstance(row, dict) else None
     return isinstance(kind, str) and kind in FIELDS
