@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 from pathlib import Path
@@ -20,7 +21,14 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from conformal_retrievers import Calibration, ConformalFilter, FilterLog, ScoredQuery, read_log
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    FilterLog,
+    NothingKept,
+    ScoredQuery,
+    read_log,
+)
 from langchain_conformal import (
     ConformalCallbackHandler,
     ConformalCompressor,
@@ -208,6 +216,58 @@ def test_the_handler_of_langchain_counts_and_logs(compressor, tmp_path):
     assert [event["kept"] for event in read_log(tmp_path / "log.jsonl")] == [[0, 1]] * 3
 
 
+FAR = ("far", "far")  # the texts of a query of which nothing passes
+
+
+def told(handler):
+    """What was counted, and what each row of the log says that `on_empty` must not change."""
+    ((checksum, counts),) = handler.observer.counts.items()
+    rows = list(read_log(handler.observer.log.path))
+    assert {row["calibration"] for row in rows} == {checksum}
+    return (
+        (counts.queries, counts.snippets, counts.m1, counts.m2),
+        [(row["query"], row["k"], row["scores"], row["m1"], row["m2"]) for row in rows],
+        [row["kept"] for row in rows],
+    )
+
+
+async def test_langchain_counts_and_logs_queries_of_which_nothing_is_kept(tmp_path):
+    async def of(on_empty):
+        handler = ConformalCallbackHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        collector = RunCollectorCallbackHandler()
+        compressor = ConformalCompressor(filter=lookup_filter(on_empty=on_empty))
+        config = {"callbacks": [handler, collector]}
+        for texts in (SCORES, FAR):
+            found = [Document(text, id=text) for text in texts]
+            retriever = ConformalRetriever(
+                retriever=RunnableLambda(lambda q, found=found: found), filter=compressor.filter
+            )
+            for call in (
+                lambda found=found: compressor.compress_documents(found, "q", **config),
+                lambda found=found: compressor.acompress_documents(found, "q", **config),
+                lambda retriever=retriever: retriever.invoke("q", config),
+                lambda retriever=retriever: retriever.ainvoke("q", config),
+            ):
+                if on_empty == "raise" and texts is FAR:
+                    with pytest.raises(NothingKept, match="none of 2 snippets is kept"):
+                        await _given(call())
+                else:
+                    await _given(call())
+        alone = [run for run in collector.traced_runs if run.name == "conformal_filter"]
+        assert [run.error for run in alone] == [None] * 4
+        return *told(handler), [run.outputs["kept"] for run in alone]
+
+    allowed, best, raised = [await of(each) for each in ("allow", "keep_best", "raise")]
+    assert raised == allowed
+    assert raised[:2] == best[:2]
+    assert raised[0] == (8, 20, 0.5, pytest.approx(1 / 3))
+    assert (raised[2][-1], best[2][-1], raised[3][-1]) == ([], [0], [])
+
+
+async def _given(found):
+    return await found if inspect.isawaitable(found) else found
+
+
 @pytest.mark.parametrize("handler", [ConformalCallbackHandler, ConformalEventHandler])
 def test_a_path_in_the_place_of_a_log_is_refused_with_the_log_to_give(handler):
     for path in ("calls.jsonl", Path("calls.jsonl")):
@@ -320,6 +380,38 @@ def test_the_handler_of_llama_index_counts_and_logs(postprocessor, tmp_path):
     (counts,) = handler.observer.counts.values()
     assert (counts.queries, counts.m1, counts.m2) == (3, 1.0, pytest.approx(2 / 3))
     assert [event["kept"] for event in read_log(tmp_path / "log.jsonl")] == [[0, 1]] * 3
+
+
+async def test_llama_index_counts_and_logs_queries_of_which_nothing_is_kept(tmp_path):
+    dispatcher = get_dispatcher()
+    before = list(dispatcher.event_handlers)
+
+    async def of(on_empty):
+        handler = ConformalEventHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        dispatcher.add_event_handler(handler)
+        debug = LlamaDebugHandler(print_trace_on_end=False)
+        postprocessor = ConformalPostprocessor(filter=lookup_filter(on_empty=on_empty))
+        postprocessor.callback_manager = CallbackManager([debug])
+        for texts in (SCORES, FAR):
+            found = [NodeWithScore(node=TextNode(text=text)) for text in texts]
+            for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
+                if on_empty == "raise" and texts is FAR:
+                    with pytest.raises(NothingKept, match="none of 2 snippets is kept"):
+                        await _given(call(found, query_str="q"))
+                else:
+                    await _given(call(found, query_str="q"))
+        dispatcher.event_handlers = before.copy()
+        ends = [end.payload["nodes"] for _, end in debug.get_event_pairs(CBEventType.RERANKING)]
+        return *told(handler), [len(kept) for kept in ends]
+
+    try:
+        allowed, best, raised = [await of(each) for each in ("allow", "keep_best", "raise")]
+    finally:
+        dispatcher.event_handlers = before
+    assert raised == allowed
+    assert raised[:2] == best[:2]
+    assert raised[0] == (4, 10, 0.5, pytest.approx(1 / 3))
+    assert (raised[2][-1], best[2][-1], raised[3][-1]) == ([], [0], 0)
 
 
 async def test_openinferences_spans_carry_what_was_decided(postprocessor):
