@@ -255,6 +255,32 @@ async def test_a_missing_query_is_an_error(compressor, query):
         await compressor.acompress_documents([], query)
 
 
+async def test_documents_that_can_be_gone_through_once_are_filtered_as_a_list_is():
+    found = [Document("near"), Document("far"), Document("also near")]
+    conformal = lookup_filter({"near": 0.1, "far": 0.9, "also near": 0.2})
+    compressor = ConformalCompressor(filter=conformal)
+    retriever = ConformalRetriever(
+        retriever=RunnableLambda(lambda q: reversed(found)), filter=conformal
+    )
+    for kept in (
+        compressor.compress_documents(reversed(found), "q"),
+        await compressor.acompress_documents(iter(found[::-1]), "q"),
+        retriever.invoke("q"),
+        await retriever.ainvoke("q"),
+    ):
+        assert [document.page_content for document in kept] == ["also near", "near"]
+
+
+@pytest.mark.parametrize("given", [None, 3, Document("near")])
+async def test_what_is_no_list_of_documents_is_an_error(given):
+    compressor = ConformalCompressor(filter=lookup_filter({"near": 0.1}))
+    said = rf"documents is a {type(given).__name__}, .*; give a list of Documents"
+    with pytest.raises(TypeError, match=said):
+        compressor.compress_documents(given, "q")
+    with pytest.raises(TypeError, match=said):
+        await compressor.acompress_documents(given, "q")
+
+
 def test_something_that_is_no_document_is_an_error(compressor):
     with pytest.raises(TypeError, match=r"documents\[0\] is a str"):
         compressor.compress_documents(["text"], "q")

@@ -2,8 +2,8 @@
 
 The run and the event are called "conformal_filter". The event's data, which is also the run's
 output, is that of `conformal_retrievers.filter_log`: plain JSON, without any snippet's text.
-A filter that is told to raise where nothing is kept raises behind the run, which ends as any other:
-what was decided is told all the same. Without a handler there is no run, and nothing is built for it.
+A filter that is told to raise where nothing is kept raises behind the run, which ends as any other
+with what was decided. Without a handler there is no run, and nothing is built for it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
 from conformal_retrievers import Calibration, ConformalFilter, filtering
-from langchain_conformal.documents import kept_documents, to_snippets
+from langchain_conformal.documents import as_documents, kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.judge import check_retriever, depth_of
 from langchain_conformal.scorers import AnyScorer, load_filter
@@ -88,10 +88,10 @@ class ConformalRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         self._check_depth(kwargs)
-        documents = self.retriever.invoke(
+        found = self.retriever.invoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
-        callbacks = run_manager.get_child()
+        documents, callbacks = as_documents(found), run_manager.get_child()
         filtered = filter_in_run(self._filter_at_alpha(), query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
@@ -99,10 +99,10 @@ class ConformalRetriever(BaseRetriever):
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         self._check_depth(kwargs)
-        documents = await self.retriever.ainvoke(
+        found = await self.retriever.ainvoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
-        callbacks = run_manager.get_child()
+        documents, callbacks = as_documents(found), run_manager.get_child()
         filtered = await afilter_in_run(
             self._filter_at_alpha(), query, to_snippets(documents), callbacks
         )
