@@ -16,7 +16,7 @@ from llama_index.core.base.response.schema import Response
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.query_engine import CustomQueryEngine
-from test_events import Kept, Raising, RaisingAsync, Seen
+from test_events import Editing, Kept, Raising, RaisingAsync, Seen
 
 from conformal_retrievers import (
     LLM,
@@ -170,6 +170,18 @@ async def test_filtering_is_a_run_below_the_runnables_with_one_event(call):
     (child,) = run.child_runs
     assert (child.name, child.inputs) == ("conformal_claims", {"query": "q"})
     assert child.outputs == data
+
+
+async def test_a_handler_that_edits_an_event_leaves_the_runs_output_as_it_was():
+    collector = RunCollectorCallbackHandler()
+    runnable, config = (
+        answer_filter_runnable(answer_filter()),
+        {"callbacks": [Editing(), collector]},
+    )
+    runnable.invoke(GIVEN, config)
+    await runnable.ainvoke(GIVEN, config)
+    outputs = [run.child_runs[0].outputs for run in collector.traced_runs]
+    assert [(told["kept"], told["query"]) for told in outputs] == [([0], "q")] * 2
 
 
 @pytest.mark.parametrize("call", ["batch", "abatch"])

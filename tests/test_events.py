@@ -16,6 +16,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.callbacks.base import global_stack_trace
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
@@ -205,6 +206,23 @@ def test_a_filter_that_fails_ends_its_run_with_the_error():
     assert "no model" in run.error
 
 
+class Editing(BaseCallbackHandler):
+    """Writes over what it is told."""
+
+    def on_custom_event(self, name, data, **kwargs):
+        data["kept"].append("edited")
+        data["query"] = "edited"
+
+
+async def test_a_handler_that_edits_an_event_leaves_the_runs_output_as_it_was(compressor):
+    collector = RunCollectorCallbackHandler()
+    callbacks = [Editing(), collector]
+    compressor.compress_documents(documents(), "q", callbacks=callbacks)
+    await compressor.acompress_documents(documents(), "q", callbacks=callbacks)
+    outputs = [run.outputs for run in collector.traced_runs]
+    assert [(told["kept"], told["query"]) for told in outputs] == [([0, 1], "q")] * 2
+
+
 def test_the_handler_of_langchain_counts_and_logs(compressor, tmp_path):
     handler = ConformalCallbackHandler(FilterLog(tmp_path / "log.jsonl"))
     for _ in range(3):
@@ -380,6 +398,35 @@ def test_the_handler_of_llama_index_counts_and_logs(postprocessor, tmp_path):
     (counts,) = handler.observer.counts.values()
     assert (counts.queries, counts.m1, counts.m2) == (3, 1.0, pytest.approx(2 / 3))
     assert [event["kept"] for event in read_log(tmp_path / "log.jsonl")] == [[0, 1]] * 3
+
+
+@pytest.mark.parametrize("fails", ["on_event_start", "on_event_end"])
+def test_a_legacy_handler_that_raises_leaves_the_others_their_pairs_and_the_stack(
+    postprocessor, fails
+):
+    class Broken(LlamaDebugHandler):
+        pass
+
+    def broken(self, event_type, *args, event_id="", **kwargs):
+        if event_type == CBEventType.RERANKING:
+            raise RuntimeError("a broken handler")
+        return event_id
+
+    setattr(Broken, fails, broken)
+    before, after = [LlamaDebugHandler(print_trace_on_end=False) for _ in range(2)]
+    callbacks = CallbackManager([before, Broken(print_trace_on_end=False), after])
+    postprocessor.callback_manager = callbacks
+    stack = list(global_stack_trace.get())
+    with callbacks.as_trace("query"), callbacks.event(CBEventType.QUERY) as query:
+        postprocessor.postprocess_nodes(nodes(), query_str="q")
+        postprocessor.postprocess_nodes(nodes(), query_str="q")
+        assert global_stack_trace.get()[-1] == query._event_id
+        children = callbacks.trace_map[query._event_id]
+    assert global_stack_trace.get() == stack
+    for debug in (before, after):
+        pairs = debug.get_event_pairs(CBEventType.RERANKING)
+        assert [len(pair) for pair in pairs] == [2, 2]
+        assert [start.id_ for start, _ in pairs] == children
 
 
 async def test_llama_index_counts_and_logs_queries_of_which_nothing_is_kept(tmp_path):

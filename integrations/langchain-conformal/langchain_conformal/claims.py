@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
@@ -63,7 +64,7 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
                 filtered = error.filtered
                 decided.append(error)
             event = claims.events.event_of(filtered, query=question)
-            dispatch_custom_event(claims.events.EVENT, event, config=config)
+            dispatch_custom_event(claims.events.EVENT, deepcopy(event), config=config)
             return event
 
         RunnableLambda(decide, name=claims.events.EVENT).invoke({"query": question}, config)
@@ -83,7 +84,7 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
                 filtered = error.filtered
                 decided.append(error)
             event = claims.events.event_of(filtered, query=question)
-            await adispatch_custom_event(claims.events.EVENT, event, config=config)
+            await adispatch_custom_event(claims.events.EVENT, deepcopy(event), config=config)
             return event
 
         run = RunnableLambda(decide, name=claims.events.EVENT)

@@ -1,6 +1,6 @@
 """The filter as a run of its own in LangChain's callbacks, with one custom event in it.
 
-The run and the event are called "conformal_filter". The event's data, which is also the run's
+The run and the event are called "conformal_filter". The event's data, a copy of which is the run's
 output, is that of `conformal_retrievers.filter_log`: plain JSON, without any snippet's text.
 A filter that is told to raise where nothing is kept raises behind the run, which ends as any other
 with what was decided. Without a handler there is no run, and nothing is built for it.
@@ -8,6 +8,7 @@ with what was decided. Without a handler there is no run, and nothing is built f
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -50,7 +51,7 @@ def filter_in_run(
             filtered = error.filtered
             decided.append(error)
         event = events.event_of(filtered, query=query)
-        dispatch_custom_event(events.EVENT, event, config=config)
+        dispatch_custom_event(events.EVENT, deepcopy(event), config=config)
         return event
 
     RunnableLambda(decide, name=events.EVENT).invoke(_inputs(query, snippets), config)
@@ -77,7 +78,7 @@ async def afilter_in_run(
             filtered = error.filtered
             decided.append(error)
         event = events.event_of(filtered, query=query)
-        await adispatch_custom_event(events.EVENT, event, config=config)
+        await adispatch_custom_event(events.EVENT, deepcopy(event), config=config)
         return event
 
     await RunnableLambda(decide, name=events.EVENT).ainvoke(_inputs(query, snippets), config)
