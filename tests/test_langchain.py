@@ -226,6 +226,15 @@ def test_the_prefix_can_be_chosen_or_switched_off():
     assert silent.compress_documents([Document("near")], "q")[0].metadata == {}
 
 
+def test_what_metadata_holds_under_the_filters_names_gives_way_in_the_copy_alone():
+    own = Document("near", metadata={"conformal_score": "mine", "page": 1})
+    (kept,) = ConformalCompressor(filter=lookup_filter({"near": 0.1})).compress_documents(
+        [own], "q"
+    )
+    assert kept.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0, "page": 1}
+    assert own.metadata == {"conformal_score": "mine", "page": 1}
+
+
 def test_a_document_that_cannot_be_scored_is_kept_and_says_so():
     compressor = ConformalCompressor(filter=lookup_filter({"odd": math.nan, "far": 0.9}))
     kept = compressor.compress_documents([Document("far"), Document("odd")], "q")

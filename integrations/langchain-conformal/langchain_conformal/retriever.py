@@ -29,7 +29,8 @@ class ConformalRetriever(BaseRetriever):
 
     `retriever` is any runnable from a query to documents, at the depth that it was calibrated at.
     Keyword arguments of `invoke` go to it. Documents come back in its order, as copies whose
-    metadata carries <metadata_prefix>score and <metadata_prefix>p_value (None: metadata as it is).
+    metadata carries <metadata_prefix>score and <metadata_prefix>p_value, in the place of what it
+    holds under these names (None: metadata as it is).
     `alpha` is another risk than the calibration's, which `configurable_fields(alpha=…)` opens to
     callers; ValueError where it is not in (0, 1). Warns of a retriever that is asked for fewer
     documents than k, the depth that was calibrated at.
