@@ -8,6 +8,7 @@ otherwise.
 
 from __future__ import annotations
 
+import glob
 import gzip
 import hashlib
 import json
@@ -244,7 +245,7 @@ def _ends_a_line(path: Path) -> bool:
 def _files(path: Path) -> list[Path]:
     older = sorted(
         (int(p.suffix[1:]), p)
-        for p in path.parent.glob(f"{path.name}.*")
+        for p in path.parent.glob(f"{glob.escape(path.name)}.*")
         if p.suffix[1:].isdigit() and p.stem == path.name
     )
     return [*(p for _, p in reversed(older)), path]

@@ -14,9 +14,9 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Literal, NoReturn, Protocol, get_args
+from typing import Any, Literal, NoReturn, Protocol, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,7 +43,19 @@ class CalibrationMismatch(ValueError):
 
 
 class NothingKept(LookupError):
-    """No snippet of a query, or claim of an answer, is kept, and the filter was told to raise."""
+    """No snippet of a query, or claim of an answer, is kept, and the filter was told to raise.
+
+    `filtered` is what was decided all the same: a `Filtered`, of a filter of claims a
+    `FilteredClaims`, and of one of answers a `FilteredAnswer`.
+    """
+
+    def __init__(self, message: str, filtered: Any) -> None:
+        super().__init__(message)
+        self.filtered = filtered
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception's own would make the copy of the message alone.
+        return type(self), (*self.args, self.filtered), self.__dict__
 
 
 class Thresholds(Protocol):
@@ -365,9 +377,8 @@ class ConformalFilter:
             # whole, since only of one that is complete every relevant snippet can be known.
             one_by_one = self.calibration.guarantee == "snippet"
             keeps = keeps | (self.rng.random(len(s) if one_by_one else 1) < self.explore)
-        if len(s) and not keeps.any():
-            keeps = self._when_empty(s, keeps, group)
-        return Filtered(s, keeps, self.calibration, group, self.explore)
+        filtered = Filtered(s, keeps, self.calibration, group, self.explore)
+        return filtered if keeps.any() or not len(s) else self._when_empty(filtered)
 
     def _tell_unknown(self, group: str | None) -> None:
         """Log a group that the calibration does not know, once each, up to `MOST_GROUPS`."""
@@ -386,18 +397,18 @@ class ConformalFilter:
                 ", ".join(map(repr, known)),
             )
 
-    def _when_empty(
-        self, scores: NDArray[np.float64], keeps: NDArray[np.bool_], group: str | None
-    ) -> NDArray[np.bool_]:
+    def _when_empty(self, filtered: Filtered) -> Filtered:
+        scores = filtered.scores
         best = int(np.argmin(scores))  # no score is NaN here: that snippet would have been kept
         if self.on_empty == "raise":
             raise NothingKept(
                 f"none of {len(scores)} snippets is kept: the best score is {scores[best]:.6g}, "
-                f"the threshold {self.calibration.threshold(group):.6g}"
+                f"the threshold {filtered.threshold:.6g}",
+                filtered,
             )
         if self.on_empty == "keep_best":
-            return np.asarray(np.arange(len(scores)) == best)
-        return keeps
+            return replace(filtered, keeps=np.asarray(np.arange(len(scores)) == best))
+        return filtered
 
     def __repr__(self) -> str:
         c = self.calibration

@@ -248,8 +248,9 @@ async def test_an_answer_that_cannot_be_divided_is_not_passed_on(llm, llm_server
     assert filtered.undivided == filtered.details["undivided"] == reason
     assert filtered.guaranteed  # nothing is stated
     strict = AnswerFilter(replace(by_hand([]), on_empty="raise"), llm)
-    with pytest.raises(NothingKept, match=f"'m' did not divide into claims: {reason}"):
+    with pytest.raises(NothingKept, match=f"'m' did not divide into claims: {reason}") as error:
         strict("q", "It is red.", [])
+    assert error.value.filtered.details == filtered.details
     with pytest.raises(NothingKept, match=reason):
         await strict.acall("q", "It is red.", [])
     assert strict("q", " ", []).text == "I cannot answer this reliably."  # there was nothing

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import math
+from contextlib import nullcontext
 
 import pytest
 from langchain_core.runnables import RunnableLambda
@@ -14,7 +16,7 @@ from llama_index.core.base.response.schema import Response
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.query_engine import CustomQueryEngine
-from test_events import Kept, Raising, RaisingAsync, Seen
+from test_events import Editing, Kept, Raising, RaisingAsync, Seen
 
 from conformal_retrievers import (
     LLM,
@@ -22,12 +24,14 @@ from conformal_retrievers import (
     AnswerFilter,
     ClaimFilter,
     FilterLog,
+    NothingKept,
     calibrate_claims,
     read_log,
 )
 from conformal_retrievers.claims.events import event_of
 from conformal_retrievers.filter_log import Observer
 from conformal_retrievers.llm import Reply, Unanswered
+from conformal_retrievers.monitor import Counts
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable
 from llama_index.postprocessor.conformal import (
     ConformalClaimsEvent,
@@ -52,7 +56,7 @@ class Failing(Lookup):
         raise RuntimeError("no model")
 
 
-def answer_filter(*claims, scorer=None, reply=None, alpha=0.4, **options):
+def answer_filter(*claims, scorer=None, reply=None, alpha=0.4, on_empty="allow", **options):
     """A filter with the threshold .5 of answers that are divided into these claims."""
     answers = [AnnotatedAnswer([0.5], [False])] * 4
     calibration = calibrate_claims(answers, alpha, scorer="lookup")
@@ -64,7 +68,9 @@ def answer_filter(*claims, scorer=None, reply=None, alpha=0.4, **options):
         return said
 
     return AnswerFilter(
-        ClaimFilter(scorer or Lookup(), calibration), LLM(complete, "script"), **options
+        ClaimFilter(scorer or Lookup(), calibration, on_empty=on_empty),
+        LLM(complete, "script"),
+        **options,
     )
 
 
@@ -166,6 +172,18 @@ async def test_filtering_is_a_run_below_the_runnables_with_one_event(call):
     assert child.outputs == data
 
 
+async def test_a_handler_that_edits_an_event_leaves_the_runs_output_as_it_was():
+    collector = RunCollectorCallbackHandler()
+    runnable, config = (
+        answer_filter_runnable(answer_filter()),
+        {"callbacks": [Editing(), collector]},
+    )
+    runnable.invoke(GIVEN, config)
+    await runnable.ainvoke(GIVEN, config)
+    outputs = [run.child_runs[0].outputs for run in collector.traced_runs]
+    assert [(told["kept"], told["query"]) for told in outputs] == [([0], "q")] * 2
+
+
 @pytest.mark.parametrize("call", ["batch", "abatch"])
 async def test_of_a_batch_each_answer_has_its_event(call):
     seen = Seen()
@@ -225,6 +243,46 @@ def test_the_handler_of_langchain_counts_and_logs(tmp_path):
     assert (counts.queries, counts.m1, counts.m2) == (3, 1, pytest.approx(1 / 3))
     logged = read_log(tmp_path / "log.jsonl", event="conformal_claims")
     assert [event["kept"] for event in logged] == [[0]] * 3
+
+
+ALL = ({"claims": ["red", "low"]}, {"claims": ["low", "low"]}, {"reply": Unanswered("busy")})
+
+
+def options_of(claims=(), reply=None):
+    return claims, {"reply": reply}
+
+
+def told(handler):
+    """What was counted, and the log without what is another at every calibration and time."""
+    counts = handler.observer.counts
+    rows = list(read_log(handler.observer.log.path, event="conformal_claims"))
+    assert {row["calibration"] for row in rows} == set(counts)
+    return sum(counts.values(), Counts()), [{**r, "calibration": "", "time": ""} for r in rows]
+
+
+async def test_langchain_counts_and_logs_answers_of_which_nothing_is_kept(tmp_path):
+    async def of(on_empty):
+        handler = ConformalCallbackHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        collector = RunCollectorCallbackHandler()
+        for each in ALL:
+            claims, options = options_of(**each)
+            runnable = answer_filter_runnable(answer_filter(*claims, on_empty=on_empty, **options))
+            for call in (runnable.invoke, runnable.ainvoke):
+                with raising(on_empty == "raise" and each is not ALL[0]):
+                    found = call(GIVEN, {"callbacks": [handler, collector]})
+                    await found if inspect.isawaitable(found) else found
+        children = [run.child_runs[0] for run in collector.traced_runs]
+        assert [child.error for child in children] == [None] * 6
+        return *told(handler), [child.outputs["kept"] for child in children]
+
+    allowed, raised = await of("allow"), await of("raise")
+    assert raised == allowed
+    assert (raised[0].queries, raised[0].m1) == (6, pytest.approx(1 / 3))
+    assert [row["undivided"] for row in raised[1]] == [None] * 4 + ["unanswered"] * 2
+
+
+def raising(expected):
+    return pytest.raises(NothingKept) if expected else nullcontext()
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
@@ -289,6 +347,27 @@ def test_an_event_handler_that_raises_never_breaks_the_answer(listening):
 
     listening(Broken())
     assert str(engine().query("q")) == "red."
+
+
+async def test_llama_index_counts_and_logs_answers_of_which_nothing_is_kept(listening, tmp_path):
+    async def of(on_empty):
+        handler = ConformalEventHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        listening(handler)
+        for each in ALL:
+            claims, options = options_of(**each)
+            filtering = ConformalQueryEngine(
+                Fixed(), answer_filter(*claims, on_empty=on_empty, **options)
+            )
+            for call in (filtering.query, filtering.aquery):
+                with raising(on_empty == "raise" and each is not ALL[0]):
+                    found = call("q")
+                    await found if inspect.isawaitable(found) else found
+        get_dispatcher().event_handlers.remove(handler)
+        return told(handler)
+
+    allowed, raised = await of("allow"), await of("raise")
+    assert raised == allowed
+    assert (raised[0].queries, raised[0].m1) == (6, pytest.approx(1 / 3))
 
 
 def tracing():

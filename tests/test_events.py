@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 from pathlib import Path
@@ -15,12 +16,20 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.callbacks.base import global_stack_trace
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from conformal_retrievers import Calibration, ConformalFilter, FilterLog, ScoredQuery, read_log
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    FilterLog,
+    NothingKept,
+    ScoredQuery,
+    read_log,
+)
 from langchain_conformal import (
     ConformalCallbackHandler,
     ConformalCompressor,
@@ -197,6 +206,23 @@ def test_a_filter_that_fails_ends_its_run_with_the_error():
     assert "no model" in run.error
 
 
+class Editing(BaseCallbackHandler):
+    """Writes over what it is told."""
+
+    def on_custom_event(self, name, data, **kwargs):
+        data["kept"].append("edited")
+        data["query"] = "edited"
+
+
+async def test_a_handler_that_edits_an_event_leaves_the_runs_output_as_it_was(compressor):
+    collector = RunCollectorCallbackHandler()
+    callbacks = [Editing(), collector]
+    compressor.compress_documents(documents(), "q", callbacks=callbacks)
+    await compressor.acompress_documents(documents(), "q", callbacks=callbacks)
+    outputs = [run.outputs for run in collector.traced_runs]
+    assert [(told["kept"], told["query"]) for told in outputs] == [([0, 1], "q")] * 2
+
+
 def test_the_handler_of_langchain_counts_and_logs(compressor, tmp_path):
     handler = ConformalCallbackHandler(FilterLog(tmp_path / "log.jsonl"))
     for _ in range(3):
@@ -206,6 +232,58 @@ def test_the_handler_of_langchain_counts_and_logs(compressor, tmp_path):
     (counts,) = handler.observer.counts.values()
     assert (counts.queries, counts.m1, counts.m2) == (3, 1.0, pytest.approx(2 / 3))
     assert [event["kept"] for event in read_log(tmp_path / "log.jsonl")] == [[0, 1]] * 3
+
+
+FAR = ("far", "far")  # the texts of a query of which nothing passes
+
+
+def told(handler):
+    """What was counted, and what each row of the log says that `on_empty` must not change."""
+    ((checksum, counts),) = handler.observer.counts.items()
+    rows = list(read_log(handler.observer.log.path))
+    assert {row["calibration"] for row in rows} == {checksum}
+    return (
+        (counts.queries, counts.snippets, counts.m1, counts.m2),
+        [(row["query"], row["k"], row["scores"], row["m1"], row["m2"]) for row in rows],
+        [row["kept"] for row in rows],
+    )
+
+
+async def test_langchain_counts_and_logs_queries_of_which_nothing_is_kept(tmp_path):
+    async def of(on_empty):
+        handler = ConformalCallbackHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        collector = RunCollectorCallbackHandler()
+        compressor = ConformalCompressor(filter=lookup_filter(on_empty=on_empty))
+        config = {"callbacks": [handler, collector]}
+        for texts in (SCORES, FAR):
+            found = [Document(text, id=text) for text in texts]
+            retriever = ConformalRetriever(
+                retriever=RunnableLambda(lambda q, found=found: found), filter=compressor.filter
+            )
+            for call in (
+                lambda found=found: compressor.compress_documents(found, "q", **config),
+                lambda found=found: compressor.acompress_documents(found, "q", **config),
+                lambda retriever=retriever: retriever.invoke("q", config),
+                lambda retriever=retriever: retriever.ainvoke("q", config),
+            ):
+                if on_empty == "raise" and texts is FAR:
+                    with pytest.raises(NothingKept, match="none of 2 snippets is kept"):
+                        await _given(call())
+                else:
+                    await _given(call())
+        alone = [run for run in collector.traced_runs if run.name == "conformal_filter"]
+        assert [run.error for run in alone] == [None] * 4
+        return *told(handler), [run.outputs["kept"] for run in alone]
+
+    allowed, best, raised = [await of(each) for each in ("allow", "keep_best", "raise")]
+    assert raised == allowed
+    assert raised[:2] == best[:2]
+    assert raised[0] == (8, 20, 0.5, pytest.approx(1 / 3))
+    assert (raised[2][-1], best[2][-1], raised[3][-1]) == ([], [0], [])
+
+
+async def _given(found):
+    return await found if inspect.isawaitable(found) else found
 
 
 @pytest.mark.parametrize("handler", [ConformalCallbackHandler, ConformalEventHandler])
@@ -320,6 +398,67 @@ def test_the_handler_of_llama_index_counts_and_logs(postprocessor, tmp_path):
     (counts,) = handler.observer.counts.values()
     assert (counts.queries, counts.m1, counts.m2) == (3, 1.0, pytest.approx(2 / 3))
     assert [event["kept"] for event in read_log(tmp_path / "log.jsonl")] == [[0, 1]] * 3
+
+
+@pytest.mark.parametrize("fails", ["on_event_start", "on_event_end"])
+def test_a_legacy_handler_that_raises_leaves_the_others_their_pairs_and_the_stack(
+    postprocessor, fails
+):
+    class Broken(LlamaDebugHandler):
+        pass
+
+    def broken(self, event_type, *args, event_id="", **kwargs):
+        if event_type == CBEventType.RERANKING:
+            raise RuntimeError("a broken handler")
+        return event_id
+
+    setattr(Broken, fails, broken)
+    before, after = [LlamaDebugHandler(print_trace_on_end=False) for _ in range(2)]
+    callbacks = CallbackManager([before, Broken(print_trace_on_end=False), after])
+    postprocessor.callback_manager = callbacks
+    stack = list(global_stack_trace.get())
+    with callbacks.as_trace("query"), callbacks.event(CBEventType.QUERY) as query:
+        postprocessor.postprocess_nodes(nodes(), query_str="q")
+        postprocessor.postprocess_nodes(nodes(), query_str="q")
+        assert global_stack_trace.get()[-1] == query._event_id
+        children = callbacks.trace_map[query._event_id]
+    assert global_stack_trace.get() == stack
+    for debug in (before, after):
+        pairs = debug.get_event_pairs(CBEventType.RERANKING)
+        assert [len(pair) for pair in pairs] == [2, 2]
+        assert [start.id_ for start, _ in pairs] == children
+
+
+async def test_llama_index_counts_and_logs_queries_of_which_nothing_is_kept(tmp_path):
+    dispatcher = get_dispatcher()
+    before = list(dispatcher.event_handlers)
+
+    async def of(on_empty):
+        handler = ConformalEventHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        dispatcher.add_event_handler(handler)
+        debug = LlamaDebugHandler(print_trace_on_end=False)
+        postprocessor = ConformalPostprocessor(filter=lookup_filter(on_empty=on_empty))
+        postprocessor.callback_manager = CallbackManager([debug])
+        for texts in (SCORES, FAR):
+            found = [NodeWithScore(node=TextNode(text=text)) for text in texts]
+            for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
+                if on_empty == "raise" and texts is FAR:
+                    with pytest.raises(NothingKept, match="none of 2 snippets is kept"):
+                        await _given(call(found, query_str="q"))
+                else:
+                    await _given(call(found, query_str="q"))
+        dispatcher.event_handlers = before.copy()
+        ends = [end.payload["nodes"] for _, end in debug.get_event_pairs(CBEventType.RERANKING)]
+        return *told(handler), [len(kept) for kept in ends]
+
+    try:
+        allowed, best, raised = [await of(each) for each in ("allow", "keep_best", "raise")]
+    finally:
+        dispatcher.event_handlers = before
+    assert raised == allowed
+    assert raised[:2] == best[:2]
+    assert raised[0] == (4, 10, 0.5, pytest.approx(1 / 3))
+    assert (raised[2][-1], best[2][-1], raised[3][-1]) == ([], [0], 0)
 
 
 async def test_openinferences_spans_carry_what_was_decided(postprocessor):

@@ -191,6 +191,15 @@ def test_a_torn_line_is_skipped_with_a_warning_and_spoils_no_other(tmp_path):
         list(read_log(other))
 
 
+def test_a_log_whose_name_has_brackets_is_read_with_its_older_files(tmp_path):
+    log = FilterLog(tmp_path / "filter[prod]*.jsonl", max_bytes=1)
+    for query in "abc":
+        log.append(event_of(decided([0.1]), query=query))
+    names = sorted(p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock"))
+    assert names == [f"filter[prod]*.jsonl{end}" for end in ("", ".1", ".2")]
+    assert len(list(read_log(log.path))) == 3
+
+
 def test_a_compressed_log_is_read_too(tmp_path):
     log = FilterLog(tmp_path / "log.jsonl")
     log.append(event_of(decided([0.1])))

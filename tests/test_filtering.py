@@ -206,6 +206,17 @@ def test_nothing_kept_can_be_an_error_that_names_best_score_and_threshold():
     assert isinstance(error.value, LookupError)
 
 
+def test_nothing_kept_carries_what_was_decided_also_through_pickle():
+    with pytest.raises(NothingKept) as caught:
+        filter_of(on_empty="raise").decide([0.9, 0.7])
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+        assert str(error) == str(caught.value)
+        assert error.args == caught.value.args
+        filtered = error.filtered
+        assert (filtered.scores.tolist(), filtered.kept.tolist()) == ([0.9, 0.7], [])
+        assert (filtered.threshold, filtered.m1, filtered.m2) == (0.4, 0.0, 0.0)
+
+
 # --- a filter that cannot be built ----------------------------------------------------------------
 
 

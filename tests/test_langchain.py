@@ -226,6 +226,15 @@ def test_the_prefix_can_be_chosen_or_switched_off():
     assert silent.compress_documents([Document("near")], "q")[0].metadata == {}
 
 
+def test_what_metadata_holds_under_the_filters_names_gives_way_in_the_copy_alone():
+    own = Document("near", metadata={"conformal_score": "mine", "page": 1})
+    (kept,) = ConformalCompressor(filter=lookup_filter({"near": 0.1})).compress_documents(
+        [own], "q"
+    )
+    assert kept.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0, "page": 1}
+    assert own.metadata == {"conformal_score": "mine", "page": 1}
+
+
 def test_a_document_that_cannot_be_scored_is_kept_and_says_so():
     compressor = ConformalCompressor(filter=lookup_filter({"odd": math.nan, "far": 0.9}))
     kept = compressor.compress_documents([Document("far"), Document("odd")], "q")
@@ -253,6 +262,32 @@ async def test_a_missing_query_is_an_error(compressor, query):
         compressor.compress_documents(documents()[:1], query)
     with pytest.raises(ValueError, match="query is .*give the question"):
         await compressor.acompress_documents([], query)
+
+
+async def test_documents_that_can_be_gone_through_once_are_filtered_as_a_list_is():
+    found = [Document("near"), Document("far"), Document("also near")]
+    conformal = lookup_filter({"near": 0.1, "far": 0.9, "also near": 0.2})
+    compressor = ConformalCompressor(filter=conformal)
+    retriever = ConformalRetriever(
+        retriever=RunnableLambda(lambda q: reversed(found)), filter=conformal
+    )
+    for kept in (
+        compressor.compress_documents(reversed(found), "q"),
+        await compressor.acompress_documents(iter(found[::-1]), "q"),
+        retriever.invoke("q"),
+        await retriever.ainvoke("q"),
+    ):
+        assert [document.page_content for document in kept] == ["also near", "near"]
+
+
+@pytest.mark.parametrize("given", [None, 3, Document("near")])
+async def test_what_is_no_list_of_documents_is_an_error(given):
+    compressor = ConformalCompressor(filter=lookup_filter({"near": 0.1}))
+    said = rf"documents is a {type(given).__name__}, .*; give a list of Documents"
+    with pytest.raises(TypeError, match=said):
+        compressor.compress_documents(given, "q")
+    with pytest.raises(TypeError, match=said):
+        await compressor.acompress_documents(given, "q")
 
 
 def test_something_that_is_no_document_is_an_error(compressor):

@@ -215,6 +215,36 @@ def test_a_scorer_that_is_made_from_the_retrievers_decides_by_its_own_score(asyn
     assert [found.text for found in kept] == ["a", "b"]
 
 
+async def test_nodes_that_can_be_gone_through_once_are_filtered_as_a_list_is():
+    found = [node("near"), node("far"), node("also near")]
+    scores = {"near": 0.1, "far": 0.9, "also near": 0.2}
+    filtering = ConformalPostprocessor(filter=lookup_filter(scores))
+    for kept in (
+        filtering.postprocess_nodes(reversed(found), query_str="q"),
+        await filtering.apostprocess_nodes(iter(found[::-1]), query_str="q"),
+    ):
+        assert [each.node.text for each in kept] == ["also near", "near"]
+
+
+@pytest.mark.parametrize("given", [None, 3, "near", node("near")])
+async def test_what_is_no_list_of_nodes_is_an_error(given):
+    filtering = ConformalPostprocessor(filter=lookup_filter({"near": 0.1}))
+    said = rf"nodes is a {type(given).__name__}, .*; give a list of NodeWithScore"
+    with pytest.raises(TypeError, match=said):
+        filtering.postprocess_nodes(given, query_str="q")
+    with pytest.raises(TypeError, match=said):
+        await filtering.apostprocess_nodes(given, query_str="q")
+
+
+async def test_a_text_in_the_place_of_a_query_bundle_is_an_error():
+    filtering = ConformalPostprocessor(filter=lookup_filter({"near": 0.1}))
+    said = r"query_bundle is a str, 'q'; give query_str=, or a QueryBundle"
+    with pytest.raises(TypeError, match=said):
+        filtering.postprocess_nodes([node("near")], "q")
+    with pytest.raises(TypeError, match=said):
+        await filtering.apostprocess_nodes([node("near")], "q")
+
+
 def test_nodes_without_a_place_for_a_score_are_an_error(postprocessor):
     with pytest.raises(TypeError, match=r"nodes\[0\] is a TextNode; give NodeWithScore"):
         postprocessor.postprocess_nodes([TextNode(text="a")], query_str="q")

@@ -119,8 +119,11 @@ class AnswerFilter:
         """
         documents = as_documents(documents)  # before anything is asked and paid for
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
-        self._check(divided)
-        claims = self.filter(query, divided.claims, documents, group)
+        try:
+            claims = self.filter(query, divided.claims, documents, group)
+        except NothingKept as error:
+            raise self._nothing_kept(str(error), answer, divided, error.filtered) from None
+        self._check(answer, divided, claims)
         merged = None
         if self.merge_with is not None:
             merged = merge(self.merge_with, query, claims.kept_claims, cache=self.cache)
@@ -136,19 +139,28 @@ class AnswerFilter:
         """Do what calling the filter does, without blocking the event loop."""
         documents = as_documents(documents)
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
-        self._check(divided)
-        claims = await self.filter.acall(query, divided.claims, documents, group)
+        try:
+            claims = await self.filter.acall(query, divided.claims, documents, group)
+        except NothingKept as error:
+            raise self._nothing_kept(str(error), answer, divided, error.filtered) from None
+        self._check(answer, divided, claims)
         merged = None
         if self.merge_with is not None:
             merged = await amerge(self.merge_with, query, claims.kept_claims, cache=self.cache)
         return self._filtered(answer, divided, claims, merged)
 
-    def _check(self, divided: Decomposition) -> None:
+    def _check(self, answer: str, divided: Decomposition, claims: FilteredClaims) -> None:
         if divided.reason is not None and self.filter.on_empty == "raise":
-            raise NothingKept(
+            said = (
                 f"nothing is kept of an answer that {self.llm.name!r} did not divide into claims: "
                 f"{divided.reason}"
             )
+            raise self._nothing_kept(said, answer, divided, claims)
+
+    def _nothing_kept(
+        self, said: str, answer: str, divided: Decomposition, claims: FilteredClaims
+    ) -> NothingKept:
+        return NothingKept(said, self._filtered(answer, divided, claims, None))
 
     def _filtered(
         self, answer: str, divided: Decomposition, claims: FilteredClaims, merged: Merged | None

@@ -175,10 +175,12 @@ class ClaimFilter:
                 stacklevel=1,
             )
         keeps = self.calibration.keep(r, group)
+        filtered = FilteredClaims(claims, r, keeps, self.calibration, group)
         if self.on_empty == "raise" and claims and not keeps.any():
             best = "nan" if np.isnan(r).all() else f"{np.nanmax(r):.6g}"
             raise NothingKept(
                 f"none of {len(claims)} claims is kept: the best relevance is {best}, the "
-                f"threshold {self.calibration.threshold(group):.6g}"
+                f"threshold {filtered.threshold:.6g}",
+                filtered,
             )
-        return FilteredClaims(claims, r, keeps, self.calibration, group)
+        return filtered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
@@ -15,8 +16,9 @@ from langchain_core.runnables.config import (
 )
 from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import AnswerFilter, FilteredAnswer, Snippet, claims
+from conformal_retrievers import AnswerFilter, FilteredAnswer, NothingKept, Snippet, claims
 from langchain_conformal.documents import to_snippets
+from langchain_conformal.events import unless_nothing_kept
 
 
 class AnswerInput(TypedDict):
@@ -52,32 +54,42 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
         question, text, documents, group = _read(given)
         if not get_callback_manager_for_config(config).handlers:
             return _message(answer_filter(question, text, documents, group))
-        decided: list[FilteredAnswer] = []
+        decided: list[FilteredAnswer | NothingKept] = []
 
         def decide(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-            decided.append(answer_filter(question, text, documents, group))
-            event = claims.events.event_of(decided[0], query=question)
-            dispatch_custom_event(claims.events.EVENT, event, config=config)
+            try:
+                filtered = answer_filter(question, text, documents, group)
+                decided.append(filtered)
+            except NothingKept as error:
+                filtered = error.filtered
+                decided.append(error)
+            event = claims.events.event_of(filtered, query=question)
+            dispatch_custom_event(claims.events.EVENT, deepcopy(event), config=config)
             return event
 
         RunnableLambda(decide, name=claims.events.EVENT).invoke({"query": question}, config)
-        return _message(decided[0])
+        return _message(unless_nothing_kept(decided.pop()))
 
     async def afilter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
         question, text, documents, group = _read(given)
         if not get_async_callback_manager_for_config(config).handlers:
             return _message(await answer_filter.acall(question, text, documents, group))
-        decided: list[FilteredAnswer] = []
+        decided: list[FilteredAnswer | NothingKept] = []
 
         async def decide(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-            decided.append(await answer_filter.acall(question, text, documents, group))
-            event = claims.events.event_of(decided[0], query=question)
-            await adispatch_custom_event(claims.events.EVENT, event, config=config)
+            try:
+                filtered = await answer_filter.acall(question, text, documents, group)
+                decided.append(filtered)
+            except NothingKept as error:
+                filtered = error.filtered
+                decided.append(error)
+            event = claims.events.event_of(filtered, query=question)
+            await adispatch_custom_event(claims.events.EVENT, deepcopy(event), config=config)
             return event
 
         run = RunnableLambda(decide, name=claims.events.EVENT)
         await run.ainvoke({"query": question}, config)
-        return _message(decided[0])
+        return _message(unless_nothing_kept(decided.pop()))
 
     runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_answer_filter")
     return runnable.with_types(input_type=AnswerInput)

@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
 from conformal_retrievers import Calibration, ConformalFilter, filtering
-from langchain_conformal.documents import kept_documents, to_snippets
+from langchain_conformal.documents import as_documents, kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.scorers import AnyScorer, load_filter
 
@@ -29,8 +29,8 @@ class CompressorInput(TypedDict):
 class ConformalCompressor(BaseDocumentCompressor):
     """Drops the documents that the filter drops; the rest come back in order, as copies.
 
-    Copies carry <metadata_prefix>score and <metadata_prefix>p_value in their metadata; a prefix of
-    None leaves metadata as it is. What the filter promises, it promises of documents as the
+    Copies carry <metadata_prefix>score and <metadata_prefix>p_value in their metadata, in the place
+    of what it holds under these names; a prefix of None leaves metadata as it is. What the filter promises, it promises of documents as the
     calibrated retriever returns them: put the compressor directly behind it.
     """
 
@@ -70,6 +70,7 @@ class ConformalCompressor(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return copies of the documents that are kept for the query."""
+        documents = as_documents(documents)
         filtered = filter_in_run(self.filter, query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
@@ -77,6 +78,7 @@ class ConformalCompressor(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return what `compress_documents` returns, without blocking the event loop."""
+        documents = as_documents(documents)
         filtered = await afilter_in_run(self.filter, query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 

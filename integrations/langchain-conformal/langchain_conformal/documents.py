@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from numbers import Real
 
@@ -11,20 +11,35 @@ from langchain_core.documents import Document
 from conformal_retrievers import Filtered, Snippet, filter_log
 
 
-def to_snippets(documents: Sequence[Document]) -> list[Snippet]:
-    """Return a snippet for each document: its text, its id and the score that found it, if any.
+def as_documents(documents: Iterable[Document]) -> list[Document]:
+    """Return the documents as a list, to be gone through more than once.
 
-    `retrieval_score` is metadata["relevance_score"], where LangChain's rerankers write theirs, and
-    `document` is metadata["source"]. Raises TypeError for anything that is not a Document.
+    Raises TypeError for anything else than Documents.
     """
     if isinstance(documents, str):
         raise TypeError(f"documents is {documents!r:.60}; give the documents first, then the query")
-    snippets = []
-    for i, document in enumerate(documents):
+    if isinstance(documents, Document) or not isinstance(documents, Iterable):
+        raise TypeError(
+            f"documents is a {type(documents).__name__}, {documents!r:.60}; give a list of "
+            "Documents"
+        )
+    listed = list(documents)
+    for i, document in enumerate(listed):
         if not isinstance(document, Document):
             raise TypeError(
                 f"documents[{i}] is a {type(document).__name__}; give langchain_core Documents"
             )
+    return listed
+
+
+def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
+    """Return a snippet for each document: its text, its id and the score that found it, if any.
+
+    `retrieval_score` is metadata["relevance_score"], where LangChain's rerankers write theirs, and
+    `document` is metadata["source"]. Raises TypeError as `as_documents` does.
+    """
+    snippets = []
+    for document in as_documents(documents):
         metadata = document.metadata
         source, score = metadata.get("source"), metadata.get("relevance_score")
         snippets.append(
@@ -46,7 +61,8 @@ def kept_documents(
 
     A copy keeps id, class and fields. Its metadata gains <prefix>score and <prefix>p_value, plain
     floats, None for a document that could not be scored and "inf" or "-inf" for an infinite score,
-    as JSON has no number for these; a prefix of None adds nothing.
+    as JSON has no number for these, in the place of what it held under these names; a prefix of None
+    adds nothing.
     """
     kept = filtered.kept.tolist()
     if metadata_prefix is None:

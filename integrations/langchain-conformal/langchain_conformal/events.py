@@ -1,13 +1,15 @@
 """The filter as a run of its own in LangChain's callbacks, with one custom event in it.
 
-The run and the event are called "conformal_filter". The event's data, which is also the run's
+The run and the event are called "conformal_filter". The event's data, a copy of which is the run's
 output, is that of `conformal_retrievers.filter_log`: plain JSON, without any snippet's text.
-Without a handler there is no run, and nothing is built for it.
+A filter that is told to raise where nothing is kept raises behind the run, which ends as any other
+with what was decided. Without a handler there is no run, and nothing is built for it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from copy import deepcopy
+from typing import Any, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import (
@@ -23,8 +25,10 @@ from langchain_core.runnables.config import (
     get_callback_manager_for_config,
 )
 
-from conformal_retrievers import ConformalFilter, Filtered, FilterLog, Snippet
+from conformal_retrievers import ConformalFilter, Filtered, FilterLog, NothingKept, Snippet
 from conformal_retrievers import filter_log as events
+
+Decided = TypeVar("Decided")
 
 
 def filter_in_run(
@@ -37,16 +41,21 @@ def filter_in_run(
     config = ensure_config({"callbacks": callbacks})
     if not get_callback_manager_for_config(config).handlers:
         return conformal_filter(query, snippets)
-    decided: list[Filtered] = []
+    decided: list[Filtered | NothingKept] = []
 
     def decide(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        decided.append(conformal_filter(query, snippets))
-        event = events.event_of(decided[0], query=query)
-        dispatch_custom_event(events.EVENT, event, config=config)
+        try:
+            filtered = conformal_filter(query, snippets)
+            decided.append(filtered)
+        except NothingKept as error:
+            filtered = error.filtered
+            decided.append(error)
+        event = events.event_of(filtered, query=query)
+        dispatch_custom_event(events.EVENT, deepcopy(event), config=config)
         return event
 
     RunnableLambda(decide, name=events.EVENT).invoke(_inputs(query, snippets), config)
-    return decided[0]
+    return unless_nothing_kept(decided.pop())
 
 
 async def afilter_in_run(
@@ -59,16 +68,28 @@ async def afilter_in_run(
     config = ensure_config({"callbacks": callbacks})
     if not get_async_callback_manager_for_config(config).handlers:
         return await conformal_filter.acall(query, snippets)
-    decided: list[Filtered] = []
+    decided: list[Filtered | NothingKept] = []
 
     async def decide(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        decided.append(await conformal_filter.acall(query, snippets))
-        event = events.event_of(decided[0], query=query)
-        await adispatch_custom_event(events.EVENT, event, config=config)
+        try:
+            filtered = await conformal_filter.acall(query, snippets)
+            decided.append(filtered)
+        except NothingKept as error:
+            filtered = error.filtered
+            decided.append(error)
+        event = events.event_of(filtered, query=query)
+        await adispatch_custom_event(events.EVENT, deepcopy(event), config=config)
         return event
 
     await RunnableLambda(decide, name=events.EVENT).ainvoke(_inputs(query, snippets), config)
-    return decided[0]
+    return unless_nothing_kept(decided.pop())
+
+
+def unless_nothing_kept(decided: Decided | NothingKept) -> Decided:
+    """Return what was decided, or raise the error that it is."""
+    if isinstance(decided, NothingKept):
+        raise decided
+    return decided
 
 
 def _inputs(query: str, snippets: list[Snippet]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
 from conformal_retrievers import Calibration, ConformalFilter, filtering
-from langchain_conformal.documents import kept_documents, to_snippets
+from langchain_conformal.documents import as_documents, kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.judge import check_retriever, depth_of
 from langchain_conformal.scorers import AnyScorer, load_filter
@@ -29,7 +29,8 @@ class ConformalRetriever(BaseRetriever):
 
     `retriever` is any runnable from a query to documents, at the depth that it was calibrated at.
     Keyword arguments of `invoke` go to it. Documents come back in its order, as copies whose
-    metadata carries <metadata_prefix>score and <metadata_prefix>p_value (None: metadata as it is).
+    metadata carries <metadata_prefix>score and <metadata_prefix>p_value, in the place of what it
+    holds under these names (None: metadata as it is).
     `alpha` is another risk than the calibration's, which `configurable_fields(alpha=…)` opens to
     callers; ValueError where it is not in (0, 1). Warns of a retriever that is asked for fewer
     documents than k, the depth that was calibrated at.
@@ -88,10 +89,10 @@ class ConformalRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         self._check_depth(kwargs)
-        documents = self.retriever.invoke(
+        found = self.retriever.invoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
-        callbacks = run_manager.get_child()
+        documents, callbacks = as_documents(found), run_manager.get_child()
         filtered = filter_in_run(self._filter_at_alpha(), query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
@@ -99,10 +100,10 @@ class ConformalRetriever(BaseRetriever):
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         self._check_depth(kwargs)
-        documents = await self.retriever.ainvoke(
+        found = await self.retriever.ainvoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
-        callbacks = run_manager.get_child()
+        documents, callbacks = as_documents(found), run_manager.get_child()
         filtered = await afilter_in_run(
             self._filter_at_alpha(), query, to_snippets(documents), callbacks
         )

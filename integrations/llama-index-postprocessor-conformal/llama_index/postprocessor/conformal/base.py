@@ -27,7 +27,7 @@ from conformal_retrievers import (
     filtering,
 )
 from llama_index.postprocessor.conformal.events import Outcome, rerank_events
-from llama_index.postprocessor.conformal.nodes import check_nodes, kept_nodes, to_snippets
+from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_snippets
 from llama_index.postprocessor.conformal.scorers import embedding_scorer, llm_scorer
 
 dispatcher = get_dispatcher(__name__)
@@ -148,7 +148,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query = _checked(query_bundle, nodes)
+        query, nodes = _checked(query_bundle), as_nodes(nodes)
         with self._events(query, nodes) as outcome:
             outcome.filtered = self._known(query, nodes)
             if outcome.filtered is None:
@@ -160,7 +160,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query = _checked(query_bundle, nodes)
+        query, nodes = _checked(query_bundle), as_nodes(nodes)
         with self._events(query, nodes) as outcome:
             outcome.filtered = self._known(query, nodes)
             if outcome.filtered is None:
@@ -202,11 +202,15 @@ def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: Scorer |
     return embedding_scorer(Settings.embed_model if embed_model is None else embed_model)
 
 
-def _checked(query_bundle: QueryBundle | None, nodes: list[NodeWithScore]) -> QueryBundle:
+def _checked(query_bundle: QueryBundle | None) -> QueryBundle:
     if query_bundle is None:
         raise ValueError(
             "query is missing, and snippets are scored against it: give query_str= or "
             "query_bundle= to postprocess_nodes"
         )
-    check_nodes(nodes)
+    if not isinstance(query_bundle, QueryBundle):
+        raise TypeError(
+            f"query_bundle is a {type(query_bundle).__name__}, {query_bundle!r:.60}; give "
+            "query_str=, or a QueryBundle"
+        )
     return query_bundle

@@ -15,7 +15,7 @@ from typing import Any
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.events import BaseEvent
 
-from conformal_retrievers import FilteredAnswer, claims
+from conformal_retrievers import FilteredAnswer, NothingKept, claims
 
 dispatcher = get_dispatcher(__name__)
 
@@ -50,6 +50,9 @@ def claims_events(query: str, scorer: str) -> Iterator[list[FilteredAnswer]]:
     dispatcher.event(ConformalClaimsStartEvent(query=query, scorer=scorer))
     try:
         yield decided
+    except NothingKept as error:
+        decided.append(error.filtered)  # it was decided, and is told as if nothing were raised
+        raise
     finally:
         decision = claims.events.event_of(decided[0], query=query) if decided else None
         if decided:

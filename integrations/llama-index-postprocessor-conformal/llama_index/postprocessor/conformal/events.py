@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
+from llama_index.core.callbacks.base_handler import BaseCallbackHandler as LegacyHandler
 from llama_index.core.instrumentation import (  # type: ignore[attr-defined]
     Dispatcher,
     get_dispatcher,
@@ -25,7 +27,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import PrivateAttr
 
-from conformal_retrievers import Filtered, FilterLog
+from conformal_retrievers import Filtered, FilterLog, NothingKept
 from conformal_retrievers import filter_log as events
 from llama_index.postprocessor.conformal.claims_events import ConformalClaimsEvent
 
@@ -94,6 +96,8 @@ def rerank_events(
     started = ""
     if legacy:
         with _not_in_the_way():
+            callbacks = copy(callbacks)  # of the same kind, with the same trace
+            callbacks.set_handlers([_Guarded(handler) for handler in callbacks.handlers])
             payload: dict[str, Any] = {
                 EventPayload.NODES: nodes,
                 EventPayload.MODEL_NAME: scorer,
@@ -107,6 +111,9 @@ def rerank_events(
         )
     try:
         yield outcome
+    except NothingKept as error:
+        outcome.filtered = error.filtered  # it was decided, and is told as if nothing were raised
+        raise
     finally:
         filtered = outcome.filtered
         if filtered is not None:
@@ -120,6 +127,54 @@ def rerank_events(
             with _not_in_the_way():
                 after: dict[str, Any] = {EventPayload.NODES: outcome.nodes}
                 callbacks.on_event_end(CBEventType.RERANKING, payload=after, event_id=started)
+
+
+class _Guarded(LegacyHandler):
+    """A handler of one event, in the way neither of the filter nor of the other handlers.
+
+    One that fails at the start is not told of the end; the others are, and the manager, which would
+    stop at the first that fails, keeps its stack of events.
+    """
+
+    def __init__(self, handler: LegacyHandler) -> None:
+        super().__init__(handler.event_starts_to_ignore, handler.event_ends_to_ignore)
+        self._handler = handler
+        self._failed = False
+
+    def on_event_start(
+        self,
+        event_type: CBEventType,
+        payload: dict[str, Any] | None = None,
+        event_id: str = "",
+        parent_id: str = "",
+        **kwargs: Any,
+    ) -> str:
+        self._failed = True
+        with _not_in_the_way():
+            self._handler.on_event_start(
+                event_type, payload, event_id=event_id, parent_id=parent_id, **kwargs
+            )
+            self._failed = False
+        return event_id
+
+    def on_event_end(
+        self,
+        event_type: CBEventType,
+        payload: dict[str, Any] | None = None,
+        event_id: str = "",
+        **kwargs: Any,
+    ) -> None:
+        if not self._failed:
+            with _not_in_the_way():
+                self._handler.on_event_end(event_type, payload, event_id=event_id, **kwargs)
+
+    def start_trace(self, trace_id: str | None = None) -> None:
+        self._handler.start_trace(trace_id)
+
+    def end_trace(
+        self, trace_id: str | None = None, trace_map: dict[str, list[str]] | None = None
+    ) -> None:
+        self._handler.end_trace(trace_id, trace_map)
 
 
 @contextmanager

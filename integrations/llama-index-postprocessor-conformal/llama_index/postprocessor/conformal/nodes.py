@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 
 from conformal_retrievers import Filtered, Snippet
 
 
-def check_nodes(nodes: Sequence[NodeWithScore]) -> None:
-    """Raise TypeError for anything that is not a NodeWithScore."""
-    for i, node in enumerate(nodes):
+def as_nodes(nodes: Iterable[NodeWithScore]) -> list[NodeWithScore]:
+    """Return the nodes as a list, to be gone through more than once.
+
+    Raises TypeError for anything else than NodeWithScore objects.
+    """
+    if isinstance(nodes, (str, NodeWithScore)) or not isinstance(nodes, Iterable):
+        raise TypeError(
+            f"nodes is a {type(nodes).__name__}, {nodes!r:.60}; give a list of NodeWithScore "
+            "objects, as retrievers return them"
+        )
+    listed = list(nodes)
+    for i, node in enumerate(listed):
         if not isinstance(node, NodeWithScore):
             raise TypeError(
                 f"nodes[{i}] is a {type(node).__name__}; give NodeWithScore objects, as retrievers "
                 "return them"
             )
+    return listed
 
 
-def to_snippets(nodes: Sequence[NodeWithScore]) -> list[Snippet]:
+def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
     """Return a snippet for each node: its text without metadata, its id and the retriever's score.
 
-    Raises TypeError as `check_nodes` does.
+    Raises TypeError as `as_nodes` does.
     """
-    check_nodes(nodes)
-    return [_to_snippet(node.node, node.score) for node in nodes]
+    return [_to_snippet(node.node, node.score) for node in as_nodes(nodes)]
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
