@@ -42,14 +42,18 @@ __all__ = [
     "ask_verdicts",
     "check_llm",
     "finish_of",
+    "first_of",
+    "first_token_in",
     "is_whole",
     "name_of",
     "no_reply",
     "openai_options",
     "parse_json",
+    "part_of",
     "reason_in",
     "settings_of",
     "short_hash",
+    "tokens_in",
     "unanswered_without_reply",
     "verdict_of",
 ]
@@ -388,8 +392,8 @@ def no_reply(error: BaseException) -> bool:
     That is a time-out, a broken connection, a body that is no JSON, or one of the status 408, 409,
     429 and 500 or more, told by the attributes that the errors of HTTP clients have.
     """
-    broken = (TimeoutError, asyncio.TimeoutError, ConnectionError, json.JSONDecodeError)
-    if isinstance(error, broken):
+    broken = (TimeoutError, asyncio.TimeoutError, ConnectionError)
+    if isinstance(error, (*broken, json.JSONDecodeError, UnicodeDecodeError)):
         return True
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", getattr(response, "status_code", None))
@@ -446,17 +450,48 @@ def finish_of(reason: object) -> Finish:
 def reason_in(told: object) -> object:
     """Return a server's word for why a reply ended, None where what it told (an object or a dict)
     has none: its finish, stop or done reason, or that of its first choice or candidate."""
-    firsts = [(_get(told, name) or [None])[0] for name in ("choices", "candidates")]
+    firsts = [first_of(told, name) for name in ("choices", "candidates")]
     said = [
-        _get(part, name)
+        part_of(part, name)
         for part in (*firsts, told)
         for name in ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
     ]
-    said.append(_get(_get(told, "incomplete_details"), "reason"))
+    said.append(part_of(part_of(told, "incomplete_details"), "reason"))
     return next((reason for reason in said if reason), None)
 
 
-def _get(told: object, name: str) -> Any:
+def first_token_in(logprobs: object) -> dict[str, float] | None:
+    """Return the alternatives of the first token with their log-probabilities, as Chat Completions
+    tell them (objects or dicts): content[0].top_logprobs; None unless all are well formed."""
+    tops = part_of(first_of(logprobs, "content"), "top_logprobs")
+    found: dict[str, float] = {}
+    for top in tops if isinstance(tops, Sequence) else ():
+        token, logprob = part_of(top, "token"), part_of(top, "logprob")
+        numeric = isinstance(logprob, int | float) and not isinstance(logprob, bool)
+        if not isinstance(token, str) or not numeric:
+            return None
+        try:
+            found[token] = float(logprob)
+        except OverflowError:  # a whole number that no float holds
+            return None
+    return found or None
+
+
+def tokens_in(count: object) -> int:
+    """Return a server's number of tokens, 0 where it is none: not all servers count them."""
+    counted = isinstance(count, int) and not isinstance(count, bool) and count > 0
+    return int(count) if counted else 0
+
+
+def first_of(told: object, name: str) -> Any:
+    """Return the first of the list that a server told under this name; None without such a list."""
+    several = part_of(told, name)
+    listed = isinstance(several, Sequence) and not isinstance(several, str | bytes)
+    return several[0] if listed and several else None
+
+
+def part_of(told: object, name: str) -> Any:
+    """Return what a server told under this name, in an object or a dict; None without it."""
     return told.get(name) if isinstance(told, Mapping) else getattr(told, name, None)
 
 

@@ -20,15 +20,20 @@ from conformal_retrievers.llm import (
     Request,
     Unanswered,
     finish_of,
+    first_of,
+    first_token_in,
     openai_options,
+    part_of,
+    tokens_in,
     unanswered_without_reply,
 )
 
 require("llm", "openai")
+from httpx import Response
 from openai import AsyncOpenAI, BadRequestError, OpenAI
-from openai.types.chat import ChatCompletion
 
-# Not by `client.chat.completions.create`, which knows OpenAI's fields only and checks them slowly.
+# Not by `client.chat.completions.create`, which knows OpenAI's fields only, checks what is sent
+# slowly, and what comes back not at all.
 PATH = "/chat/completions"
 
 
@@ -52,9 +57,11 @@ def openai_llm(
     The name is the model's with the fields. It does not tell the server, so that a calibration
     holds on another machine: where two servers give other weights (quantised, say) the same model
     name, give each a `name`. A request that the client gave up on, or whose answer is no Chat
-    Completion, is `Unanswered`; what asking again cannot mend (a wrong key, an unknown model, a
-    request that the server does not understand) is raised as the SDK raises it. Where a server does
-    not know JSON schemas, {"response_format": None} asks for plain text, which is read as well.
+    Completion with a text, is `Unanswered`; log-probabilities that are not well formed are none,
+    and tokens that are not counted are 0. What asking again cannot mend (a wrong key, an unknown
+    model, a request that the server does not understand) is raised as the SDK raises it. Where a
+    server does not know JSON schemas, {"response_format": None} asks for plain text, which is read
+    as well.
     """
     if base_url is not None and api_key is None:
         api_key = "none"
@@ -66,7 +73,7 @@ def openai_llm(
         body = _body(model, fields, request)
         try:
             with unanswered_without_reply():
-                return _reply(client.post(PATH, cast_to=ChatCompletion, body=body))
+                return _reply(client.post(PATH, cast_to=Response, body=body))
         except BadRequestError as error:
             return _filtered(error)
 
@@ -75,7 +82,7 @@ def openai_llm(
         body = _body(model, fields, request)
         try:
             with unanswered_without_reply():
-                return _reply(await async_client.post(PATH, cast_to=ChatCompletion, body=body))
+                return _reply(await async_client.post(PATH, cast_to=Response, body=body))
         except BadRequestError as error:
             return _filtered(error)
 
@@ -126,18 +133,29 @@ def _body(model: str, fields: Mapping[str, Any], request: Request) -> dict[str, 
     return {"model": model, "messages": messages, **wishes}
 
 
-def _reply(completion: object) -> Reply:
-    if not isinstance(completion, ChatCompletion) or not completion.choices:
-        raise Unanswered(f"the server's answer is no Chat Completion: {completion!r:.200}")
-    choice, usage = completion.choices[0], completion.usage
-    first = choice.logprobs.content[0] if choice.logprobs and choice.logprobs.content else None
+def _reply(response: Response) -> Reply:
+    """Return the reply of a Chat Completion; the servers that speak it are many, so that nothing in
+    it is relied upon. Raises `Unanswered` where it holds no text."""
+    try:
+        completion = json.loads(response.content)
+    except (ValueError, RecursionError) as error:
+        raise Unanswered(f"{_no_completion(response)} ({type(error).__name__})") from error
+    choice = first_of(completion, "choices")
+    message, usage = part_of(choice, "message"), part_of(completion, "usage")
+    content, refusal = part_of(message, "content"), part_of(message, "refusal")
+    if not isinstance(message, dict) or not isinstance(content, str | None):
+        raise Unanswered(_no_completion(response))
     return Reply(
-        choice.message.content or choice.message.refusal or "",
-        "refusal" if choice.message.refusal else finish_of(choice.finish_reason),
-        None if first is None else {top.token: top.logprob for top in first.top_logprobs},
-        usage.prompt_tokens if usage else 0,
-        usage.completion_tokens if usage else 0,
+        content or str(refusal or ""),
+        "refusal" if refusal else finish_of(part_of(choice, "finish_reason")),
+        first_token_in(part_of(choice, "logprobs")),
+        tokens_in(part_of(usage, "prompt_tokens")),
+        tokens_in(part_of(usage, "completion_tokens")),
     )
+
+
+def _no_completion(response: Response) -> str:
+    return f"the server's answer is no Chat Completion: {response.text!r:.200}"
 
 
 def _filtered(error: BadRequestError) -> Reply:

@@ -4,7 +4,8 @@ An ASGI application under uvicorn in a thread. It reads query and snippets out o
 reached it, rates each by `similarity`, and answers in the wire format of Chat Completions, with
 log-probabilities and token counts where they are asked for. `trouble` tells what goes wrong with a
 request: a function of the request's body and of how often this body has come, to a key of TROUBLES
-or None. `reply` answers instead of the model: with a text, or with a message as a dict. What is
+or None. `reply` answers instead of the model: with a text, or with a message as a dict. `wire`
+turns a completion into what is sent for it, as JSON, or as it is if that is text or bytes. What is
 asked for as a stream comes word by word.
 """
 
@@ -63,6 +64,7 @@ class LLMServer:
     trouble: Callable[[dict[str, Any], int], str | None] = lambda body, times: None
     words: tuple[str, str] = ("YES", "NO")
     reply: Callable[[dict[str, Any]], str | dict[str, Any]] | None = None  # instead of a rating
+    wire: Callable[[dict[str, Any]], Any] = lambda completion: completion
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     busiest: int = 0
@@ -99,6 +101,7 @@ class LLMServer:
             "trouble",
             "words",
             "reply",
+            "wire",
             "bodies",
             "headers",
             "busiest",
@@ -162,19 +165,20 @@ class LLMServer:
             data = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
             await self._send(send, 200, data + "data: [DONE]\n\n", kind="text/event-stream")
         else:
-            await self._send(send, 200, self.completion(body, trouble))
+            await self._send(send, 200, self.wire(self.completion(body, trouble)))
 
     async def _send(
         self,
         send: Any,
         status: int,
-        body: dict[str, Any] | str,
+        body: Any,
         *,
         kind: str = "application/json",
         retry_after: str | None = None,
         promised: int | None = None,
     ) -> None:
-        data = (body if isinstance(body, str) else json.dumps(body)).encode()
+        text = body if isinstance(body, (str, bytes)) else json.dumps(body)
+        data = text.encode() if isinstance(text, str) else text
         length = str(len(data) if promised is None else promised)
         headers = [(b"content-type", kind.encode()), (b"content-length", length.encode())]
         if retry_after is not None:

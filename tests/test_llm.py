@@ -640,6 +640,7 @@ class Ended(enum.IntEnum):  # its text is the number, as of Python 3.11
         ({"finish_reason": None, "stop_reason": "max_tokens"}, "length"),
         ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "length"),
         *[(nothing, "stop") for nothing in ({}, None, {"choices": []}, "text", {"done": True})],
+        *[(odd, "stop") for odd in ({"choices": {"0": 1}}, {"candidates": 3}, {"choices": "abc"})],
     ],
 )
 def test_how_a_reply_ended_is_found_wherever_servers_say_it(told, finish):
@@ -679,6 +680,7 @@ def test_what_a_later_try_may_mend_is_no_reply():
     assert no_reply(TimeoutError())
     assert no_reply(asyncio.TimeoutError())
     assert no_reply(ConnectionResetError())
+    assert no_reply(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
     assert not no_reply(ValueError("bad"))
     assert not no_reply(KeyError("choices"))
 

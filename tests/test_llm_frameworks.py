@@ -36,7 +36,7 @@ from conformal_retrievers import (
     calibrate,
     openai_options,
 )
-from conformal_retrievers.llm import Request, Unanswered, aask, ask
+from conformal_retrievers.llm import Reply, Request, Unanswered, aask, ask
 from conformal_retrievers.openai_llm import openai_llm
 from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor
@@ -459,3 +459,51 @@ def test_how_a_reply_ended_is_read_in_both_frameworks(raw, reason):
         langchain_conformal.llm_scorer(chat, name="fake"),
     ):
         assert scorer.rate(QUERY, [Snippet("a")]).reasons == (reason,)
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        [{"token": "{", "logprob": -0.1, "top_logprobs": []}],  # as ChatOllama tells them
+        {"content": [{"token": "{", "top_logprobs": None}]},
+        "none",
+    ],
+    ids=str,
+)
+def test_log_probabilities_that_are_not_openais_are_none(logprobs):
+    class Told(Canned):
+        def chat(self, messages, **kwargs):
+            message = ChatMessage('{"rating": 0.25}')
+            return ChatResponse.model_construct(
+                message=message, logprobs=logprobs, raw=None, additional_kwargs={}
+            )
+
+    told = AIMessage('{"rating": 0.25}', response_metadata={"logprobs": logprobs})
+    chat = GenericFakeChatModel(messages=iter([told]))
+    for llm in (
+        llama_index_conformal.as_llm(Told()),
+        langchain_conformal.as_llm(chat, name="fake"),
+    ):
+        (reply,) = ask(llm, [REQUEST])
+        assert reply == Reply('{"rating": 0.25}')
+
+
+@pytest.mark.parametrize(
+    ("raw", "counts"),
+    [
+        ({"choices": {"0": 1}}, {"prompt_tokens": None, "completion_tokens": None}),
+        ({"choices": 3}, {"prompt_tokens": "7"}),
+        ({"candidates": 3}, {}),
+        ({"choices": [None]}, {}),
+        ({"choices": [{"message": None}]}, {}),
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_half_formed_in_llama_index_is_read_as_far_as_it_goes(raw, counts):
+    class Told(Canned):
+        def chat(self, messages, **kwargs):
+            message = ChatMessage('{"rating": 0.25}')
+            return ChatResponse(message=message, raw=raw, additional_kwargs=counts)
+
+    (reply,) = ask(llama_index_conformal.as_llm(Told()), [REQUEST])
+    assert reply == Reply('{"rating": 0.25}')

@@ -105,6 +105,121 @@ async def test_what_is_left_after_the_retries_is_unanswered(llm_server, model, t
     assert error in str(answer)
 
 
+def with_choice(**parts):
+    """Return what changes these parts of a completion's first choice."""
+    return lambda told: {**told, "choices": [{**told["choices"][0], **parts}]}
+
+
+def with_content(content):
+    return with_choice(message={"role": "assistant", "content": content})
+
+
+@pytest.mark.parametrize(
+    "wire",
+    {
+        "no choices": lambda told: {"choices": None},
+        "choices as a dict": lambda told: {"choices": {"0": told["choices"][0]}},
+        "a number of choices": lambda told: {"choices": 1},
+        "choices as a text": lambda told: {"choices": "abc"},
+        "no choice": lambda told: {"choices": [None]},
+        "a choice as a text": lambda told: {"choices": ["x"]},
+        "a choice without message": lambda told: {"choices": [{"index": 0}]},
+        "no message": with_choice(message=None),
+        "a message as a text": with_choice(message="hi"),
+        "content as a list": with_content([{"type": "text", "text": "{}"}]),
+        "content as a dict": with_content({"rating": 0.5}),
+        "content as a number": with_content(0.5),
+        "an error": lambda told: {"error": {"message": "overloaded", "code": 503}},
+        "a list": lambda told: [told],
+        "null": lambda told: None,
+        "a text": lambda told: '"overloaded"',
+        "no UTF-8": lambda told: b'{"choices": [{"message": {"content": "\xff"}}]}',
+        "too deep": lambda told: "[" * 100_000,
+        "deep": lambda told: "[" * 300 + "]" * 300,
+        "a number of too many digits": lambda told: "9" * 10_000,
+    }.items(),
+    ids=lambda case: case[0],
+)
+async def test_a_half_formed_answer_leaves_one_request_unanswered_and_the_others_answered(
+    llm_server, model, wire
+):
+    other = Request("Rate.", REQUEST.user.replace("Everest", "Blanc"), REQUEST.schema)
+    whole = ask(model, [REQUEST])
+    for answers in (ask, aask):
+        odd = iter([True, False])  # whichever comes first
+        llm_server.wire = lambda told, odd=odd: wire[1](told) if next(odd) else told
+        asked = answers(model, [other, REQUEST], concurrency=1)
+        unanswered, reply = asked if answers is ask else await asked
+        assert isinstance(unanswered, Unanswered)
+        assert reply == whole[0]
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {},
+        None,
+        "none",
+        [1],
+        {"total_tokens": 3},
+        {"prompt_tokens": None, "completion_tokens": None, "total_tokens": 3},
+        {"prompt_tokens": "7", "completion_tokens": -1},
+        {"prompt_tokens": True, "completion_tokens": 1.5},
+    ],
+    ids=str,
+)
+async def test_tokens_that_a_server_does_not_count_are_none(llm_server, model, usage):
+    llm_server.wire = lambda told: {**told, "usage": usage}
+    reply = await both(model)
+    assert (reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("stop", 0, 0)
+    assert reply.text
+
+
+YES = {"token": "YES", "logprob": -0.1}
+
+
+def listed(*tops):
+    return {"content": [{**YES, "top_logprobs": list(tops)}]}
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None,
+        {},
+        [YES],
+        "none",
+        {"content": None},
+        {"content": []},
+        {"content": [None]},
+        {"content": {"0": YES}},
+        {"content": [YES]},
+        {"content": [{**YES, "top_logprobs": None}]},
+        {"content": [{**YES, "top_logprobs": []}]},
+        {"content": [{**YES, "top_logprobs": {"YES": -0.1}}]},
+        {"tokens": ["YES"], "token_logprobs": [-0.1], "top_logprobs": [{"YES": -0.1}]},
+        listed(None),
+        listed(YES, {"token": "NO", "logprob": None}),
+        listed(YES, {"token": "NO", "logprob": "-2"}),
+        listed(YES, {"token": "NO", "logprob": True}),
+        listed(YES, {"token": "NO", "logprob": -(10**400)}),
+        listed(YES, {"token": None, "logprob": -2.0}),
+        listed(YES, {"logprob": -2.0}),
+    ],
+    ids=lambda logprobs: f"{logprobs!s:.90}",
+)
+async def test_log_probabilities_that_are_not_well_formed_are_none(llm_server, model, logprobs):
+    llm_server.wire = with_choice(logprobs=logprobs)
+    reply = await both(model, YES_NO)
+    assert reply.first_token is None
+    assert reply.text in ("YES", "NO")
+
+
+async def test_log_probabilities_may_be_whole_numbers(llm_server, model):
+    llm_server.wire = with_choice(logprobs=listed(YES, {"token": "NO", "logprob": -9999}))
+    assert (await both(model, YES_NO)).first_token == {"YES": -0.1, "NO": -9999.0}
+
+
 @pytest.mark.parametrize("trouble", ["slow", "dropped"])
 async def test_a_slow_server_and_a_broken_connection_leave_it_unanswered(llm_server, trouble):
     llm_server.trouble = lambda body, times: trouble

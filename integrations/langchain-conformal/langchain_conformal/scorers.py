@@ -298,13 +298,12 @@ def _reply(message: BaseMessage) -> llm.Reply:
     told = message.response_metadata
     refusal = message.additional_kwargs.get("refusal")
     usage = message.usage_metadata if isinstance(message, AIMessage) else None
-    content = (told.get("logprobs") or {}).get("content")
     return llm.Reply(
         str(message.text) or str(refusal or ""),
         "refusal" if refusal else llm.finish_of(llm.reason_in(told)),
-        {top["token"]: top["logprob"] for top in content[0]["top_logprobs"]} if content else None,
-        usage["input_tokens"] if usage else 0,
-        usage["output_tokens"] if usage else 0,
+        llm.first_token_in(told.get("logprobs")),
+        llm.tokens_in(llm.part_of(usage, "input_tokens")),
+        llm.tokens_in(llm.part_of(usage, "output_tokens")),
     )
 
 

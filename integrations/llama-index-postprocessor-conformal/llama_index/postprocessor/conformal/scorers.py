@@ -105,21 +105,17 @@ def as_llm(
 
 def _reply(response: ChatResponse) -> llm.Reply:
     # What LlamaIndex does not carry over is read from the server's own answer, an object or a dict.
-    choice = (_get(response.raw, "choices") or [None])[0]
-    refusal = _get(_get(choice, "message"), "refusal")
-    first = response.logprobs[0] if response.logprobs else None
+    message = llm.part_of(llm.first_of(response.raw, "choices"), "message")
+    refusal = llm.part_of(message, "refusal")
     usage = response.additional_kwargs
+    first = {"top_logprobs": llm.first_of(response, "logprobs")}
     return llm.Reply(
         response.message.content or str(refusal or ""),
         "refusal" if refusal else llm.finish_of(llm.reason_in(response.raw)),
-        {top.token: top.logprob for top in first} if first else None,
-        usage.get("prompt_tokens", 0),
-        usage.get("completion_tokens", 0),
+        llm.first_token_in({"content": [first]}),
+        llm.tokens_in(usage.get("prompt_tokens")),
+        llm.tokens_in(usage.get("completion_tokens")),
     )
-
-
-def _get(raw: Any, name: str) -> Any:
-    return raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)
 
 
 def _settings(model: LLM) -> Mapping[str, Any]:
