@@ -242,7 +242,10 @@ def test_the_core_knows_its_neighbours_only():
         "scoring.cached": {"cache", "judged", "scoring.retrieval", "scoring.scorer"},
         "scoring.rating": {"cache", "judged", "llm"},
         "exchangeability": set(),
-        "findings": {"conformal", "diagnostics", "measures", "verdict"},  # diagnostics for types
+        "findings": {
+            *("conformal", "measures", "statement", "verdict"),
+            "diagnostics",  # for its types only
+        },
         "columns": {"calibration", "filtering", "judged", "measures"},
         "sweeps": {"calibration", "columns", "conformal", "exchangeability", "measures"},
         "diagnostics": {
