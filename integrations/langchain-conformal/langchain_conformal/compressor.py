@@ -30,8 +30,9 @@ class ConformalCompressor(BaseDocumentCompressor):
     """Drops the documents that the filter drops; the rest come back in order, as copies.
 
     Copies carry <metadata_prefix>score and <metadata_prefix>p_value in their metadata, in the place
-    of what it holds under these names; a prefix of None leaves metadata as it is. What the filter promises, it promises of documents as the
-    calibrated retriever returns them: put the compressor directly behind it.
+    of what it holds under these names; a prefix of None leaves metadata as it is. What the filter
+    promises, it promises of documents as the calibrated retriever returns them: put the compressor
+    directly behind it.
     """
 
     filter: ConformalFilter

@@ -11,7 +11,7 @@ from langchain_core.documents import Document
 from conformal_retrievers import Filtered, Snippet, filter_log
 
 
-def as_documents(documents: Iterable[Document]) -> list[Document]:
+def as_documents(documents: object) -> list[Document]:
     """Return the documents as a list, to be gone through more than once.
 
     Raises TypeError for anything else than Documents.
@@ -61,8 +61,8 @@ def kept_documents(
 
     A copy keeps id, class and fields. Its metadata gains <prefix>score and <prefix>p_value, plain
     floats, None for a document that could not be scored and "inf" or "-inf" for an infinite score,
-    as JSON has no number for these, in the place of what it held under these names; a prefix of None
-    adds nothing.
+    as JSON has no number for these, in the place of what it held under these names; a prefix of
+    None adds nothing.
     """
     kept = filtered.kept.tolist()
     if metadata_prefix is None:

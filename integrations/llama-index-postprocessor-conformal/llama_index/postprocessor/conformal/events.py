@@ -137,7 +137,7 @@ class _Guarded(LegacyHandler):
     """
 
     def __init__(self, handler: LegacyHandler) -> None:
-        super().__init__(handler.event_starts_to_ignore, handler.event_ends_to_ignore)
+        super().__init__(list(handler.event_starts_to_ignore), list(handler.event_ends_to_ignore))
         self._handler = handler
         self._failed = False
 

@@ -9,7 +9,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 from conformal_retrievers import Filtered, Snippet
 
 
-def as_nodes(nodes: Iterable[NodeWithScore]) -> list[NodeWithScore]:
+def as_nodes(nodes: object) -> list[NodeWithScore]:
     """Return the nodes as a list, to be gone through more than once.
 
     Raises TypeError for anything else than NodeWithScore objects.
