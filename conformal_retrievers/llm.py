@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import json
 import logging
+import operator
 import re
 import threading
 import weakref
@@ -40,6 +41,8 @@ __all__ = [
     "as_data",
     "ask",
     "ask_verdicts",
+    "check_cache",
+    "check_count",
     "check_llm",
     "finish_of",
     "first_of",
@@ -167,7 +170,8 @@ def ask(
     taken from it, so that what could not be read is asked again.
     """
     check_llm(llm)
-    _check_concurrency(concurrency)
+    concurrency = check_count(concurrency, "concurrency")
+    check_cache(cache)
     answers = _cached(cache, llm, requests, is_answer)
     missing = [i for i, answer in enumerate(answers) if answer is None]
 
@@ -225,7 +229,8 @@ async def aask(
     their threads, and keep their places in the bound until then.
     """
     check_llm(llm)
-    _check_concurrency(concurrency)
+    concurrency = check_count(concurrency, "concurrency")
+    check_cache(cache)
     answers: list[Reply | Unanswered | None] = [None] * len(requests)
     if cache is not None:
         answers = await asyncio.to_thread(_cached, cache, llm, requests, is_answer)
@@ -342,9 +347,21 @@ def check_llm(llm: object, name: str = "llm") -> None:
         )
 
 
-def _check_concurrency(concurrency: object) -> None:
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency is {concurrency!r}; give the number of requests at a time")
+def check_count(count: object, name: str) -> int:
+    """Return a whole number that is at least 1; raise ValueError, naming it, for anything else."""
+    try:
+        n = 0 if isinstance(count, bool) else operator.index(count)  # type: ignore[arg-type]
+    except TypeError:
+        n = 0
+    if n < 1:
+        raise ValueError(f"{name} is {count!r}; give a whole number, at least 1")
+    return n
+
+
+def check_cache(cache: object) -> None:
+    """Raise TypeError, saying what to give, for what is neither a Cache nor None."""
+    if cache is not None and not isinstance(cache, Cache):
+        raise TypeError(f"cache is {cache!r:.80}, a {type(cache).__name__}; give Cache('c.db')")
 
 
 @contextmanager

@@ -232,6 +232,15 @@ def test_scores_of_one_call_depend_on_one_another(tmp_path):
     assert CachedScorer(alone, cache).name == alone.name
     with pytest.raises(TypeError, match=r"LLMScorer\(\.\.\., cache=\)"):
         CachedScorer(together, cache)
+    for name in ("snippets_per_call", "max_tokens", "concurrency"):
+        for wrong in (0, -1, 1.5, 2.0, "3", True):
+            with pytest.raises(ValueError, match=f"{name} is {wrong!r}; give a whole number"):
+                LLMScorer(replying(""), **{name: wrong})
+    numpys = LLMScorer(replying(""), snippets_per_call=np.int64(2), max_tokens=np.int64(9))
+    assert numpys.name == LLMScorer(replying(""), snippets_per_call=2, max_tokens=9).name
+    for scorer in (LLMScorer, YesScorer):
+        with pytest.raises(TypeError, match=r"cache is 'x\.db', a str; give Cache\('c\.db'\)"):
+            scorer(replying(""), cache="x.db")
     with pytest.raises(ValueError, match="snippets_per_call is 0"):
         LLMScorer(replying(""), snippets_per_call=0)
 
