@@ -21,6 +21,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal
 
 from conformal_retrievers.cache import Cache
@@ -361,7 +362,8 @@ def check_count(count: object, name: str) -> int:
 def check_cache(cache: object) -> None:
     """Raise TypeError, saying what to give, for what is neither a Cache nor None."""
     if cache is not None and not isinstance(cache, Cache):
-        raise TypeError(f"cache is {cache!r:.80}, a {type(cache).__name__}; give Cache('c.db')")
+        path = str(cache) if isinstance(cache, str | Path) else "c.db"
+        raise TypeError(f"cache is a {type(cache).__name__}; give Cache({path!r})")
 
 
 @contextmanager

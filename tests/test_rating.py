@@ -239,7 +239,7 @@ def test_scores_of_one_call_depend_on_one_another(tmp_path):
     numpys = LLMScorer(replying(""), snippets_per_call=np.int64(2), max_tokens=np.int64(9))
     assert numpys.name == LLMScorer(replying(""), snippets_per_call=2, max_tokens=9).name
     for scorer in (LLMScorer, YesScorer):
-        with pytest.raises(TypeError, match=r"cache is 'x\.db', a str; give Cache\('c\.db'\)"):
+        with pytest.raises(TypeError, match=r"cache is a str; give Cache\('x\.db'\)"):
             scorer(replying(""), cache="x.db")
     with pytest.raises(ValueError, match="snippets_per_call is 0"):
         LLMScorer(replying(""), snippets_per_call=0)
