@@ -599,11 +599,10 @@ def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any
 
 def _plain(value: object) -> object:
     """Return a setting with its sets as sorted lists and its pydantic models as dicts."""
-    if hasattr(type(value), "model_fields"):
-        parts = {
-            n: _plain(getattr(value, n)) for n in type(value).model_fields if n not in _REACHED
-        }
-        return {n: part for n, part in parts.items() if part is not None and _is_json(part)}
+    fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
+    if fields is not None:
+        parts = {name: _plain(getattr(value, name)) for name in fields if name not in _REACHED}
+        return {name: p for name, p in parts.items() if p is not None and _is_json(p)}
     if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, set | frozenset):

@@ -224,14 +224,7 @@ async def test_a_reply_of_another_form_rates_none_of_its_snippets(text):
     assert ratings.unscorable == {"unreadable": 2}
 
 
-def test_scores_of_one_call_depend_on_one_another(tmp_path):
-    alone, together = LLMScorer(replying("")), LLMScorer(replying(""), snippets_per_call=2)
-    assert not relative_to_query(alone)
-    assert relative_to_query(together)
-    cache = Cache(tmp_path / "c.db")
-    assert CachedScorer(alone, cache).name == alone.name
-    with pytest.raises(TypeError, match=r"LLMScorer\(\.\.\., cache=\)"):
-        CachedScorer(together, cache)
+def test_a_scorers_numbers_are_whole_and_its_cache_is_one():
     for name in ("snippets_per_call", "max_tokens", "concurrency"):
         for wrong in (0, -1, 1.5, 2.0, "3", True):
             with pytest.raises(ValueError, match=f"{name} is {wrong!r}; give a whole number"):
@@ -241,6 +234,16 @@ def test_scores_of_one_call_depend_on_one_another(tmp_path):
     for scorer in (LLMScorer, YesScorer):
         with pytest.raises(TypeError, match=r"cache is a str; give Cache\('x\.db'\)"):
             scorer(replying(""), cache="x.db")
+
+
+def test_scores_of_one_call_depend_on_one_another(tmp_path):
+    alone, together = LLMScorer(replying("")), LLMScorer(replying(""), snippets_per_call=2)
+    assert not relative_to_query(alone)
+    assert relative_to_query(together)
+    cache = Cache(tmp_path / "c.db")
+    assert CachedScorer(alone, cache).name == alone.name
+    with pytest.raises(TypeError, match=r"LLMScorer\(\.\.\., cache=\)"):
+        CachedScorer(together, cache)
     with pytest.raises(ValueError, match="snippets_per_call is 0"):
         LLMScorer(replying(""), snippets_per_call=0)
 
