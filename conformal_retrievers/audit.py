@@ -152,7 +152,9 @@ def _digest(text: str) -> str:
 def _same_texts(row: Mapping[str, str], of_key: Mapping[str, str]) -> bool:
     texts = (row["query"], row["snippet"])
     words, ascii_words = _digests(*texts)
-    recoded = any(lost in text for text in texts for lost in "?\N{REPLACEMENT CHARACTER}")
+    marked = any(lost in text for text in texts for lost in "?\N{REPLACEMENT CHARACTER}")
+    # An encoding that loses letters leaves none that are not of ASCII, or none that is read so.
+    recoded = marked and not any(c.isalnum() and not c.isascii() for text in texts for c in text)
     return words == of_key["text"] or (recoded and ascii_words == of_key["ascii_text"])
 
 
@@ -245,7 +247,7 @@ def audit_report(path: str | Path) -> AuditReport:
     change: white space, punctuation, case, and letters that an encoding does not hold.
     """
     _check_there(Path(path))
-    key = {row["id"]: row for _, row in _rows(key_of(path), KEY)}
+    key = _key(key_of(path))
     sheet = list(_rows(Path(path), SHEET))
     _check_same_audit(Path(path), [row["id"] for _, row in sheet], key)
     rows: list[AuditedSnippet] = []
@@ -278,6 +280,18 @@ def audit_report(path: str | Path) -> AuditReport:
     if not rows:
         raise ValueError(f"{path} has 0 rows; restore what audit_sample wrote")
     return AuditReport(tuple(rows))
+
+
+def _key(path: Path) -> dict[str, dict[str, str]]:
+    key: dict[str, dict[str, str]] = {}
+    for place, row in _rows(path, KEY):
+        if row["id"] in key:
+            raise ValueError(f"{path}, {place}: repeats id {row['id']}; {_RESTORE}")
+        key[row["id"]] = row
+    return key
+
+
+_RESTORE = "restore what audit_sample wrote"
 
 
 def _check_there(sheet: Path) -> None:
@@ -332,20 +346,25 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, s
 
 
 def _audited(path: Path, row: Mapping[str, str], audited: bool) -> AuditedSnippet:
+    def number(name: str, low: int, high: int = 2**31) -> int:
+        found = int(row[name])
+        if not low <= found <= high:
+            raise ValueError(f"{name} is {found}, not from {low} to {high}")
+        return found
+
     try:
+        size = number("stratum_size", 1)
         return AuditedSnippet(
-            int(row["query_number"]),
-            int(row["snippet_number"]),
+            number("query_number", 0),
+            number("snippet_number", 0),
             {"yes": True, "no": False}[row["label"]],
             audited,
             float(row["score"] or "nan"),
-            int(row["decile"]) if row["decile"] else None,
-            int(row["stratum_size"]) / int(row["stratum_rows"]),
+            number("decile", 1, 10) if row["decile"] else None,
+            size / number("stratum_rows", 1, size),
         )
-    except (KeyError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(
-            f"{path}, id {row['id']}: {error!r}; restore what audit_sample wrote"
-        ) from None
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}, id {row['id']}: {error!r}; {_RESTORE}") from None
 
 
 @dataclass(frozen=True)
@@ -499,7 +518,7 @@ class AuditReport:
 
     def _share(self, part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Interval:
         weights = np.array([row.weight for row in self.rows])
-        queries = np.array([row.query for row in self.rows])
+        _, queries = np.unique([row.query for row in self.rows], return_inverse=True)
         return cluster_interval(
             np.bincount(queries, weights * (part & whole)), np.bincount(queries, weights * whole)
         )

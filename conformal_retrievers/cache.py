@@ -8,7 +8,8 @@ of queries and snippets are not in the file, replies are.
 Threads and processes may use one file at once (write-ahead log), and a writer that is killed loses
 at most what it was writing. A file that turns out to be broken is set aside under another name,
 with a warning, and a new one begun: a cache can always be filled again. Who still had the old file
-open goes on in the new one.
+open goes on in the new one. A file that its header says belongs to another program, or to another
+version of this one, is refused and left as it is.
 """
 
 from __future__ import annotations

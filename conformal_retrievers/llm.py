@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import json
 import logging
+import operator
 import re
 import threading
 import weakref
@@ -20,6 +21,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal
 
 from conformal_retrievers.cache import Cache
@@ -40,6 +42,8 @@ __all__ = [
     "as_data",
     "ask",
     "ask_verdicts",
+    "check_cache",
+    "check_count",
     "check_llm",
     "finish_of",
     "first_of",
@@ -167,7 +171,8 @@ def ask(
     taken from it, so that what could not be read is asked again.
     """
     check_llm(llm)
-    _check_concurrency(concurrency)
+    concurrency = check_count(concurrency, "concurrency")
+    check_cache(cache)
     answers = _cached(cache, llm, requests, is_answer)
     missing = [i for i, answer in enumerate(answers) if answer is None]
 
@@ -225,7 +230,8 @@ async def aask(
     their threads, and keep their places in the bound until then.
     """
     check_llm(llm)
-    _check_concurrency(concurrency)
+    concurrency = check_count(concurrency, "concurrency")
+    check_cache(cache)
     answers: list[Reply | Unanswered | None] = [None] * len(requests)
     if cache is not None:
         answers = await asyncio.to_thread(_cached, cache, llm, requests, is_answer)
@@ -342,9 +348,22 @@ def check_llm(llm: object, name: str = "llm") -> None:
         )
 
 
-def _check_concurrency(concurrency: object) -> None:
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency is {concurrency!r}; give the number of requests at a time")
+def check_count(count: object, name: str) -> int:
+    """Return a whole number that is at least 1; raise ValueError, naming it, for anything else."""
+    try:
+        n = 0 if isinstance(count, bool) else operator.index(count)  # type: ignore[arg-type]
+    except TypeError:
+        n = 0
+    if n < 1:
+        raise ValueError(f"{name} is {count!r}; give a whole number, at least 1")
+    return n
+
+
+def check_cache(cache: object) -> None:
+    """Raise TypeError, saying what to give, for what is neither a Cache nor None."""
+    if cache is not None and not isinstance(cache, Cache):
+        path = str(cache) if isinstance(cache, str | Path) else "c.db"
+        raise TypeError(f"cache is a {type(cache).__name__}; give Cache({path!r})")
 
 
 @contextmanager
@@ -479,8 +498,9 @@ def first_token_in(logprobs: object) -> dict[str, float] | None:
 
 def tokens_in(count: object) -> int:
     """Return a server's number of tokens, 0 where it is none: not all servers count them."""
-    counted = isinstance(count, int) and not isinstance(count, bool) and count > 0
-    return int(count) if counted else 0
+    if not isinstance(count, int) or isinstance(count, bool):
+        return 0
+    return max(0, count)
 
 
 def first_of(told: object, name: str) -> Any:
@@ -532,28 +552,34 @@ def name_of(
     return f"{model}{told}{warmth}{', as text' if options is None else ''}"
 
 
-# Fields of frameworks' models that say which model it is, how it is reached or who listens: they
-# change nothing that it answers. `temperature` has its own place in the name.
-_NO_SETTINGS = frozenset(
+# Fields of frameworks' models that say how it is reached, and keys: they change nothing that it
+# answers, and no key belongs into a name.
+_REACHED = frozenset(
     {
-        *("model", "model_name", "deployment_name", "temperature", "name", "class_name"),
         *("api_key", "api_base", "base_url", "api_version", "azure_endpoint", "organization"),
         *("openai_api_key", "openai_api_base", "openai_organization", "openai_proxy"),
         *("timeout", "request_timeout", "max_retries", "default_headers", "http_socket_options"),
-        *("cache", "verbose", "tags", "metadata", "rate_limiter", "profile", "num_workers"),
-        *("streaming", "disable_streaming", "stream_usage", "stream_chunk_timeout"),
-        *("output_version", "include_response_headers", "use_responses_api", "strict"),
-        *("is_function_calling_model", "allow_parallel_tool_calls"),
-        *("tokenizer", "tiktoken_model_name", "reuse_client"),
     }
 )
+
+# As little do those that say which model it is, or who listens. `temperature` has its own place in
+# the name.
+_NO_SETTINGS = _REACHED | {
+    *("model", "model_name", "deployment_name", "temperature", "name", "class_name"),
+    *("cache", "verbose", "tags", "metadata", "rate_limiter", "profile", "num_workers"),
+    *("streaming", "disable_streaming", "stream_usage", "stream_chunk_timeout"),
+    *("output_version", "include_response_headers", "use_responses_api", "strict"),
+    *("is_function_calling_model", "allow_parallel_tool_calls"),
+    *("tokenizer", "tiktoken_model_name", "reuse_client"),
+}
 
 
 def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any]:
     """Return the settings of a framework's model that may change its answers, but for defaults.
 
-    They are its pydantic fields that hold plain JSON and are not known to change nothing; those
-    named in `without` are known so of this model.
+    They are its pydantic fields that can be told as JSON, sets as sorted lists and pydantic models
+    as dicts, and are not known to change nothing; those named in `without` are known so of this
+    model. Clients, functions and other objects are not told.
     """
     fields: Mapping[str, Any] = getattr(type(model), "model_fields", {})
     found: dict[str, Any] = {}
@@ -565,12 +591,31 @@ def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any
             continue
         if value in (None, {}, [], ""):
             continue
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            continue  # clients, callbacks and the like
-        found[name] = value
+        plain = _plain(value)
+        if _is_json(plain):
+            found[name] = plain
     return found
+
+
+def _plain(value: object) -> object:
+    """Return a setting with its sets as sorted lists and its pydantic models as dicts."""
+    fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
+    if fields is not None:
+        parts = {name: _plain(getattr(value, name)) for name in fields if name not in _REACHED}
+        return {name: p for name, p in parts.items() if p is not None and _is_json(p)}
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(_plain, value), key=repr)
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def parse_json(text: str) -> dict[str, Any] | None:

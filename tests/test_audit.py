@@ -452,7 +452,14 @@ def test_a_file_that_was_damaged_is_an_error(by_hand, old, new, message):
         ("0.6", "high", r"audit\.csv\.key, id sd: .*could not convert"),
         ("no,0.6", "perhaps,0.6", "id sd: .*perhaps"),
         ("sd,2,", "sd,,", "id sd: .*invalid literal"),
-        ("0.6,3,4,2", "0.6,3,4,0", "id sd: .*ZeroDivision"),
+        ("0.6,3,4,2", "0.6,3,4,0", "id sd: .*stratum_rows is 0, not from 1 to 4.*; restore what"),
+        ("0.6,3,4,2", "0.6,3,4,-2", "id sd: .*stratum_rows is -2"),
+        ("0.6,3,4,2", "0.6,3,4,5", "id sd: .*stratum_rows is 5"),
+        ("0.6,3,4,2", "0.6,3,-4,2", "id sd: .*stratum_size is -4"),
+        ("0.6,3,4,2", "0.6,11,4,2", "id sd: .*decile is 11, not from 1 to 10"),
+        ("sd,2,", "sd,-2,", "id sd: .*query_number is -2"),
+        ("sd,2,", f"sd,{10**12},", "id sd: .*query_number is 10+, not"),
+        ("sd,2,", "sc,2,", r"audit\.csv\.key, line .*repeats id sc; restore"),
         ("sd,2,0,,,no,0.6,3,4,2", "sd,2,0,,,no,0.6", "id sd: .*invalid literal"),
         (f"sd,2,0,,,no,0.6,3,4,2,{TEXTS}\n", "", "'sd' is not in"),
         ("decile,", "", "columns decile are missing"),
@@ -501,6 +508,19 @@ def test_what_a_spreadsheet_changes_of_a_text_is_no_fault(tmp_path, rng):
         row["snippet"] = "漢字"
     write(path, rows)
     with pytest.raises(ValueError, match="5 faults"):
+        audit_report(path)
+
+
+def test_a_question_mark_alone_is_no_sign_of_lost_letters(tmp_path, rng):
+    judged = [JudgedQuery("query?", ["Is 東京 large?"], [True])]
+    path = tmp_path / "a.csv"
+    scored = [ScoredQuery(np.zeros(1), [True])]
+    expected = audit(judged, scored, [[True]], path, share=1.0, rng=rng)
+    (row,) = read(path)
+    write(path, [{**row, "snippet": "Is ?? large?"}])  # as an encoding without these letters
+    assert audit_report(path) == expected
+    write(path, [{**row, "snippet": "Is 大阪 large?"}])
+    with pytest.raises(ValueError, match="texts are not those"):
         audit_report(path)
 
 

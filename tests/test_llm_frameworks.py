@@ -383,6 +383,36 @@ def test_what_a_model_that_completes_its_own_chats_says_of_chat_is_not_in_its_na
         )
 
 
+def test_a_prompt_of_ones_own_needs_a_name():
+    """Two functions of one name may ask otherwise, and a source does not tell what it holds."""
+
+    class Templated(Canned):  # as HuggingFaceLLM: by its own tokenizer
+        def __init__(self, messages_to_prompt=None, **settings):
+            super().__init__(messages_to_prompt=messages_to_prompt or self.by_template, **settings)
+
+        def by_template(self, messages):
+            return "".join(message.content for message in messages)
+
+    def prompt(given):
+        return str(given)
+
+    assert llama_index_conformal.as_llm(Templated()).name == "canned, as text"
+    settings = {"model": "m", "temperature": 0, "api_key": "none"}
+    chat = OpenAILike(is_chat_model=True, messages_to_prompt=prompt, **settings)  # asks without it
+    assert llama_index_conformal.as_llm(chat).name == "m, as text"
+    for model in (
+        Canned(messages_to_prompt=prompt),
+        Canned(completion_to_prompt=prompt),
+        Templated(prompt),
+        OpenAILike(messages_to_prompt=prompt, **settings),
+    ):
+        with pytest.raises(
+            ValueError, match=r"_to_prompt of \w+ is .*llm_scorer\(model, name='…'\)"
+        ):
+            llama_index_conformal.as_llm(model)
+        assert llama_index_conformal.as_llm(model, name="mine").name == "mine"
+
+
 def test_two_endpoints_share_no_cache(tmp_path, llm_server, clients):
     """The server has no completion endpoint: a reply of one would be the other's from the cache."""
 

@@ -224,6 +224,18 @@ async def test_a_reply_of_another_form_rates_none_of_its_snippets(text):
     assert ratings.unscorable == {"unreadable": 2}
 
 
+def test_a_scorers_numbers_are_whole_and_its_cache_is_one():
+    for name in ("snippets_per_call", "max_tokens", "concurrency"):
+        for wrong in (0, -1, 1.5, 2.0, "3", True):
+            with pytest.raises(ValueError, match=f"{name} is {wrong!r}; give a whole number"):
+                LLMScorer(replying(""), **{name: wrong})
+    numpys = LLMScorer(replying(""), snippets_per_call=np.int64(2), max_tokens=np.int64(9))
+    assert numpys.name == LLMScorer(replying(""), snippets_per_call=2, max_tokens=9).name
+    for scorer in (LLMScorer, YesScorer):
+        with pytest.raises(TypeError, match=r"cache is a str; give Cache\('x\.db'\)"):
+            scorer(replying(""), cache="x.db")
+
+
 def test_scores_of_one_call_depend_on_one_another(tmp_path):
     alone, together = LLMScorer(replying("")), LLMScorer(replying(""), snippets_per_call=2)
     assert not relative_to_query(alone)

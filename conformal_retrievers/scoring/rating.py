@@ -30,6 +30,8 @@ from conformal_retrievers.llm import (
     Usage,
     aask,
     ask,
+    check_cache,
+    check_count,
     check_llm,
     parse_json,
     short_hash,
@@ -81,7 +83,8 @@ class LLMScorer:
     each query, for whoever counts them.
 
     A blank snippet is not sent, and equal texts of a query are sent once. Raises ValueError for a
-    prompt with other fields.
+    prompt with other fields, and for numbers that are not whole or below 1; TypeError for a `cache`
+    that is no Cache, such as its path.
     """
 
     llm: LLM
@@ -94,9 +97,10 @@ class LLMScorer:
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
-        n = self.snippets_per_call
-        if n < 1 or int(n) != n:
-            raise ValueError(f"snippets_per_call is {n!r}; give how many to rate in one call")
+        check_cache(self.cache)
+        for name in ("snippets_per_call", "concurrency", "max_tokens"):
+            if (given := getattr(self, name)) is not None or name != "max_tokens":
+                object.__setattr__(self, name, check_count(given, name))
         if self.prompt is None:
             prompt = Prompt.load("ratings" if self.relative_to_query else "rating")
             object.__setattr__(self, "prompt", prompt)
@@ -268,8 +272,9 @@ class YesScorer:
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
-        if self.top_logprobs < 1:
-            raise ValueError(f"top_logprobs is {self.top_logprobs!r}; give a number, such as 20")
+        check_cache(self.cache)
+        for name in ("top_logprobs", "concurrency"):
+            object.__setattr__(self, name, check_count(getattr(self, name), name))
         _check_prompt(self.prompt, "snippet")
 
     @property

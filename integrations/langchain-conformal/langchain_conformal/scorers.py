@@ -117,7 +117,9 @@ def as_llm(
     Chat Completions takes `openai_options`, without which a reply's schema, its length and
     log-probabilities are not asked for. The name is the model's, with its temperature unless that
     is 0, and "as text" without options, so that the same model asked in the same way has the same
-    name in LlamaIndex and in `openai_llm`.
+    name in LlamaIndex and in `openai_llm`. Settings that JSON can tell are in it. Functions,
+    clients and other objects are not: where yours change what it answers, give a `name` that says
+    so.
 
     Raises TypeError for anything but a chat model, such as one with fallbacks: another model is
     another score. Raises ValueError where the model does not tell its name, or is asked with

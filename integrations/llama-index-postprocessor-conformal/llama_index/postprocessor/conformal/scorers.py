@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.llms.generic_utils import messages_to_prompt
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM, MessageRole
+from llama_index.core.llms.llm import default_completion_to_prompt
 
 from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm
 
@@ -64,9 +66,11 @@ def as_llm(
     Completions takes `openai_options`, without which a reply's schema, its length and
     log-probabilities are not asked for. The name is the model's, with its temperature unless that
     is 0, and "as text" without options, so that the same model asked in the same way has the same
-    name in LangChain and in `openai_llm`.
+    name in LangChain and in `openai_llm`. Settings that JSON can tell are in it. Functions, clients
+    and other objects are not: where yours change what it answers, give a `name` that says so.
 
-    Raises ValueError where the model does not tell its name, or is asked with options of your own,
+    Raises ValueError where the model does not tell its name, is asked with options of your own, or
+    chats by completing what a `messages_to_prompt` or `completion_to_prompt` of your own writes,
     and no `name` is given; and for `openai_options` where its metadata say that it is asked for a
     completion of text instead (`is_chat_model` is False, the default), which does not know them.
     """
@@ -124,13 +128,31 @@ def _settings(model: LLM) -> Mapping[str, Any]:
     `is_chat_model` chooses between the endpoints of a server, neither the default of all classes,
     so it is told wherever it is False; an endpoint for chat cuts nothing off at `context_window`.
     A `CustomLLM`, such as one of Hugging Face, completes its own chat template whatever is said.
+    Raises ValueError where a function that is neither the default's nor the model's own writes it.
     """
+    if isinstance(model, CustomLLM) or not model.metadata.is_chat_model:
+        _check_prompts(model)
     chats = getattr(model, "is_chat_model", None)
     if isinstance(model, CustomLLM) or chats is None:
         return llm.settings_of(model, without={"is_chat_model"})
     if chats:
         return llm.settings_of(model, without={"is_chat_model", "context_window"})
     return {**llm.settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
+
+
+def _check_prompts(model: LLM) -> None:
+    defaults = {
+        "messages_to_prompt": messages_to_prompt,
+        "completion_to_prompt": default_completion_to_prompt,
+    }
+    for field, default in defaults.items():
+        function = getattr(model, field)
+        if function is not default and getattr(function, "__self__", None) is not model:
+            raise ValueError(
+                f"{field} of {type(model).__name__} is {function!r:.80}, and another prompt may be "
+                "another score: give scorer=llm_scorer(model, name='…'), whose name tells it, "
+                "instead of the model"
+            )
 
 
 def _llm_name(model: LLM) -> str:
