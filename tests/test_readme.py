@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from conformal_retrievers import Calibration
+
 README = Path(__file__).parent.parent / "README.md"
 DOCS = README.parent / "docs"
 GO_ON = ("operation", "promise", "claims")  # pages whose code goes on from the README's
@@ -26,8 +28,8 @@ def test_the_readmes_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys)
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
-    assert (tmp_path / "calibration.json").exists()
-    assert not {query.id for query in names["new"]} & names["calibration"].ids
+    calibration = Calibration.load(tmp_path / "calibration.json")
+    assert not {query.id for query in names["new"]} & calibration.ids
     assert names["followed"].judged > 0
     printed = capsys.readouterr().out
     assert "query-recall coverage is " in printed
