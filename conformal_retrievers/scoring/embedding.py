@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.judged import Snippet, as_snippets
 
-BLOCK = 8192  # numbers that einsum adds up in one go
-
 
 @dataclass(frozen=True)
 class EmbeddingScorer:
@@ -127,23 +125,19 @@ def cosine_distances(
     query_vector: NDArray[np.float64], vectors: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return 1 − cos of a vector (d,) with each of (n, d); NaN where a vector has no direction."""
-    lengths = np.sqrt(_by_row("ij,ij->i", vectors, vectors))
+    lengths = np.sqrt(_row_by_row(vectors, vectors))
     lengths *= math.sqrt(query_vector @ query_vector)
     with np.errstate(divide="ignore", invalid="ignore"):
-        distances = 1 - _by_row("ij,j->i", vectors, query_vector) / lengths
+        distances = 1 - _row_by_row(vectors, query_vector) / lengths
     distances[~np.isfinite(distances)] = np.nan
     return distances
 
 
-def _by_row(
-    product: str, vectors: NDArray[np.float64], others: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _row_by_row(vectors: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the product of each row of (n, d) with (d,), or with the same row of (n, d).
 
-    Row by row, not as one matrix product: a snippet's score must not depend, not even in its last
-    bit, on which other snippets were retrieved with it. einsum goes so for up to BLOCK numbers.
+    As n products of two vectors, not one of matrices: a snippet's score must not depend, not even
+    in its last bit, on which other snippets were retrieved with it.
     """
-    products = np.zeros(len(vectors))
-    for i in range(0, vectors.shape[1], BLOCK):
-        products += np.einsum(product, vectors[:, i : i + BLOCK], others[..., i : i + BLOCK])
-    return products
+    products: NDArray[np.float64] = vectors[:, None, :] @ others[..., :, None]
+    return products[:, 0, 0]
