@@ -129,8 +129,8 @@ class FilterLog:
 
     A file that would grow beyond `max_bytes` is renamed to <name>.1, the older ones to <name>.2 and
     so on, and of these the `backups` newest stay. `queries` says what is kept of a query: the start
-    of its SHA-256 ("hashed"), its text, or nothing. Raises ValueError for other values, and
-    ModuleNotFoundError without the extra `log`.
+    of its SHA-256 ("hashed"), its text, or nothing. Raises ValueError for other values and for a
+    name that ends in .gz, and ModuleNotFoundError without the extra `log`.
     """
 
     path: Path
@@ -140,7 +140,13 @@ class FilterLog:
 
     def __post_init__(self) -> None:
         require("log", "filelock")
-        object.__setattr__(self, "path", Path(self.path))
+        # Absolute, as it shall stay one file where the process changes its folder.
+        object.__setattr__(self, "path", Path(self.path).absolute())
+        if self.path.suffix == ".gz":
+            raise ValueError(
+                f"path is {str(self.path)!r}, but events are appended as plain text; give a name "
+                "without .gz, and compress what was renamed, which can be read so"
+            )
         if self.queries not in ("hashed", "text", "none"):
             raise ValueError(f"queries is {self.queries!r}; give 'hashed', 'text' or 'none'")
         for name, least in (("max_bytes", 1), ("backups", 0)):
@@ -345,10 +351,11 @@ class Observer:
 
     Raises TypeError for a log that is no `FilterLog`, such as a path.
 
-    It may be shared by threads. Nothing that goes wrong with the log gets in the way of retrieval:
-    it is said once to `logging`, as an error, and when the log can be written again, how many
-    events were lost, which `lost` says meanwhile. An event waits for a log's lock, at most a
-    second; once one was lost, at most a hundredth of that, until one is written.
+    It may be shared by threads, which write the log in turn. Nothing that goes wrong with the log
+    gets in the way of retrieval: it is said once to `logging`, as an error, and when the log can be
+    written again, how many events were lost, which `lost` says meanwhile. Where another process
+    holds the log's lock, an event waits for it a second at most; once one was lost, a hundredth of
+    that, until one is written.
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
@@ -358,19 +365,14 @@ class Observer:
         self.log = log
         self._counts: dict[str, Counts] = {}
         self._lock = threading.Lock()
-        self._lost = 0
+        self._turn = threading.RLock()  # not Lock: what `logging` is told in it may lead here again
+        self.lost = 0
 
     @property
     def counts(self) -> Mapping[str, Counts]:
         """What was counted so far, by the checksum of the calibration: m1, m2 and more."""
         with self._lock:
             return dict(self._counts)
-
-    @property
-    def lost(self) -> int:
-        """How many events the log has lost since it was written last."""
-        with self._lock:
-            return self._lost
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """Take in one event of `event_of`, or of that of claims/events.py.
@@ -408,16 +410,19 @@ class Observer:
             self._append(self.log, event)
 
     def _append(self, log: FilterLog, event: Mapping[str, Any]) -> None:
-        try:
-            log.append(event, wait=HELD_SECONDS if self.lost else LOCK_SECONDS)
-        except Exception:  # retrieval goes on, whatever is the matter with the log
-            with self._lock:
-                self._lost += 1
-                first = self._lost == 1
-            if first:
-                logger.exception("the filter log %s cannot be written; events are lost", log.path)
-        else:
-            with self._lock:
-                lost, self._lost = self._lost, 0
-            if lost:
-                logger.error("the filter log %s is written again; events lost: %d", log.path, lost)
+        # In turn, since the log's own lock is polled for: of many threads some would wait in vain.
+        with self._turn:
+            try:
+                log.append(event, wait=HELD_SECONDS if self.lost else LOCK_SECONDS)
+            except Exception:  # retrieval goes on, whatever is the matter with the log
+                self.lost += 1
+                if self.lost == 1:
+                    logger.exception(
+                        "the filter log %s cannot be written; events are lost", log.path
+                    )
+            else:
+                if self.lost:
+                    logger.error(
+                        "the filter log %s is written again; events lost: %d", log.path, self.lost
+                    )
+                self.lost = 0

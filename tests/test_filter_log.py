@@ -211,6 +211,20 @@ def test_a_compressed_log_is_read_too(tmp_path):
         list(read_log(packed))
 
 
+def test_a_log_is_not_compressed_while_it_is_written(tmp_path):
+    with pytest.raises(ValueError, match=r"path is '.*log\.jsonl\.gz', but .* without \.gz"):
+        FilterLog(tmp_path / "log.jsonl.gz")
+
+
+def test_a_log_stays_one_file_where_the_process_changes_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    log = FilterLog("log.jsonl")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    log.append(event_of(decided([0.1])))
+    assert len(list(read_log(tmp_path / "log.jsonl"))) == 1
+
+
 def test_a_query_that_is_no_text_is_stored_as_it_is(tmp_path):
     log = FilterLog(tmp_path / "log.jsonl", queries="text")
     for query in ("bad \ud800 é", "a\u2028b\r\n"):
@@ -374,6 +388,16 @@ def test_for_a_lock_that_is_held_one_event_waits_long_and_the_others_hardly(tmp_
     observer.observe(event)
     assert waits[20:] == [HELD_SECONDS, LOCK_SECONDS]  # as before, once it was written
     assert len(list(read_log(tmp_path / "log.jsonl"))) == 2
+
+
+def test_however_many_threads_write_no_event_is_lost(tmp_path):
+    """They write in turn: polling for the lock of the file, some of them would never come to it."""
+    log = FilterLog(tmp_path / "log")
+    observer = Observer(log)
+    event = event_of(decided([0.1]))
+    with ThreadPoolExecutor(50) as threads:
+        list(threads.map(lambda _: observer.observe(event), range(1500)))
+    assert (len(list(read_log(log.path))), observer.lost) == (1500, 0)
 
 
 def test_an_event_that_is_no_json_does_not_get_in_the_way(caplog, tmp_path):

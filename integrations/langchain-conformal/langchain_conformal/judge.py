@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import Any
 
 from langchain_core.retrievers import RetrieverLike
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
@@ -58,9 +59,7 @@ def check_retriever(retriever: object) -> None:
 
 
 def _check_unfiltered(retriever: RetrieverLike) -> None:
-    within: Any = retriever
-    while isinstance(within, RunnableBindingBase | DynamicRunnable):  # of a config, of an alpha
-        within = within.bound if isinstance(within, RunnableBindingBase) else within.default
+    within, _ = _unbound(retriever)
     compressor = getattr(within, "base_compressor", None)
     for part, inside in (
         (within, "retriever"),
@@ -76,18 +75,34 @@ def _check_unfiltered(retriever: RetrieverLike) -> None:
 
 def name_of(retriever: RetrieverLike) -> str:
     """Return the retriever's name; of a vector store's with the store, its model and the search."""
-    if not isinstance(retriever, VectorStoreRetriever):
-        return retriever.get_name()
-    store = retriever.vectorstore
+    within, _ = _unbound(retriever)
+    if not isinstance(within, VectorStoreRetriever):
+        return within.get_name()
+    store = within.vectorstore
     model = model_name(store.embeddings) or type(store.embeddings).__name__
-    return f"{type(store).__name__}({model}, {retriever.search_type})"
+    return f"{type(store).__name__}({model}, {within.search_type})"
 
 
 def depth_of(retriever: RetrieverLike) -> int | None:
     """Return how many documents the retriever is asked for, where it tells."""
-    settings = getattr(retriever, "search_kwargs", None)
-    k = settings.get("k") if isinstance(settings, dict) else getattr(retriever, "k", None)
-    if k is None and isinstance(retriever, VectorStoreRetriever):  # then its store's default
-        known = signature(retriever.vectorstore.similarity_search).parameters.get("k")
+    within, bound = _unbound(retriever)
+    settings = getattr(within, "search_kwargs", None)
+    k = settings.get("k") if isinstance(settings, dict) else getattr(within, "k", None)
+    k = bound.get("k", k)
+    if k is None and isinstance(within, VectorStoreRetriever):  # then its store's default
+        known = signature(within.vectorstore.similarity_search).parameters.get("k")
         k = None if known is None else known.default
     return k if isinstance(k, int) else None
+
+
+def _unbound(retriever: RetrieverLike) -> tuple[RetrieverLike, Mapping[str, Any]]:
+    """Return the retriever inside retries, bindings and configurations, and what is bound to it."""
+    within: Any = retriever
+    config, bound = RunnableConfig(), dict[str, Any]()
+    while isinstance(within, RunnableBindingBase | DynamicRunnable):
+        if isinstance(within, RunnableBindingBase):
+            config, bound = merge_configs(within.config, config), {**within.kwargs, **bound}
+            within = within.bound
+        else:
+            within, config = within.prepare(config)
+    return within, bound
