@@ -54,7 +54,11 @@ def with_config(retriever):
     return retriever.with_config(tags=["ours"])
 
 
-@pytest.mark.parametrize("wrapped", [as_it_is, with_alpha, with_config])
+def with_retries(retriever):
+    return retriever.with_retry()
+
+
+@pytest.mark.parametrize("wrapped", [as_it_is, with_alpha, with_config, with_retries])
 def test_a_retriever_that_filters_already_is_no_retriever_to_calibrate(conformal_filter, wrapped):
     filtered = ConformalRetriever(retriever=found(), filter=conformal_filter)
     with pytest.raises(ValueError, match=r"ConformalRetriever.*give.* filtered\.retriever"):

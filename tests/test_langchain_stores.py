@@ -170,6 +170,10 @@ def small(k, texts=("a", "b", "c", "d")):
     return store.as_retriever(search_kwargs={} if k is None else {"k": k})
 
 
+def opened(k):
+    return small(k).configurable_fields(search_kwargs=ConfigurableField(id="kwargs"))
+
+
 QUERY = JudgedQuery("b", ["a", "b", "c", "d"], [False, True, False, False], id="1")
 
 
@@ -179,6 +183,15 @@ QUERY = JudgedQuery("b", ["a", "b", "c", "d"], [False, True, False, False], id="
         (small(2), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 2),
         (small(50), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 50),
         (small(None), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 4),
+        (small(4).bind(k=3), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 3),
+        (small(4).bind(k=3).bind(k=2), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 2),
+        (small(2).with_retry(), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 2),
+        (opened(4), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 4),
+        (
+            opened(4).with_config(configurable={"kwargs": {"k": 2}}).with_retry(),
+            "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)",
+            2,
+        ),
         (RunnableLambda(lambda query: [Document(query)], name="echo"), "echo", None),
         (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
     ],
