@@ -330,6 +330,20 @@ async def test_the_runnable_says_what_stands_before_it_when_given_the_answer_alo
         await runnable.ainvoke(given)
 
 
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        ({"d1": "The text."}, r"context is a dict, \{'d1': 'The text.'\}; give a list of Documents"),
+        (None, "context is a NoneType, None; give a list of Documents"),
+        (["The text.", 3], r"context\[1\] is a int, 3; give a Document or a text"),
+    ],
+)
+def test_the_runnable_names_what_is_no_context(llm, context, said):
+    runnable = answer_filter_runnable(AnswerFilter(by_hand([]), llm))
+    with pytest.raises(TypeError, match=said):
+        runnable.invoke({"question": "q", "context": context, "answer": "It is red."})
+
+
 async def test_an_answer_that_is_no_text_is_refused(llm):
     answers = AnswerFilter(by_hand([]), llm)
     with pytest.raises(TypeError, match="answer is None; give the answer's text"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -108,12 +108,27 @@ def _read(given: AnswerInput) -> tuple[str, str, list[Snippet | str], str | None
             f"the input has no {missing[0]!r}, only {sorted(given)}; give 'question', 'context' "
             "(what the answer was written from) and 'answer'"
         )
-    context, answer = given["context"], given["answer"]
-    documents: list[Snippet | str] = []
-    for one in [context] if isinstance(context, (str, Document)) else context:
-        documents += [one] if isinstance(one, str) else to_snippets([one])
+    answer = given["answer"]
     text = str(answer.text) if isinstance(answer, BaseMessage) else answer
-    return given["question"], text, documents, given.get("group")
+    return given["question"], text, _snippets(given["context"]), given.get("group")
+
+
+def _snippets(context: object) -> list[Snippet | str]:
+    if isinstance(context, (str, Document)):
+        context = [context]
+    if isinstance(context, Mapping) or not isinstance(context, Iterable):
+        raise TypeError(
+            f"context is a {type(context).__name__}, {context!r:.60}; give a list of Documents or "
+            "texts, or one"
+        )
+    snippets: list[Snippet | str] = []
+    for i, one in enumerate(context):
+        if not isinstance(one, (str, Document)):
+            raise TypeError(
+                f"context[{i}] is a {type(one).__name__}, {one!r:.60}; give a Document or a text"
+            )
+        snippets += [one] if isinstance(one, str) else to_snippets([one])
+    return snippets
 
 
 def _message(filtered: FilteredAnswer) -> AIMessage:
