@@ -333,8 +333,8 @@ async def test_the_runnable_says_what_stands_before_it_when_given_the_answer_alo
 @pytest.mark.parametrize(
     ("context", "said"),
     [
-        ({"d1": "The text."}, r"context is a dict, \{'d1': 'The text.'\}; give a list of Documents"),
-        (None, "context is a NoneType, None; give a list of Documents"),
+        ({"d1": "The text."}, r"context is a dict, \{'d1': 'The text.'\}; give a list"),
+        (None, "context is a NoneType, None; give a list"),
         (["The text.", 3], r"context\[1\] is a int, 3; give a Document or a text"),
     ],
 )
