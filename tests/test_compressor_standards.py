@@ -209,12 +209,12 @@ class TestThatRemembersTheQueryAcrossAnAwait(Known, DocumentCompressorTests):
 
 class LimitedWhenAwaited(SharedWords):
     async def acompress_documents(self, documents, query, callbacks=None):
-        return (await super().acompress_documents(documents, query))[:20]
+        return (await super().acompress_documents(documents, query))[:100]
 
 
 class TestThatLimitsWhenAwaited(Known, DocumentCompressorTests):
     faults: ClassVar = {
-        "test_nothing_limits_how_many_are_kept[acompress_documents]": "it keeps 20 at most"
+        "test_nothing_limits_how_many_are_kept[acompress_documents]": "it keeps 100 at most"
     }
 
     @pytest.fixture
@@ -236,6 +236,60 @@ class TestThatIgnoresTheQueryWhenAwaited(Known, DocumentCompressorTests):
     @pytest.fixture
     def compressor(self):
         return IgnoringTheQueryWhenAwaited()
+
+
+class GoingByIds(SharedWords):
+    def compress_documents(self, documents, query, callbacks=None):
+        found = {d.id for d in sharing(words(query), documents)}
+        return [d.model_copy(deep=True) for d in documents if d.id in found]
+
+
+class TestThatGoesByIds(Known, DocumentCompressorTests):
+    faults: ClassVar = {"test_documents_need_no_id_and_no_metadata": "they all have the id None"}
+
+    @pytest.fixture
+    def compressor(self):
+        return GoingByIds()
+
+
+class Yielding(SharedWords):
+    def compress_documents(self, documents, query, callbacks=None):
+        yield from sharing(words(query), documents)
+
+
+class TestThatYields(Known, DocumentCompressorTests):
+    faults: ClassVar = {"test_what_is_returned_is_a_sequence": "a generator is none"}
+
+    @pytest.fixture
+    def compressor(self):
+        return Yielding()
+
+
+class TakingListsOfHandlers(SharedWords):
+    async def acompress_documents(self, documents, query, callbacks=None):
+        handlers = [*callbacks] if callbacks else []
+        return await super().acompress_documents(documents, query, handlers)
+
+
+class TestThatTakesListsOfHandlers(Known, DocumentCompressorTests):
+    faults: ClassVar = {
+        "test_callbacks_change_nothing[manager-acompress_documents]": "TypeError, of a manager"
+    }
+
+    @pytest.fixture
+    def compressor(self):
+        return TakingListsOfHandlers()
+
+
+class WithAnOption(SharedWords):
+    def compress_documents(self, documents, query, callbacks=None, *, least=1):
+        return [d for d in sharing(words(query), documents) if len(d.page_content) >= least]
+
+
+class TestWithAnOption(DocumentCompressorTests):
+    @pytest.fixture
+    def compressor(self):
+        return WithAnOption()
 
 
 class Blocking(SharedWords):

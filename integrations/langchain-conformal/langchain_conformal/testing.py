@@ -32,10 +32,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
 from langchain_core.documents import BaseDocumentCompressor, Document
 
-MANY = 60  # more than any default limit that compressors are known to have
 PATIENCE = 5.0  # seconds after which a call whose turn does not come is thought to hold a lock
 METHODS = pytest.mark.parametrize("method", ["compress_documents", "acompress_documents"])
 
@@ -67,6 +66,8 @@ class DocumentCompressorTests:
         "The café in Zürich opens at 7 — croissants cost 3 €.",
         "Most climbers reach the summit of Everest in May.",
     )
+    many: int = 130
+    """How many documents nothing may limit; fewer where each costs a call of a model."""
     packages: Sequence[str] = ()
     """Further packages with code of the compressor's, beside the one that its class is from."""
 
@@ -153,9 +154,18 @@ class DocumentCompressorTests:
     ) -> None:
         """A limit that nobody asked for drops relevant documents without a word."""
         text = self.compress(compressor, self.documents)[0].page_content
-        many = [Document(page_content=text, id=str(i)) for i in range(MANY)]
-        kept = self.compress(compressor, many, method=method)
-        assert len(kept) == MANY, f"{len(kept)} of {MANY} documents with the same text are kept"
+        many = [Document(page_content=text, id=str(i)) for i in range(self.many)]
+        kept = len(self.compress(compressor, many, method=method))
+        assert kept == self.many, f"{kept} of {self.many} documents with the same text are kept"
+
+    @METHODS
+    def test_documents_need_no_id_and_no_metadata(
+        self, compressor: BaseDocumentCompressor, method: str
+    ) -> None:
+        """Splitters give none; the text decides."""
+        bare = [Document(page_content=text) for text in self.texts]
+        kept = self.compress(compressor, self.documents, method=method)
+        assert texts_of(self.compress(compressor, bare, method=method)) == texts_of(kept)
 
     def test_blank_documents_are_no_error(self, compressor: BaseDocumentCompressor) -> None:
         """Splitters make them; the other documents are decided as without them."""
@@ -183,6 +193,16 @@ class DocumentCompressorTests:
         once = self.compress(compressor, self.documents)
         mixed = self.compress(compressor, once + self.documents)
         assert sorted(texts_of(mixed)) == sorted(2 * texts_of(once))
+
+    @METHODS
+    def test_what_is_returned_is_a_sequence(
+        self, compressor: BaseDocumentCompressor, method: str
+    ) -> None:
+        """It is gone through more than once: by a handler, a pipeline and the chain."""
+        kept: object = getattr(compressor, method)(self.documents, self.query)
+        if inspect.iscoroutine(kept):
+            kept = asyncio.run(kept)
+        assert isinstance(kept, Sequence), f"it is a {type(kept).__name__}"
 
     # --- what becomes of the documents ------------------------------------------------------------
 
@@ -266,19 +286,24 @@ class DocumentCompressorTests:
     @METHODS
     def test_callbacks_can_be_passed(self, compressor: BaseDocumentCompressor, method: str) -> None:
         """Pipelines pass them only to a parameter of that name, and it has a default."""
-        parameters = list(inspect.signature(getattr(compressor, method)).parameters.values())
-        assert [p.name for p in parameters] == ["documents", "query", "callbacks"]
-        assert parameters[2].default is None
+        signature = inspect.signature(getattr(compressor, method))
+        assert [*signature.parameters][:3] == ["documents", "query", "callbacks"]
+        assert signature.parameters["callbacks"].default is None
+        signature.bind([], "", None)  # further parameters are nobody's who calls a compressor
 
+    @METHODS
     @pytest.mark.parametrize("callbacks", ["none", "list", "manager"])
     def test_callbacks_change_nothing(
-        self, compressor: BaseDocumentCompressor, callbacks: str
+        self, compressor: BaseDocumentCompressor, method: str, callbacks: str
     ) -> None:
         """None, a list of handlers and a manager are what LangChain's own callers pass."""
-        handler = BaseCallbackHandler()
-        given: Any = {"none": None, "list": [handler], "manager": CallbackManager([handler])}
-        kept = compressor.compress_documents(self.documents, self.query, given[callbacks])
-        assert list(kept) == self.compress(compressor, self.documents)
+        kept = self.compress(compressor, self.documents, method=method)
+        handlers = [BaseCallbackHandler()]
+        awaited = method == "acompress_documents"
+        manager = AsyncCallbackManager(handlers) if awaited else CallbackManager(handlers)
+        given: Any = {"none": None, "list": handlers, "manager": manager}[callbacks]
+        found: Any = getattr(compressor, method)(self.documents, self.query, given)
+        assert list(asyncio.run(found) if inspect.iscoroutine(found) else found) == kept
 
     def test_a_handler_that_raises_changes_nothing(
         self, compressor: BaseDocumentCompressor
