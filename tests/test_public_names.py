@@ -35,9 +35,9 @@ PACKAGES = {
             "ClaimRelevance ClaimScorer ConformalFilter CrossEncoderScorer Diagnosis "
             "EmbeddingScorer Evaluation FilterLog Filtered FilteredAnswer FilteredClaims "
             "FunctionScorer JudgedQuery LLM LLMScorer LearnedScorer Monitor NothingKept "
-            "QueryZScore RetrievalScorer ScoredQuery Scorer SelfConfidence Snippet TieBreak "
-            "YesScorer __version__ annotate calibrate calibrate_claims certify claim_relevance "
-            "compare coverage_curve decompose diagnose evaluate evaluate_claims "
+            "QueryZScore Refused RetrievalScorer ScoredQuery Scorer SelfConfidence Snippet "
+            "TieBreak Unscorable YesScorer __version__ annotate calibrate calibrate_claims certify "
+            "claim_relevance compare coverage_curve decompose diagnose evaluate evaluate_claims "
             "fixed_thresholds iter_jsonl merge openai_options plan promise read_beir read_jsonl "
             "read_log score_queries threshold_for_budget top_k track write_jsonl",
         ),
