@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         ConformalFilter,
         Filtered,
         NothingKept,
+        Refused,
+        Unscorable,
     )
     from conformal_retrievers.judged import (
         JudgedQuery,
@@ -86,7 +88,9 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
             "diagnostics": "Diagnosis diagnose",
             "evaluation": "Evaluation evaluate",
             "filter_log": "FilterLog read_log",
-            "filtering": "CalibrationMismatch ConformalFilter Filtered NothingKept",
+            "filtering": (
+                "CalibrationMismatch ConformalFilter Filtered NothingKept Refused Unscorable"
+            ),
             "judged": "JudgedQuery ScoredQuery Snippet iter_jsonl read_jsonl write_jsonl",
             "llm": "LLM openai_options",
             "monitor": "Monitor",
@@ -131,12 +135,14 @@ __all__ = [
     "Monitor",
     "NothingKept",
     "QueryZScore",
+    "Refused",
     "RetrievalScorer",
     "ScoredQuery",
     "Scorer",
     "SelfConfidence",
     "Snippet",
     "TieBreak",
+    "Unscorable",
     "YesScorer",
     "__version__",
     "annotate",

@@ -42,8 +42,8 @@ class CalibrationMismatch(ValueError):
     """A filter's scorer is not the one that the calibration was made with."""
 
 
-class NothingKept(LookupError):
-    """No snippet of a query, or claim of an answer, is kept, and the filter was told to raise.
+class Refused(Exception):
+    """A filter decided, and raises instead of passing anything on, as it was told to.
 
     `filtered` is what was decided all the same: a `Filtered`, of a filter of claims a
     `FilteredClaims`, and of one of answers a `FilteredAnswer`.
@@ -56,6 +56,17 @@ class NothingKept(LookupError):
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception's own would make the copy of the message alone.
         return type(self), (*self.args, self.filtered), self.__dict__
+
+
+class NothingKept(Refused, LookupError):
+    """No snippet of a query, or claim of an answer, is kept, and the filter was told to raise."""
+
+
+class Unscorable(Refused, ValueError):
+    """A snippet of a query could not be scored, and the filter was told to raise.
+
+    Its `filtered` keeps that snippet, as the filter does that is not told to.
+    """
 
 
 class Thresholds(Protocol):
@@ -213,9 +224,9 @@ class ConformalFilter:
     `on_empty` says what happens when no snippet passes: "allow" returns none, "keep_best" adds the
     one with the lowest score (which only enlarges the set, so the guarantee stands), "raise" raises
     `NothingKept`. `on_unscorable` says what happens to a snippet that cannot be scored: "keep"
-    passes it on, the only way that preserves the guarantee, "raise" raises ValueError. There is no
-    limit on the number kept: it would void the guarantee, so limit the retriever instead, before
-    calibrating.
+    passes it on, the only way that preserves the guarantee, "raise" raises `Unscorable`, a
+    ValueError. There is no limit on the number kept: it would void the guarantee, so limit the
+    retriever instead, before calibrating.
 
     `group_of` tells the group of a query from its text, for calibrations by group whose callers do
     not name it. `explore` lets what was dropped through with that probability, drawn from `rng`, so
@@ -356,7 +367,7 @@ class ConformalFilter:
         """Decide from scores (n,) that are at hand already.
 
         With `query`, its text is checked and its group told as where the filter is called. Raises
-        ValueError for unscorable snippets, and `NothingKept` where none passes, if the filter was
+        `Unscorable` for unscorable snippets, and `NothingKept` where none passes, if the filter was
         told to.
         """
         s = np.array(scores, dtype=np.float64)
@@ -367,17 +378,18 @@ class ConformalFilter:
             group = self._group(query, group)
         self._tell_unknown(group)
         keeps = self.calibration.keep(s, group)
-        if self.on_unscorable == "raise" and np.isnan(s).any():
-            raise ValueError(
-                f"snippets {np.flatnonzero(np.isnan(s)).tolist()} could not be scored by "
-                f"{self.scorer.name!r}; filter with on_unscorable='keep' to pass them on"
-            )
         if self.rng is not None:
             # What is exchangeable is explored: snippets one by one for "snippet", else a query as a
             # whole, since only of one that is complete every relevant snippet can be known.
             one_by_one = self.calibration.guarantee == "snippet"
             keeps = keeps | (self.rng.random(len(s) if one_by_one else 1) < self.explore)
         filtered = Filtered(s, keeps, self.calibration, group, self.explore)
+        if self.on_unscorable == "raise" and len(filtered.unscorable):
+            raise Unscorable(
+                f"snippets {filtered.unscorable.tolist()} could not be scored by "
+                f"{self.scorer.name!r}; filter with on_unscorable='keep' to pass them on",
+                filtered,
+            )
         return filtered if keeps.any() or not len(s) else self._when_empty(filtered)
 
     def _tell_unknown(self, group: str | None) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import inspect
 import json
 import logging
+import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from conformal_retrievers import (
     FilterLog,
     NothingKept,
     ScoredQuery,
+    Unscorable,
     read_log,
 )
 from langchain_conformal import (
@@ -47,7 +50,7 @@ SCORES = {"near": 0.1, "middle": 0.4, "far": 0.9}
 def lookup_filter(**options):
     queries = [ScoredQuery([0.5], [True])] * 20
     calibration = Calibration.from_scores(queries, alpha=0.1, scorer="lookup")
-    return ConformalFilter(LookupScorer(SCORES), calibration, **options)
+    return ConformalFilter(LookupScorer({**SCORES, "blank": math.nan}), calibration, **options)
 
 
 class Failing(LookupScorer):
@@ -235,6 +238,7 @@ def test_the_handler_of_langchain_counts_and_logs(compressor, tmp_path):
 
 
 FAR = ("far", "far")  # the texts of a query of which nothing passes
+BLANK = ("far", "blank")  # and of one of which one cannot be scored
 
 
 def told(handler):
@@ -280,6 +284,29 @@ async def test_langchain_counts_and_logs_queries_of_which_nothing_is_kept(tmp_pa
     assert raised[:2] == best[:2]
     assert raised[0] == (8, 20, 0.5, pytest.approx(1 / 3))
     assert (raised[2][-1], best[2][-1], raised[3][-1]) == ([], [0], [])
+
+
+async def test_langchain_counts_and_logs_queries_whose_snippets_cannot_all_be_scored(tmp_path):
+    async def of(on_unscorable):
+        handler = ConformalCallbackHandler(FilterLog(tmp_path / f"{on_unscorable}.jsonl"))
+        collector = RunCollectorCallbackHandler()
+        compressor = ConformalCompressor(filter=lookup_filter(on_unscorable=on_unscorable))
+        found = [Document(text, id=text) for text in BLANK]
+        for call in (compressor.compress_documents, compressor.acompress_documents):
+            with _unscorable(raised=on_unscorable == "raise"):
+                documents = await _given(call(found, "q", callbacks=[handler, collector]))
+                assert kept(documents) == ["blank"]
+        runs = [(run.error, run.outputs["unscorable"]) for run in collector.traced_runs]
+        return *told(handler), runs
+
+    passed, raised = [await of(each) for each in ("keep", "raise")]
+    assert raised == passed
+    assert (raised[0], raised[2:]) == ((2, 4, 1.0, 0.5), ([[1]] * 2, [(None, [1])] * 2))
+
+
+def _unscorable(*, raised):
+    said = r"snippets \[1\] could not be scored by 'lookup'"
+    return pytest.raises(Unscorable, match=said) if raised else nullcontext()
 
 
 async def _given(found):
@@ -459,6 +486,26 @@ async def test_llama_index_counts_and_logs_queries_of_which_nothing_is_kept(tmp_
     assert raised[:2] == best[:2]
     assert raised[0] == (4, 10, 0.5, pytest.approx(1 / 3))
     assert (raised[2][-1], best[2][-1], raised[3][-1]) == ([], [0], 0)
+
+
+async def test_llama_index_counts_and_logs_queries_whose_snippets_cannot_all_be_scored(
+    tmp_path, listened
+):
+    async def of(on_unscorable):
+        handler = ConformalEventHandler(FilterLog(tmp_path / f"{on_unscorable}.jsonl"))
+        get_dispatcher().add_event_handler(handler)
+        postprocessor = ConformalPostprocessor(filter=lookup_filter(on_unscorable=on_unscorable))
+        found = [NodeWithScore(node=TextNode(text=text)) for text in BLANK]
+        for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
+            with _unscorable(raised=on_unscorable == "raise"):
+                (node,) = await _given(call(found, query_str="q"))
+                assert node.text == "blank"
+        get_dispatcher().event_handlers.pop()
+        return told(handler)
+
+    passed, raised = [await of(each) for each in ("keep", "raise")]
+    assert raised == passed
+    assert (raised[0], raised[2]) == ((2, 4, 1.0, 0.5), [[1]] * 2)
 
 
 async def test_openinferences_spans_carry_what_was_decided(postprocessor):

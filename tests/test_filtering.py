@@ -19,8 +19,10 @@ from conformal_retrievers import (
     CalibrationMismatch,
     ConformalFilter,
     NothingKept,
+    Refused,
     ScoredQuery,
     Snippet,
+    Unscorable,
 )
 from conformal_retrievers.filtering import MOST_GROUPS
 
@@ -206,15 +208,22 @@ def test_nothing_kept_can_be_an_error_that_names_best_score_and_threshold():
     assert isinstance(error.value, LookupError)
 
 
-def test_nothing_kept_carries_what_was_decided_also_through_pickle():
-    with pytest.raises(NothingKept) as caught:
-        filter_of(on_empty="raise").decide([0.9, 0.7])
+@pytest.mark.parametrize(
+    ("scores", "refusal", "told"),
+    [([0.9, 0.7], NothingKept, ([], 0.0, 0.0)), ([0.9, np.nan], Unscorable, ([1], 1.0, 0.5))],
+)
+def test_an_error_carries_what_was_decided_also_through_pickle(scores, refusal, told):
+    with pytest.raises(refusal) as caught:
+        filter_of(on_empty="raise", on_unscorable="raise").decide(scores)
+    assert isinstance(caught.value, Refused)
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+        assert type(error) is refusal
         assert str(error) == str(caught.value)
         assert error.args == caught.value.args
         filtered = error.filtered
-        assert (filtered.scores.tolist(), filtered.kept.tolist()) == ([0.9, 0.7], [])
-        assert (filtered.threshold, filtered.m1, filtered.m2) == (0.4, 0.0, 0.0)
+        np.testing.assert_array_equal(filtered.scores, scores)
+        assert filtered.threshold == 0.4
+        assert (filtered.kept.tolist(), filtered.m1, filtered.m2) == told
 
 
 # --- a filter that cannot be built ----------------------------------------------------------------
@@ -309,7 +318,7 @@ async def test_the_async_filter_decides_as_the_sync_one_does():
             np.testing.assert_array_equal(awaited.scores, called.scores)
     with pytest.raises(NothingKept):
         await filter_of(on_empty="raise").acall("q", ["far"])
-    with pytest.raises(ValueError, match="could not be scored"):
+    with pytest.raises(Unscorable, match="could not be scored"):
         await filter_of(on_unscorable="raise").acall("q", ["unscorable"])
 
 

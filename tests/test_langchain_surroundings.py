@@ -31,6 +31,10 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
+from langchain_core.tracers.langchain import get_client
+from langsmith import run_trees
+from langsmith.utils import get_env_var, get_tracer_project
+from langsmith_server import LangSmithServer
 
 from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery
 from langchain_conformal import ConformalCompressor, ConformalRetriever
@@ -351,3 +355,39 @@ async def test_traces_name_the_store_and_embeddings_of_the_wrapped_retriever(
         expected,
         expected,
     ]
+
+
+@pytest.fixture
+def langsmith(monkeypatch):
+    """A LangSmith that the variables of the environment name, as an operator sets them."""
+    with LangSmithServer() as server, monkeypatch.context() as patched:
+        patched.setenv("LANGSMITH_TRACING", "true")
+        patched.setenv("LANGSMITH_ENDPOINT", server.url)
+        patched.setenv("LANGSMITH_API_KEY", "any")
+        patched.setattr(run_trees, "_CLIENT", None)
+        _forget_the_environment()
+        yield server
+        get_client().close(timeout=30)
+        patched.undo()
+        _forget_the_environment()
+
+
+def _forget_the_environment():
+    get_env_var.cache_clear()
+    get_tracer_project.cache_clear()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_langsmith_shows_the_decision_as_a_run_below_its_retriever(retriever, langsmith, call):
+    assert called(retriever | RunnableLambda(ids), call, "q", None) == KEPT
+    get_client().flush(timeout=30)
+    (ours,) = [run for run in langsmith.runs.values() if run["name"] == "conformal_filter"]
+    above = langsmith.runs[ours["parent_run_id"]]
+    assert (above["name"], above["run_type"]) == ("ConformalRetriever", "retriever")
+    assert langsmith.runs[above["parent_run_id"]]["name"] == "RunnableSequence"
+    assert ours["inputs"] == {"query": "q", "k": 3}
+    told = ours["outputs"]
+    assert (told["k"], told["kept"], told["unscorable"]) == (3, [0, 2], [])
+    assert (told["threshold"], told["m1"], told["m2"]) == (0.5, 1.0, pytest.approx(2 / 3))
+    assert told["calibration"] == retriever.filter.calibration.checksum
+    assert ours["end_time"] > ours["start_time"]

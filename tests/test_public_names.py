@@ -6,10 +6,13 @@ import ast
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from llama_index.postprocessor import conformal as llama_index_conformal
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import conformal_retrievers
 import langchain_conformal
@@ -32,9 +35,9 @@ PACKAGES = {
             "ClaimRelevance ClaimScorer ConformalFilter CrossEncoderScorer Diagnosis "
             "EmbeddingScorer Evaluation FilterLog Filtered FilteredAnswer FilteredClaims "
             "FunctionScorer JudgedQuery LLM LLMScorer LearnedScorer Monitor NothingKept "
-            "QueryZScore RetrievalScorer ScoredQuery Scorer SelfConfidence Snippet TieBreak "
-            "YesScorer __version__ annotate calibrate calibrate_claims certify claim_relevance "
-            "compare coverage_curve decompose diagnose evaluate evaluate_claims "
+            "QueryZScore Refused RetrievalScorer ScoredQuery Scorer SelfConfidence Snippet "
+            "TieBreak Unscorable YesScorer __version__ annotate calibrate calibrate_claims certify "
+            "claim_relevance compare coverage_curve decompose diagnose evaluate evaluate_claims "
             "fixed_thresholds iter_jsonl merge openai_options plan promise read_beir read_jsonl "
             "read_log score_queries threshold_for_budget top_k track write_jsonl",
         ),
@@ -153,6 +156,124 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
             others = f"{outside}|{of_tests}" if path.name == "testing.py" else outside
             for module in imports_of(path):
                 assert re.fullmatch(f"{pattern}|{others}", module), (path, module)
+
+
+CALIBRATED = """
+from pathlib import Path
+import numpy as np
+from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, JudgedQuery
+from conformal_retrievers import Snippet, calibrate
+
+texts = [f"{place} thousand" for place in range(20)]
+judged = [JudgedQuery(t, [Snippet(t, id=t)], [True]) for t in texts]  # each is its own answer
+
+def vector(text):
+    return np.random.default_rng(int(text.split()[0])).normal(size=8).tolist()
+"""
+ALONE = {
+    "conformal-retrievers": """
+scorer = FunctionScorer(lambda query, given: [float(query != t) for t in given], "same")
+calibrate(judged, scorer, alpha=0.1).save("calibration.json")
+conformal = ConformalFilter(scorer, Calibration.load("calibration.json"))
+kept = [texts[i] for i in conformal(texts[3], texts).kept]
+""",
+    "langchain-conformal": """
+import langchain_conformal as ours
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore
+
+class Vectors(Embeddings):
+    model_name = "vectors"
+    embed_query = staticmethod(vector)
+
+    def embed_documents(self, texts):
+        return [vector(text) for text in texts]
+
+store = InMemoryVectorStore.from_texts(texts, Vectors())
+retriever = store.as_retriever(search_kwargs={"k": 5})
+scorer = ours.embedding_scorer(Vectors())
+found = ours.judge_retriever(retriever, judged)
+calibrate(found, scorer, alpha=0.1).save("calibration.json")
+filtered = ours.ConformalRetriever.from_calibration(
+    "calibration.json", retriever=retriever, embeddings=Vectors()
+)
+handler = ours.ConformalCallbackHandler()
+documents = filtered.invoke(texts[3], {"callbacks": [handler]})
+kept = [document.page_content for document in documents]
+assert len(handler.observer.counts) == 1
+""",
+    "llama-index-postprocessor-conformal": """
+import llama_index.postprocessor.conformal as ours
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import MockLLM
+from llama_index.core.schema import TextNode
+
+class Vectors(BaseEmbedding):
+    model_name: str = "vectors"
+
+    def _get_text_embedding(self, text):
+        return vector(text)
+
+    _get_query_embedding = _get_text_embedding
+
+    async def _aget_query_embedding(self, query):
+        return vector(query)
+
+index = VectorStoreIndex([TextNode(text=t, id_=t) for t in texts], embed_model=Vectors())
+found = ours.judge_retriever(index.as_retriever(similarity_top_k=5), judged)
+calibrate(found, ours.embedding_scorer(Vectors()), alpha=0.1).save("calibration.json")
+filtered = ours.ConformalPostprocessor.from_calibration("calibration.json", embed_model=Vectors())
+engine = index.as_query_engine(
+    llm=MockLLM(), similarity_top_k=5, node_postprocessors=[filtered]
+)
+kept = [node.text for node in engine.query(texts[3]).source_nodes]
+""",
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_package_filters_with_nothing_installed_but_what_it_requires(name, tmp_path):
+    required = required_by(name)
+    others = [
+        re.escape(module)
+        for module, found in metadata.packages_distributions().items()
+        if required.isdisjoint(map(canonicalize_name, found))
+    ]
+    others.append(r"llama_index\.(?!core|postprocessor)\w+")
+    absent = f"({'|'.join(others)})(\\..*)?"
+    code = f"""
+import re, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if re.fullmatch({absent!r}, name):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+{CALIBRATED}
+{ALONE[name]}
+assert kept == [texts[3]], kept
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def required_by(distribution: str) -> set[str]:
+    """Return the names of a distribution and of all that pip installs with it."""
+    found: set[str] = set()
+    asked = [Requirement(distribution)]
+    while asked:
+        requirement = asked.pop()
+        found.add(name := canonicalize_name(requirement.name))
+        for each in map(Requirement, metadata.requires(name) or []):
+            extras = ("", *requirement.extras)
+            wanted = each.marker is None or any(each.marker.evaluate({"extra": e}) for e in extras)
+            if wanted and canonicalize_name(each.name) not in found:
+                asked.append(each)
+    return found
 
 
 def test_the_core_knows_its_neighbours_only():

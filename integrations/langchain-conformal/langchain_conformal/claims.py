@@ -16,9 +16,9 @@ from langchain_core.runnables.config import (
 )
 from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import AnswerFilter, FilteredAnswer, NothingKept, Snippet, claims
+from conformal_retrievers import AnswerFilter, FilteredAnswer, Refused, Snippet, claims
 from langchain_conformal.documents import to_snippets
-from langchain_conformal.events import unless_nothing_kept
+from langchain_conformal.events import unless_refused
 
 
 class AnswerInput(TypedDict):
@@ -54,13 +54,13 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
         question, text, documents, group = _read(given)
         if not get_callback_manager_for_config(config).handlers:
             return _message(answer_filter(question, text, documents, group))
-        decided: list[FilteredAnswer | NothingKept] = []
+        decided: list[FilteredAnswer | Refused] = []
 
         def decide(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
             try:
                 filtered = answer_filter(question, text, documents, group)
                 decided.append(filtered)
-            except NothingKept as error:
+            except Refused as error:
                 filtered = error.filtered
                 decided.append(error)
             event = claims.events.event_of(filtered, query=question)
@@ -68,19 +68,19 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
             return event
 
         RunnableLambda(decide, name=claims.events.EVENT).invoke({"query": question}, config)
-        return _message(unless_nothing_kept(decided.pop()))
+        return _message(unless_refused(decided.pop()))
 
     async def afilter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
         question, text, documents, group = _read(given)
         if not get_async_callback_manager_for_config(config).handlers:
             return _message(await answer_filter.acall(question, text, documents, group))
-        decided: list[FilteredAnswer | NothingKept] = []
+        decided: list[FilteredAnswer | Refused] = []
 
         async def decide(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
             try:
                 filtered = await answer_filter.acall(question, text, documents, group)
                 decided.append(filtered)
-            except NothingKept as error:
+            except Refused as error:
                 filtered = error.filtered
                 decided.append(error)
             event = claims.events.event_of(filtered, query=question)
@@ -89,7 +89,7 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
 
         run = RunnableLambda(decide, name=claims.events.EVENT)
         await run.ainvoke({"query": question}, config)
-        return _message(unless_nothing_kept(decided.pop()))
+        return _message(unless_refused(decided.pop()))
 
     runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_answer_filter")
     return runnable.with_types(input_type=AnswerInput)

@@ -2,8 +2,9 @@
 
 The run and the event are called "conformal_filter". The event's data, a copy of which is the run's
 output, is that of `conformal_retrievers.filter_log`: plain JSON, without any snippet's text.
-A filter that is told to raise where nothing is kept raises behind the run, which ends as any other
-with what was decided. Without a handler there is no run, and nothing is built for it.
+A filter that is told to raise, where nothing is kept or a snippet cannot be scored, raises behind
+the run, which ends as any other with what was decided. Without a handler there is no run, and
+nothing is built for it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from langchain_core.runnables.config import (
     get_callback_manager_for_config,
 )
 
-from conformal_retrievers import ConformalFilter, Filtered, FilterLog, NothingKept, Snippet
+from conformal_retrievers import ConformalFilter, Filtered, FilterLog, Refused, Snippet
 from conformal_retrievers import filter_log as events
 
 Decided = TypeVar("Decided")
@@ -41,13 +42,13 @@ def filter_in_run(
     config = ensure_config({"callbacks": callbacks})
     if not get_callback_manager_for_config(config).handlers:
         return conformal_filter(query, snippets)
-    decided: list[Filtered | NothingKept] = []
+    decided: list[Filtered | Refused] = []
 
     def decide(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         try:
             filtered = conformal_filter(query, snippets)
             decided.append(filtered)
-        except NothingKept as error:
+        except Refused as error:
             filtered = error.filtered
             decided.append(error)
         event = events.event_of(filtered, query=query)
@@ -55,7 +56,7 @@ def filter_in_run(
         return event
 
     RunnableLambda(decide, name=events.EVENT).invoke(_inputs(query, snippets), config)
-    return unless_nothing_kept(decided.pop())
+    return unless_refused(decided.pop())
 
 
 async def afilter_in_run(
@@ -68,13 +69,13 @@ async def afilter_in_run(
     config = ensure_config({"callbacks": callbacks})
     if not get_async_callback_manager_for_config(config).handlers:
         return await conformal_filter.acall(query, snippets)
-    decided: list[Filtered | NothingKept] = []
+    decided: list[Filtered | Refused] = []
 
     async def decide(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         try:
             filtered = await conformal_filter.acall(query, snippets)
             decided.append(filtered)
-        except NothingKept as error:
+        except Refused as error:
             filtered = error.filtered
             decided.append(error)
         event = events.event_of(filtered, query=query)
@@ -82,12 +83,12 @@ async def afilter_in_run(
         return event
 
     await RunnableLambda(decide, name=events.EVENT).ainvoke(_inputs(query, snippets), config)
-    return unless_nothing_kept(decided.pop())
+    return unless_refused(decided.pop())
 
 
-def unless_nothing_kept(decided: Decided | NothingKept) -> Decided:
+def unless_refused(decided: Decided | Refused) -> Decided:
     """Return what was decided, or raise the error that it is."""
-    if isinstance(decided, NothingKept):
+    if isinstance(decided, Refused):
         raise decided
     return decided
 

@@ -15,7 +15,7 @@ from typing import Any
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.events import BaseEvent
 
-from conformal_retrievers import FilteredAnswer, NothingKept, claims
+from conformal_retrievers import FilteredAnswer, Refused, claims
 
 dispatcher = get_dispatcher(__name__)
 
@@ -50,7 +50,7 @@ def claims_events(query: str, scorer: str) -> Iterator[list[FilteredAnswer]]:
     dispatcher.event(ConformalClaimsStartEvent(query=query, scorer=scorer))
     try:
         yield decided
-    except NothingKept as error:
+    except Refused as error:
         decided.append(error.filtered)  # it was decided, and is told as if nothing were raised
         raise
     finally:

@@ -27,7 +27,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import PrivateAttr
 
-from conformal_retrievers import Filtered, FilterLog, NothingKept
+from conformal_retrievers import Filtered, FilterLog, Refused
 from conformal_retrievers import filter_log as events
 from llama_index.postprocessor.conformal.claims_events import ConformalClaimsEvent
 
@@ -111,7 +111,7 @@ def rerank_events(
         )
     try:
         yield outcome
-    except NothingKept as error:
+    except Refused as error:
         outcome.filtered = error.filtered  # it was decided, and is told as if nothing were raised
         raise
     finally:
