@@ -380,17 +380,11 @@ def tracing():
     return exporter, provider
 
 
-async def test_openinferences_spans_carry_what_was_decided():
-    from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
-
+async def test_openinferences_spans_carry_what_was_decided(llama_index_instrumentor):
     exporter, provider = tracing()
-    instrumentor = LlamaIndexInstrumentor()
-    instrumentor.instrument(tracer_provider=provider)
-    try:
-        engine().query("q")
-        await engine().aquery("q")
-    finally:
-        instrumentor.uninstrument()
+    llama_index_instrumentor.instrument(tracer_provider=provider)
+    engine().query("q")
+    await engine().aquery("q")
     spans = [s for s in exporter.get_finished_spans() if "filter_claims" in s.name]
     assert [span.name for span in spans] == [
         "ConformalQueryEngine._filter_claims",

@@ -461,21 +461,16 @@ async def test_llama_index_counts_and_logs_queries_of_which_nothing_is_kept(tmp_
     assert (raised[2][-1], best[2][-1], raised[3][-1]) == ([], [0], 0)
 
 
-async def test_openinferences_spans_carry_what_was_decided(postprocessor):
-    from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
+async def test_openinferences_spans_carry_what_was_decided(postprocessor, llama_index_instrumentor):
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    instrumentor = LlamaIndexInstrumentor()
-    instrumentor.instrument(tracer_provider=provider)
-    try:
-        postprocessor.postprocess_nodes(nodes(), query_str="q")
-        await postprocessor.apostprocess_nodes(nodes(), query_str="q")
-    finally:
-        instrumentor.uninstrument()
+    llama_index_instrumentor.instrument(tracer_provider=provider)
+    postprocessor.postprocess_nodes(nodes(), query_str="q")
+    await postprocessor.apostprocess_nodes(nodes(), query_str="q")
     spans = exporter.get_finished_spans()
     assert [span.name.split(".")[1] for span in spans] == [
         "_postprocess_nodes",
