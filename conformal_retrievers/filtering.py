@@ -53,6 +53,10 @@ class Refused(Exception):
         super().__init__(message)
         self.filtered = filtered
 
+    def of(self, calibration: object) -> bool:
+        """Return whether a filter with this calibration decided, and not one inside its scorer."""
+        return getattr(self.filtered, "calibration", None) is calibration
+
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception's own would make the copy of the message alone.
         return type(self), (*self.args, self.filtered), self.__dict__

@@ -50,6 +50,7 @@ __all__ = [
     "first_token_in",
     "is_whole",
     "name_of",
+    "name_with_settings",
     "no_reply",
     "openai_options",
     "parse_json",
@@ -536,9 +537,8 @@ def name_of(
     options: Callable[[Request], Mapping[str, Any]] | None,
     settings: Mapping[str, Any],
 ) -> str:
-    """Return the name of a framework's model: with its temperature unless that is 0, with its other
-    `settings` if there are any, and how it is asked unless that is with `openai_options`, as
-    `openai_llm` asks.
+    """Return the name of a framework's model with its settings, see `name_with_settings`, and how
+    it is asked unless that is with `openai_options`, as `openai_llm` asks.
 
     Raises ValueError for options of one's own: two of them cannot be told apart.
     """
@@ -547,9 +547,16 @@ def name_of(
             f"options is {options!r}, and another way to ask may be another score: give a name "
             "that tells it, name='…'"
         )
+    named = name_with_settings(model, temperature=temperature, settings=settings)
+    return f"{named}, as text" if options is None else named
+
+
+def name_with_settings(model: str, *, temperature: object, settings: Mapping[str, Any]) -> str:
+    """Return the name of a framework's model: with its temperature unless that is 0, and with its
+    other `settings` if there are any."""
     warmth = "" if temperature == 0 else f", temperature={temperature}"
     told = f" {json.dumps(settings, sort_keys=True)}" if settings else ""
-    return f"{model}{told}{warmth}{', as text' if options is None else ''}"
+    return f"{model}{told}{warmth}"
 
 
 # Fields of frameworks' models that say how it is reached, and keys: they change nothing that it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -102,3 +103,15 @@ def llm_server(_llm_server):
     """An OpenAI-compatible server whose ratings are MiniLM's cosines, rounded to 0.1."""
     _llm_server.reset()
     return _llm_server
+
+
+@pytest.fixture
+def llama_index_instrumentor():
+    """OpenInference's instrumentor of LlamaIndex, which does nothing for the oldest release."""
+    from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
+
+    if version("llama-index-core").startswith("0.13."):
+        pytest.skip("OpenInference takes LlamaIndex 0.14.19 and newer")
+    instrumentor = LlamaIndexInstrumentor()
+    yield instrumentor
+    instrumentor.uninstrument()

@@ -56,6 +56,13 @@ class Failing(Lookup):
         raise RuntimeError("no model")
 
 
+class Refusing(Lookup):
+    """Raises what a filter raises, as one that asks another filter may."""
+
+    def relevance(self, query, claims, documents):
+        raise NothingKept("nothing in the scorer", None)
+
+
 def answer_filter(*claims, scorer=None, reply=None, alpha=0.4, on_empty="allow", **options):
     """A filter with the threshold .5 of answers that are divided into these claims."""
     answers = [AnnotatedAnswer([0.5], [False])] * 4
@@ -285,6 +292,27 @@ def raising(expected):
     return pytest.raises(NothingKept) if expected else nullcontext()
 
 
+async def test_what_is_refused_within_the_scorer_is_no_decision(listening):
+    """Nor is it for a filter of answers alone, or with on_empty="raise"."""
+    seen, kept = Seen(), listening(Kept(events=[]))
+    refusing = answer_filter(scorer=Refusing(), on_empty="raise")
+    runnable = answer_filter_runnable(refusing).with_config(callbacks=[seen])
+    engine = ConformalQueryEngine(Fixed(), refusing)
+    for call in (
+        lambda: refusing("q", "Some words.", ["d"]),
+        lambda: refusing.acall("q", "Some words.", ["d"]),
+        lambda: runnable.invoke(GIVEN),
+        lambda: runnable.ainvoke(GIVEN),
+        lambda: engine.query("q"),
+        lambda: engine.aquery("q"),
+    ):
+        with pytest.raises(NothingKept, match="nothing in the scorer"):
+            result = call()
+            await (result if inspect.isawaitable(result) else asyncio.sleep(0))
+    assert seen.events == []
+    assert [end.decision for end in of_claims(kept.events)[1::2]] == [None, None]
+
+
 # --- LlamaIndex -----------------------------------------------------------------------------------
 
 
@@ -380,17 +408,11 @@ def tracing():
     return exporter, provider
 
 
-async def test_openinferences_spans_carry_what_was_decided():
-    from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
-
+async def test_openinferences_spans_carry_what_was_decided(llama_index_instrumentor):
     exporter, provider = tracing()
-    instrumentor = LlamaIndexInstrumentor()
-    instrumentor.instrument(tracer_provider=provider)
-    try:
-        engine().query("q")
-        await engine().aquery("q")
-    finally:
-        instrumentor.uninstrument()
+    llama_index_instrumentor.instrument(tracer_provider=provider)
+    engine().query("q")
+    await engine().aquery("q")
     spans = [s for s in exporter.get_finished_spans() if "filter_claims" in s.name]
     assert [span.name for span in spans] == [
         "ConformalQueryEngine._filter_claims",

@@ -58,6 +58,27 @@ class Failing(LookupScorer):
         raise RuntimeError("no model")
 
 
+class Asking(LookupScorer):
+    """Asks another filter, which refuses."""
+
+    def score(self, query, snippets):
+        return lookup_filter(on_empty="raise")(query, FAR).scores
+
+
+class Refusing(LookupScorer):
+    """Raises what a filter raises."""
+
+    def score(self, query, snippets):
+        raise NothingKept("nothing in the scorer", None)
+
+
+INNER = pytest.mark.parametrize("scorer", [Asking({}), Refusing({})], ids=["asks", "refuses"])
+
+
+def filter_with(scorer):
+    return ConformalFilter(scorer, lookup_filter().calibration, on_empty="raise")
+
+
 # --- LangChain ------------------------------------------------------------------------------------
 
 
@@ -508,21 +529,60 @@ async def test_llama_index_counts_and_logs_queries_whose_snippets_cannot_all_be_
     assert (raised[0], raised[2]) == ((2, 4, 1.0, 0.5), [[1]] * 2)
 
 
-async def test_openinferences_spans_carry_what_was_decided(postprocessor):
-    from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
+@INNER
+async def test_what_is_refused_within_the_scorer_is_no_decision_of_langchain(scorer):
+    seen = Seen()
+    compressor = ConformalCompressor(filter=filter_with(scorer))
+    for call in (compressor.compress_documents, compressor.acompress_documents):
+        with pytest.raises(NothingKept):
+            await _given(call(documents(), "q", callbacks=[seen]))
+    assert seen.events == []
+    assert [name for name, _, _ in seen.runs] == ["conformal_filter"] * 2
+
+
+@INNER
+async def test_what_is_refused_within_the_scorer_is_no_decision_of_llama_index(scorer, listened):
+    handler = ConformalEventHandler()
+    get_dispatcher().add_event_handler(handler)
+    postprocessor = ConformalPostprocessor(filter=filter_with(scorer))
+    for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
+        with pytest.raises(NothingKept):
+            await _given(call(nodes(), query_str="q"))
+    assert not handler.observer.counts
+    ends = [event for event in listened if isinstance(event, ConformalFilterEvent)]
+    assert [event.decision for event in ends] == [None, None]
+
+
+class Emptying(LlamaDebugHandler):
+    """Empties the list of nodes that it is told of."""
+
+    def on_event_start(self, event_type, payload=None, **kwargs):
+        payload["nodes"].clear()
+        return ""
+
+    def on_event_end(self, event_type, payload=None, **kwargs):
+        payload["nodes"].clear()
+
+
+async def test_a_legacy_handler_that_edits_what_it_is_told_changes_nothing(postprocessor):
+    postprocessor.callback_manager = CallbackManager([Emptying(print_trace_on_end=False)])
+    given = nodes()
+    for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
+        found = await _given(call(given, query_str="q"))
+        assert [node.node.node_id for node in found] == ["near", "middle"]
+    assert len(given) == 3
+
+
+async def test_openinferences_spans_carry_what_was_decided(postprocessor, llama_index_instrumentor):
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    instrumentor = LlamaIndexInstrumentor()
-    instrumentor.instrument(tracer_provider=provider)
-    try:
-        postprocessor.postprocess_nodes(nodes(), query_str="q")
-        await postprocessor.apostprocess_nodes(nodes(), query_str="q")
-    finally:
-        instrumentor.uninstrument()
+    llama_index_instrumentor.instrument(tracer_provider=provider)
+    postprocessor.postprocess_nodes(nodes(), query_str="q")
+    await postprocessor.apostprocess_nodes(nodes(), query_str="q")
     spans = exporter.get_finished_spans()
     assert [span.name.split(".")[1] for span in spans] == [
         "_postprocess_nodes",

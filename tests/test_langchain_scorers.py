@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
 import warnings
 
 import httpx
@@ -30,6 +31,7 @@ from langchain_conformal import (
     as_scorer,
     compressor_scorer,
     cross_encoder_scorer,
+    decision_scorer,
     embedding_scorer,
     judge_retriever,
     llm_scorer,
@@ -245,3 +247,12 @@ def test_another_reranker_than_the_calibrated_one_is_refused(tmp_path):
 def test_a_compressor_with_a_reranker_can_be_pickled():
     scorer = compressor_scorer(BM25Reranker())
     assert pickle.loads(pickle.dumps(scorer)).name == scorer.name
+
+
+def test_below_the_core_that_has_decision_models_the_release_to_install_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "langchain_core.decisions", None)  # as it is below 1.8
+    with pytest.raises(ModuleNotFoundError, match=r"langchain-core is 1\..* install 'langchain-co"):
+        decision_scorer(BM25Reranker())
+    assert as_scorer(BM25Reranker()).name == "reranker(bm25)"
+    with pytest.raises(TypeError, match="a chat or decision model"):
+        as_scorer("jev-1")

@@ -26,7 +26,6 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.schema import QueryBundle
 from llama_index_instrumentation.dispatcher import instrument_tags
 from openinference.instrumentation.langchain import LangChainInstrumentor
-from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -68,13 +67,11 @@ def dispatcher():
 
 
 @pytest.fixture
-def finished_spans():
+def finished_spans(llama_index_instrumentor):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    instrumentor = LlamaIndexInstrumentor()
-    instrumentor.instrument(tracer_provider=provider)
-    yield exporter.get_finished_spans
-    instrumentor.uninstrument()
+    llama_index_instrumentor.instrument(tracer_provider=provider)
+    return exporter.get_finished_spans
 
 
 @pytest.mark.parametrize("call", ["query", "aquery"])
@@ -103,6 +100,7 @@ async def test_in_an_engine_the_filter_is_a_span_of_its_own_below_the_query(
     assert "nhandled event" not in caplog.text  # OpenInference says so of classes it does not know
 
 
+@pytest.mark.usefixtures("llama_index_instrumentor")
 def test_the_lines_that_the_page_on_operation_gives_trace_both_frameworks(postprocessor, tmp_path):
     page = Path(__file__).parent.parent / "docs" / "operation.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
@@ -122,7 +120,6 @@ def test_the_lines_that_the_page_on_operation_gives_trace_both_frameworks(postpr
         kept = len(engine_of(postprocessor).query(QUESTION).source_nodes)
         assert len(filtered.invoke(QUESTION)) == kept
     finally:
-        LlamaIndexInstrumentor().uninstrument()
         LangChainInstrumentor().uninstrument()
     spans = {span.name: span.attributes for span in exporter.get_finished_spans()}
     told = spans["ConformalPostprocessor._postprocess_nodes"]

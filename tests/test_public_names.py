@@ -45,7 +45,7 @@ PACKAGES = {
             langchain_conformal,
             "ConformalCallbackHandler ConformalCompressor ConformalRetriever "
             "answer_filter_runnable as_llm as_scorer compressor_scorer cross_encoder_scorer "
-            "embedding_scorer judge_retriever llm_scorer",
+            "decision_scorer embedding_scorer judge_retriever llm_scorer",
         ),
         (
             llama_index_conformal,
@@ -148,9 +148,9 @@ def test_the_integrations_use_public_names_and_their_frameworks_core_alone():
     outside = (
         r"conformal_retrievers|pydantic(_core)?|typing_extensions|"
         r"__future__|asyncio|collections\.abc|contextlib|copy|dataclasses|inspect|json|logging|math|"
-        r"numbers|numpy|pathlib|typing|uuid|warnings"
+        r"numbers|numpy|pathlib|sys|typing|uuid|warnings"
     )
-    of_tests = r"concurrent\.futures|json|pickle|pytest|sys|threading|types"
+    of_tests = r"concurrent\.futures|json|pickle|pytest|threading|types"
     for package, pattern in allowed.items():
         for path in PACKAGES[package].rglob("*.py"):
             others = f"{outside}|{of_tests}" if path.name == "testing.py" else outside

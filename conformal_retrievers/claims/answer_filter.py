@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conformal_retrievers.cache import Cache
+from conformal_retrievers.claims.calibration import ClaimCalibration
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
@@ -42,6 +43,11 @@ class FilteredAnswer:
     undivided: str | None
     merged: Merged | None
     usage: Usage
+
+    @property
+    def calibration(self) -> ClaimCalibration:
+        """The calibration that the claims were filtered by."""
+        return self.claims.calibration
 
     @property
     def guaranteed(self) -> bool:
@@ -122,6 +128,8 @@ class AnswerFilter:
         try:
             claims = self.filter(query, divided.claims, documents, group)
         except NothingKept as error:
+            if not error.of(self.filter.calibration):
+                raise
             raise self._nothing_kept(str(error), answer, divided, error.filtered) from None
         self._check(answer, divided, claims)
         merged = None
@@ -142,6 +150,8 @@ class AnswerFilter:
         try:
             claims = await self.filter.acall(query, divided.claims, documents, group)
         except NothingKept as error:
+            if not error.of(self.filter.calibration):
+                raise
             raise self._nothing_kept(str(error), answer, divided, error.filtered) from None
         self._check(answer, divided, claims)
         merged = None

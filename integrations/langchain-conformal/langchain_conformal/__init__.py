@@ -2,6 +2,7 @@
 
 from langchain_conformal.claims import answer_filter_runnable
 from langchain_conformal.compressor import ConformalCompressor
+from langchain_conformal.decisions import decision_scorer
 from langchain_conformal.events import ConformalCallbackHandler
 from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
@@ -23,6 +24,7 @@ __all__ = [
     "as_scorer",
     "compressor_scorer",
     "cross_encoder_scorer",
+    "decision_scorer",
     "embedding_scorer",
     "judge_retriever",
     "llm_scorer",

@@ -61,6 +61,8 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
                 filtered = answer_filter(question, text, documents, group)
                 decided.append(filtered)
             except Refused as error:
+                if not error.of(answer_filter.filter.calibration):
+                    raise
                 filtered = error.filtered
                 decided.append(error)
             event = claims.events.event_of(filtered, query=question)
@@ -81,6 +83,8 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
                 filtered = await answer_filter.acall(question, text, documents, group)
                 decided.append(filtered)
             except Refused as error:
+                if not error.of(answer_filter.filter.calibration):
+                    raise
                 filtered = error.filtered
                 decided.append(error)
             event = claims.events.event_of(filtered, query=question)

@@ -49,6 +49,8 @@ def filter_in_run(
             filtered = conformal_filter(query, snippets)
             decided.append(filtered)
         except Refused as error:
+            if not error.of(conformal_filter.calibration):
+                raise
             filtered = error.filtered
             decided.append(error)
         event = events.event_of(filtered, query=query)
@@ -76,6 +78,8 @@ async def afilter_in_run(
             filtered = await conformal_filter.acall(query, snippets)
             decided.append(filtered)
         except Refused as error:
+            if not error.of(conformal_filter.calibration):
+                raise
             filtered = error.filtered
             decided.append(error)
         event = events.event_of(filtered, query=query)

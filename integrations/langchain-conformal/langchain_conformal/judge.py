@@ -15,7 +15,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 
 from conformal_retrievers import ConformalFilter, JudgedQuery, scoring
 from langchain_conformal.documents import to_snippets
-from langchain_conformal.scorers import model_name
+from langchain_conformal.naming import model_name
 
 
 def judge_retriever(

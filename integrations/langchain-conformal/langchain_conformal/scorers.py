@@ -1,4 +1,7 @@
-"""LangChain models as scorers: embeddings, cross-encoders, rerankers, chat models."""
+"""LangChain models as scorers: embeddings, cross-encoders, rerankers, chat models.
+
+`decisions.py` has the scorer of decision models.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
@@ -25,6 +28,11 @@ from conformal_retrievers import (
     filtering,
     llm,
 )
+from langchain_conformal.decisions import decision_scorer, is_decision_model
+from langchain_conformal.naming import told_name
+
+if TYPE_CHECKING:
+    from langchain_core.decisions import BaseDecisionModel
 
 
 @runtime_checkable
@@ -35,20 +43,26 @@ class CrossEncoder(Protocol):
         """Return a number for each pair of query and text, higher = more relevant."""
 
 
-AnyScorer = Scorer | Embeddings | CrossEncoder | BaseChatModel | BaseDocumentCompressor
+# In quotes: langchain-core has decision models from 1.8 on.
+AnyScorer: TypeAlias = (
+    "Scorer | Embeddings | CrossEncoder | BaseChatModel | BaseDocumentCompressor"
+    " | BaseDecisionModel"
+)
 
 
 def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
-    """Return the scorer of embeddings, a cross-encoder, a chat model or a reranker.
+    """Return the scorer of embeddings, a cross-encoder, a chat or decision model, or a reranker.
 
-    That is `embedding_scorer`, `cross_encoder_scorer`, `llm_scorer` or `compressor_scorer` of it; a
-    scorer is returned as it is. `FunctionScorer` makes one of a plain function. Raises TypeError
-    for anything else.
+    That is `embedding_scorer`, `cross_encoder_scorer`, `llm_scorer`, `decision_scorer` or
+    `compressor_scorer` of it; a scorer is returned as it is. `FunctionScorer` makes one of a plain
+    function. Raises TypeError for anything else.
     """
     if isinstance(model, Embeddings):
         return embedding_scorer(model, name=name)
     if isinstance(model, BaseChatModel):
         return llm_scorer(model, name=name)
+    if is_decision_model(model):
+        return decision_scorer(model, name=name)
     if isinstance(model, BaseDocumentCompressor):
         return compressor_scorer(model, name=name)
     if isinstance(model, Scorer) and name is None:
@@ -56,8 +70,9 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     if isinstance(model, CrossEncoder) and not isinstance(model, Scorer):
         return cross_encoder_scorer(model, name=name)
     raise TypeError(
-        f"scorer is {model!r:.80}; give embeddings, a cross-encoder, a chat model, a compressor "
-        "that writes relevance_score, or a scorer, such as FunctionScorer(function, name='…')"
+        f"scorer is {model!r:.80}; give embeddings, a cross-encoder, a chat or decision model, "
+        "a compressor that writes relevance_score, or a scorer, such as "
+        "FunctionScorer(function, name='…')"
     )
 
 
@@ -70,7 +85,7 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
     model's name and no `name` is given.
     """
     check_embeddings(embeddings)
-    told = name or _told_name(
+    told = name or told_name(
         embeddings, "embedding_scorer(embeddings, name='cosine(<model name>)')"
     )
     return EmbeddingScorer(
@@ -156,7 +171,7 @@ def as_llm(
         complete,
         name
         or llm.name_of(
-            _told_name(chat_model, "llm_scorer(chat_model, name='…')"),
+            told_name(chat_model, "llm_scorer(chat_model, name='…')"),
             temperature=temperature,
             options=options,
             settings=llm.settings_of(chat_model),
@@ -174,7 +189,7 @@ def cross_encoder_scorer(
     ValueError where it does not tell it and no `name` is given. A cross-encoder that returns
     probabilities instead of logits may round the highest ones to 1, so that they tie.
     """
-    told = name or _told_name(
+    told = name or told_name(
         cross_encoder, "cross_encoder_scorer(cross_encoder, name='cross-encoder(<model name>)')"
     )
     return CrossEncoderScorer(cross_encoder.score, name or f"cross-encoder({told})")
@@ -188,7 +203,7 @@ def compressor_scorer(
     Its name is "reranker(<model>)" with the model's name as the compressor tells it. Raises
     ValueError where it does not tell it and no `name` is given.
     """
-    told = name or _told_name(
+    told = name or told_name(
         compressor, "compressor_scorer(compressor, name='reranker(<model name>)')"
     )
     return CompressorScorer(compressor, name or f"reranker({told})")
@@ -277,22 +292,6 @@ def load_filter(
         path if isinstance(path, Calibration) else Calibration.load(path),
         on_empty=on_empty,
         on_unscorable=on_unscorable,
-    )
-
-
-def model_name(model: object) -> str | None:
-    """Return the name of a model as it tells it, None where it does not."""
-    told = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
-    return next((name for name in told if isinstance(name, str) and name), None)
-
-
-def _told_name(model: object, remedy: str) -> str:
-    name = model_name(model)
-    if name is not None:
-        return name
-    raise ValueError(
-        f"{type(model).__name__} does not tell its model's name (model_name or model), which "
-        f"identifies the scorer: give scorer={remedy} instead of the model"
     )
 
 

@@ -180,7 +180,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         self, query: QueryBundle, nodes: list[NodeWithScore]
     ) -> AbstractContextManager[Outcome]:
         # Engines set the callback manager after construction: it is read at each call.
-        return rerank_events(query, nodes, self.filter.scorer.name, self.callback_manager)
+        return rerank_events(query, nodes, self.filter, self.callback_manager)
 
 
 def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: Scorer | None) -> Scorer:

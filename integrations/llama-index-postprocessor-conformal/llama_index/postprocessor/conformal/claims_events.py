@@ -15,7 +15,7 @@ from typing import Any
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.events import BaseEvent
 
-from conformal_retrievers import FilteredAnswer, Refused, claims
+from conformal_retrievers import AnswerFilter, FilteredAnswer, Refused, claims
 
 dispatcher = get_dispatcher(__name__)
 
@@ -44,14 +44,16 @@ class ConformalClaimsEvent(BaseEvent):
 
 
 @contextmanager
-def claims_events(query: str, scorer: str) -> Iterator[list[FilteredAnswer]]:
-    """Emit both events around a filter, which puts what it decided into the list."""
+def claims_events(query: str, answer_filter: AnswerFilter) -> Iterator[list[FilteredAnswer]]:
+    """Emit both events around a filter's call, what it decided is put into the list."""
     decided: list[FilteredAnswer] = []
+    scorer = answer_filter.filter.scorer.name
     dispatcher.event(ConformalClaimsStartEvent(query=query, scorer=scorer))
     try:
         yield decided
     except Refused as error:
-        decided.append(error.filtered)  # it was decided, and is told as if nothing were raised
+        if error.of(answer_filter.filter.calibration):
+            decided.append(error.filtered)  # it is told as if nothing were raised
         raise
     finally:
         decision = claims.events.event_of(decided[0], query=query) if decided else None

@@ -94,14 +94,14 @@ class ConformalQueryEngine(BaseQueryEngine):
     @dispatcher.span
     def _filter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
         text, documents = _text(response), to_snippets(response.source_nodes)
-        with claims_events(query, self.filter.filter.scorer.name) as decided:
+        with claims_events(query, self.filter) as decided:
             decided.append(self.filter(query, text, documents))
         return decided[0]
 
     @dispatcher.span
     async def _afilter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
         text, documents = _text(response), to_snippets(response.source_nodes)
-        with claims_events(query, self.filter.filter.scorer.name) as decided:
+        with claims_events(query, self.filter) as decided:
             decided.append(await self.filter.acall(query, text, documents))
         return decided[0]
 

@@ -27,7 +27,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import PrivateAttr
 
-from conformal_retrievers import Filtered, FilterLog, Refused
+from conformal_retrievers import ConformalFilter, Filtered, FilterLog, Refused
 from conformal_retrievers import filter_log as events
 from llama_index.postprocessor.conformal.claims_events import ConformalClaimsEvent
 
@@ -88,10 +88,13 @@ class Outcome:
 
 @contextmanager
 def rerank_events(
-    query: QueryBundle, nodes: list[NodeWithScore], scorer: str, callbacks: CallbackManager
+    query: QueryBundle,
+    nodes: list[NodeWithScore],
+    conformal_filter: ConformalFilter,
+    callbacks: CallbackManager,
 ) -> Iterator[Outcome]:
-    """Emit both events and the older one around a filter, which fills in the `Outcome`."""
-    outcome = Outcome()
+    """Emit both events and the older one around a filter's call, which fills in the `Outcome`."""
+    outcome, scorer = Outcome(), conformal_filter.scorer.name
     listened, legacy = _has_listener(), bool(callbacks.handlers)
     started = ""
     if legacy:
@@ -99,7 +102,7 @@ def rerank_events(
             callbacks = copy(callbacks)  # of the same kind, with the same trace
             callbacks.set_handlers([_Guarded(handler) for handler in callbacks.handlers])
             payload: dict[str, Any] = {
-                EventPayload.NODES: nodes,
+                EventPayload.NODES: list(nodes),  # the handlers' own, whatever they do with it
                 EventPayload.MODEL_NAME: scorer,
                 EventPayload.QUERY_STR: query.query_str,
                 EventPayload.TOP_K: len(nodes),
@@ -112,7 +115,8 @@ def rerank_events(
     try:
         yield outcome
     except Refused as error:
-        outcome.filtered = error.filtered  # it was decided, and is told as if nothing were raised
+        if error.of(conformal_filter.calibration):
+            outcome.filtered = error.filtered  # it is told as if nothing were raised
         raise
     finally:
         filtered = outcome.filtered
@@ -125,7 +129,7 @@ def rerank_events(
             dispatcher.event(ConformalFilterEvent(nodes=outcome.nodes, decision=decision))
         if started:
             with _not_in_the_way():
-                after: dict[str, Any] = {EventPayload.NODES: outcome.nodes}
+                after: dict[str, Any] = {EventPayload.NODES: list(outcome.nodes)}
                 callbacks.on_event_end(CBEventType.RERANKING, payload=after, event_id=started)
 
 
