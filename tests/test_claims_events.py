@@ -16,7 +16,7 @@ from llama_index.core.base.response.schema import Response
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.query_engine import CustomQueryEngine
-from test_events import Editing, Kept, Raising, RaisingAsync, Seen
+from test_events import Editing, Kept, Raising, RaisingAsync, Seen, _given
 
 from conformal_retrievers import (
     LLM,
@@ -307,8 +307,7 @@ async def test_what_is_refused_within_the_scorer_is_no_decision(listening):
         lambda: engine.aquery("q"),
     ):
         with pytest.raises(NothingKept, match="nothing in the scorer"):
-            result = call()
-            await (result if inspect.isawaitable(result) else asyncio.sleep(0))
+            await _given(call())
     assert seen.events == []
     assert [end.decision for end in of_claims(kept.events)[1::2]] == [None, None]
 

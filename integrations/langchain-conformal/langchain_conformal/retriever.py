@@ -28,6 +28,7 @@ class ConformalRetriever(BaseRetriever):
     """Retrieves with another retriever and drops what the filter drops.
 
     `retriever` is any runnable from a query to documents, at the depth that it was calibrated at.
+    (One that returns an iterator is read once: here, unless a handler has read it before.)
     Keyword arguments of `invoke` go to it. Documents come back in its order, as copies whose
     metadata carries <metadata_prefix>score and <metadata_prefix>p_value, in the place of what it
     holds under these names (None: metadata as it is).
