@@ -56,8 +56,10 @@ TESTS = {
     "planning.py": ["test_planning"],
     "certify.py": ["test_certify"],
     "choosing.py": ["test_choosing"],
-    "prompt.py": ["test_llm"],
+    "prompt.py": ["test_prompt"],
     "llm.py": ["test_llm"],
+    "llm_verdicts.py": ["test_llm_verdicts"],
+    "servers.py": ["test_servers"],
     "openai_llm.py": ["test_openai_llm"],
     "cache.py": ["test_cache"],
     "labeling.py": ["test_labeling"],
@@ -201,7 +203,7 @@ MUTANTS = [
     ),
     Mutant(
         "tolerance.py",
-        "np.flatnonzero(np.isinf(values))",
+        "np.flatnonzero(values == math.inf)",
         "np.flatnonzero(np.isnan(values))",
         "missed snippets lost from no loss",
     ),
@@ -395,8 +397,8 @@ MUTANTS = [
     ),
     Mutant(
         "calibration.py",
-        "if n < self.n_needed:",
-        "if n < self.n_needed - 1:",
+        "if n < needed:",
+        "if n < needed - 1:",
         "a delta that is not quite feasible accepted",
     ),
     Mutant(
@@ -529,11 +531,11 @@ MUTANTS = [
         "budget -= 0.0",
         "what cannot be scored for nothing",
     ),
-    # --- prompt.py, llm.py, openai_llm.py: asking an LLM
+    # --- prompt.py, llm.py, llm_verdicts.py, servers.py, openai_llm.py: asking an LLM
     Mutant(
         "prompt.py",
-        r"|\[(?=/?[A-Za-z_][^]\s[]*\])",
-        r"|\[(?=/?[A-Z]+\])",
+        r"[A-Za-z_][^]\s[]*\s*\])",
+        r"[A-Z]+\s*\])",
         "markers in capital letters only",
     ),
     Mutant("prompt.py", "\\u034f", "", "a character that is not seen stays"),
@@ -576,7 +578,13 @@ MUTANTS = [
         "what could not be read is never asked again",
     ),
     Mutant(
-        "llm.py",
+        "llm_verdicts.py",
+        "is_answer=_has_verdict",
+        "is_answer=lambda place, reply: True",
+        "a reply without a verdict is never asked again",
+    ),
+    Mutant(
+        "servers.py",
         'if word in _DECLINED else "unknown"',
         'if word in _DECLINED else "stop"',
         "a reply that ended oddly is whole",
@@ -653,7 +661,7 @@ MUTANTS = [
     ),
     Mutant(
         "scoring/scorer.py",
-        '" ".join(query.casefold().split())',
+        '" ".join(normalize("NFC", query).casefold().split())',
         "query",
         "a space hides a query that was fitted on",
     ),

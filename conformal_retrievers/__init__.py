@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         read_jsonl,
         write_jsonl,
     )
-    from conformal_retrievers.llm import LLM, openai_options
+    from conformal_retrievers.llm import LLM
     from conformal_retrievers.monitor import Monitor
     from conformal_retrievers.planning import plan, promise
     from conformal_retrievers.scoring import (
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         YesScorer,
         score_queries,
     )
+    from conformal_retrievers.servers import openai_options
     from conformal_retrievers.tracking import track
 else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
     __getattr__, __dir__ = lazy_names(
@@ -88,7 +89,7 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
             "filter_log": "FilterLog read_log",
             "filtering": "CalibrationMismatch ConformalFilter Filtered NothingKept",
             "judged": "JudgedQuery ScoredQuery Snippet iter_jsonl read_jsonl write_jsonl",
-            "llm": "LLM openai_options",
+            "llm": "LLM",
             "monitor": "Monitor",
             "planning": "plan promise",
             "scoring": (
@@ -96,6 +97,7 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
                 "LearnedScorer LLMScorer QueryZScore RetrievalScorer Scorer TieBreak YesScorer "
                 "score_queries"
             ),
+            "servers": "openai_options",
             "tracking": "track",
         },
     )

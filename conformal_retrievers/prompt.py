@@ -31,6 +31,10 @@ class Request:
     top_logprobs: int = 0
     max_tokens: int | None = None
 
+    def as_json(self) -> str:
+        """Return the whole request as JSON, the same for equal ones."""
+        return json.dumps(vars(self), sort_keys=True)
+
 
 @dataclass(frozen=True)
 class Prompt:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from conformal_retrievers.llm import Prompt, Reply, Unanswered, parse_json
+from conformal_retrievers.llm import Prompt, Reply, Unanswered
+from conformal_retrievers.reply import parse_json
 
 
 def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | None]:
@@ -20,16 +21,6 @@ def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | N
         return {}, {"length": "cut off", "refusal": "refused"}.get(answer.finish, "unreadable")
     fields = parse_json(answer.text)
     return (fields, None) if fields is not None else ({}, "unreadable")
-
-
-def reply_schema(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of an object with exactly these fields."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
 
 
 def check_fields(prompt: Prompt, *fields: str) -> None:

@@ -33,9 +33,9 @@ from conformal_retrievers.llm import (
     check_cache,
     check_count,
     check_llm,
-    parse_json,
-    short_hash,
 )
+from conformal_retrievers.prompt import short_hash
+from conformal_retrievers.reply import object_schema, parse_json
 
 Answer = Reply | Unanswered
 Rated = tuple[float, str | None]  # a rating, or NaN and the reason why there is none
@@ -172,9 +172,9 @@ class LLMScorer:
     @property
     def _schema(self) -> dict[str, Any]:
         if not self.relative_to_query:
-            return _object(_RATING)
-        one = _object({"id": {"type": "integer"}, **_RATING})
-        return _object({"ratings": {"type": "array", "items": one}})
+            return object_schema(_RATING)
+        one = object_schema({"id": {"type": "integer"}, **_RATING})
+        return object_schema({"ratings": {"type": "array", "items": one}})
 
     def _groups(self, snippets: Sequence[Snippet]) -> list[list[str]]:
         texts, n = _texts(snippets), self.snippets_per_call
@@ -233,16 +233,6 @@ def _rating(fields: Mapping[str, Any] | None) -> Rated:
     if isinstance(rating, bool) or not isinstance(rating, (int, float)):
         return math.nan, "unreadable"
     return (float(rating), None) if 0 <= rating <= 1 else (math.nan, "out of range")
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    # Bounds of a number are left to the parser: not every server knows them.
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
 
 
 # --- the probability of a YES ---------------------------------------------------------------------
