@@ -19,6 +19,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.extras import require
@@ -27,6 +28,7 @@ from conformal_retrievers.reply import Reply, Unanswered, Usage
 
 __all__ = [
     "LLM",
+    "Asked",
     "Prompt",
     "Reply",
     "Request",
@@ -41,6 +43,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger("conformal_retrievers")
+
+Asked = TypeVar("Asked")  # what `ask` returns, or `aask` is awaited for, where either is called
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.llm import LLM, Reply, Request, Unanswered, Usage, aask, ask
+from conformal_retrievers.llm import LLM, Asked, Reply, Request, Unanswered, Usage, aask, ask
 from conformal_retrievers.reply import object_schema, parse_json
-
-Asked = TypeVar("Asked")  # the answers, or what they are awaited from
 
 # The reasoning comes first, so that the verdict can follow from it.
 VERDICT = object_schema(

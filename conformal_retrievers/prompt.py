@@ -116,6 +116,20 @@ class Prompt:
         return Request(Template(self.system).substitute(), filled, schema, top_logprobs, max_tokens)
 
 
+def check_fields(prompt: Prompt, *fields: str) -> None:
+    """Raise TypeError for what is no prompt, and ValueError unless it has exactly these fields."""
+    if not isinstance(prompt, Prompt):
+        raise TypeError(
+            f"prompt is {prompt!r:.60}; give Prompt.parse(text) or Prompt(system, user)"
+        )
+    if prompt.fields != set(fields):
+        *others, last = (f"${name}" for name in fields)
+        raise ValueError(
+            f"the prompt has the fields {sorted(prompt.fields)}; write {', '.join(others)} and "
+            f"{last} into its user's part, and no other"
+        )
+
+
 def _fields(text: str) -> frozenset[str]:
     fields = set()
     for found in Template.pattern.finditer(text):

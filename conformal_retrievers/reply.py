@@ -68,6 +68,26 @@ class Usage:
         )
 
 
+NO_ANSWER: Mapping[Finish, str] = {  # why a reply that did not come to its own end is none
+    "length": "cut off",
+    "refusal": "refused",
+    "unknown": "unreadable",
+}
+
+
+def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | None]:
+    """Return the fields of a reply in JSON, or none and the reason why there are none.
+
+    The reasons are "unanswered", "refused", "cut off" and "unreadable".
+    """
+    if isinstance(answer, Unanswered):
+        return {}, "unanswered"
+    if answer.finish != "stop":
+        return {}, NO_ANSWER[answer.finish]
+    fields = parse_json(answer.text)
+    return (fields, None) if fields is not None else ({}, "unreadable")
+
+
 def parse_json(text: str) -> dict[str, Any] | None:
     """Return the one JSON object of a reply, bare, fenced or between words; None if in doubt.
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claims.replies import check_fields, reply_fields
 from conformal_retrievers.claims.texts import as_claims, as_documents, check_text
 from conformal_retrievers.judged import Snippet
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
-from conformal_retrievers.reply import object_schema
+from conformal_retrievers.prompt import check_fields
+from conformal_retrievers.reply import object_schema, reply_fields
 
 Verdict = Literal["supported", "unsupported", "contradicted", "irrelevant"]
 

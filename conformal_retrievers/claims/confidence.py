@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claims.replies import check_fields, reply_fields
 from conformal_retrievers.judged import Snippet
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, aask, ask
-from conformal_retrievers.reply import object_schema
+from conformal_retrievers.prompt import check_fields
+from conformal_retrievers.reply import object_schema, reply_fields
 
 
 @dataclass(frozen=True)
