@@ -188,10 +188,9 @@ def test_the_core_knows_its_neighbours_only():
         "claims.merging": {"cache", "claims.texts", "llm", "prompt", "reply"},
         "claims.answer_filter": {
             *("cache", "claims.dividing", "claims.filter", "claims.merging", "claims.texts"),
-            "filter_log",
-            *("filtering", "judged", "llm"),
+            *("events", "filtering", "judged", "llm"),
         },
-        "claims.events": {"claims.answer_filter", "filter_log"},
+        "claims.events": {"claims.answer_filter", "events"},
         "claims.demo": {
             *("calibration", "claims.annotating", "claims.answer_filter", "claims.answers"),
             *("claims.calibration", "claims.dividing", "claims.evaluation", "claims.filter"),
@@ -210,7 +209,9 @@ def test_the_core_knows_its_neighbours_only():
         "certify": {"calibration", "conformal", "guarantees", "judged", "tolerance"},
         "choosing": {"calibration", "conformal", "guarantees", "tolerance"},
         "filtering": {"calibration", "judged", "scoring.scorer"},
-        "filter_log": {"extras", "filtering", "judged", "monitor"},
+        "events": {"filtering"},
+        "filter_log": {"events", "extras"},
+        "observing": {"events", "filter_log", "monitor"},
         "monitor": {"atomic", "calibration", "certify", "guarantees", "judged", "tolerance"},
         "tracking": {"calibration", "guarantees", "judged"},
         "measures": {"conformal", "guarantees"},

@@ -14,8 +14,9 @@ import typer
 from conformal_retrievers.beir import FILES, read_beir, read_corpus
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.conformal import exact_alpha
+from conformal_retrievers.events import is_event, scores_of
 from conformal_retrievers.extras import require
-from conformal_retrievers.filter_log import is_event, read_log, scores_of
+from conformal_retrievers.filter_log import read_log
 from conformal_retrievers.filtering import Filtered
 from conformal_retrievers.flag_statement import is_flag
 from conformal_retrievers.guarantees import Guarantee

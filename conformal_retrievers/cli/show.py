@@ -19,7 +19,7 @@ from conformal_retrievers.cli.terminal import (
     score,
     table,
 )
-from conformal_retrievers.filter_log import plain_number
+from conformal_retrievers.events import plain_number
 from conformal_retrievers.flag_statement import is_flag
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
