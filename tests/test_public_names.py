@@ -167,7 +167,8 @@ def test_the_core_knows_its_neighbours_only():
         "beir": {"judged"},
         "snippets": {"judged", "extras"},
         "labeling": {"cache", "extras", "judged", "llm", "llm_verdicts"},
-        "audit": {"atomic", "conformal", "judged"},
+        "audit": {"audit_sheet", "conformal", "judged"},
+        "audit_sheet": {"atomic", "judged"},
         "calibration_file": {"atomic", "rows"},
         "claims.answers": {"conformal"},
         "claims.statement": {"claims.calibration", "conformal"},  # the former for its type only
