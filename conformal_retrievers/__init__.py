@@ -41,14 +41,8 @@ if TYPE_CHECKING:
         Filtered,
         NothingKept,
     )
-    from conformal_retrievers.judged import (
-        JudgedQuery,
-        ScoredQuery,
-        Snippet,
-        iter_jsonl,
-        read_jsonl,
-        write_jsonl,
-    )
+    from conformal_retrievers.jsonl import iter_jsonl, read_jsonl, write_jsonl
+    from conformal_retrievers.judged import JudgedQuery, ScoredQuery, Snippet
     from conformal_retrievers.llm import LLM
     from conformal_retrievers.monitor import Monitor
     from conformal_retrievers.planning import plan, promise
@@ -88,7 +82,8 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
             "evaluation": "Evaluation evaluate",
             "filter_log": "FilterLog read_log",
             "filtering": "CalibrationMismatch ConformalFilter Filtered NothingKept",
-            "judged": "JudgedQuery ScoredQuery Snippet iter_jsonl read_jsonl write_jsonl",
+            "jsonl": "iter_jsonl read_jsonl write_jsonl",
+            "judged": "JudgedQuery ScoredQuery Snippet",
             "llm": "LLM",
             "monitor": "Monitor",
             "planning": "plan promise",

@@ -20,7 +20,8 @@ from conformal_retrievers.filter_log import read_log
 from conformal_retrievers.filtering import Filtered
 from conformal_retrievers.flag_statement import is_flag
 from conformal_retrievers.guarantees import Guarantee
-from conformal_retrievers.judged import JudgedQuery, ScoredQuery, iter_jsonl
+from conformal_retrievers.jsonl import iter_jsonl
+from conformal_retrievers.judged import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring import (
     EmbeddingScorer,
     RetrievalScorer,
