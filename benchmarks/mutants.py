@@ -409,7 +409,7 @@ MUTANTS = [
         "a file whose threshold does not follow from its scores",
     ),
     Mutant(
-        "calibration.py",
+        "calibration_file.py",
         "count_missed=record.count_missed,\n",
         "",
         "count_missed lost on loading",

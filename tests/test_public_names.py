@@ -170,7 +170,7 @@ def test_the_core_knows_its_neighbours_only():
         "labeling": {"cache", "extras", "judged", "llm", "llm_verdicts"},
         "audit": {"audit_sheet", "conformal", "judged"},
         "audit_sheet": {"atomic", "judged"},
-        "calibration_file": {"atomic", "rows"},
+        "calibration_file": {"atomic", "calibration", "judged", "rows"},
         "claims.answers": {"conformal"},
         "claims.statement": {"claims.calibration", "conformal"},  # the former for its type only
         "claims.calibration": {
