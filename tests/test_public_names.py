@@ -226,16 +226,18 @@ def test_the_core_knows_its_neighbours_only():
             *("calibration", "conformal", "evaluation", "filtering", "judged", "measures"),
         },
         "nuggets": {"cache", "comparison", "conformal", "llm", "llm_verdicts"},
-        "lookback": {"conformal", "extras", "lookback_file"},
+        "ratios": set(),
+        "lookback": {"conformal", "extras", "lookback_file", "ratios"},
         "lookback_file": {"atomic"},
         "statement": {"calibration", "conformal", "flag_statement"},  # the first for its type only
         "flag_statement": {"calibration", "conformal"},  # the former for its type only
         "flagging": {
             *("calibration", "conformal", "filtering", "flag_statement", "judged", "lookback"),
+            "ratios",
         },
         "rag_prompt": set(),
         "attention": {"extras", "rag_prompt"},
-        "huggingface": {"attention", "extras", "lookback", "rag_prompt"},
+        "huggingface": {"attention", "extras", "lookback", "rag_prompt", "ratios"},
         "consistency": {"cache", "llm", "llm_verdicts"},
         "cache": set(),
         "prompt": set(),
