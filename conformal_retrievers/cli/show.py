@@ -12,7 +12,8 @@ from rich.text import Text
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.claims import ClaimCalibration
 from conformal_retrievers.cli import claims
-from conformal_retrievers.cli.inputs import Json, is_of_claims
+from conformal_retrievers.cli.inputs import is_of_claims
+from conformal_retrievers.cli.options import Json
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
     print_json,
