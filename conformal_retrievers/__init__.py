@@ -43,15 +43,9 @@ if TYPE_CHECKING:
         Refused,
         Unscorable,
     )
-    from conformal_retrievers.judged import (
-        JudgedQuery,
-        ScoredQuery,
-        Snippet,
-        iter_jsonl,
-        read_jsonl,
-        write_jsonl,
-    )
-    from conformal_retrievers.llm import LLM, openai_options
+    from conformal_retrievers.jsonl import iter_jsonl, read_jsonl, write_jsonl
+    from conformal_retrievers.judged import JudgedQuery, ScoredQuery, Snippet
+    from conformal_retrievers.llm import LLM
     from conformal_retrievers.monitor import Monitor
     from conformal_retrievers.planning import plan, promise
     from conformal_retrievers.scoring import (
@@ -69,6 +63,7 @@ if TYPE_CHECKING:
         YesScorer,
         score_queries,
     )
+    from conformal_retrievers.servers import openai_options
     from conformal_retrievers.tracking import track
 else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
     __getattr__, __dir__ = lazy_names(
@@ -91,8 +86,9 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
             "filtering": (
                 "CalibrationMismatch ConformalFilter Filtered NothingKept Refused Unscorable"
             ),
-            "judged": "JudgedQuery ScoredQuery Snippet iter_jsonl read_jsonl write_jsonl",
-            "llm": "LLM openai_options",
+            "jsonl": "iter_jsonl read_jsonl write_jsonl",
+            "judged": "JudgedQuery ScoredQuery Snippet",
+            "llm": "LLM",
             "monitor": "Monitor",
             "planning": "plan promise",
             "scoring": (
@@ -100,6 +96,7 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
                 "LearnedScorer LLMScorer QueryZScore RetrievalScorer Scorer TieBreak YesScorer "
                 "score_queries"
             ),
+            "servers": "openai_options",
             "tracking": "track",
         },
     )

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conformal_retrievers.judged import JudgedQuery, Snippet, numbered_lines
+from conformal_retrievers.jsonl import numbered_lines
+from conformal_retrievers.judged import JudgedQuery, Snippet
 
 QRELS = ("qrels.tsv", "qrels/test.tsv")
 FILES = tuple(

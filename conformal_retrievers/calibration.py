@@ -210,7 +210,7 @@ class Calibration:
             float(conformal.exact_alpha(alpha)),
             guarantee,
             scorer,
-            tuple(map(_relevant_only, known)),
+            tuple(map(relevant_only, known)),
             delta=_decimal(delta),
             by_group=by_group,
             merge_groups=None if merge_groups is None else dict(merge_groups),
@@ -418,11 +418,11 @@ class Calibration:
 
     @classmethod
     def _parse(cls, text: str, where: str) -> Calibration:
-        from conformal_retrievers.calibration_file import check_derived, parse
+        from conformal_retrievers.calibration_file import calibration_of, check_derived, parse
 
         record = parse(text, where)
         try:
-            calibration = cls._from_record(record)
+            calibration = calibration_of(record)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         exact = ("threshold", "n_queries", "n_relevant")
@@ -442,95 +442,11 @@ class Calibration:
     def __hash__(self) -> int:
         return hash(self.checksum)
 
-    @classmethod
-    def _from_record(cls, record: CalibrationRecord) -> Calibration:
-        queries = [
-            ScoredQuery(
-                np.array(query.scores),
-                np.ones(len(query.scores), dtype=bool),
-                id=query.id,
-                group=query.group,
-                missed=query.missed,
-                weight=query.weight,
-                propensities=None if query.propensities is None else np.array(query.propensities),
-                only_kept=query.only_kept,
-            )
-            for query in record.queries
-        ]
-        return cls(
-            record.alpha,
-            record.guarantee,
-            record.scorer,
-            tuple(map(_relevant_only, queries)),
-            delta=record.delta,
-            by_group=record.by_group,
-            merge_groups=record.merge_groups,
-            count_missed=record.count_missed,
-            max_weight=record.max_weight,
-            lowest_propensity=record.lowest_propensity,
-            n_without_relevant=record.n_without_relevant,
-            other_ids=tuple(record.other_ids),
-            lowest_scores=tuple(record.lowest_scores),
-            relative_to_query=record.relative_to_query,
-            scorer_provenance=record.scorer_provenance,
-            retrieval=record.retrieval,
-            labels=record.labels,
-            library=record.library,
-            created=record.created,
-        )
-
     @cached_property
     def _record(self) -> CalibrationRecord:
-        from conformal_retrievers.calibration_file import CalibrationRecord, QueryRecord, Threshold
+        from conformal_retrievers.calibration_file import record_of
 
-        named: dict[float, Literal["keep_all", "-inf"]] = {math.inf: "keep_all", -math.inf: "-inf"}
-        thresholds: dict[str, Threshold] = {
-            group or "": named.get(threshold, threshold)
-            for group, threshold in self._thresholds.items()
-        }
-        return CalibrationRecord(
-            format="conformal-retrievers/calibration",
-            version=1,
-            guarantee=self.guarantee,
-            alpha=self.alpha,
-            delta=self.delta,
-            by_group=self.by_group,
-            merge_groups=None if self.merge_groups is None else dict(self.merge_groups),
-            count_missed=self.count_missed,
-            max_weight=self.max_weight,
-            lowest_propensity=self.lowest_propensity,
-            threshold=thresholds if self.by_group else thresholds[""],
-            scorer=self.scorer,
-            relative_to_query=self.relative_to_query,
-            scorer_provenance=(
-                None if self.scorer_provenance is None else dict(self.scorer_provenance)
-            ),
-            n_queries=self.n_queries,
-            n_relevant=self.n_relevant,
-            n_without_relevant=self.n_without_relevant,
-            design_effect=round(self.design_effect, 3),
-            effective_n=round(self.effective_n, 3),
-            retrieval=None if self.retrieval is None else dict(self.retrieval),
-            labels=None if self.labels is None else dict(self.labels),
-            library=self.library,
-            created=self.created,
-            other_ids=list(self.other_ids),
-            lowest_scores=list(self.lowest_scores),
-            queries=[
-                QueryRecord(
-                    id=query.id,
-                    group=query.group,
-                    weight=query.weight,
-                    missed=query.missed,
-                    only_kept=query.only_kept,
-                    scores=query.scores.tolist(),
-                    propensities=(
-                        None if query.propensities is None else query.propensities.tolist()
-                    ),
-                )
-                for query in self.queries
-            ],
-        )
+        return record_of(self)
 
     # --- derived once, from the scores ------------------------------------------------------------
 
@@ -616,7 +532,8 @@ def _decimal(delta: float | None) -> float | None:
     return None if delta is None else float(str(delta))  # what was written, whatever its precision
 
 
-def _relevant_only(query: ScoredQuery) -> ScoredQuery:
+def relevant_only(query: ScoredQuery) -> ScoredQuery:
+    """Return the query with its relevant snippets alone, by ascending score."""
     order = np.flatnonzero(query.relevant)
     order = order[np.argsort(query.scores[order])]
     return replace(

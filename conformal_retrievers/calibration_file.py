@@ -11,8 +11,9 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
+import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -24,10 +25,12 @@ from pydantic import (
 )
 
 from conformal_retrievers.atomic import cannot_read, write_whole
+from conformal_retrievers.calibration import Calibration, relevant_only
+from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.rows import explain
 
-FORMAT = "conformal-retrievers/calibration"
-VERSION = 1
+FORMAT: Final = "conformal-retrievers/calibration"
+VERSION: Final = 1
 INFINITE = {"inf": math.inf, "-inf": -math.inf}  # which JSON has no numbers for
 NAMES = {number: name for name, number in INFINITE.items()}
 
@@ -98,6 +101,92 @@ class CalibrationRecord(Record):
     other_ids: list[str]
     lowest_scores: list[float]
     queries: list[QueryRecord]
+
+
+def record_of(calibration: Calibration) -> CalibrationRecord:
+    """Return the fields of a calibration's file, derived ones too."""
+    named: dict[float, Literal["keep_all", "-inf"]] = {math.inf: "keep_all", -math.inf: "-inf"}
+    by_group = {group or "": calibration.threshold(group) for group in calibration.n_units}
+    thresholds: dict[str, Threshold] = {g: named.get(t, t) for g, t in by_group.items()}
+    return CalibrationRecord(
+        format=FORMAT,
+        version=VERSION,
+        guarantee=calibration.guarantee,
+        alpha=calibration.alpha,
+        delta=calibration.delta,
+        by_group=calibration.by_group,
+        merge_groups=None if calibration.merge_groups is None else dict(calibration.merge_groups),
+        count_missed=calibration.count_missed,
+        max_weight=calibration.max_weight,
+        lowest_propensity=calibration.lowest_propensity,
+        threshold=thresholds if calibration.by_group else thresholds[""],
+        scorer=calibration.scorer,
+        relative_to_query=calibration.relative_to_query,
+        scorer_provenance=(
+            None if calibration.scorer_provenance is None else dict(calibration.scorer_provenance)
+        ),
+        n_queries=calibration.n_queries,
+        n_relevant=calibration.n_relevant,
+        n_without_relevant=calibration.n_without_relevant,
+        design_effect=round(calibration.design_effect, 3),
+        effective_n=round(calibration.effective_n, 3),
+        retrieval=None if calibration.retrieval is None else dict(calibration.retrieval),
+        labels=None if calibration.labels is None else dict(calibration.labels),
+        library=calibration.library,
+        created=calibration.created,
+        other_ids=list(calibration.other_ids),
+        lowest_scores=list(calibration.lowest_scores),
+        queries=[
+            QueryRecord(
+                id=query.id,
+                group=query.group,
+                weight=query.weight,
+                missed=query.missed,
+                only_kept=query.only_kept,
+                scores=query.scores.tolist(),
+                propensities=None if query.propensities is None else query.propensities.tolist(),
+            )
+            for query in calibration.queries
+        ],
+    )
+
+
+def calibration_of(record: CalibrationRecord) -> Calibration:
+    """Return the calibration that a record is of; raises ValueError where there can be none."""
+    queries = [
+        ScoredQuery(
+            np.array(query.scores),
+            np.ones(len(query.scores), dtype=bool),
+            id=query.id,
+            group=query.group,
+            missed=query.missed,
+            weight=query.weight,
+            propensities=None if query.propensities is None else np.array(query.propensities),
+            only_kept=query.only_kept,
+        )
+        for query in record.queries
+    ]
+    return Calibration(
+        record.alpha,
+        record.guarantee,
+        record.scorer,
+        tuple(map(relevant_only, queries)),
+        delta=record.delta,
+        by_group=record.by_group,
+        merge_groups=record.merge_groups,
+        count_missed=record.count_missed,
+        max_weight=record.max_weight,
+        lowest_propensity=record.lowest_propensity,
+        n_without_relevant=record.n_without_relevant,
+        other_ids=tuple(record.other_ids),
+        lowest_scores=tuple(record.lowest_scores),
+        relative_to_query=record.relative_to_query,
+        scorer_provenance=record.scorer_provenance,
+        retrieval=record.retrieval,
+        labels=record.labels,
+        library=record.library,
+        created=record.created,
+    )
 
 
 def write(record: CalibrationRecord, path: str | Path) -> None:

@@ -11,16 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from conformal_retrievers.llm import (
-    LLM,
-    VERDICT,
-    Prompt,
-    Request,
-    Usage,
-    Verdicts,
-    aask_verdicts,
-    ask_verdicts,
-)
+from conformal_retrievers.llm import LLM, Prompt, Request, Usage
+from conformal_retrievers.llm_verdicts import VERDICT, Verdicts, aask_verdicts, ask_verdicts
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

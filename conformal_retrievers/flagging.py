@@ -28,13 +28,11 @@ from conformal_retrievers.judged import ScoredQuery
 from conformal_retrievers.lookback import (
     FactualityClassifier,
     JudgedRatios,
-    LookbackRatios,
     auroc,
     check_once,
-    check_ratios,
     judged_answers,
-    kind_of,
 )
+from conformal_retrievers.ratios import LookbackRatios, check_ratios, kind_of
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

@@ -2,7 +2,8 @@
 
 `LocalModel.generate` answers and `LocalModel.read` takes answers that are there: both return, of
 each new token, the mean attention over the segments of its prompt (`rag_prompt.py`), which
-`attention.py` sums up inside the model. `lookback.py` makes ratios and a confidence of it.
+`attention.py` sums up inside the model. `ratios.py` makes lookback ratios of it, and `lookback.py`
+a confidence of those.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.attention import Recorder, recording
 from conformal_retrievers.extras import require
-from conformal_retrievers.lookback import SegmentAttention, check_count, kind_of
+from conformal_retrievers.lookback import check_count
 from conformal_retrievers.rag_prompt import (
     PREAMBLE,
     PromptTokens,
@@ -28,6 +29,7 @@ from conformal_retrievers.rag_prompt import (
     check_plain,
     prompt_tokens,
 )
+from conformal_retrievers.ratios import SegmentAttention, kind_of
 
 require("huggingface", "torch", "transformers")
 import torch

@@ -20,16 +20,8 @@ import numpy as np
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.judged import JudgedQuery, Snippet, as_snippets
-from conformal_retrievers.llm import (
-    LLM,
-    VERDICT,
-    Prompt,
-    Request,
-    Usage,
-    Verdicts,
-    aask_verdicts,
-    ask_verdicts,
-)
+from conformal_retrievers.llm import LLM, Prompt, Request, Usage
+from conformal_retrievers.llm_verdicts import VERDICT, Verdicts, aask_verdicts, ask_verdicts
 
 require("labels", "rapidfuzz", "regex")
 import regex

@@ -26,16 +26,8 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.comparison import Difference, resampled_sums
 from conformal_retrievers.conformal import Interval, check_level
-from conformal_retrievers.llm import (
-    LLM,
-    VERDICT,
-    Prompt,
-    Request,
-    Usage,
-    Verdicts,
-    aask_verdicts,
-    ask_verdicts,
-)
+from conformal_retrievers.llm import LLM, Prompt, Request, Usage
+from conformal_retrievers.llm_verdicts import VERDICT, Verdicts, aask_verdicts, ask_verdicts
 
 if TYPE_CHECKING:
     from conformal_retrievers.cache import Cache

@@ -14,11 +14,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple
 
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm import (
-    LLM,
-    Reply,
-    Request,
-    Unanswered,
+from conformal_retrievers.llm import LLM, Reply, Request, Unanswered
+from conformal_retrievers.servers import (
     finish_of,
     first_of,
     first_token_in,

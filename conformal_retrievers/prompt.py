@@ -31,6 +31,10 @@ class Request:
     top_logprobs: int = 0
     max_tokens: int | None = None
 
+    def as_json(self) -> str:
+        """Return the whole request as JSON, the same for equal ones."""
+        return json.dumps(vars(self), sort_keys=True)
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -110,6 +114,20 @@ class Prompt:
             )
         filled = Template(self.user).substitute({k: as_data(v) for k, v in values.items()})
         return Request(Template(self.system).substitute(), filled, schema, top_logprobs, max_tokens)
+
+
+def check_fields(prompt: Prompt, *fields: str) -> None:
+    """Raise TypeError for what is no prompt, and ValueError unless it has exactly these fields."""
+    if not isinstance(prompt, Prompt):
+        raise TypeError(
+            f"prompt is {prompt!r:.60}; give Prompt.parse(text) or Prompt(system, user)"
+        )
+    if prompt.fields != set(fields):
+        *others, last = (f"${name}" for name in fields)
+        raise ValueError(
+            f"the prompt has the fields {sorted(prompt.fields)}; write {', '.join(others)} and "
+            f"{last} into its user's part, and no other"
+        )
 
 
 def _fields(text: str) -> frozenset[str]:

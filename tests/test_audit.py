@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.audit import audit_report, audit_sample, key_of
+from conformal_retrievers.audit import audit_report, audit_sample
+from conformal_retrievers.audit_sheet import key_of
 from conformal_retrievers.conformal import wilson_interval
 
 

@@ -29,9 +29,9 @@ from conformal_retrievers import (
     read_log,
 )
 from conformal_retrievers.claims.events import event_of
-from conformal_retrievers.filter_log import Observer
 from conformal_retrievers.llm import Reply, Unanswered
 from conformal_retrievers.monitor import Counts
+from conformal_retrievers.observing import Observer
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable
 from llama_index.postprocessor.conformal import (
     ConformalClaimsEvent,

@@ -36,7 +36,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.cli import app
 from conformal_retrievers.cli.terminal import fail
-from conformal_retrievers.filter_log import event_of
+from conformal_retrievers.events import event_of
 from conformal_retrievers.report import html
 
 SCORER = RetrievalScorer("toy", higher_is_better=True)

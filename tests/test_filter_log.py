@@ -1,4 +1,4 @@
-"""What a filter did: as an event, and in a log that many processes append."""
+"""What a filter did: as an event, in a log that many processes append, and counted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,9 @@ from conftest import LookupScorer
 from filelock import FileLock
 
 from conformal_retrievers import Calibration, ConformalFilter, FilterLog, ScoredQuery, read_log
-from conformal_retrievers.filter_log import (
-    HELD_SECONDS,
-    LOCK_SECONDS,
-    Observer,
-    event_of,
-    note_on_span,
-    scores_of,
-)
+from conformal_retrievers.events import event_of, note_on_span, scores_of
+from conformal_retrievers.filter_log import LOCK_SECONDS
+from conformal_retrievers.observing import HELD_SECONDS, Observer
 
 
 def calibration_of(scores=(0.1, 0.2, 0.3, 0.4, 0.5), alpha=0.4, **options):
@@ -71,7 +66,7 @@ def test_a_threshold_that_keeps_everything_has_a_name():
 def test_without_opentelemetry_nothing_is_loaded_for_a_span():
     code = (
         "import sys; from conformal_retrievers import *; "
-        "from conformal_retrievers.filter_log import note_on_span; "
+        "from conformal_retrievers.events import note_on_span; "
         "c = Calibration.from_scores([ScoredQuery([1.0], [True])], alpha=.5, scorer='s'); "
         "S = type('S', (), {'name': 's', 'score': lambda s, q, x: [1.0]}); "
         "note_on_span(ConformalFilter(S(), c).decide([1.0])); "

@@ -18,9 +18,9 @@ from conformal_retrievers.lookback import (
     SegmentAttention,
     auroc,
     cross_group,
-    features,
     lookback_ratios,
 )
+from conformal_retrievers.ratios import features
 
 # --- ratios ---------------------------------------------------------------------------------------
 

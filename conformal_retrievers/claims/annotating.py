@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
 from conformal_retrievers.claims.texts import as_claims, as_documents, check_text
 from conformal_retrievers.judged import Snippet
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
+from conformal_retrievers.prompt import check_fields
+from conformal_retrievers.reply import object_schema, reply_fields
 
 Verdict = Literal["supported", "unsupported", "contradicted", "irrelevant"]
 
@@ -95,7 +96,7 @@ def _requests(
     prompt = prompt or Prompt.load("annotate")
     check_fields(prompt, "query", "reference", "documents", "claim")
     verdict = {"type": "string", "enum": list(get_args(Verdict))}
-    schema = reply_schema({"reason": {"type": "string"}, "verdict": verdict})
+    schema = object_schema({"reason": {"type": "string"}, "verdict": verdict})
     texts = [document.text for document in as_documents(documents)]
     given = {"query": query, "reference": reference, "documents": texts}
     return [prompt.request({**given, "claim": claim}, schema=schema) for claim in as_claims(claims)]

@@ -19,7 +19,7 @@ from conformal_retrievers.claims.dividing import Decomposition, adecompose, deco
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
 from conformal_retrievers.claims.texts import as_documents, check_text
-from conformal_retrievers.filter_log import plain_number
+from conformal_retrievers.events import plain_number
 from conformal_retrievers.filtering import NothingKept
 from conformal_retrievers.judged import Snippet
 from conformal_retrievers.llm import LLM, Prompt, Usage, check_llm

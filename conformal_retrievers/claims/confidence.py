@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
 from conformal_retrievers.judged import Snippet
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, aask, ask
+from conformal_retrievers.prompt import check_fields
+from conformal_retrievers.reply import object_schema, reply_fields
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,8 @@ def _numbered(claims: Sequence[str]) -> list[dict[str, object]]:
 
 
 def _schema(name: str) -> dict[str, Any]:
-    one = reply_schema({"id": {"type": "integer"}, name: {"type": "number"}})
-    return reply_schema({"claims": {"type": "array", "items": one}})
+    one = object_schema({"id": {"type": "integer"}, name: {"type": "number"}})
+    return object_schema({"claims": {"type": "array", "items": one}})
 
 
 def _of_each(answer: Reply | Unanswered, name: str, n: int, low: int, high: int) -> list[float]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
 from conformal_retrievers.claims.texts import check_text
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
+from conformal_retrievers.prompt import check_fields
+from conformal_retrievers.reply import object_schema, reply_fields
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def _decompose_requests(query: str, answer: str, prompt: Prompt | None) -> list[
     check_text("answer", answer, "the answer's text")
     prompt = prompt or Prompt.load("decompose")
     check_fields(prompt, "query", "answer")
-    schema = reply_schema({"claims": {"type": "array", "items": {"type": "string"}}})
+    schema = object_schema({"claims": {"type": "array", "items": {"type": "string"}}})
     return (
         [prompt.request({"query": query, "answer": answer}, schema=schema)]
         if answer.strip()

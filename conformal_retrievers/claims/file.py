@@ -31,7 +31,7 @@ from conformal_retrievers.calibration_file import (
     write_record,
 )
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name
-from conformal_retrievers.judged import numbered_lines
+from conformal_retrievers.jsonl import numbered_lines
 from conformal_retrievers.rows import explain
 
 FORMAT = "conformal-retrievers/claims"

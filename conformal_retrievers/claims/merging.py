@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from conformal_retrievers.cache import Cache
-from conformal_retrievers.claims.replies import check_fields, reply_fields, reply_schema
 from conformal_retrievers.claims.texts import as_claims, check_text
 from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
+from conformal_retrievers.prompt import check_fields
+from conformal_retrievers.reply import object_schema, reply_fields
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _merge_requests(query: str, claims: Sequence[str], prompt: Prompt | None) ->
     check_text("query", query, "the question's text")
     prompt = prompt or Prompt.load("merge")
     check_fields(prompt, "query", "claims")
-    schema = reply_schema({"text": {"type": "string"}})
+    schema = object_schema({"text": {"type": "string"}})
     values = {"query": query, "claims": list(claims)}
     return [prompt.request(values, schema=schema)] if claims else []
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from conformal_retrievers import calibration
-from conformal_retrievers.cli.inputs import (
+from conformal_retrievers.cli.inputs import judged_queries, scored
+from conformal_retrievers.cli.options import (
     Alpha,
     Corpus,
     Delta,
@@ -22,14 +23,10 @@ from conformal_retrievers.cli.inputs import (
     Judged,
     Model,
     Run,
-    bm25_scorer,
     check_out,
     checked_alpha,
-    embedding_scorer,
-    judged_queries,
-    retrieval_scorer,
-    scored,
 )
+from conformal_retrievers.cli.scorers import bm25_scorer, embedding_scorer, retrieval_scorer
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
 from conformal_retrievers.guarantees import check_guarantee

@@ -15,7 +15,8 @@ from conformal_retrievers.claims import (
     evaluate_claims,
 )
 from conformal_retrievers.claims.calibration import OnUnscorable
-from conformal_retrievers.cli.inputs import Delta, Json, check_out, checked_alpha, embedding_scorer
+from conformal_retrievers.cli.options import Delta, Json, check_out, checked_alpha
+from conformal_retrievers.cli.scorers import embedding_scorer
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail, print_json
 from conformal_retrievers.conformal import exact_share
 from conformal_retrievers.extras import missing, require

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from conformal_retrievers.cli.inputs import checked_alpha, embedding_scorer
+from conformal_retrievers.cli.options import checked_alpha
+from conformal_retrievers.cli.scorers import embedding_scorer
 from conformal_retrievers.cli.terminal import bad_data_in_one_line
 from conformal_retrievers.extras import require
 

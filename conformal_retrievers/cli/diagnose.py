@@ -13,23 +13,25 @@ from rich.text import Text
 
 from conformal_retrievers import diagnostics
 from conformal_retrievers.cli.inputs import (
-    Corpus,
-    Depth,
-    Json,
     LoggedQueries,
-    Model,
     NewQueries,
-    OptionalJudged,
-    Reference,
-    Run,
     calibration_of_snippets,
     depth_of,
     is_filter_log,
     judged_queries,
     reference_queries,
     scored,
-    scorer_named,
 )
+from conformal_retrievers.cli.options import (
+    Corpus,
+    Depth,
+    Json,
+    Model,
+    OptionalJudged,
+    Reference,
+    Run,
+)
+from conformal_retrievers.cli.scorers import scorer_named
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
     print_json,

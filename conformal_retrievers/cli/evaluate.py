@@ -14,19 +14,14 @@ from rich.text import Text
 from conformal_retrievers import evaluation, verdict
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.cli.inputs import (
-    Corpus,
-    Depth,
-    Json,
-    Judged,
-    Model,
     NewQueries,
-    Run,
     calibration_of_snippets,
     depth_of,
     judged_queries,
     scored,
-    scorer_named,
 )
+from conformal_retrievers.cli.options import Corpus, Depth, Json, Judged, Model, Run
+from conformal_retrievers.cli.scorers import scorer_named
 from conformal_retrievers.cli.show import CalibrationFile
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,

@@ -1,135 +1,22 @@
-"""What goes into the commands: judged queries from a file or a BEIR folder, and a scorer."""
+"""What goes into the commands: judged queries (a file, or a BEIR folder), a log, a calibration."""
 
 from __future__ import annotations
 
 import json
-import re
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from conformal_retrievers.beir import FILES, read_beir, read_corpus
+from conformal_retrievers.beir import read_beir
 from conformal_retrievers.calibration import Calibration
-from conformal_retrievers.conformal import exact_alpha
-from conformal_retrievers.extras import require
-from conformal_retrievers.filter_log import is_event, read_log, scores_of
+from conformal_retrievers.events import is_event, scores_of
+from conformal_retrievers.filter_log import read_log
 from conformal_retrievers.filtering import Filtered
 from conformal_retrievers.flag_statement import is_flag
-from conformal_retrievers.guarantees import Guarantee
-from conformal_retrievers.judged import JudgedQuery, ScoredQuery, iter_jsonl
-from conformal_retrievers.scoring import (
-    EmbeddingScorer,
-    RetrievalScorer,
-    Scorer,
-    score_queries,
-)
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
-# --- options that commands share ------------------------------------------------------------------
-
-Alpha = Annotated[
-    float, typer.Option(help="The miscoverage rate, between 0 and 1.", metavar="RATE")
-]
-Delta = Annotated[
-    float | None,
-    typer.Option(help="The share of calibrations that may fall short.", metavar="SHARE"),
-]
-GuaranteeOption = Annotated[
-    Guarantee,
-    typer.Option(
-        help="What 1 - alpha is a probability of: query-recall, snippet, all or any.",
-        metavar="NAME",
-    ),
-]
-Judged = Annotated[
-    Path,
-    typer.Argument(
-        help="Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder.",
-        exists=True,
-        metavar="JUDGED",
-    ),
-]
-OptionalJudged = Annotated[
-    Path | None,
-    typer.Argument(
-        help="Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder.",
-        exists=True,
-        metavar="JUDGED",
-    ),
-]
-Run = Annotated[
-    str | None,
-    typer.Option(help="What a retriever found: a run file, for a BEIR folder.", metavar="FILE"),
-]
-Depth = Annotated[
-    int | None,
-    typer.Option(
-        "--k", help="How many snippets of each query count, of a run file.", min=1, metavar="K"
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="For embedding: a sentence-transformers model, a path or a name.",
-        metavar="PATH_OR_NAME",
-    ),
-]
-Corpus = Annotated[
-    Path | None,
-    typer.Option(
-        help="For bm25: the texts that may be retrieved, as corpus.jsonl of a BEIR folder. A "
-        "snippet is found in it by its text: title, a space and text, to the letter.",
-        exists=True,
-        metavar="FILE",
-    ),
-]
-Reference = Annotated[
-    Path | None,
-    typer.Option(
-        help="The judged queries that were calibrated on (others in it do not count): what m2, and "
-        "m1 and m2 over K, are held against.",
-        exists=True,
-        metavar="JUDGED",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.", metavar="")]
-
-
-def checked_alpha(alpha: float) -> None:
-    """Exit with 2 unless alpha is a rate strictly between 0 and 1."""
-    try:
-        exact_alpha(alpha)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--alpha") from None
-
-
-def check_out(out: Path, *given: Path | None, run: str | None = None) -> None:
-    """Exit with 2 where the file to write is one that is read: what is given, or in a BEIR folder.
-
-    A link to one of them is one of them.
-    """
-    if not out.exists():
-        return
-    for path in given:
-        if path is None:
-            continue
-        inside = [path / name for name in FILES] if path.is_dir() else [path]
-        if run is not None:
-            inside += [Path(run), path / run, path / f"{run}.gz"]
-        read = next((file for file in inside if file.exists() and out.samefile(file)), None)
-        if read is not None:
-            raise typer.BadParameter(
-                f"{out} is {read}, which is read; give another file to write to",
-                param_hint="--out",
-            )
-
-
-# --- judged queries -------------------------------------------------------------------------------
+from conformal_retrievers.jsonl import iter_jsonl
+from conformal_retrievers.judged import JudgedQuery, ScoredQuery
+from conformal_retrievers.scoring import Scorer, score_queries
 
 
 def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[JudgedQuery]:
@@ -311,101 +198,3 @@ def scored(scorer: Scorer, queries: Iterable[JudgedQuery]) -> Iterator[ScoredQue
     """Yield the queries scored, one by one, so that no text is held any longer."""
     for query in queries:
         yield from score_queries(scorer, [query])
-
-
-# --- scorers --------------------------------------------------------------------------------------
-
-
-def retrieval_scorer(retriever: str, better: Literal["higher", "lower"] | None) -> Scorer:
-    """Return the scorer by the retriever's own numbers; exits with 2 without their direction."""
-    if better is None:
-        raise typer.BadParameter(
-            "say which of the retriever's numbers are better: --better higher for similarities, "
-            "--better lower for distances"
-        )
-    return RetrievalScorer(retriever, higher_is_better=better == "higher")
-
-
-def bm25_scorer(corpus: Path | None, judged: Path) -> Scorer:
-    """Return the BM25 scorer of a corpus, by default that of the BEIR folder of the queries.
-
-    Exits with 2 where there is none.
-    """
-    if corpus is None and not judged.is_dir():
-        raise typer.BadParameter("bm25 weighs words by a corpus; name it with --corpus FILE")
-    from conformal_retrievers.scoring.bm25 import BM25Scorer
-
-    return BM25Scorer(read_corpus(corpus or judged).values())
-
-
-def embedding_scorer(model: str | None, name: str | None = None) -> EmbeddingScorer:
-    """Return the cosine scorer of a sentence-transformers model; exits with 2 without one.
-
-    `name` is what the scorer is called where the model lies under another path now.
-    """
-    if model is None:
-        raise typer.BadParameter("embedding needs a model; name it with --model PATH_OR_NAME")
-    require("embedding", "sentence_transformers")
-    if name is None and Path(model).exists():
-        warnings.warn(
-            f"the calibration names its scorer 'cosine({model})', by a path, and a chain whose "
-            "model has another name will refuse it; say with --name what the model is called "
-            "there, such as all-MiniLM-L6-v2",
-            UserWarning,
-            stacklevel=2,
-        )
-    encoder = _sentence_transformer(model)
-    return EmbeddingScorer(
-        lambda texts: encoder.encode(texts, show_progress_bar=False), name or f"cosine({model})"
-    )
-
-
-def _sentence_transformer(model: str) -> SentenceTransformer:
-    """Return the model from a folder, the cache or the hub; raises ValueError if in neither."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
-    if Path(model).exists():
-        return SentenceTransformer(model, local_files_only=True)
-    try:
-        return SentenceTransformer(model, local_files_only=True)
-    except (OSError, ValueError) as error:
-        missing = error
-    why = "there is no such folder, and the Hugging Face hub has no such model"
-    for name in (model,) if "/" in model else (f"sentence-transformers/{model}", model):
-        try:  # asked once, so that a misspelt name or a hub out of reach is told at once
-            HfApi().model_info(name, timeout=10)
-        except HFValidationError:
-            why = "there is no such folder"
-        except RepositoryNotFoundError:
-            continue
-        except Exception:  # whatever its client raises where it cannot connect
-            why = "there is no such folder nor downloaded model, and the hub cannot be reached"
-        else:
-            return SentenceTransformer(model)
-    raise ValueError(
-        f"model {model!r} cannot be loaded: {why}; give with --model the folder of a "
-        "sentence-transformers model, or its name on the hub"
-    ) from missing
-
-
-def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: Path) -> Scorer:
-    """Return the scorer that a calibration names, from its name and what it cannot say.
-
-    Raises ValueError for a scorer that is made in Python only.
-    """
-    retrieval = re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name)
-    if retrieval:
-        return RetrievalScorer(retrieval[1], higher_is_better=retrieval[2] == "higher")
-    cosine = re.fullmatch(r"cosine\((.*)\)", name)
-    if cosine:
-        return embedding_scorer(model or cosine[1], name)
-    if name.startswith("bm25s("):
-        return bm25_scorer(corpus, judged)
-    raise ValueError(
-        f"the calibration was made with scorer {name!r}, which the command line cannot make; "
-        "evaluate in Python: evaluate(ConformalFilter(scorer, calibration), judged)"
-    )

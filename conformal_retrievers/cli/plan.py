@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from conformal_retrievers import planning
-from conformal_retrievers.cli.inputs import Alpha, Delta, GuaranteeOption, Json
+from conformal_retrievers.cli.options import Alpha, Delta, GuaranteeOption, Json
 from conformal_retrievers.cli.terminal import print_json
 
 

@@ -8,22 +8,24 @@ from typing import Annotated
 import typer
 
 from conformal_retrievers.cli.inputs import (
+    NewQueries,
+    calibration_of_snippets,
+    depth_of,
+    judged_queries,
+    reference_queries,
+    scored,
+)
+from conformal_retrievers.cli.options import (
     Corpus,
     Depth,
     Json,
     Judged,
     Model,
-    NewQueries,
     Reference,
     Run,
-    calibration_of_snippets,
     check_out,
-    depth_of,
-    judged_queries,
-    reference_queries,
-    scored,
-    scorer_named,
 )
+from conformal_retrievers.cli.scorers import scorer_named
 from conformal_retrievers.cli.show import CalibrationFile
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
 from conformal_retrievers.filtering import ConformalFilter

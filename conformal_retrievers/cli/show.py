@@ -12,14 +12,15 @@ from rich.text import Text
 from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.claims import ClaimCalibration
 from conformal_retrievers.cli import claims
-from conformal_retrievers.cli.inputs import Json, is_of_claims
+from conformal_retrievers.cli.inputs import is_of_claims
+from conformal_retrievers.cli.options import Json
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
     print_json,
     score,
     table,
 )
-from conformal_retrievers.filter_log import plain_number
+from conformal_retrievers.events import plain_number
 from conformal_retrievers.flag_statement import is_flag
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from conformal_retrievers.scoring.embedding import EmbeddingScorer
     from conformal_retrievers.scoring.function import FunctionScorer
     from conformal_retrievers.scoring.learned import LearnedScorer
-    from conformal_retrievers.scoring.rating import LLMScorer, Ratings, YesScorer
+    from conformal_retrievers.scoring.rating import LLMScorer
+    from conformal_retrievers.scoring.ratings import Ratings
     from conformal_retrievers.scoring.retrieval import RetrievalScorer
     from conformal_retrievers.scoring.scorer import (
         AsyncScorer,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         score_queries,
         score_snippets,
     )
+    from conformal_retrievers.scoring.yes import YesScorer
 else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -32,12 +34,14 @@ else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
             "embedding": "EmbeddingScorer",
             "function": "FunctionScorer",
             "learned": "LearnedScorer",
-            "rating": "LLMScorer Ratings YesScorer",
+            "rating": "LLMScorer",
+            "ratings": "Ratings",
             "retrieval": "RetrievalScorer",
             "scorer": (
                 "AsyncScorer Scorer ascore_snippets judged_queries relative_to_query "
                 "score_queries score_snippets"
             ),
+            "yes": "YesScorer",
         },
     )
 

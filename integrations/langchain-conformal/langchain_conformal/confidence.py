@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import flagging, huggingface, lookback
+from conformal_retrievers import flagging, huggingface, ratios
 
 
 class QuestionInput(TypedDict):
@@ -55,7 +55,7 @@ def confidence_runnable(
             max_new_tokens=max_new_tokens,
             generation=generation,
         )
-        said = flag(lookback.lookback_ratios(generated.attention), given.get("group"))
+        said = flag(ratios.lookback_ratios(generated.attention), given.get("group"))
         return AIMessage(generated.text, response_metadata={"factuality": said.details})
 
     return RunnableLambda(answer, name="factuality").with_types(input_type=QuestionInput)
@@ -64,8 +64,7 @@ def confidence_runnable(
 def _texts(context: object) -> tuple[str, ...]:
     if isinstance(context, (str, Document)) or not isinstance(context, Sequence):
         raise TypeError(
-            f"context is {lookback.kind_of(context)}; give a list of Documents or texts, one a "
-            "chunk"
+            f"context is {ratios.kind_of(context)}; give a list of Documents or texts, one a chunk"
         )
     if not context:
         raise ValueError(
@@ -78,14 +77,14 @@ def _texts(context: object) -> tuple[str, ...]:
 def _text(number: int, one: object) -> str:
     text = one.page_content if isinstance(one, Document) else one
     if not isinstance(text, str):
-        raise TypeError(f"context[{number}] is {lookback.kind_of(one)}; give a Document or a text")
+        raise TypeError(f"context[{number}] is {ratios.kind_of(one)}; give a Document or a text")
     return text
 
 
 def _check_input(given: object) -> None:
     form = 'give {"question": …, "context": […]}'
     if not isinstance(given, Mapping):
-        raise TypeError(f"the input is {lookback.kind_of(given)}; {form}")
+        raise TypeError(f"the input is {ratios.kind_of(given)}; {form}")
     for name in ("question", "context"):
         if name not in given:
             raise ValueError(f"the input has no {name!r}; {form}")

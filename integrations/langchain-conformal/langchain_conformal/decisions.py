@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from langchain_core import __version__
 from pydantic import ValidationError
 
-from conformal_retrievers import Cache, LLMScorer, llm
+from conformal_retrievers import Cache, LLMScorer, llm, model_names, servers
 from langchain_conformal.naming import told_name
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def decision_scorer(
 
 
 def _name_of(model: BaseDecisionModel) -> str:
-    named = llm.name_with_settings(
+    named = model_names.name_with_settings(
         told_name(model, "decision_scorer(model, name='…')"),
         temperature=getattr(model, "temperature", 0),
-        settings=llm.settings_of(model),
+        settings=model_names.settings_of(model),
     )
     return f"{named}, as decision"
 
@@ -99,7 +99,7 @@ _ID = "relevant"  # of the question, and so of its answer
 def _unanswered_without_response() -> Iterator[None]:
     """Turn into `Unanswered` that no response came, or one that its type refuses."""
     try:
-        with llm.unanswered_without_reply():
+        with servers.unanswered_without_reply():
             yield
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]  # texts are not for logs
@@ -111,6 +111,6 @@ def _reply(response: ClassifierResponse) -> llm.Reply:
     answer = response.nouls.get(_ID)
     return llm.Reply(
         "" if answer is None else json.dumps({"rating": answer.noul}),
-        prompt_tokens=llm.tokens_in(llm.part_of(response.usage, "input_tokens")),
-        completion_tokens=llm.tokens_in(llm.part_of(response.usage, "output_tokens")),
+        prompt_tokens=servers.tokens_in(servers.part_of(response.usage, "input_tokens")),
+        completion_tokens=servers.tokens_in(servers.part_of(response.usage, "output_tokens")),
     )

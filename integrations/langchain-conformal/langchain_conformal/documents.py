@@ -8,7 +8,7 @@ from numbers import Real
 
 from langchain_core.documents import Document
 
-from conformal_retrievers import Filtered, Snippet, filter_log
+from conformal_retrievers import Filtered, Snippet, events
 
 
 def as_documents(documents: object) -> list[Document]:
@@ -73,8 +73,8 @@ def kept_documents(
         _copy_with(
             documents[i],
             {
-                score: filter_log.plain_number(scores[i]),
-                p_value: filter_log.plain_number(p_values[i]),
+                score: events.plain_number(scores[i]),
+                p_value: events.plain_number(p_values[i]),
             },
         )
         for i in kept

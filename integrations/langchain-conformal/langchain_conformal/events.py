@@ -1,7 +1,7 @@
 """The filter as a run of its own in LangChain's callbacks, with one custom event in it.
 
 The run and the event are called "conformal_filter". The event's data, a copy of which is the run's
-output, is that of `conformal_retrievers.filter_log`: plain JSON, without any snippet's text.
+output, is that of `conformal_retrievers.events`: plain JSON, without any snippet's text.
 A filter that is told to raise, where nothing is kept or a snippet cannot be scored, raises behind
 the run, which ends as any other with what was decided. Without a handler there is no run, and
 nothing is built for it.
@@ -26,8 +26,15 @@ from langchain_core.runnables.config import (
     get_callback_manager_for_config,
 )
 
-from conformal_retrievers import ConformalFilter, Filtered, FilterLog, Refused, Snippet
-from conformal_retrievers import filter_log as events
+from conformal_retrievers import (
+    ConformalFilter,
+    Filtered,
+    FilterLog,
+    Refused,
+    Snippet,
+    events,
+    observing,
+)
 
 Decided = TypeVar("Decided")
 
@@ -109,7 +116,7 @@ class ConformalCallbackHandler(BaseCallbackHandler):
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
-        self.observer = events.Observer(log)
+        self.observer = observing.Observer(log)
 
     def on_custom_event(
         self,

@@ -27,6 +27,8 @@ from conformal_retrievers import (
     Snippet,
     filtering,
     llm,
+    model_names,
+    servers,
 )
 from langchain_conformal.decisions import decision_scorer, is_decision_model
 from langchain_conformal.naming import told_name
@@ -154,14 +156,14 @@ def as_llm(
 
     def complete(request: llm.Request) -> llm.Reply:
         try:
-            with llm.unanswered_without_reply():
+            with servers.unanswered_without_reply():
                 return _reply(chat_model.invoke(messages(request), **arguments(request)))
         except Exception as error:
             return _ended(error)
 
     async def acomplete(request: llm.Request) -> llm.Reply:
         try:
-            with llm.unanswered_without_reply():
+            with servers.unanswered_without_reply():
                 return _reply(await chat_model.ainvoke(messages(request), **arguments(request)))
         except Exception as error:
             return _ended(error)
@@ -170,11 +172,11 @@ def as_llm(
     return llm.LLM(
         complete,
         name
-        or llm.name_of(
+        or model_names.name_of(
             told_name(chat_model, "llm_scorer(chat_model, name='…')"),
             temperature=temperature,
             options=options,
-            settings=llm.settings_of(chat_model),
+            settings=model_names.settings_of(chat_model),
         ),
         acomplete,
     )
@@ -301,10 +303,10 @@ def _reply(message: BaseMessage) -> llm.Reply:
     usage = message.usage_metadata if isinstance(message, AIMessage) else None
     return llm.Reply(
         str(message.text) or str(refusal or ""),
-        "refusal" if refusal else llm.finish_of(llm.reason_in(told)),
-        llm.first_token_in(told.get("logprobs")),
-        llm.tokens_in(llm.part_of(usage, "input_tokens")),
-        llm.tokens_in(llm.part_of(usage, "output_tokens")),
+        "refusal" if refusal else servers.finish_of(servers.reason_in(told)),
+        servers.first_token_in(told.get("logprobs")),
+        servers.tokens_in(servers.part_of(usage, "input_tokens")),
+        servers.tokens_in(servers.part_of(usage, "output_tokens")),
     )
 
 
@@ -316,4 +318,4 @@ def _ended(error: Exception) -> llm.Reply:
     }
     if type(error).__name__ not in reasons:
         raise error
-    return llm.Reply("", llm.finish_of(reasons[type(error).__name__]))
+    return llm.Reply("", servers.finish_of(reasons[type(error).__name__]))

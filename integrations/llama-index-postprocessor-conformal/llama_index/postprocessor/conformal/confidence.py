@@ -11,7 +11,7 @@ from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from conformal_retrievers import flagging, huggingface, lookback
+from conformal_retrievers import flagging, huggingface, ratios
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 _EMPTY = "Empty Response"  # what LlamaIndex's own engines answer from no nodes
@@ -83,7 +83,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
             generation=self.generation,
         )
         group = None if self.group is None else self.group(question)
-        said = self.flag(lookback.lookback_ratios(generated.attention), group)
+        said = self.flag(ratios.lookback_ratios(generated.attention), group)
         return Response(generated.text, nodes, {"factuality": said.details})
 
     async def _aquery(self, query_bundle: QueryBundle) -> Response:

@@ -2,7 +2,7 @@
 
 `ReRankStartEvent` before, `ConformalFilterEvent` after, also where the scorer fails; the older
 callback manager sees one RERANKING event. What was decided is in the event's `decision`, that of
-`conformal_retrievers.filter_log`: plain JSON, without any snippet's text. Where OpenTelemetry is at
+`conformal_retrievers.events`: plain JSON, without any snippet's text. Where OpenTelemetry is at
 work, the current span carries it as conformal.* attributes, and in an event of its own, which many
 nodes do not crowd out. Without anybody who listens, nothing is built.
 """
@@ -27,8 +27,14 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import PrivateAttr
 
-from conformal_retrievers import ConformalFilter, Filtered, FilterLog, Refused
-from conformal_retrievers import filter_log as events
+from conformal_retrievers import (
+    ConformalFilter,
+    Filtered,
+    FilterLog,
+    Refused,
+    events,
+    observing,
+)
 from llama_index.postprocessor.conformal.claims_events import ConformalClaimsEvent
 
 dispatcher = get_dispatcher(__name__)
@@ -53,11 +59,11 @@ class ConformalEventHandler(BaseEventHandler):
     "conformal_retrievers"; `log` is a file that several processes may share.
     """
 
-    _observer: events.Observer = PrivateAttr()
+    _observer: observing.Observer = PrivateAttr()
 
     def __init__(self, log: FilterLog | None = None) -> None:
         super().__init__()
-        self._observer = events.Observer(log)
+        self._observer = observing.Observer(log)
 
     @classmethod
     def class_name(cls) -> str:
@@ -65,7 +71,7 @@ class ConformalEventHandler(BaseEventHandler):
         return "ConformalEventHandler"
 
     @property
-    def observer(self) -> events.Observer:
+    def observer(self) -> observing.Observer:
         """What the handler has counted, and where it logs."""
         return self._observer
 

@@ -10,7 +10,7 @@ from llama_index.core.base.llms.generic_utils import messages_to_prompt
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM, MessageRole
 from llama_index.core.llms.llm import default_completion_to_prompt
 
-from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm
+from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm, model_names, servers
 
 
 def embedding_scorer(
@@ -74,7 +74,7 @@ def as_llm(
     and no `name` is given; and for `openai_options` where its metadata say that it is asked for a
     completion of text instead (`is_chat_model` is False, the default), which does not know them.
     """
-    if options is llm.openai_options and not model.metadata.is_chat_model:
+    if options is servers.openai_options and not model.metadata.is_chat_model:
         raise ValueError(
             f"options is openai_options, but the metadata of {type(model).__name__} have "
             "is_chat_model=False, so that it is asked for a completion, which does not know them; "
@@ -92,16 +92,16 @@ def as_llm(
         return {} if options is None else options(request)
 
     def complete(request: llm.Request) -> llm.Reply:
-        with llm.unanswered_without_reply():
+        with servers.unanswered_without_reply():
             return _reply(model.chat(messages(request), **arguments(request)))
 
     async def acomplete(request: llm.Request) -> llm.Reply:
-        with llm.unanswered_without_reply():
+        with servers.unanswered_without_reply():
             return _reply(await model.achat(messages(request), **arguments(request)))
 
     if name is None:
         temperature = getattr(model, "temperature", 0)
-        name = llm.name_of(
+        name = model_names.name_of(
             _llm_name(model), temperature=temperature, options=options, settings=_settings(model)
         )
     return llm.LLM(complete, name, acomplete)
@@ -109,16 +109,16 @@ def as_llm(
 
 def _reply(response: ChatResponse) -> llm.Reply:
     # What LlamaIndex does not carry over is read from the server's own answer, an object or a dict.
-    message = llm.part_of(llm.first_of(response.raw, "choices"), "message")
-    refusal = llm.part_of(message, "refusal")
+    message = servers.part_of(servers.first_of(response.raw, "choices"), "message")
+    refusal = servers.part_of(message, "refusal")
     usage = response.additional_kwargs
-    first = {"top_logprobs": llm.first_of(response, "logprobs")}
+    first = {"top_logprobs": servers.first_of(response, "logprobs")}
     return llm.Reply(
         response.message.content or str(refusal or ""),
-        "refusal" if refusal else llm.finish_of(llm.reason_in(response.raw)),
-        llm.first_token_in({"content": [first]}),
-        llm.tokens_in(usage.get("prompt_tokens")),
-        llm.tokens_in(usage.get("completion_tokens")),
+        "refusal" if refusal else servers.finish_of(servers.reason_in(response.raw)),
+        servers.first_token_in({"content": [first]}),
+        servers.tokens_in(usage.get("prompt_tokens")),
+        servers.tokens_in(usage.get("completion_tokens")),
     )
 
 
@@ -134,10 +134,10 @@ def _settings(model: LLM) -> Mapping[str, Any]:
         _check_prompts(model)
     chats = getattr(model, "is_chat_model", None)
     if isinstance(model, CustomLLM) or chats is None:
-        return llm.settings_of(model, without={"is_chat_model"})
+        return model_names.settings_of(model, without={"is_chat_model"})
     if chats:
-        return llm.settings_of(model, without={"is_chat_model", "context_window"})
-    return {**llm.settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
+        return model_names.settings_of(model, without={"is_chat_model", "context_window"})
+    return {**model_names.settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
 
 
 def _check_prompts(model: LLM) -> None:
