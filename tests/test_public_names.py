@@ -310,8 +310,8 @@ def test_the_core_knows_its_neighbours_only():
         "claims.annotating": {"cache", "claims.texts", "judged", "llm", "prompt", "reply"},
         "claims.merging": {"cache", "claims.texts", "llm", "prompt", "reply"},
         "claims.answer_filter": {
-            *("cache", "claims.dividing", "claims.filter", "claims.merging", "claims.texts"),
-            *("events", "filtering", "judged", "llm"),
+            *("cache", "claims.calibration", "claims.dividing", "claims.filter", "claims.merging"),
+            *("claims.texts", "events", "filtering", "judged", "llm"),
         },
         "claims.events": {"claims.answer_filter", "events"},
         "claims.demo": {
