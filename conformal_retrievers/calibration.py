@@ -125,10 +125,9 @@ class Calibration:
 
     `queries` hold, of each judged query with a known relevant snippet, the sorted scores of its
     relevant retrieved snippets alone; `n_without_relevant` counts the other queries, whose ids are
-    `other_ids`.
-    `lowest_scores` hold, ascending, the lowest score of each judged query that has one, relevant or
-    not, which new queries can be held against without judgements. `words` are those of its errors.
-    Two calibrations are equal if their files are.
+    `other_ids`. `lowest_scores` hold, ascending, the lowest score of each judged query that has
+    one, relevant or not, which new queries can be held against without judgements. `words` are
+    those of its errors. Two calibrations are equal if their files are.
     """
 
     alpha: float

@@ -55,12 +55,12 @@ class Judgements:
     the sense of the calibration's guarantee; the latter and `recall_at_k` are nan where no query
     has a missed one, unless the calibration counts missed ones: then nobody knows. `p_value` is the
     probability of a promised coverage this low, see `verdict.promise_p_value`, by group that of the
-    worst group times the number of groups that were tested. `n_measured` queries
-    have a relevant snippet that counts, the others no coverage. `relevant_kept` is the share of
-    queries with a relevant snippet kept, `only_irrelevant` of those with irrelevant ones alone: the
-    two add up to these queries' m1. `irrelevant_share` is that of irrelevant snippets among those
-    kept. `auc_within` is the mean over queries of the probability that an irrelevant snippet scores
-    above a relevant one, `auc_over` the same over snippets of all queries.
+    worst group times the number of groups that were tested. `n_measured` queries have a relevant
+    snippet that counts, the others no coverage. `relevant_kept` is the share of queries with a
+    relevant snippet kept, `only_irrelevant` of those with irrelevant ones alone: the two add up to
+    these queries' m1. `irrelevant_share` is that of irrelevant snippets among those kept.
+    `auc_within` is the mean over queries of the probability that an irrelevant snippet scores above
+    a relevant one, `auc_over` the same over snippets of all queries.
     """
 
     n_queries: int
@@ -123,12 +123,11 @@ class Diagnosis:
     """What `diagnose` found: numbers, findings in words with their evidence, and a verdict.
 
     `keep_all` is the share of queries without a threshold, of which everything is kept, `keep_none`
-    of those with threshold −inf, of which nothing that has a score is.
-    `told_apart` says whether ids tell judged queries from those that the calibration was made from;
-    what was filtered, or scores alone, are taken for new. `m1_band`
-    and `m2_band` are where exchangeable queries have them with probability `level`;
-    `comparison` is None where nothing can be held against the queries, `judgements` where none is
-    judged.
+    of those with threshold −inf, of which nothing that has a score is. `told_apart` says whether
+    ids tell judged queries from those that the calibration was made from; what was filtered, or
+    scores alone, are taken for new. `m1_band` and `m2_band` are where exchangeable queries have
+    them with probability `level`; `comparison` is None where nothing can be held against the
+    queries, `judgements` where none is judged.
     """
 
     calibration: Calibration = field(repr=False)

@@ -1,10 +1,10 @@
 """From a diagnosis to words: findings, each with its evidence, and the verdict that sums them up.
 
-A problem is a reason not to rely on the promise for these queries. Tests find most of
-them, each with a false alarm in a share 1 − level of cases at most: whether the lowest scores
-differ, and with judgements, whether coverage is too low, or scores are reversed. A notice is worth
-knowing and explains m1, m2 or coverage; the limits from which on something is said are the
-constants below. What is fine is said too, with its numbers.
+A problem is a reason not to rely on the promise for these queries. Tests find most of them, each
+with a false alarm in a share 1 − level of cases at most: whether the lowest scores differ, and with
+judgements, whether coverage is too low, or scores are reversed. A notice is worth knowing and
+explains m1, m2 or coverage; the limits from which on something is said are the constants below.
+What is fine is said too, with its numbers.
 """
 
 from __future__ import annotations

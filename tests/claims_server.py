@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from llm_server import fields_of
+
 from conformal_retrievers import LLM
 from conformal_retrievers.openai_llm import openai_llm
 
@@ -30,13 +32,6 @@ def llm_at(url: str) -> LLM:
     return openai_llm("m", base_url=url, max_retries=0)
 
 
-def fields_in(body: dict[str, Any]) -> dict[str, Any]:
-    """Return what fills the fields of a prompt, by the names of its tags."""
-    user = body["messages"][-1]["content"]
-    found = re.findall(r"^<(\w+)>\n(.*)\n</\1>$", user, re.MULTILINE)
-    return {tag: json.loads(data) for tag, data in found}
-
-
 def sentences(text: str) -> list[str]:
     return [s.strip() for s in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if s.strip()]
 
@@ -45,7 +40,7 @@ def model(similarity: Callable[[str, str], float]) -> Callable[[dict[str, Any]],
     """Return the model: a function from a request's body to the reply's text."""
 
     def reply(body: dict[str, Any]) -> str:
-        asked = fields_in(body)
+        asked = fields_of(body)
         if "reference" in asked:
             return json.dumps(annotation(asked))
         if "text" in asked:

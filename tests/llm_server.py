@@ -49,10 +49,12 @@ TROUBLES = (
 
 
 def fields_of(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the query and the snippet or snippets in the user's message of a request."""
+    """Return what fills the fields of a prompt, by the names of its tags, each there once."""
     user = body["messages"][-1]["content"]
-    found = re.findall(r"^<(query|snippets?)>\n(.*)\n</\1>$", user, re.MULTILINE)
-    return {tag: json.loads(data) for tag, data in found}
+    found = re.findall(r"^<(\w+)>\n(.*)\n</\1>$", user, re.MULTILINE)
+    fields = {tag: json.loads(data) for tag, data in found}
+    assert len(fields) == len(found)
+    return fields
 
 
 @dataclass

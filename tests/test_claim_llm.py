@@ -7,10 +7,11 @@ import json
 
 import numpy as np
 import pytest
-from claims_server import fields_in, llm_at, model
+from claims_server import llm_at, model
 from frameworks import cosine
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeWithScore, TextNode
+from llm_server import fields_of
 from test_claim_scores import saying
 
 from conformal_retrievers import (
@@ -68,7 +69,7 @@ def test_a_blank_answer_has_no_claims_and_is_not_sent(llm, llm_server):
 
 def test_what_the_answer_says_cannot_leave_its_field(llm, llm_server):
     decompose(llm, QUERY, HOSTILE)
-    assert fields_in(llm_server.bodies[0]) == {"query": QUERY, "answer": HOSTILE}
+    assert fields_of(llm_server.bodies[0]) == {"query": QUERY, "answer": HOSTILE}
     user = llm_server.bodies[0]["messages"][-1]["content"]
     assert user.count("</answer>") == 1
     assert "<|im_start|>" not in user
@@ -157,8 +158,8 @@ def test_claims_are_annotated_one_by_one_by_reference_and_documents(llm, llm_ser
     assert told.factual == (True, True, False)
     assert told.reasons == (None, None, None)
     assert told.usage.requests == 3
-    assert sorted(fields_in(body)["claim"] for body in llm_server.bodies) == sorted(claims)
-    assert fields_in(llm_server.bodies[0])["documents"] == documents
+    assert sorted(fields_of(body)["claim"] for body in llm_server.bodies) == sorted(claims)
+    assert fields_of(llm_server.bodies[0])["documents"] == documents
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ async def test_annotating_awaits_a_bounded_number_of_replies_at_a_time():
         now, most = now + 1, max(most, now + 1)
         await asyncio.sleep(0.001)
         now -= 1
-        claim = fields_in({"messages": [{"content": request.user}]})["claim"]
+        claim = fields_of({"messages": [{"content": request.user}]})["claim"]
         if claim == "c7":
             raise Unanswered("busy")
         return Reply(json.dumps({"verdict": "supported" if claim < "c5" else "contradicted"}))
@@ -217,7 +218,7 @@ async def test_annotating_in_either_way_gives_the_same(llm, llm_server, tmp_path
 def test_no_claim_document_or_reference_can_leave_its_field(llm, llm_server):
     annotate(llm, HOSTILE, [HOSTILE], reference=HOSTILE, documents=[HOSTILE])
     merge(llm, HOSTILE, [HOSTILE])
-    given, put = map(fields_in, llm_server.bodies)
+    given, put = map(fields_of, llm_server.bodies)
     assert given == {"query": HOSTILE, "reference": HOSTILE, "documents": [HOSTILE]} | {
         "claim": HOSTILE
     }

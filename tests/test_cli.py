@@ -843,15 +843,18 @@ def test_groups_show_the_queries_that_coverage_rests_on_and_both_p_values(files)
     assert said in " ".join(shown.split())
 
 
+def saved_calibration(rng, path):
+    """Save one of 100 queries, each with the two lowest of ten scores relevant."""
+    queries = [ScoredQuery(np.sort(rng.normal(size=10)), np.arange(10) < 2) for _ in range(100)]
+    calibration = Calibration.from_scores(queries, alpha=0.1, scorer="s")
+    calibration.save(path)
+    return calibration
+
+
 @pytest.mark.parametrize(("queries", "repeated"), [("hashed", 45), ("none", 0)])
 def test_a_query_that_comes_again_in_a_log_counts_once(tmp_path, queries, repeated):
     rng = np.random.default_rng(5)
-    calibration = Calibration.from_scores(
-        [ScoredQuery(np.sort(rng.normal(size=10)), np.arange(10) < 2) for _ in range(100)],
-        alpha=0.1,
-        scorer="s",
-    )
-    calibration.save(tmp_path / "c.json")
+    calibration = saved_calibration(rng, tmp_path / "c.json")
     log = FilterLog(tmp_path / "log.jsonl", queries=queries)
     for i in range(90):
         at = calibration.at((0.1, 0.2)[i % 2])
@@ -884,12 +887,7 @@ def test_a_log_in_the_place_of_queries_or_of_the_calibration_is_told_its_own(tmp
 
 def test_queries_of_a_log_that_were_filtered_at_another_alpha_of_a_calibration_count(tmp_path):
     rng = np.random.default_rng(5)
-    calibration = Calibration.from_scores(
-        [ScoredQuery(np.sort(rng.normal(size=10)), np.arange(10) < 2) for _ in range(100)],
-        alpha=0.1,
-        scorer="s",
-    )
-    calibration.save(tmp_path / "c.json")
+    calibration = saved_calibration(rng, tmp_path / "c.json")
     log = FilterLog(tmp_path / "log.jsonl")
     diagnosed = ["diagnose", f"{tmp_path}/c.json", "--log", str(log.path)]
     for i in range(90):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
+from llm_server import fields_of
 
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.consistency import Response, alabel_consistency, label_consistency
@@ -19,15 +19,9 @@ RESPONSES = [
 ]
 
 
-def asked(body):
-    user = body["messages"][-1]["content"]
-    found = re.findall(r"^<(query|context|answer)>\n(.*)\n</\1>$", user, re.MULTILINE)
-    assert [tag for tag, _ in found] == ["query", "context", "answer"]
-    return {tag: json.loads(data) for tag, data in found}
-
-
 def verdict_of_body(body):
-    fields = asked(body)
+    fields = fields_of(body)
+    assert list(fields) == ["query", "context", "answer"]
     said = any(fields["answer"] in chunk for chunk in fields["context"])
     return json.dumps({"reasoning": "It may say yes or no.", "verdict": "yes" if said else "no"})
 
@@ -43,7 +37,7 @@ def test_an_answer_is_consistent_if_the_llm_says_yes(llm, llm_server):
     assert labelled.consistent == (True, False, False)
     assert labelled.reasons == {}
     assert labelled.usage.requests == 3
-    assert asked(llm_server.bodies[0]) == {
+    assert fields_of(llm_server.bodies[0]) == {
         "query": "How long to wait?",
         "context": ["Wait six hours.", "Bread rises."],
         "answer": "six hours",
@@ -63,7 +57,7 @@ async def test_awaiting_the_labels_gives_the_same(llm):
 
 def test_a_reply_without_a_verdict_is_no_label(llm, llm_server):
     llm_server.reply = lambda body: (
-        "I think so." if asked(body)["answer"] == "five hours" else verdict_of_body(body)
+        "I think so." if fields_of(body)["answer"] == "five hours" else verdict_of_body(body)
     )
     labelled = label_consistency(RESPONSES, llm)
     assert labelled.consistent == (True, None, False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from conftest import LookupScorer
 from hypothesis import given
 from hypothesis import strategies as st
+from llm_server import fields_of
 from rouge_score.rouge_scorer import RougeScorer
 
 from conformal_retrievers import Snippet, calibrate
@@ -38,16 +38,9 @@ QUERIES = [
 ]
 
 
-def asked(body):
-    """Query, fact and snippet of the request that reached the server."""
-    user = body["messages"][-1]["content"]
-    found = re.findall(r"^<(query|fact|snippet)>\n(.*)\n</\1>$", user, re.MULTILINE)
-    assert [tag for tag, _ in found] == ["query", "fact", "snippet"]
-    return {tag: json.loads(data) for tag, data in found}
-
-
 def verdict_of(body):
-    fields = asked(body)
+    fields = fields_of(body)
+    assert list(fields) == ["query", "fact", "snippet"]
     verdict = "yes" if fields["fact"] in fields["snippet"] else "no"
     return json.dumps({"reasoning": "It may say yes or no.", "verdict": verdict})
 
@@ -84,7 +77,7 @@ async def test_awaiting_the_labels_gives_the_same(server):
 
 def test_the_llm_is_asked_about_the_answer_or_else_about_the_query_itself(server):
     label_by_llm(QUERIES, model(server), concurrency=1)
-    facts = [(asked(body)["query"], asked(body)["fact"]) for body in server.bodies]
+    facts = [(fields_of(body)["query"], fields_of(body)["fact"]) for body in server.bodies]
     assert facts == [("How long to wait?", "six hours")] * 3 + [("yeast eats sugar",) * 2] * 2
 
 
@@ -92,12 +85,12 @@ def test_blank_snippets_are_irrelevant_and_equal_ones_are_asked_about_once(serve
     given = ["six hours", " \n", "six hours", "", "Everest"]
     labelled = label_by_llm([AnsweredQuery("q", given, "six hours")], model(server))
     assert labelled.judged[0].relevant == (True, False, True, False, False)
-    assert sorted(asked(body)["snippet"] for body in server.bodies) == ["Everest", "six hours"]
+    assert sorted(fields_of(body)["snippet"] for body in server.bodies) == ["Everest", "six hours"]
     assert labelled.usage.requests == 2
 
 
 def test_equal_texts_without_a_verdict_all_lack_it(server):
-    server.trouble = lambda body, times: "refusal" if asked(body)["snippet"] == "a" else None
+    server.trouble = lambda body, times: "refusal" if fields_of(body)["snippet"] == "a" else None
     labelled = label_by_llm([AnsweredQuery("q", ["a", "", "a", "b"], "f")], model(server))
     assert labelled.judged == ()
     assert labelled.unlabelled[0][1] == {0: "refused", 2: "refused"}
@@ -134,7 +127,7 @@ def test_a_snippet_cannot_speak_for_the_judge(server):
     [judged] = label_by_llm([AnsweredQuery("q", [hostile], "7 h")], model(server)).judged
     assert judged.relevant == (False,)
     [body] = server.bodies
-    assert asked(body)["snippet"] == hostile
+    assert fields_of(body)["snippet"] == hostile
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
     assert body["messages"][1]["content"].count("</snippet>") == 1
     assert hostile not in body["messages"][1]["content"]
@@ -156,7 +149,7 @@ def test_a_snippet_cannot_speak_for_the_judge(server):
     ],
 )
 def test_a_reply_without_a_verdict_is_no_judgement(server, reply, reason):
-    server.reply = lambda body: reply if "one" in asked(body)["snippet"] else verdict_of(body)
+    server.reply = lambda body: reply if "one" in fields_of(body)["snippet"] else verdict_of(body)
     labelled = label_by_llm(QUERIES, model(server))
     assert [query.id for query in labelled.judged] == ["yeast", "empty"]
     [(query, reasons)] = labelled.unlabelled
@@ -178,7 +171,7 @@ def test_a_reply_without_a_verdict_is_no_judgement(server, reply, reason):
     ],
 )
 def test_what_is_refused_cut_off_or_unanswered_is_no_judgement(server, trouble, reason):
-    server.trouble = lambda body, times: trouble if "one" in asked(body)["snippet"] else None
+    server.trouble = lambda body, times: trouble if "one" in fields_of(body)["snippet"] else None
     labelled = label_by_llm(QUERIES, model(server))
     [(query, reasons)] = labelled.unlabelled
     assert (query.id, list(reasons)) == ("wait", [2])
@@ -194,14 +187,14 @@ def test_a_verdict_may_be_written_large(server, verdict):
 def test_an_interrupted_run_goes_on_where_it_stopped(server, tmp_path):
     cache = Cache(tmp_path / "cache.sqlite")
     llm = model(server)
-    server.trouble = lambda body, times: "401" if "yeast" in asked(body)["query"] else None
+    server.trouble = lambda body, times: "401" if "yeast" in fields_of(body)["query"] else None
     with pytest.raises(Exception, match="401"):
         label_by_llm(QUERIES, llm, cache=cache, concurrency=1)
     assert len(server.bodies) in (4, 5)  # one may have been under way
     server.trouble = lambda body, times: None
     server.bodies.clear()
     labelled = label_by_llm(QUERIES, llm, cache=cache)
-    assert sorted(asked(body)["snippet"] for body in server.bodies) == [
+    assert sorted(fields_of(body)["snippet"] for body in server.bodies) == [
         "Because yeast eats sugar.",
         "Bread is baked.",
     ]
@@ -212,7 +205,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(server, tmp_path):
 async def test_what_could_not_be_read_is_asked_again_once_the_server_is_mended(server, tmp_path):
     cache = Cache(tmp_path / "cache.sqlite")
     server.reply = lambda body: (
-        "overloaded" if "one" in asked(body)["snippet"] else verdict_of(body)
+        "overloaded" if "one" in fields_of(body)["snippet"] else verdict_of(body)
     )
     assert label_by_llm(QUERIES, model(server), cache=cache).unlabelled != ()
     server.bodies.clear()
@@ -220,7 +213,9 @@ async def test_what_could_not_be_read_is_asked_again_once_the_server_is_mended(s
     server.reply = verdict_of
     labelled = label_by_llm(QUERIES, model(server), cache=cache)
     assert labelled.unlabelled == ()
-    assert [asked(body)["snippet"] for body in server.bodies] == ["After six hours take one."] * 2
+    assert [fields_of(body)["snippet"] for body in server.bodies] == [
+        "After six hours take one."
+    ] * 2
     assert label_by_llm(QUERIES, model(server), cache=cache).usage.cached == 5
 
 

@@ -30,18 +30,52 @@ def refused(said):
     return pytest.raises(TypeError, match=re.escape(said))
 
 
+# --- both -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("component", "embedding_scorer", "argument", "wanted", "other"),
+    [
+        (
+            ConformalCompressor,
+            langchain_conformal.embedding_scorer,
+            "embeddings",
+            "LangChain's Embeddings",
+            MiniLMEmbedding,
+        ),
+        (
+            ConformalPostprocessor,
+            llama_index_conformal.embedding_scorer,
+            "embed_model",
+            "LlamaIndex's BaseEmbedding",
+            MiniLMEmbeddings,
+        ),
+    ],
+)
+def test_what_is_no_embedding_model_of_the_framework_is_told_by_its_argument(
+    file, component, embedding_scorer, argument, wanted, other
+):
+    for given in ("all-MiniLM-L6-v2", other()):
+        said = f"{argument} is a {type(given).__name__}; give {wanted}"
+        with refused(said):
+            component.from_calibration(file, **{argument: given})
+        with refused(said):
+            embedding_scorer(given)
+
+
+@pytest.mark.parametrize(
+    ("component", "other", "wanted"),
+    [
+        (ConformalCompressor, MockLLM, "a BaseChatModel"),
+        (ConformalPostprocessor, MiniLMEmbedding, "LlamaIndex's LLM"),
+    ],
+)
+def test_what_is_no_llm_of_the_framework_is_told_by_its_argument(file, component, other, wanted):
+    with refused(f"llm is a {other.__name__}; give {wanted}"):
+        component.from_calibration(file, llm=other())
+
+
 # --- LangChain ------------------------------------------------------------------------------------
-
-
-def test_what_is_no_embeddings_of_langchain_is_told_by_its_argument(file):
-    for given in ("all-MiniLM-L6-v2", MiniLMEmbedding()):
-        kind = type(given).__name__
-        with refused(f"embeddings is a {kind}; give LangChain's Embeddings"):
-            ConformalCompressor.from_calibration(file, embeddings=given)
-        with refused(f"embeddings is a {kind}; give LangChain's Embeddings"):
-            langchain_conformal.embedding_scorer(given)
-    with refused("llm is a MockLLM; give a BaseChatModel"):
-        ConformalCompressor.from_calibration(file, llm=MockLLM())
 
 
 @pytest.mark.parametrize("call", ["invoke", "ainvoke"])
@@ -78,17 +112,6 @@ def test_a_store_in_the_place_of_a_retriever_is_told_what_makes_one(file):
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
-
-
-def test_what_is_no_model_of_llama_index_is_told_by_its_argument(file):
-    for given in ("local", MiniLMEmbeddings()):
-        kind = type(given).__name__
-        with refused(f"embed_model is a {kind}; give LlamaIndex's BaseEmbedding"):
-            ConformalPostprocessor.from_calibration(file, embed_model=given)
-        with refused(f"embed_model is a {kind}; give LlamaIndex's BaseEmbedding"):
-            llama_index_conformal.embedding_scorer(given)
-    with refused("llm is a MiniLMEmbedding; give LlamaIndex's LLM"):
-        ConformalPostprocessor.from_calibration(file, llm=MiniLMEmbedding())
 
 
 def test_a_model_in_the_place_of_a_scorer_is_told_its_own_place(file):
