@@ -330,6 +330,8 @@ def test_what_was_not_merged_is_the_claims_one_after_the_other(reply):
         lambda llm, prompt: merge(llm, "q", ["a"], prompt=prompt),
     ],
 )
-def test_a_prompt_with_other_fields_is_refused(ask):
+def test_a_prompt_with_other_fields_and_what_is_none_are_refused(ask):
     with pytest.raises(ValueError, match="the prompt has the fields"):
         ask(saying(), Prompt("system", "$other"))
+    with pytest.raises(TypeError, match=r"prompt is 'text'; give Prompt\.parse"):
+        ask(saying(), "text")
