@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
-from typing import Any
 
-from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
-from langchain_core.runnables.config import (
-    get_async_callback_manager_for_config,
-    get_callback_manager_for_config,
-)
 from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import AnswerFilter, FilteredAnswer, Refused, Snippet, claims
+from conformal_retrievers import AnswerFilter, FilteredAnswer, Snippet, claims
 from langchain_conformal.documents import to_snippets
-from langchain_conformal.events import unless_refused
+from langchain_conformal.events import ain_run, in_run
 
 
 class AnswerInput(TypedDict):
@@ -52,48 +45,27 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
 
     def filter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
         question, text, documents, group = _read(given)
-        if not get_callback_manager_for_config(config).handlers:
-            return _message(answer_filter(question, text, documents, group))
-        decided: list[FilteredAnswer | Refused] = []
-
-        def decide(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-            try:
-                filtered = answer_filter(question, text, documents, group)
-                decided.append(filtered)
-            except Refused as error:
-                if not error.of(answer_filter.filter.calibration):
-                    raise
-                filtered = error.filtered
-                decided.append(error)
-            event = claims.events.event_of(filtered, query=question)
-            dispatch_custom_event(claims.events.EVENT, deepcopy(event), config=config)
-            return event
-
-        RunnableLambda(decide, name=claims.events.EVENT).invoke({"query": question}, config)
-        return _message(unless_refused(decided.pop()))
+        filtered = in_run(
+            claims.events.EVENT,
+            lambda: answer_filter(question, text, documents, group),
+            lambda filtered: claims.events.event_of(filtered, query=question),
+            calibration=answer_filter.filter.calibration,
+            inputs={"query": question},
+            config=config,
+        )
+        return _message(filtered)
 
     async def afilter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
         question, text, documents, group = _read(given)
-        if not get_async_callback_manager_for_config(config).handlers:
-            return _message(await answer_filter.acall(question, text, documents, group))
-        decided: list[FilteredAnswer | Refused] = []
-
-        async def decide(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-            try:
-                filtered = await answer_filter.acall(question, text, documents, group)
-                decided.append(filtered)
-            except Refused as error:
-                if not error.of(answer_filter.filter.calibration):
-                    raise
-                filtered = error.filtered
-                decided.append(error)
-            event = claims.events.event_of(filtered, query=question)
-            await adispatch_custom_event(claims.events.EVENT, deepcopy(event), config=config)
-            return event
-
-        run = RunnableLambda(decide, name=claims.events.EVENT)
-        await run.ainvoke({"query": question}, config)
-        return _message(unless_refused(decided.pop()))
+        filtered = await ain_run(
+            claims.events.EVENT,
+            lambda: answer_filter.acall(question, text, documents, group),
+            lambda filtered: claims.events.event_of(filtered, query=question),
+            calibration=answer_filter.filter.calibration,
+            inputs={"query": question},
+            config=config,
+        )
+        return _message(filtered)
 
     runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_answer_filter")
     return runnable.with_types(input_type=AnswerInput)

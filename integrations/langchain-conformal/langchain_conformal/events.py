@@ -9,6 +9,7 @@ nothing is built for it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from typing import Any, TypeVar
 from uuid import UUID
@@ -46,26 +47,14 @@ def filter_in_run(
     callbacks: Callbacks,
 ) -> Filtered:
     """Filter a query's snippets in a run below that of `callbacks`, or of the run one is in."""
-    config = ensure_config({"callbacks": callbacks})
-    if not get_callback_manager_for_config(config).handlers:
-        return conformal_filter(query, snippets)
-    decided: list[Filtered | Refused] = []
-
-    def decide(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        try:
-            filtered = conformal_filter(query, snippets)
-            decided.append(filtered)
-        except Refused as error:
-            if not error.of(conformal_filter.calibration):
-                raise
-            filtered = error.filtered
-            decided.append(error)
-        event = events.event_of(filtered, query=query)
-        dispatch_custom_event(events.EVENT, deepcopy(event), config=config)
-        return event
-
-    RunnableLambda(decide, name=events.EVENT).invoke(_inputs(query, snippets), config)
-    return unless_refused(decided.pop())
+    return in_run(
+        events.EVENT,
+        lambda: conformal_filter(query, snippets),
+        lambda filtered: events.event_of(filtered, query=query),
+        calibration=conformal_filter.calibration,
+        inputs={"query": query, "k": len(snippets)},
+        config=ensure_config({"callbacks": callbacks}),
+    )
 
 
 async def afilter_in_run(
@@ -75,37 +64,88 @@ async def afilter_in_run(
     callbacks: Callbacks,
 ) -> Filtered:
     """Do what `filter_in_run` does, without blocking the event loop."""
-    config = ensure_config({"callbacks": callbacks})
-    if not get_async_callback_manager_for_config(config).handlers:
-        return await conformal_filter.acall(query, snippets)
-    decided: list[Filtered | Refused] = []
+    return await ain_run(
+        events.EVENT,
+        lambda: conformal_filter.acall(query, snippets),
+        lambda filtered: events.event_of(filtered, query=query),
+        calibration=conformal_filter.calibration,
+        inputs={"query": query, "k": len(snippets)},
+        config=ensure_config({"callbacks": callbacks}),
+    )
 
-    async def decide(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+
+def in_run(
+    name: str,
+    decide: Callable[[], Decided],
+    event_of: Callable[[Decided], dict[str, Any]],
+    *,
+    calibration: object,
+    inputs: dict[str, Any],
+    config: RunnableConfig,
+) -> Decided:
+    """Return what a filter decides, in a run with an event, both of that name.
+
+    What the filter with this calibration refuses is told as any decision, and raised behind it.
+    """
+    if not get_callback_manager_for_config(config).handlers:
+        return decide()
+    decided: list[Decided | Refused] = []
+
+    def run(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         try:
-            filtered = await conformal_filter.acall(query, snippets)
+            filtered = decide()
             decided.append(filtered)
         except Refused as error:
-            if not error.of(conformal_filter.calibration):
-                raise
-            filtered = error.filtered
+            filtered = _refused_by(calibration, error)
             decided.append(error)
-        event = events.event_of(filtered, query=query)
-        await adispatch_custom_event(events.EVENT, deepcopy(event), config=config)
+        event = event_of(filtered)
+        dispatch_custom_event(name, deepcopy(event), config=config)
         return event
 
-    await RunnableLambda(decide, name=events.EVENT).ainvoke(_inputs(query, snippets), config)
-    return unless_refused(decided.pop())
+    RunnableLambda(run, name=name).invoke(inputs, config)
+    return _unless_refused(decided.pop())
 
 
-def unless_refused(decided: Decided | Refused) -> Decided:
-    """Return what was decided, or raise the error that it is."""
+async def ain_run(
+    name: str,
+    decide: Callable[[], Awaitable[Decided]],
+    event_of: Callable[[Decided], dict[str, Any]],
+    *,
+    calibration: object,
+    inputs: dict[str, Any],
+    config: RunnableConfig,
+) -> Decided:
+    """Do what `in_run` does, without blocking the event loop."""
+    if not get_async_callback_manager_for_config(config).handlers:
+        return await decide()
+    decided: list[Decided | Refused] = []
+
+    async def run(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        try:
+            filtered = await decide()
+            decided.append(filtered)
+        except Refused as error:
+            filtered = _refused_by(calibration, error)
+            decided.append(error)
+        event = event_of(filtered)
+        await adispatch_custom_event(name, deepcopy(event), config=config)
+        return event
+
+    await RunnableLambda(run, name=name).ainvoke(inputs, config)
+    return _unless_refused(decided.pop())
+
+
+def _refused_by(calibration: object, error: Refused) -> Any:
+    """Return what was decided; raise the error where another filter raised it, as in a scorer."""
+    if not error.of(calibration):
+        raise error
+    return error.filtered
+
+
+def _unless_refused(decided: Decided | Refused) -> Decided:
     if isinstance(decided, Refused):
         raise decided
     return decided
-
-
-def _inputs(query: str, snippets: list[Snippet]) -> dict[str, Any]:
-    return {"query": query, "k": len(snippets)}
 
 
 class ConformalCallbackHandler(BaseCallbackHandler):
