@@ -190,7 +190,7 @@ def test_a_filter_scores_judged_queries_and_saves_tokens():
     assert evaluate(lookup_filter(), judged, count_tokens=words).tokens_saved.estimate == 3 / 7
     scored = score_queries(LookupScorer(TEXTS), judged)
     own = {name: share for name, share in e.shares.items() if name != "tokens saved"}
-    assert evaluate(calibrated(), scored).shares == own
+    assert repr(evaluate(calibrated(), scored).shares) == repr(own)  # nan equals nothing
 
 
 def test_what_is_added_to_an_empty_result_is_kept_but_not_in_m1_and_m2():
@@ -218,7 +218,8 @@ def test_any_iterable_is_read_once_and_a_file_streams(tmp_path):
     write_jsonl(judged, tmp_path / "judged.jsonl")
     streamed = iter_jsonl(tmp_path / "judged.jsonl")
     assert iter(streamed) is streamed
-    assert evaluate(lookup_filter(), streamed) == evaluate(lookup_filter(), judged)
+    once, at_once = evaluate(lookup_filter(), streamed), evaluate(lookup_filter(), judged)
+    assert repr(once) == repr(at_once)  # recall@K is nan, which equals nothing
     assert list(iter_jsonl(tmp_path / "judged.jsonl")) == read_jsonl(tmp_path / "judged.jsonl")
 
 
