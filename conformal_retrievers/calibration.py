@@ -9,6 +9,7 @@ any alpha and for any guarantee. Which guarantees there are and what they count 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -92,7 +93,8 @@ def calibrate(
     `retrieval` ("retriever", "k", chunking) and `labels` (source, prompt) are written into the file
     for its reader, as are the scorer's own provenance and the judged queries' retriever and k.
     Raises ValueError as `Calibration.from_scores` does, for a query that the scorer was fitted on,
-    and where judged queries were retrieved by different retrievers or at different depths.
+    and where judged queries were retrieved by different retrievers or at different depths. Warns
+    where the threshold would not drop a single snippet of the judged queries.
     """
     conformal.exact_alpha(alpha)  # before the scorer is paid for
     check_scorer(scorer)
@@ -101,8 +103,9 @@ def calibrate(
     judged = judged_queries(judged)
     check_not_fitted_on(scorer, judged)
     retrieval = with_retrieval(judged, retrieval)
-    return Calibration.from_scores(
-        score_queries(scorer, judged, progress=progress),
+    scored = score_queries(scorer, judged, progress=progress)
+    calibration = Calibration.from_scores(
+        scored,
         alpha=alpha,
         guarantee=guarantee,
         delta=delta,
@@ -117,6 +120,24 @@ def calibrate(
         retrieval=retrieval,
         labels=labels,
     )
+    _warn_if_nothing_drops(calibration, scored)
+    return calibration
+
+
+def _warn_if_nothing_drops(calibration: Calibration, scored: list[ScoredQuery]) -> None:
+    """Warn where no score of the queries is above a threshold; of +inf the statement speaks."""
+    with_threshold = [q for q in scored if calibration.threshold(q.group) < math.inf]
+    irrelevant = [q.scores[~q.relevant] for q in with_threshold]
+    if np.isnan(np.concatenate([np.empty(0), *irrelevant])).all():
+        return  # there is nothing that should have been dropped
+    if all(calibration.keep(q.scores, q.group).all() for q in with_threshold):
+        warnings.warn(
+            f"this calibration would not drop a single snippet of its own queries: no score of "
+            f"{calibration.scorer!r} is above the threshold at alpha = {calibration.alpha:g}; a "
+            "larger alpha, or a scorer that tells relevant snippets better, drops some",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
@@ -242,8 +243,10 @@ def read_fields(path: str | Path, format: str, version: int, *, saved_by: str) -
 def read_text(path: str | Path) -> str:
     """Return a file's text. Raises ValueError, naming the path, where it is not UTF-8.
 
-    Raises OSError, with the remedy, where it cannot be read.
+    Raises OSError, with the remedy, where it cannot be read, and TypeError for what is no path.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is {path!r:.60}; give the path of a calibration's file, as a str")
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -311,7 +314,10 @@ def check_derived(
 
 
 def _incomplete(where: object, error: Exception) -> str:
-    return f"{where} is not a complete calibration file ({error}); calibrate and save again"
+    return (
+        f"{where} is not a complete calibration file ({error}); give one that was saved, or "
+        "calibrate and save again"
+    )
 
 
 def _json(value: Any) -> str:

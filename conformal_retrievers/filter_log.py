@@ -29,8 +29,8 @@ class FilterLog:
 
     A file that would grow beyond `max_bytes` is renamed to <name>.1, the older ones to <name>.2 and
     so on, and of these the `backups` newest stay. `queries` says what is kept of a query: the start
-    of its SHA-256 ("hashed"), its text, or nothing. Raises ValueError for other values and for a
-    name that ends in .gz, and ModuleNotFoundError without the extra `log`.
+    of its SHA-256 ("hashed"), its text, or nothing. Raises ValueError for other values, for a
+    folder and for a name that ends in .gz, and ModuleNotFoundError without the extra `log`.
     """
 
     path: Path
@@ -49,6 +49,8 @@ class FilterLog:
             )
         if self.queries not in ("hashed", "text", "none"):
             raise ValueError(f"queries is {self.queries!r}; give 'hashed', 'text' or 'none'")
+        if self.path.is_dir():
+            raise ValueError(f"path is {str(self.path)!r}, which is a folder; give a file in it")
         for name, least in (("max_bytes", 1), ("backups", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give {least} or more")

@@ -333,8 +333,9 @@ class ConformalFilter:
     ) -> Filtered:
         """Score the snippets of a query and decide which to keep; no snippets, no scoring.
 
-        Warns of more snippets than the calibration's retriever was asked for. Raises ValueError
-        where the query is missing or blank, and what `decide` raises.
+        Warns of more snippets than the calibration's retriever was asked for, and where not one of
+        them can be scored. Raises ValueError where the query is missing or blank, and what `decide`
+        raises.
         """
         snippets = as_snippets(snippets)
         self._check(query, len(snippets))
@@ -393,6 +394,13 @@ class ConformalFilter:
                 f"snippets {filtered.unscorable.tolist()} could not be scored by "
                 f"{self.scorer.name!r}; filter with on_unscorable='keep' to pass them on",
                 filtered,
+            )
+        if len(s) and len(filtered.unscorable) == len(s):
+            # One text and one place, so that Python says it once.
+            warnings.warn(
+                f"not one snippet of a query could be scored by {self.scorer.name!r}, so that all "
+                "are kept: the filter drops nothing while that is so",
+                stacklevel=1,
             )
         return filtered if keeps.any() or not len(s) else self._when_empty(filtered)
 

@@ -105,6 +105,23 @@ def test_the_p_values_are_those_of_the_guarantee():
     assert np.isnan(calibration_of().p_values([math.nan])).all()
 
 
+def test_what_is_no_path_is_told():
+    with pytest.raises(TypeError, match=r"path is \{'a': 1\}; give the path of a calibration"):
+        Calibration.load({"a": 1})
+
+
+def test_a_calibration_that_would_drop_nothing_of_its_own_queries_says_so():
+    """The threshold may be an LLM's worst rating: then whatever it rates is kept."""
+    judged = [JudgedQuery(f"q{i}", ["near", "far"], [True, False]) for i in range(9)]
+    with pytest.warns(UserWarning, match=r"not drop a single snippet .* at alpha = 0\.3; a larger"):
+        calibrate(judged, LookupScorer({"near": 0.1, "far": 0.1}), alpha=0.3)
+    only_relevant = [JudgedQuery(f"q{i}", ["near"], [True]) for i in range(9)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rightly in (judged, only_relevant, judged[:1]):  # the last has no threshold
+            calibrate(rightly, LookupScorer({"near": 0.1, "far": 0.9}), alpha=0.3)
+
+
 @pytest.mark.parametrize(
     ("count_missed", "n_queries", "n_snippets"), [(False, 3, 5), (True, 4, 12)]
 )

@@ -211,6 +211,11 @@ def test_a_log_is_not_compressed_while_it_is_written(tmp_path):
         FilterLog(tmp_path / "log.jsonl.gz")
 
 
+def test_a_folder_is_no_log(tmp_path):
+    with pytest.raises(ValueError, match="which is a folder; give a file in it"):
+        FilterLog(tmp_path)
+
+
 def test_a_log_stays_one_file_where_the_process_changes_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log = FilterLog("log.jsonl")
@@ -342,7 +347,8 @@ def test_an_observer_may_be_shared_by_threads():
 
 
 def test_a_log_that_cannot_be_written_does_not_get_in_the_way(caplog, tmp_path):
-    observer = Observer(FilterLog(tmp_path))  # a folder
+    (tmp_path / "log.lock").mkdir()
+    observer = Observer(FilterLog(tmp_path / "log"))
     event = event_of(decided([0.1]))
     observer.observe(event)
     observer.observe(event)

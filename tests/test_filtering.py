@@ -427,6 +427,20 @@ async def test_more_snippets_than_were_calibrated_with_are_said_once():
     assert "more snippets than k = 2, the depth that was calibrated at" in str(once.message)
 
 
+async def test_that_not_one_snippet_of_a_query_can_be_scored_is_said_once():
+    filter = filter_of()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        filter("q", ["best", "unscorable"])
+        filter("q", [])
+        assert not said
+        for _ in range(2):
+            assert len(filter("q", ["unscorable"] * 3).kept) == 3
+            assert len((await filter.acall("q", ["unscorable"])).kept) == 1
+    (once,) = said
+    assert "not one snippet of a query could be scored by 'lookup'" in str(once.message)
+
+
 def test_a_group_that_the_calibration_does_not_know_is_kept_and_told_once(caplog):
     queries = [ScoredQuery([i / 20], [True], group="a") for i in range(20)]
     queries += [ScoredQuery([0.5], [True], group=group) for group in ("few", "joined")]

@@ -19,6 +19,7 @@ from conformal_retrievers import (
     ConformalFilter,
     FunctionScorer,
     JudgedQuery,
+    ScoredQuery,
     calibrate,
     read_jsonl,
     write_jsonl,
@@ -205,7 +206,7 @@ def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k, 
 
 def filtered_at(k, asked):
     """Return a retriever that is asked for `asked` documents, with a calibration at depth k."""
-    scorer = FunctionScorer(lambda query, texts: [0.1] * len(texts), "constant")
+    scorer = FunctionScorer(lambda query, texts: [float(text != query) for text in texts], "same")
     calibration = calibrate(judge_retriever(small(k), [QUERY]), scorer, alpha=0.5)
     return ConformalRetriever(retriever=small(asked), filter=ConformalFilter(scorer, calibration))
 
@@ -215,6 +216,27 @@ def said(call):
         warnings.simplefilter("default")
         call()
     return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_what_a_caller_configures_reaches_the_retriever(asynchronous):
+    scorer = FunctionScorer(lambda query, texts: [0.1] * len(texts), "constant")
+    one = Calibration.from_scores([ScoredQuery([0.5], [True])], alpha=0.5, scorer="constant")
+    filtered = ConformalRetriever(retriever=opened(4), filter=ConformalFilter(scorer, one))
+    two = {"configurable": {"kwargs": {"k": 2}}}
+    if asynchronous:
+        alone = [await filtered.ainvoke("b"), await filtered.ainvoke("b", two)]
+        batch = await filtered.abatch(["b", "c"], two)
+    else:
+        alone = [filtered.invoke("b"), filtered.invoke("b", two)]
+        batch = filtered.batch(["b", "c"], two)
+    assert [len(documents) for documents in (*alone, *batch)] == [4, 2, 2, 2]
+
+
+def test_a_depth_that_a_caller_configures_is_warned_of():
+    filtered = filtered_at(3, 3).model_copy(update={"retriever": opened(3)})
+    (message,) = said(lambda: filtered.invoke("b", {"configurable": {"kwargs": {"k": 2}}}))
+    assert "asked for 2 documents, but was calibrated at k = 3" in message
 
 
 @pytest.mark.parametrize(

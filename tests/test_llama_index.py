@@ -200,6 +200,13 @@ class BestFirst(RetrievalScorer):
         return scores - scores.min()
 
 
+def test_where_no_model_is_given_and_none_is_set_the_remedy_is_told(file, monkeypatch):
+    """LlamaIndex's own error asks to install OpenAI's, which is another model."""
+    monkeypatch.setattr(Settings, "_embed_model", None)
+    with pytest.raises(ValueError, match="embed_model is not set: give embed_model=, the one that"):
+        ConformalPostprocessor.from_calibration(file)
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_scorer_that_is_made_from_the_retrievers_decides_by_its_own_score(asynchronous):
     scorer = BestFirst("store", higher_is_better=True)

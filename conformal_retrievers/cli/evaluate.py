@@ -220,6 +220,8 @@ def _verdict(result: Evaluation) -> str:
     lost = result.unscorable.estimate
     if result.verdict is not None:
         said = str(result.verdict)
+        if result.removal.estimate == 0:
+            said += " But nothing is removed: no score is above the threshold."
     elif not result.n_relevant:
         said = "No retrieved snippet is judged relevant, so that no coverage can be measured."
     elif result.out_of_reach:

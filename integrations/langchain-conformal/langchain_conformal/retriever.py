@@ -14,6 +14,8 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams, RetrieverLike
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from pydantic import ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
@@ -29,9 +31,10 @@ class ConformalRetriever(BaseRetriever):
 
     `retriever` is any runnable from a query to documents, at the depth that it was calibrated at.
     (One that returns an iterator is read once: here, unless a handler has read it before.)
-    Keyword arguments of `invoke` go to it. Documents come back in its order, as copies whose
-    metadata carries <metadata_prefix>score and <metadata_prefix>p_value, in the place of what it
-    holds under these names (None: metadata as it is).
+    Keyword arguments of `invoke`, and what is `configurable` in its config, go to it. Documents
+    come back in its order, as copies whose metadata carries <metadata_prefix>score and
+    <metadata_prefix>p_value, in the place of what it holds under these names (None: metadata as it
+    is).
     `alpha` is another risk than the calibration's, which `configurable_fields(alpha=…)` opens to
     callers; ValueError where it is not in (0, 1). Warns of a retriever that is asked for fewer
     documents than k, the depth that was calibrated at.
@@ -86,22 +89,42 @@ class ConformalRetriever(BaseRetriever):
         except ValueError as error:  # of which pydantic would say "Value error, …"
             raise PydanticCustomError("alpha", "{said}", {"said": str(error)}) from None
 
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+    def invoke(
+        self, input: str, config: RunnableConfig | None = None, **kwargs: Any
     ) -> list[Document]:
-        self._check_depth(kwargs)
-        found = self.retriever.invoke(
-            query, config={"callbacks": run_manager.get_child()}, **kwargs
-        )
+        """Return the documents that are kept; what is configurable in the retriever stays so."""
+        return super().invoke(input, config, **_with_configurable(config, kwargs))
+
+    async def ainvoke(
+        self, input: str, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> list[Document]:
+        """Do what `invoke` does, without blocking the event loop."""
+        return await super().ainvoke(input, config, **_with_configurable(config, kwargs))
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        configurable: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        retriever = self._asked(configurable, kwargs)
+        found = retriever.invoke(query, config={"callbacks": run_manager.get_child()}, **kwargs)
         documents, callbacks = as_documents(found), run_manager.get_child()
         filtered = filter_in_run(self._filter_at_alpha(), query, to_snippets(documents), callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        configurable: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
-        self._check_depth(kwargs)
-        found = await self.retriever.ainvoke(
+        retriever = self._asked(configurable, kwargs)
+        found = await retriever.ainvoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
         documents, callbacks = as_documents(found), run_manager.get_child()
@@ -121,8 +144,15 @@ class ConformalRetriever(BaseRetriever):
     def _filter_at_alpha(self) -> ConformalFilter:
         return self.filter if self.alpha is None else self.filter.at(self.alpha)
 
-    def _check_depth(self, kwargs: dict[str, Any]) -> None:
-        k, calibrated = kwargs.get("k", depth_of(self.retriever)), self.filter.calibration.k
+    def _asked(
+        self, configurable: dict[str, Any] | None, kwargs: dict[str, Any]
+    ) -> Runnable[str, list[Document]]:
+        """Return the retriever as a caller configures it; warn where it returns fewer than k."""
+        retriever = self.retriever
+        if configurable:
+            config = RunnableConfig(configurable=configurable)
+            retriever = RunnableBinding(bound=retriever, config=config)
+        k, calibrated = kwargs.get("k", depth_of(retriever)), self.filter.calibration.k
         if k is not None and calibrated is not None and k < calibrated:
             # One text and one place, so that Python says it once; of a larger k the filter says it.
             warnings.warn(
@@ -131,3 +161,10 @@ class ConformalRetriever(BaseRetriever):
                 f"{calibrated}, or calibrate at {k}",
                 stacklevel=1,
             )
+        return retriever
+
+
+def _with_configurable(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with what a caller configures, which BaseRetriever does not hand on."""
+    configurable = ensure_config(config).get("configurable")
+    return {**kwargs, "configurable": configurable} if configurable else kwargs

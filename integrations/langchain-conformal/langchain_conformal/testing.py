@@ -222,7 +222,7 @@ class DocumentCompressorTests:
         before = copy.deepcopy(given)
         for document in self.compress(compressor, given):
             document.metadata["written"] = "afterwards"
-        assert given == before
+        assert given == before, "what is returned shares its metadata with the input: return copies"
 
     def test_ids_are_kept(self, compressor: BaseDocumentCompressor) -> None:
         """Citations, deduplication and evaluation go by the id."""
@@ -368,8 +368,12 @@ class DocumentCompressorTests:
             for name in inspect.signature(type(compressor)).parameters
             if hasattr(compressor, name)
         }
-        with pytest.raises((ValueError, TypeError), match="no_such_field"):
+        said = ""
+        try:
             type(compressor)(**{**arguments, "no_such_field": 1})
+        except (ValueError, TypeError) as error:
+            said = str(error)
+        assert "no_such_field" in said, "forbid other fields: ConfigDict(extra='forbid')"
 
     def test_it_can_be_pickled(self, compressor: BaseDocumentCompressor) -> None:
         """Workers get it this way."""

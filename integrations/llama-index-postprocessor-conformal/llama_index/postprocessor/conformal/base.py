@@ -199,7 +199,17 @@ def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: Scorer |
         raise TypeError(f"llm is a {type(llm).__name__}; give LlamaIndex's LLM")
     if llm is not None:
         return llm_scorer(llm)
-    return embedding_scorer(Settings.embed_model if embed_model is None else embed_model)
+    return embedding_scorer(_default_embed_model() if embed_model is None else embed_model)
+
+
+def _default_embed_model() -> BaseEmbedding:
+    try:
+        return Settings.embed_model
+    except (ImportError, ValueError) as error:  # of OpenAI's model, where nobody has set another
+        raise ValueError(
+            "no model is given, and Settings.embed_model is not set: give embed_model=, the one "
+            "that was calibrated with, or llm= or scorer= if that was one"
+        ) from error
 
 
 def _checked(query_bundle: QueryBundle | None) -> QueryBundle:
