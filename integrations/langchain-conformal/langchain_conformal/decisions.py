@@ -42,8 +42,9 @@ def decision_scorer(
 
     The noul, LangChain's word, is the probability that the answer to `prompt` is yes: its system
     part is the question, by default whether the snippet contains or supports information that
-    answers the query. Each snippet is a request, at most `concurrency` of them at a time. A probability that is
-    missing, or that the model's package cannot read, leaves its snippet unscorable.
+    answers the query. Each snippet is a request, at most `concurrency` of them at a time. A
+    probability that is missing, or that the model's package cannot read, leaves its snippet
+    unscorable.
 
     The model's name is the one that it tells, with its settings as in `as_llm`, or `name`.
 
