@@ -134,7 +134,7 @@ async def test_a_stores_own_scores_are_filtered_by_and_nothing_is_embedded_twice
     kept = 0
     for one, higher in ((store, False), (in_memory(), True)):
         names = scored(one, higher_is_better=higher)
-        threshold = Calibration.load("calibration.json").threshold()
+        threshold = Calibration.load("by_scores.json").threshold()
         for query in halves()[1][:5]:
             found = one.similarity_search_with_score(query.query, k=20)
             passing = [d for d, s in found if (-s if higher else s) <= threshold]
