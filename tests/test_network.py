@@ -37,3 +37,4 @@ def test_a_connection_on_the_machine_is_not(family, tmp_path, monkeypatch):
         server.bind("socket" if family is socket.AF_UNIX else ("127.0.0.1", 0))
         server.listen()
         client.connect(server.getsockname())
+        assert client.getpeername() == server.getsockname()

@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.judged import Snippet, as_snippets
 from conformal_retrievers.llm import (
@@ -32,13 +29,19 @@ from conformal_retrievers.llm import (
 )
 from conformal_retrievers.prompt import check_fields, short_hash
 from conformal_retrievers.reply import object_schema, reply_fields
-from conformal_retrievers.scoring.ratings import Rated, Ratings, ratings_of, texts_to_rate
+from conformal_retrievers.scoring.ratings import (
+    Rated,
+    Ratings,
+    RatingScorer,
+    ratings_of,
+    texts_to_rate,
+)
 
 _RATING = {"reason": {"type": "string"}, "rating": {"type": "number"}}
 
 
 @dataclass(frozen=True)
-class LLMScorer:
+class LLMScorer(RatingScorer):
     """Scores by 1 − the rating that an LLM gives.
 
     `prompt` has the fields $query and $snippet; with `snippets_per_call` above 1, several snippets
@@ -87,21 +90,6 @@ class LLMScorer:
     def relative_to_query(self) -> bool:
         """Whether a score may depend on the query's other snippets: rated in one call, it may."""
         return self.snippets_per_call > 1
-
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Return 1 − rating of each snippet, (n,)."""
-        return self.rate(query, snippets).scores
-
-    def score_with_reasons(
-        self, query: str, snippets: Sequence[Snippet | str]
-    ) -> tuple[NDArray[np.float64], Sequence[str | None]]:
-        """Return what `score` returns, and why a snippet has none, as `Ratings.reasons`."""
-        ratings = self.rate(query, snippets)
-        return ratings.scores, ratings.reasons
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Return what `score` returns, without blocking the event loop."""
-        return (await self.arate(query, snippets)).scores
 
     def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return the rating of each snippet, with the reasons where there is none."""

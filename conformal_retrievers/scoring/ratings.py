@@ -1,8 +1,9 @@
-"""What ratings by an LLM have in common: which texts are asked about, and what comes of them."""
+"""What scorers by an LLM's ratings have in common: score = 1 − rating, of each different text."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,33 @@ class Ratings:
     def unscorable(self) -> Mapping[str, int]:
         """How many snippets have no rating, by reason."""
         return Counter(reason for reason in self.reasons if reason is not None)
+
+
+class RatingScorer(ABC):
+    """A scorer whose score of a snippet is 1 − its rating."""
+
+    @abstractmethod
+    def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
+        """Return the rating of each snippet, with the reasons where there is none."""
+
+    @abstractmethod
+    async def arate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
+        """Return what `rate` returns, without blocking the event loop."""
+
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+        """Return 1 − rating of each snippet, (n,)."""
+        return self.rate(query, snippets).scores
+
+    def score_with_reasons(
+        self, query: str, snippets: Sequence[Snippet | str]
+    ) -> tuple[NDArray[np.float64], Sequence[str | None]]:
+        """Return what `score` returns, and why a snippet has none, as `Ratings.reasons`."""
+        ratings = self.rate(query, snippets)
+        return ratings.scores, ratings.reasons
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+        """Return what `score` returns, without blocking the event loop."""
+        return (await self.arate(query, snippets)).scores
 
 
 def texts_to_rate(snippets: Iterable[Snippet]) -> list[str]:

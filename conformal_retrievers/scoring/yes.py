@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformal_retrievers.cache import Cache
 from conformal_retrievers.judged import Snippet, as_snippets
@@ -30,11 +29,17 @@ from conformal_retrievers.llm import (
 )
 from conformal_retrievers.prompt import check_fields
 from conformal_retrievers.reply import NO_ANSWER
-from conformal_retrievers.scoring.ratings import Rated, Ratings, ratings_of, texts_to_rate
+from conformal_retrievers.scoring.ratings import (
+    Rated,
+    Ratings,
+    RatingScorer,
+    ratings_of,
+    texts_to_rate,
+)
 
 
 @dataclass(frozen=True)
-class YesScorer:
+class YesScorer(RatingScorer):
     """Scores by 1 − P(YES) / (P(YES) + P(NO)), the probabilities of an answer's first token.
 
     `prompt` has the fields $query and $snippet and asks for YES or NO; both count in any case, with
@@ -66,21 +71,6 @@ class YesScorer:
     def name(self) -> str:
         """Model, prompt by its hash, and number of alternatives."""
         return f"p_yes({self.llm.name}, prompt={self.prompt.hash}, top={self.top_logprobs})"
-
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Return 1 − P(YES) / (P(YES) + P(NO)) of each snippet, (n,)."""
-        return self.rate(query, snippets).scores
-
-    def score_with_reasons(
-        self, query: str, snippets: Sequence[Snippet | str]
-    ) -> tuple[NDArray[np.float64], Sequence[str | None]]:
-        """Return what `score` returns, and why a snippet has none, as `Ratings.reasons`."""
-        ratings = self.rate(query, snippets)
-        return ratings.scores, ratings.reasons
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Return what `score` returns, without blocking the event loop."""
-        return (await self.arate(query, snippets)).scores
 
     def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return P(YES) / (P(YES) + P(NO)) of each snippet, with the reasons where it has none."""

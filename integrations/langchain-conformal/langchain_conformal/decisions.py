@@ -48,22 +48,18 @@ def decision_scorer(
 
     The model's name is the one that it tells, with its settings as in `as_llm`, or `name`.
 
-    Raises ModuleNotFoundError below langchain-core 1.8, TypeError for anything but a decision
-    model, such as one with fallbacks, ValueError where the model tells no name and none is given,
+    Raises TypeError for anything but a decision model, such as one with fallbacks, and so for
+    anything below langchain-core 1.8; ValueError where the model tells no name and none is given;
     and what `LLMScorer` raises.
     """
-    try:
-        from langchain_core.decisions import Noul
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"langchain-core is {__version__}, and decision models came with 1.8, for Python 3.11 "
-            "and newer; install with: pip install 'langchain-core>=1.8'"
-        ) from error
     if not is_decision_model(model):
         raise TypeError(
             f"model is a {type(model).__name__}; give the decision model itself: settings and "
-            "retries go into it, and a fallback is another model, thus another score"
+            "retries go into it, and a fallback is another model, thus another score (decision "
+            "models came with langchain-core 1.8, for Python 3.11 and newer; this is "
+            f"{__version__})"
         )
+    from langchain_core.decisions import Noul  # here: older releases have no such module
 
     def asked(request: llm.Request) -> ClassifierRequest:
         return {"state": request.user, "questions": {_ID: Noul(instructions=request.system)}}
