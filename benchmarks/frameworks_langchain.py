@@ -39,7 +39,7 @@ from conformal_retrievers import (
     ScoredQuery,
     Scorer,
 )
-from conformal_retrievers.docstrings import docstring_corpus
+from conformal_retrievers.cli.docstrings import docstring_corpus
 from langchain_conformal import ConformalCompressor, embedding_scorer
 
 with warnings.catch_warnings():

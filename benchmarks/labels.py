@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conformal_retrievers import Snippet, read_beir
-from conformal_retrievers.labeling import AnsweredQuery, label_by_source
+from conformal_retrievers.labels.labeling import AnsweredQuery, label_by_source
 
 K = 10
 DOCUMENT = {"pubmedqa": "doc", "nq-open": "title"}

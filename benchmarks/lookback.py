@@ -38,9 +38,13 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from conformal_retrievers.flagging import FactualityFlag
-from conformal_retrievers.huggingface import LocalModel, RagPrompt
-from conformal_retrievers.lookback import FactualityClassifier, JudgedRatios, lookback_ratios
+from conformal_retrievers.lookback.classifier import (
+    FactualityClassifier,
+    JudgedRatios,
+    lookback_ratios,
+)
+from conformal_retrievers.lookback.flag import FactualityFlag
+from conformal_retrievers.lookback.model import LocalModel, RagPrompt
 
 RESULTS = Path(__file__).parent / "results" / "lookback.md"
 ENTITIES = [f"entity{i}" for i in range(40)]

@@ -51,9 +51,9 @@ from conformal_retrievers import (
     read_beir,
     score_queries,
 )
-from conformal_retrievers.conformal import conformal_quantile, query_recall_threshold
-from conformal_retrievers.guarantees import Guarantee
-from conformal_retrievers.labeling import label_by_source
+from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.labels.labeling import label_by_source
+from conformal_retrievers.theory.ranks import conformal_quantile, query_recall_threshold
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet")

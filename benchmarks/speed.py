@@ -50,9 +50,9 @@ from conformal_retrievers import (
     ScoredQuery,
     Snippet,
 )
-from conformal_retrievers.conformal import conformal_quantile, query_recall_threshold
-from conformal_retrievers.guarantees import Units
-from conformal_retrievers.tolerance import query_recall_tolerance
+from conformal_retrievers.calibration.guarantees import Units
+from conformal_retrievers.theory.ranks import conformal_quantile, query_recall_threshold
+from conformal_retrievers.theory.tolerance import query_recall_tolerance
 
 ALPHA = 0.1
 N_SCORES = 1_000_000

@@ -21,8 +21,8 @@ from typing import Any, Literal, NoReturn, Protocol, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.calibration import Calibration
-from conformal_retrievers.judged import JudgedQuery, Snippet, as_snippets
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,

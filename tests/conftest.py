@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 
 import numpy as np
@@ -36,17 +34,6 @@ TOY_CORPUS = {
     "yeast": "Yeast is killed by water above sixty degrees.",
     "café": "The café in Zürich opens at 7 — croissants cost 3 €.",
 }
-
-
-@dataclass(frozen=True)
-class LookupScorer:
-    """Scores a snippet by its text, from a dict; a text that is not in it is a KeyError."""
-
-    scores: Mapping[str, float]
-    name: str = "lookup"
-
-    def score(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
-        return [self.scores[snippet.text] for snippet in snippets]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import TextNode
 
 from conformal_retrievers import JudgedQuery, Snippet
-from conformal_retrievers.docstrings import docstring_corpus
+from conformal_retrievers.cli.docstrings import docstring_corpus
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 MODEL = "all-MiniLM-L6-v2"

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import LookupScorer
+from lookup import LookupScorer
 
 from conformal_retrievers import (
     Calibration,

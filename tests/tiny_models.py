@@ -18,7 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from conformal_retrievers.huggingface import LocalModel, RagPrompt
+from conformal_retrievers.lookback.model import LocalModel, RagPrompt
 
 VOCABULARY = 400
 SHAPE = {

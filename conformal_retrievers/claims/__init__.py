@@ -6,8 +6,6 @@ merging.py what an LLM does with them, and events.py what callbacks are told. Fe
 Conformal-RAG (arXiv 2506.20978).
 """
 
-from typing import TYPE_CHECKING
-
 from conformal_retrievers.claims import events
 from conformal_retrievers.claims.annotating import Annotations, Verdict, aannotate, annotate
 from conformal_retrievers.claims.answer_filter import AnswerFilter, FilteredAnswer
@@ -16,6 +14,7 @@ from conformal_retrievers.claims.calibration import ClaimCalibration, calibrate_
 from conformal_retrievers.claims.confidence import Agreement, SelfConfidence
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.evaluation import ClaimEvaluation, evaluate_claims
+from conformal_retrievers.claims.file import read_answers, write_answers
 from conformal_retrievers.claims.filter import (
     AsyncClaimScorer,
     ClaimFilter,
@@ -24,12 +23,6 @@ from conformal_retrievers.claims.filter import (
 )
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
 from conformal_retrievers.claims.relevance import ClaimRelevance, claim_relevance
-from conformal_retrievers.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from conformal_retrievers.claims.file import read_answers, write_answers
-else:  # pydantic is loaded where a file is read or written
-    __getattr__, __dir__ = lazy_names(__name__, {"file": "read_answers write_answers"})
 
 __all__ = [
     "Agreement",

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from conformal_retrievers.cache import Cache
+from pydantic import JsonValue
+
 from conformal_retrievers.claims.calibration import ClaimCalibration
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
 from conformal_retrievers.claims.texts import as_documents, check_text
-from conformal_retrievers.events import plain_number
+from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.filtering import NothingKept
-from conformal_retrievers.judged import Snippet
-from conformal_retrievers.llm import LLM, Prompt, Usage, check_llm
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
+from conformal_retrievers.llm.ask import LLM, Prompt, Usage, check_llm
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.monitoring.events import plain_number
 
 
 @dataclass(frozen=True)

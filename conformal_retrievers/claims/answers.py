@@ -18,7 +18,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.conformal import exact_share
+from conformal_retrievers.theory.ranks import exact_share
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,17 +23,22 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import JsonValue
 
-from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import (
+    ANSWERS,
+    check_flags,
+    check_merging,
+    check_name,
+    json_copy,
+)
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name, answer_scores
 from conformal_retrievers.claims.statement import statement
-from conformal_retrievers.conformal import exact_alpha, exact_share
-from conformal_retrievers.entry import ANSWERS, check_flags, check_merging, check_name, json_copy
-from conformal_retrievers.judged import ScoredQuery
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.theory.ranks import exact_alpha, exact_share
 
-if TYPE_CHECKING:  # pydantic is loaded where a file is read or written
-    from pydantic import JsonValue
-
+if TYPE_CHECKING:
     from conformal_retrievers.claims.file import ClaimsRecord
 
 OnUnscorable = Literal["raise", "drop"]
@@ -248,7 +253,7 @@ class ClaimCalibration:
         changed, or where its threshold does not follow from its scores; FileNotFoundError where
         there is none.
         """
-        from conformal_retrievers.calibration_file import check_derived
+        from conformal_retrievers.calibration.record import check_derived
         from conformal_retrievers.claims.file import read
 
         record = read(path)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.cache import Cache
-from conformal_retrievers.judged import Snippet
-from conformal_retrievers.llm import LLM, Prompt, Reply, Request, Unanswered, aask, ask
-from conformal_retrievers.prompt import check_fields
-from conformal_retrievers.reply import object_schema, reply_fields
+from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.llm.ask import LLM, Prompt, Reply, Request, Unanswered, aask, ask
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import check_fields
+from conformal_retrievers.llm.reply import object_schema, reply_fields
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ import numpy as np
 
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibration import ClaimCalibration, named
-from conformal_retrievers.conformal import (
+from conformal_retrievers.evaluation.measures import Share
+from conformal_retrievers.evaluation.verdict import promise_p_value
+from conformal_retrievers.theory.ranks import (
     Interval,
     check_level,
     cluster_interval,
     exact_alpha,
     exact_share,
 )
-from conformal_retrievers.measures import Share
-from conformal_retrievers.verdict import promise_p_value
 
 NOT_TOLD_APART = (
     "Nobody can tell whether these answers are new: of them, or of those that the calibration was "

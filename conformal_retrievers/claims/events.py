@@ -1,7 +1,7 @@
 """What a filter of an answer's claims did, as an event: plain JSON, without any claim's text.
 
 Both frameworks' callbacks carry it, and their handlers count and log it as they do the event of the
-filter of snippets (`conformal_retrievers.events`).
+filter of snippets (`conformal_retrievers.monitoring.events`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from conformal_retrievers.claims.answer_filter import FilteredAnswer
-from conformal_retrievers.events import CLAIMS_EVENT, VERSION, plain_number, set_on_span
+from conformal_retrievers.monitoring.events import CLAIMS_EVENT, VERSION, plain_number, set_on_span
 
 EVENT = CLAIMS_EVENT  # the name of the event and of the run that it belongs to
 

@@ -22,8 +22,7 @@ from pydantic import (
     field_validator,
 )
 
-from conformal_retrievers.atomic import write_whole
-from conformal_retrievers.calibration_file import (
+from conformal_retrievers.calibration.record import (
     INFINITE,
     NAMES,
     Record,
@@ -31,8 +30,9 @@ from conformal_retrievers.calibration_file import (
     write_record,
 )
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name
-from conformal_retrievers.jsonl import numbered_lines
-from conformal_retrievers.rows import explain
+from conformal_retrievers.data.files import write_whole
+from conformal_retrievers.data.jsonl import numbered_lines
+from conformal_retrievers.data.rows import explain
 
 FORMAT = "conformal-retrievers/claims"
 VERSION = 1

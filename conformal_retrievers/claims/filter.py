@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.claims.calibration import ClaimCalibration, named
 from conformal_retrievers.claims.texts import as_claims, as_documents, check_text
+from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.filtering import Decision, NothingKept, check_same_scorer
-from conformal_retrievers.judged import Snippet
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.claims.texts import as_claims, as_documents
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
 

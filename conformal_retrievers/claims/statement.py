@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from conformal_retrievers.conformal import exact_alpha
+from conformal_retrievers.theory.ranks import exact_alpha
 
 if TYPE_CHECKING:
     from conformal_retrievers.claims.calibration import ClaimCalibration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.data.queries import Snippet
 
 
 def check_text(name: str, text: object, what: str) -> None:

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from conformal_retrievers import calibration
+from conformal_retrievers.calibration import calibration
+from conformal_retrievers.calibration.guarantees import check_guarantee
 from conformal_retrievers.cli.inputs import judged_queries, scored
 from conformal_retrievers.cli.options import (
     Alpha,
@@ -29,8 +30,7 @@ from conformal_retrievers.cli.options import (
 from conformal_retrievers.cli.scorers import bm25_scorer, embedding_scorer, retrieval_scorer
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
-from conformal_retrievers.guarantees import check_guarantee
-from conformal_retrievers.judged import JudgedQuery
+from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring import Scorer
 from conformal_retrievers.scoring.scorer import relative_to_query
 

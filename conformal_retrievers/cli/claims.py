@@ -18,9 +18,9 @@ from conformal_retrievers.claims.calibration import OnUnscorable
 from conformal_retrievers.cli.options import Delta, Json, check_out, checked_alpha
 from conformal_retrievers.cli.scorers import embedding_scorer
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail, print_json
-from conformal_retrievers.conformal import exact_share
 from conformal_retrievers.extras import missing, require
-from conformal_retrievers.tolerance import check_delta
+from conformal_retrievers.theory.ranks import exact_share
+from conformal_retrievers.theory.tolerance import check_delta
 
 require("cli", "typer")
 import typer
@@ -193,9 +193,9 @@ def demo(
             fail(message)
     from openai import OpenAIError
 
-    from conformal_retrievers.claims.demo import run
-    from conformal_retrievers.llm import Unanswered
-    from conformal_retrievers.openai_llm import openai_llm
+    from conformal_retrievers.cli.claims_demo import run
+    from conformal_retrievers.llm.ask import Unanswered
+    from conformal_retrievers.llm.openai import openai_llm
 
     with bad_data_in_one_line():
         embedding = embedding_scorer(model, f"cosine({model})")

@@ -45,7 +45,7 @@ def demo(
     checked_alpha(alpha)
     with bad_data_in_one_line():  # a folder without permission, a model that is not there
         require("demo", "bm25s", "langchain_conformal", "matplotlib", "regex")
-        from conformal_retrievers.demo import run
+        from conformal_retrievers.cli.snippets_demo import run
 
         embedding = None if model is None else embedding_scorer(model, f"cosine({model})")
         run(alpha=alpha, embedding=embedding, folder=folder, console=Console())

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from conformal_retrievers import diagnostics
 from conformal_retrievers.cli.inputs import (
     LoggedQueries,
     NewQueries,
@@ -39,7 +38,8 @@ from conformal_retrievers.cli.terminal import (
     table,
     tracked,
 )
-from conformal_retrievers.diagnostics import Diagnosis
+from conformal_retrievers.evaluation import diagnose as diagnostics
+from conformal_retrievers.evaluation.diagnose import Diagnosis
 from conformal_retrievers.filtering import ConformalFilter
 
 MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}

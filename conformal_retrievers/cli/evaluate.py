@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformal_retrievers import evaluation, verdict
-from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli.inputs import (
     NewQueries,
     calibration_of_snippets,
@@ -31,12 +30,14 @@ from conformal_retrievers.cli.terminal import (
     table,
     tracked,
 )
-from conformal_retrievers.comparison import fixed_thresholds, top_k
-from conformal_retrievers.evaluation import Evaluation
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.evaluation import evaluate as evaluation
+from conformal_retrievers.evaluation import verdict
+from conformal_retrievers.evaluation.compare import fixed_thresholds, top_k
+from conformal_retrievers.evaluation.evaluate import Evaluation
+from conformal_retrievers.evaluation.findings import counted_queries
+from conformal_retrievers.evaluation.measures import END_TO_END, Share
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.findings import counted_queries
-from conformal_retrievers.judged import JudgedQuery
-from conformal_retrievers.measures import END_TO_END, Share
 
 NOTES = (
     "m1: queries of which anything is kept; m2: mean share of a query's snippets that is kept; "

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import typer
 
-from conformal_retrievers.beir import read_beir
-from conformal_retrievers.calibration import Calibration
-from conformal_retrievers.events import is_event, scores_of
-from conformal_retrievers.filter_log import read_log
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.jsonl import iter_jsonl
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.filtering import Filtered
-from conformal_retrievers.flag_statement import is_flag
-from conformal_retrievers.jsonl import iter_jsonl
-from conformal_retrievers.judged import JudgedQuery, ScoredQuery
+from conformal_retrievers.lookback.flag_statement import is_flag
+from conformal_retrievers.monitoring.events import is_event, scores_of
+from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.scoring import Scorer, score_queries
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from conformal_retrievers.beir import FILES
-from conformal_retrievers.conformal import exact_alpha
-from conformal_retrievers.guarantees import Guarantee
+from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.data.beir import FILES
+from conformal_retrievers.theory.ranks import exact_alpha
 
 Alpha = Annotated[
     float, typer.Option(help="The miscoverage rate, between 0 and 1.", metavar="RATE")

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from conformal_retrievers import planning
+from conformal_retrievers.calibration import planning
 from conformal_retrievers.cli.options import Alpha, Delta, GuaranteeOption, Json
 from conformal_retrievers.cli.terminal import print_json
 

@@ -28,9 +28,9 @@ from conformal_retrievers.cli.options import (
 from conformal_retrievers.cli.scorers import scorer_named
 from conformal_retrievers.cli.show import CalibrationFile
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, tracked
+from conformal_retrievers.evaluation.findings import counted_queries, summary
+from conformal_retrievers.evaluation.verdict import NOT_TOLD_APART
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.findings import counted_queries, summary
-from conformal_retrievers.verdict import NOT_TOLD_APART
 
 
 def report(
@@ -53,7 +53,7 @@ def report(
     """
     check_out(out, calibration, judged, reference, corpus, run=run)
     with bad_data_in_one_line():
-        from conformal_retrievers.report import write
+        from conformal_retrievers.evaluation.report import write
 
         tested = calibration_of_snippets(calibration)
         scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)

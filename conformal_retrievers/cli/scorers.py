@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from conformal_retrievers.beir import read_corpus
+from conformal_retrievers.data.beir import read_corpus
 from conformal_retrievers.extras import require
 from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Scorer
 

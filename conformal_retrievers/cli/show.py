@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from conformal_retrievers.calibration import Calibration
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.claims import ClaimCalibration
 from conformal_retrievers.cli import claims
 from conformal_retrievers.cli.inputs import is_of_claims
@@ -20,8 +20,8 @@ from conformal_retrievers.cli.terminal import (
     score,
     table,
 )
-from conformal_retrievers.events import plain_number
-from conformal_retrievers.flag_statement import is_flag
+from conformal_retrievers.lookback.flag_statement import is_flag
+from conformal_retrievers.monitoring.events import plain_number
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 

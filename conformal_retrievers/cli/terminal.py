@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from conformal_retrievers.measures import Share
+from conformal_retrievers.evaluation.measures import Share
 
 Item = TypeVar("Item")
 

@@ -1,49 +1,24 @@
 """Scorers: a query and its snippets in, nonconformity scores out (lower = more relevant)."""
 
-from typing import TYPE_CHECKING
-
-from conformal_retrievers.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from conformal_retrievers.scoring.cached import CachedScorer
-    from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
-    from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
-    from conformal_retrievers.scoring.embedding import EmbeddingScorer
-    from conformal_retrievers.scoring.function import FunctionScorer
-    from conformal_retrievers.scoring.learned import LearnedScorer
-    from conformal_retrievers.scoring.rating import LLMScorer
-    from conformal_retrievers.scoring.ratings import Ratings
-    from conformal_retrievers.scoring.retrieval import RetrievalScorer
-    from conformal_retrievers.scoring.scorer import (
-        AsyncScorer,
-        Scorer,
-        ascore_snippets,
-        judged_queries,
-        relative_to_query,
-        score_queries,
-        score_snippets,
-    )
-    from conformal_retrievers.scoring.yes import YesScorer
-else:  # what needs asyncio, sqlite3 and the like is loaded by whoever uses it
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "cached": "CachedScorer",
-            "combine": "Cascade QueryZScore TieBreak",
-            "cross_encoder": "CrossEncoderScorer",
-            "embedding": "EmbeddingScorer",
-            "function": "FunctionScorer",
-            "learned": "LearnedScorer",
-            "rating": "LLMScorer",
-            "ratings": "Ratings",
-            "retrieval": "RetrievalScorer",
-            "scorer": (
-                "AsyncScorer Scorer ascore_snippets judged_queries relative_to_query "
-                "score_queries score_snippets"
-            ),
-            "yes": "YesScorer",
-        },
-    )
+from conformal_retrievers.scoring.cached import CachedScorer
+from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
+from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
+from conformal_retrievers.scoring.embedding import EmbeddingScorer
+from conformal_retrievers.scoring.function import FunctionScorer
+from conformal_retrievers.scoring.learned import LearnedScorer
+from conformal_retrievers.scoring.rating import LLMScorer
+from conformal_retrievers.scoring.ratings import Ratings
+from conformal_retrievers.scoring.retrieval import RetrievalScorer
+from conformal_retrievers.scoring.scorer import (
+    AsyncScorer,
+    Scorer,
+    ascore_snippets,
+    judged_queries,
+    relative_to_query,
+    score_queries,
+    score_snippets,
+)
+from conformal_retrievers.scoring.yes import YesScorer
 
 __all__ = [
     "AsyncScorer",

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.extras import require
-from conformal_retrievers.judged import Snippet, as_snippets
 
 require("bm25", "bm25s")
 import bm25s

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.cache import Cache
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,

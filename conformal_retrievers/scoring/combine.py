@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import JudgedQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,

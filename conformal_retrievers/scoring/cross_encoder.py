@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_snippets
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_snippets
 
 
 @dataclass(frozen=True)

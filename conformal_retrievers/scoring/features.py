@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.judged import Snippet
+from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.combine import z_scores
 
 Values = NDArray[np.float64]

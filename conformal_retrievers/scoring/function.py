@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_snippets
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.extras import require
-from conformal_retrievers.judged import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.scoring.features import (
     Context,
     Values,
@@ -36,9 +37,6 @@ from conformal_retrievers.scoring.scorer import (
     query_digest,
     score_snippets,
 )
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
 
 Unit = Literal["snippet", "query"]
 

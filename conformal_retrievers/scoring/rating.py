@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformal_retrievers.cache import Cache
-from conformal_retrievers.judged import Snippet, as_snippets
-from conformal_retrievers.llm import (
+from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.llm.ask import (
     LLM,
     Asked,
     Prompt,
@@ -27,8 +26,9 @@ from conformal_retrievers.llm import (
     check_count,
     check_llm,
 )
-from conformal_retrievers.prompt import check_fields, short_hash
-from conformal_retrievers.reply import object_schema, reply_fields
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import check_fields, short_hash
+from conformal_retrievers.llm.reply import object_schema, reply_fields
 from conformal_retrievers.scoring.ratings import (
     Rated,
     Ratings,

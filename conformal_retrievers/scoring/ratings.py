@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.judged import Snippet
-from conformal_retrievers.llm import Reply, Unanswered, Usage
+from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.llm.ask import Reply, Unanswered, Usage
 
 Rated = tuple[float, str | None]  # a rating, or NaN and the reason why there is none
 

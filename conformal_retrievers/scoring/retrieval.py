@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.judged import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_snippets
 
 
 @dataclass(frozen=True)

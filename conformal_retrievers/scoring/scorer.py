@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import JsonValue
 
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.extras import require
-from conformal_retrievers.judged import JudgedQuery, ScoredQuery, Snippet
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
 
 
 @runtime_checkable

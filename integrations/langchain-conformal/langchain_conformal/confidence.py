@@ -9,7 +9,9 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
 
-from conformal_retrievers import flagging, huggingface, ratios
+from conformal_retrievers.lookback import flag as flagging
+from conformal_retrievers.lookback import model as huggingface
+from conformal_retrievers.lookback import ratios
 
 
 class QuestionInput(TypedDict):

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, TypeGuard
 from langchain_core import __version__
 from pydantic import ValidationError
 
-from conformal_retrievers import Cache, LLMScorer, llm, model_names, servers
+from conformal_retrievers import Cache, LLMScorer
+from conformal_retrievers.llm import ask as llm
+from conformal_retrievers.llm import model_names
+from conformal_retrievers.llm import wire as servers
 from langchain_conformal.naming import told_name
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from numbers import Real
 
 from langchain_core.documents import Document
 
-from conformal_retrievers import Filtered, Snippet, events
+from conformal_retrievers import Filtered, Snippet
+from conformal_retrievers.monitoring import events
 
 
 def as_documents(documents: object) -> list[Document]:

@@ -1,7 +1,7 @@
 """The filter as a run of its own in LangChain's callbacks, with one custom event in it.
 
 The run and the event are called "conformal_filter". The event's data, a copy of which is the run's
-output, is that of `conformal_retrievers.events`: plain JSON, without any snippet's text.
+output, is that of `conformal_retrievers.monitoring.events`: plain JSON, without any snippet's text.
 A filter that is told to raise, where nothing is kept or a snippet cannot be scored, raises behind
 the run, which ends as any other with what was decided. Without a handler there is no run, and
 nothing is built for it.
@@ -33,9 +33,8 @@ from conformal_retrievers import (
     FilterLog,
     Refused,
     Snippet,
-    events,
-    observing,
 )
+from conformal_retrievers.monitoring import events, observing
 
 Decided = TypeVar("Decided")
 

@@ -26,10 +26,10 @@ from conformal_retrievers import (
     Scorer,
     Snippet,
     filtering,
-    llm,
-    model_names,
-    servers,
 )
+from conformal_retrievers.llm import ask as llm
+from conformal_retrievers.llm import model_names
+from conformal_retrievers.llm import wire as servers
 from langchain_conformal.decisions import decision_scorer, is_decision_model
 from langchain_conformal.naming import told_name
 

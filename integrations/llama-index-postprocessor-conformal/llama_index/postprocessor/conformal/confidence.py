@@ -11,7 +11,9 @@ from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from conformal_retrievers import flagging, huggingface, ratios
+from conformal_retrievers.lookback import flag as flagging
+from conformal_retrievers.lookback import model as huggingface
+from conformal_retrievers.lookback import ratios
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 _EMPTY = "Empty Response"  # what LlamaIndex's own engines answer from no nodes

@@ -2,9 +2,9 @@
 
 `ReRankStartEvent` before, `ConformalFilterEvent` after, also where the scorer fails; the older
 callback manager sees one RERANKING event. What was decided is in the event's `decision`, that of
-`conformal_retrievers.events`: plain JSON, without any snippet's text. Where OpenTelemetry is at
-work, the current span carries it as conformal.* attributes, and in an event of its own, which many
-nodes do not crowd out. Without anybody who listens, nothing is built.
+`conformal_retrievers.monitoring.events`: plain JSON, without any snippet's text. The current
+OpenTelemetry span carries it as conformal.* attributes, and in a span event of its own, which many
+nodes do not crowd out. Without a listener, nothing is built.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from conformal_retrievers import (
     Filtered,
     FilterLog,
     Refused,
-    events,
-    observing,
 )
+from conformal_retrievers.monitoring import events, observing
 from llama_index.postprocessor.conformal.claims_events import ConformalClaimsEvent
 
 dispatcher = get_dispatcher(__name__)

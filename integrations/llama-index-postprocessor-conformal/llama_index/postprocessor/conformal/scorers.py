@@ -10,7 +10,10 @@ from llama_index.core.base.llms.generic_utils import messages_to_prompt
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM, MessageRole
 from llama_index.core.llms.llm import default_completion_to_prompt
 
-from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm, model_names, servers
+from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer
+from conformal_retrievers.llm import ask as llm
+from conformal_retrievers.llm import model_names
+from conformal_retrievers.llm import wire as servers
 
 
 def embedding_scorer(

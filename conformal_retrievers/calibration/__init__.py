@@ -1,0 +1,1 @@
+"""Calibrations: what is guaranteed, the value that is saved, its file and its statement."""

@@ -1,0 +1,154 @@
+"""Judged queries from text that every machine has: the docstrings of Python's standard library.
+
+A docstring's first sentence says in other words what the rest of it explains, so it is asked as a
+query against a corpus that does not hold it; relevant are the windows of the rest. The corpus holds
+all other docstrings whole. Nothing is downloaded and nothing is invented.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.data.windows import split_snippets
+
+# They open windows or browsers, print poems, or are tests.
+SKIPPED = frozenset(
+    [
+        "antigravity",
+        "distutils",
+        "idlelib",
+        "lib2to3",
+        "test",
+        "tests",
+        "this",
+        "tkinter",
+        "turtle",
+        "turtledemo",
+    ]
+)
+SHORTEST_REST = 200  # characters: below, hardly anything is left to find
+SUMMARY_WORDS = range(5, 31)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A docstring's first sentence, and the snippets that the rest of it was cut into."""
+
+    id: str
+    text: str
+    relevant: tuple[Snippet, ...]
+
+
+@dataclass(frozen=True)
+class DocstringCorpus:
+    """The snippets of all docstrings, and the questions whose answers are among them."""
+
+    snippets: tuple[Snippet, ...]
+    questions: tuple[Question, ...]
+    n_docstrings: int
+    n_characters: int
+
+
+def docstring_corpus(*, size: int = 500, overlap: int = 100) -> DocstringCorpus:
+    """Cut the standard library's docstrings into snippets and take questions from them."""
+    docstrings = standard_library_docstrings()
+    asked: dict[str, str] = {}  # the summary, and whose it is
+    for name, docstring in docstrings.items():
+        summary, rest = split_summary(docstring)
+        if len(summary.split()) in SUMMARY_WORDS and len(rest) > SHORTEST_REST:
+            asked.setdefault(summary, name)
+    snippets: dict[str, Snippet] = {}  # by text: what stands in several places is one snippet
+    questions: list[Question] = []
+    for name, docstring in docstrings.items():
+        summary, rest = split_summary(docstring)
+        text = _without_beginning(rest if summary in asked else docstring, tuple(asked))
+        windows = split_snippets(text, size=size, overlap=overlap, document=name)
+        own = [snippets.setdefault(window.text, window) for window in windows]
+        if asked.get(summary) == name:
+            questions.append(Question(name, summary, tuple(dict.fromkeys(own))))
+    return DocstringCorpus(
+        tuple(snippets.values()),
+        tuple(questions),
+        len(docstrings),
+        sum(map(len, docstrings.values())),
+    )
+
+
+def _without_beginning(docstring: str, questions: tuple[str, ...]) -> str:
+    """Return the docstring without the question that it begins with, if it does."""
+    words = " ".join(docstring.split())
+    if not words.startswith(questions):
+        return docstring
+    return words.removeprefix(next(q for q in questions if words.startswith(q))).strip()
+
+
+def split_summary(docstring: str) -> tuple[str, str]:
+    """Split a docstring into its one-sentence first paragraph and the rest.
+
+    The summary is "" where the first paragraph is not one sentence.
+
+    >>> split_summary("Return the sum of a and b.\\n\\nBoth are numbers.")
+    ('Return the sum of a and b.', 'Both are numbers.')
+    """
+    first, _, rest = docstring.partition("\n\n")
+    summary = " ".join(first.split())
+    if not re.fullmatch(r"[A-Z][^.!?]*(?:[.!?](?=\S)[^.!?]*)*[.!?]", summary):
+        return "", docstring
+    return summary, rest.strip()
+
+
+def standard_library_docstrings() -> dict[str, str]:
+    """Return the docstrings of public modules, classes, functions and methods, each text once."""
+    docstrings: dict[str, str] = {}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # what is deprecated says so as soon as it is looked at
+        for module in _public_modules():
+            for name, thing in _public_things(module):
+                docstring = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
+                if docstring:
+                    docstrings.setdefault(docstring, name)
+    return {name: docstring for docstring, name in docstrings.items()}
+
+
+def _public_modules() -> Iterator[ModuleType]:
+    for name in sorted(sys.stdlib_module_names):
+        yield from _importable(name)
+
+
+def _importable(name: str) -> Iterator[ModuleType]:
+    """Import a module and the modules in it, passing over what this machine cannot import."""
+    if name.rpartition(".")[2].startswith("_") or not SKIPPED.isdisjoint(name.split(".")):
+        return
+    try:
+        module = importlib.import_module(name)
+    except (ImportError, AttributeError, OSError, ValueError):
+        return  # made for another platform or for a library that this Python was built without
+    yield module
+    for inner in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        yield from _importable(f"{name}.{inner.name}")
+
+
+def _public_things(module: ModuleType) -> Iterator[tuple[str, object]]:
+    yield module.__name__, module
+    for name, thing in sorted(vars(module).items()):
+        if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(thing):
+            yield f"{module.__name__}.{name}", thing
+            for inner, member in sorted(vars(thing).items()):
+                documented = inspect.isroutine(member) or inspect.isdatadescriptor(member)
+                if documented and not inner.startswith("_"):
+                    yield f"{module.__name__}.{name}.{inner}", member
+        elif inspect.isroutine(thing):
+            yield f"{module.__name__}.{name}", thing

@@ -1,0 +1,1 @@
+"""What users bring: judged and scored queries, their files, and documents cut into windows."""

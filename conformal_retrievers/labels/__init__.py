@@ -1,0 +1,1 @@
+"""Relevance judgements from an LLM or a reference answer, and audits of them."""

@@ -1,0 +1,1 @@
+"""Asking an LLM many small questions: prompts, replies, servers and a cache."""

@@ -1,0 +1,341 @@
+"""Flagging answers of low confidence, so that few inconsistent ones pass unflagged.
+
+The confidences of n inconsistent answers, sorted, give the threshold: the ⌈(n+1)(1−α)⌉-th smallest.
+A new answer is flagged iff its confidence is at most that,
+
+    P(answer flagged | answer inconsistent) ≥ 1 − α
+
+which is the guarantee for retrieval, with the confidence as the score of an answer and inconsistent
+answers in the place of relevant snippets.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.filtering import CalibrationMismatch
+from conformal_retrievers.lookback.classifier import (
+    FactualityClassifier,
+    JudgedRatios,
+    auroc,
+    check_once,
+    judged_answers,
+)
+from conformal_retrievers.lookback.flag_statement import calibrated_on, flag_labels, is_flag
+from conformal_retrievers.lookback.ratios import LookbackRatios, check_ratios, kind_of
+from conformal_retrievers.theory import ranks
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """The confidence in an answer, from 0 to 1 or NaN, and whether the answer is flagged."""
+
+    value: float
+    flagged: bool
+
+    @property
+    def details(self) -> dict[str, float | bool | None]:
+        """The same as plain values, with None for NaN."""
+        return {
+            "confidence": None if math.isnan(self.value) else self.value,
+            "flagged": self.flagged,
+        }
+
+
+WITHOUT_CONFIDENCE = Confidence(math.nan, flagged=True)
+
+
+@dataclass(frozen=True)
+class FactualityFlag:
+    """Flags answers whose confidence is at most a threshold, which inconsistent answers set.
+
+    What a calibration calls the relevant snippet of a query is here an inconsistent answer, what it
+    keeps is what is flagged, and an answer without confidence (NaN) is flagged. Both parts are
+    saved and loaded by themselves, and the calibration's labels say that it is one of a flag.
+    Raises `CalibrationMismatch` for a calibration that was made with another classifier, ValueError
+    for one of snippets, TypeError for parts that are something else.
+    """
+
+    classifier: FactualityClassifier
+    calibration: Calibration
+
+    def __post_init__(self) -> None:
+        _check_classifier(self.classifier)
+        if isinstance(self.calibration, FactualityFlag):
+            raise TypeError("calibration is a FactualityFlag; give its .calibration")
+        if not isinstance(self.calibration, Calibration):
+            raise TypeError(
+                f"calibration is {kind_of(self.calibration)}; give Calibration.load(…) of the file "
+                "that flag.calibration.save wrote"
+            )
+        if not is_flag(self.calibration):
+            raise ValueError(
+                f"calibration is one of snippets, scored by {self.calibration.scorer!r}, as its "
+                "labels do not say that it is a flag's; give the one that FactualityFlag.calibrate "
+                "made, or Calibration.load(…) of the file that flag.calibration.save wrote"
+            )
+        if self.classifier.name != self.calibration.scorer:
+            raise CalibrationMismatch(
+                f"calibrated with {self.calibration.scorer!r}, but the confidence is that of "
+                f"{self.classifier.name!r}: a threshold belongs to one classifier, so calibrate "
+                "again with this one or load that one"
+            )
+
+    @classmethod
+    def calibrate(
+        cls,
+        classifier: FactualityClassifier,
+        answers: Iterable[JudgedRatios],
+        *,
+        alpha: float,
+        delta: float | None = None,
+        by_group: bool = False,
+        labels: Mapping[str, JsonValue] | None = None,
+    ) -> FactualityFlag:
+        """Return the flag that P(answer flagged | answer inconsistent) ≥ 1 − alpha holds for.
+
+        `delta` and `by_group` are those of `calibrate` for retrieval. `labels` says where the
+        judgements come from, as `ConsistencyLabels.labels` does: it is written into the file. Warns
+        where consistent answers have clearly less confidence than others. Raises ValueError for
+        answers that the classifier was fitted on, one that is there twice or without a token, none
+        that is inconsistent, or too few for delta.
+        """
+        _check_classifier(classifier)
+        if labels is not None and not isinstance(labels, Mapping):
+            raise TypeError(
+                f"labels is {kind_of(labels)}; give a mapping, which of a ConsistencyLabels is its "
+                ".labels"
+            )
+        answers = judged_answers("answers", answers)
+        classifier.check_new(answers)
+        check_once(answers)
+        _check_ids(answers)
+        confidence = classifier.predict_proba(answer.ratios for answer in answers)
+        unread = np.flatnonzero([math.isnan(c) for c in confidence])
+        if len(unread):
+            raise ValueError(f"answers[{unread[0]}] has no token, so no confidence; leave it out")
+        if all(answer.consistent for answer in answers):
+            raise ValueError(
+                f"all of the {len(answers)} answers are consistent; a threshold takes inconsistent "
+                "ones, so judge more"
+            )
+        if by_group:
+            _check_groups(answers)
+        _warn_if_reversed(confidence, answers)
+        scored = [
+            ScoredQuery(
+                np.array([c]), np.array([not answer.consistent]), id=answer.id, group=answer.group
+            )
+            for c, answer in zip(confidence, answers, strict=True)
+        ]
+        # With one score a query, every guarantee has the same rank; "all" knows delta exactly.
+        with warnings.catch_warnings():  # said above, in words of answers
+            warnings.filterwarnings("ignore", "relevant snippets score higher")
+            calibration = Calibration.from_scores(
+                scored,
+                alpha=alpha,
+                guarantee="all",
+                delta=delta,
+                by_group=by_group,
+                scorer=classifier.name,
+                labels=flag_labels([answer.ratios.digest for answer in answers], labels),
+            )
+        return cls(classifier, calibration)
+
+    def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
+        """Return the confidence in an answer and whether it is flagged.
+
+        By group, an answer to a question of no known group is flagged, with a warning.
+        """
+        check_ratios("ratios", ratios)
+        self._warn_of_no_group(group)
+        [confidence] = self.classifier.predict_proba([ratios])
+        [flagged] = self.calibration.keep([confidence], group)
+        return Confidence(float(confidence), bool(flagged))
+
+    def _warn_of_no_group(self, group: str | None) -> None:
+        c = self.calibration
+        if not c.by_group or (c.merge_groups or {}).get(str(group), group) in c.n_units:
+            return
+        # One text and one place, so that Python says it once.
+        known = ", ".join(map(repr, c.n_units))
+        warnings.warn(
+            f"the flag is by group ({known}), and a question has none of these, so its answer is "
+            "flagged; give the group of each question, or calibrate with more groups",
+            stacklevel=1,
+        )
+
+    def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> FlagEvaluation:
+        """Return which shares of new answers are flagged, with Wilson's intervals.
+
+        An answer without a token is flagged. Raises ValueError for no answers, one that is there
+        twice or that the flag was calibrated on, by its tokens or its id, one that the classifier
+        was fitted on, by its tokens, and for a level that is none.
+        """
+        ranks.check_level(level)
+        answers = judged_answers("answers", answers)
+        if not answers:
+            raise ValueError("there are no answers; give judged ones that are new to the flag")
+        self.classifier.check_new(answers)
+        check_once(answers)
+        _check_ids(answers)
+        self._check_new(answers)
+        flagged = np.array([self(one.ratios, one.group).flagged for one in answers])
+        consistent = np.array([one.consistent for one in answers], dtype=bool)
+        return FlagEvaluation(
+            float(1 - ranks.exact_alpha(self.calibration.alpha)),
+            _share(flagged[~consistent], level),
+            _share(flagged[consistent], level),
+            int((~consistent).sum()),
+            int(consistent.sum()),
+        )
+
+    def _check_new(self, answers: Sequence[JudgedRatios]) -> None:
+        digests, ids = calibrated_on(self.calibration), self.calibration.ids
+        for i, one in enumerate(answers):
+            if one.ratios.digest in digests or one.id in ids:
+                named = "" if one.id is None else f", id {one.id!r},"
+                raise ValueError(
+                    f"answers[{i}]{named} is one that the flag was calibrated on, which says "
+                    "nothing of new ones; give others"
+                )
+
+    @property
+    def statement(self) -> str:
+        """One paragraph: what is promised, assuming what, from how many answers."""
+        return self.calibration.statement
+
+
+@dataclass(frozen=True)
+class FlagEvaluation:
+    """What a flag does to answers that are new to it, made by `FactualityFlag.evaluate`.
+
+    `inconsistent` is the share of the inconsistent answers that is flagged, `target` what is
+    promised of it at least; `consistent` is that of the consistent ones, which is the price. Either
+    is None where there is no such answer.
+    """
+
+    target: float
+    inconsistent: ranks.Interval | None
+    consistent: ranks.Interval | None
+    n_inconsistent: int
+    n_consistent: int
+
+    def __str__(self) -> str:
+        inconsistent, consistent = (
+            "–" if share is None else str(share).strip()
+            for share in (self.inconsistent, self.consistent)
+        )
+        return (
+            f"flagged are {inconsistent} of {self.n_inconsistent} inconsistent answers, of which "
+            f"at least {100 * self.target:.6g} % are promised, and {consistent} of "
+            f"{self.n_consistent} consistent ones"
+        )
+
+
+def _check_ids(answers: Sequence[JudgedRatios]) -> None:
+    """Raise ValueError for an id that two answers have."""
+    places: dict[str, int] = {}
+    for i, one in enumerate(answers):
+        first = i if one.id is None else places.setdefault(one.id, i)
+        if first != i:
+            raise ValueError(
+                f"answers[{i}].id is {one.id!r}, and so is that of answers[{first}]; an id names "
+                "one answer, so leave one of them out, or give each its own"
+            )
+
+
+def _check_groups(answers: Sequence[JudgedRatios]) -> None:
+    nameless = next((i for i, answer in enumerate(answers) if answer.group is None), None)
+    if nameless is not None:
+        raise ValueError(
+            f"answers[{nameless}].group is None, but by_group is True; name the group of every "
+            "answer"
+        )
+
+
+def _check_classifier(classifier: object) -> None:
+    if not isinstance(classifier, FactualityClassifier):
+        raise TypeError(
+            f"classifier is {kind_of(classifier)}; give a FactualityClassifier, from fit or "
+            "FactualityClassifier.load(…)"
+        )
+
+
+def _share(flagged: NDArray[np.bool_], level: float) -> ranks.Interval | None:
+    if not len(flagged):
+        return None
+    return ranks.wilson_interval(float(flagged.mean()), len(flagged), level)
+
+
+class ReadModel(Protocol):
+    """What a flag must know of the model whose attention it reads, such as a `LocalModel`."""
+
+    @property
+    def name(self) -> str:
+        """What the model is called in the classifiers that are fitted on it."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        ...
+
+    @property
+    def heads(self) -> int:
+        """How many heads a layer has."""
+        ...
+
+
+def check_flag(flag: object, model: ReadModel) -> None:
+    """Raise TypeError for what is no flag, `CalibrationMismatch` for one of another model.
+
+    Other weights under the same name, with as many layers and heads, cannot be told apart.
+    """
+    if not isinstance(flag, FactualityFlag):
+        raise TypeError(
+            f"flag is {kind_of(flag)}; give FactualityFlag(FactualityClassifier.load(…), "
+            "Calibration.load(…))"
+        )
+    made_for = flag.classifier
+    if (model.layers, model.heads) != (made_for.layers, made_for.heads):
+        raise CalibrationMismatch(
+            f"flag is for the model {made_for.model!r} of {made_for.layers} layers and "
+            f"{made_for.heads} heads, but llm is {model.name!r}, which has {model.layers} and "
+            f"{model.heads}: give the model that the flag was made for, or fit and calibrate with "
+            "this one"
+        )
+    if model.name != made_for.model:
+        raise CalibrationMismatch(
+            f"flag is for the model {made_for.model!r}, but llm is {model.name!r}, which is its "
+            "name as it was loaded: if it is the same model, give LocalModel(model, tokenizer, "
+            f"name={made_for.model!r}); if it is another, fit and calibrate with it"
+        )
+
+
+def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:
+    # No error: calibrations that pass such a check by luck would flag less than is promised.
+    consistent = np.array([answer.consistent for answer in answers])
+    if not consistent.any():
+        return
+    area = auroc(confidence[consistent], confidence[~consistent])
+    # Where confidence tells nothing, an AUROC has the variance (m + n + 1)/12mn (Mann and Whitney).
+    m, n = int(consistent.sum()), int((~consistent).sum())
+    if area < 0.5 - 1.96 * math.sqrt((m + n + 1) / (12 * m * n)):
+        warnings.warn(
+            f"consistent answers have less confidence than inconsistent ones (AUROC {area:.2f}, "
+            "clearly below 0.5), so that they are flagged more often: check that True means "
+            "consistent, or fit on more answers",
+            UserWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,365 @@
+"""A transformers model that runs here, and its attention to its prompt while it answers.
+
+`LocalModel.generate` answers and `LocalModel.read` takes answers that are there: both return, of
+each new token, the mean attention over the segments of its prompt (`rag_prompt.py`), which
+`attention.py` sums up inside the model. `ratios.py` makes lookback ratios of it, and `lookback.py`
+a confidence of those.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.extras import require
+from conformal_retrievers.lookback.attention import Recorder, recording
+from conformal_retrievers.lookback.classifier import check_count
+from conformal_retrievers.lookback.prompt import (
+    PREAMBLE,
+    PromptTokens,
+    RagPrompt,
+    check_plain,
+    prompt_tokens,
+)
+from conformal_retrievers.lookback.ratios import SegmentAttention, kind_of
+
+require("huggingface", "torch", "transformers")
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["PREAMBLE", "Generated", "GenerationConfig", "LocalModel", "RagPrompt"]
+
+
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """An answer: its text, its token ids without special ones at the end, and what they looked at.
+
+    An answer that ends before it begins has no token, and then the attention of none.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    attention: SegmentAttention
+
+
+@dataclass(frozen=True, init=False)
+class LocalModel:
+    """A transformers causal language model whose attention to its prompt can be seen.
+
+    `name` says which model it is, by default as it was loaded ("tiny" and "./tiny" are two names);
+    it has `layers` layers of `heads` heads, and reads `max_tokens` tokens. While it is read, a
+    model set to another attention than "sdpa" is switched to that: let no other thread use it by
+    itself then. Raises ValueError, naming the model and the remedy, for one without attention in
+    all its layers, with a sliding window, with positions that depend on its padding, or that is no
+    decoder alone; for a tokenizer that does not say where its tokens come from; TypeError for what
+    is no transformers model or tokenizer.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    layers: int = field(repr=False)
+    heads: int = field(repr=False)
+    max_tokens: int | None = field(repr=False)
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(model, PreTrainedModel):
+            raise TypeError(
+                f"model is {type(model).__name__}, whose attention cannot be seen; give a "
+                "transformers model that runs here, such as AutoModelForCausalLM.from_pretrained"
+            )
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise TypeError(f"tokenizer is {type(tokenizer).__name__}; give the model's tokenizer")
+        name = name or getattr(model.config, "_name_or_path", "")
+        if not name:
+            raise ValueError(f"this {type(model).__name__} has no name of its own; give name=")
+        _check_attention(model, name)
+        if not tokenizer.is_fast:
+            raise ValueError(
+                f"tokenizer {type(tokenizer).__name__} has no offsets, which tell the segments of "
+                "a prompt apart; give a fast one, based on the tokenizers library"
+            )
+        config = model.config.get_text_config()
+        self.__dict__.update(
+            model=model,
+            tokenizer=tokenizer,
+            name=name,
+            layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            max_tokens=getattr(config, "max_position_embeddings", None),
+        )
+
+    def generate(
+        self,
+        prompts: Sequence[RagPrompt],
+        *,
+        max_new_tokens: int,
+        generation: GenerationConfig | None = None,
+    ) -> list[Generated]:
+        """Answer prompts as one batch, and return each answer with its attention.
+
+        `generation` is the model's own by default; it may sample, but not search beams or guess
+        several tokens at a time. Raises ValueError for such settings, where a prompt and
+        `max_new_tokens` do not fit the model, naming the chunks that do not, or a text holds one of
+        the tokenizer's special tokens; TypeError, naming it, for what is no list of prompts and no
+        GenerationConfig.
+        """
+        _check_prompts(prompts)
+        max_new_tokens = check_answering(max_new_tokens, generation)
+        tokens = [self._tokens(i, prompt, max_new_tokens) for i, prompt in enumerate(prompts)]
+        if not tokens:
+            return []
+        settings = copy.deepcopy(generation or self.model.generation_config)
+        _check_token_by_token(settings, self.model.generation_config)
+        settings.update(  # type: ignore[no-untyped-call]
+            max_new_tokens=max_new_tokens,
+            max_length=None,
+            cache_implementation="dynamic",  # None would take the model's own, which may be longer
+            use_cache=True,
+            return_dict_in_generate=False,
+            output_attentions=False,
+        )
+        ends = settings.eos_token_id
+        ends = self.model.generation_config.eos_token_id if ends is None else ends
+        ending = {*(ends if isinstance(ends, list) else [] if ends is None else [ends])}
+        if settings.pad_token_id is None:
+            settings.pad_token_id = min(ending, default=0)
+        ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
+        recorder = Recorder(tokens, ids.shape[1], last_row_alone=True)
+        with torch.inference_mode(), recording(self.model, self.name, recorder):
+            output = self.model.generate(  # type: ignore[operator]
+                ids, attention_mask=mask, generation_config=settings
+            )
+        answers = [_until(row, ending) for row in output[:, ids.shape[1] :].tolist()]
+        means = recorder.means(self.layers, output.shape[1] - ids.shape[1])
+        return [
+            Generated(
+                str(self.tokenizer.decode(answer, skip_special_tokens=True)),
+                tuple(answer),
+                self._attention(means[i], one, answer),
+            )
+            for i, (one, answer) in enumerate(zip(tokens, answers, strict=True))
+        ]
+
+    def read(
+        self, prompts: Sequence[RagPrompt], answers: Sequence[str | Sequence[int]]
+    ) -> list[SegmentAttention]:
+        """Return the attention with which the model would give these answers, in one pass.
+
+        An answer is text, as the model would write it after the prompt (often with a leading
+        space), or token ids, such as `Generated.tokens`. Raises ValueError where there is not one
+        answer a prompt, one has no token, one that the model does not know or, as text, a special
+        one, and where a prompt does not fit; TypeError, naming it, for what are no lists of prompts
+        and answers.
+        """
+        _check_prompts(prompts)
+        if isinstance(answers, (str, Generated)):
+            raise TypeError(
+                f"answers is {kind_of(answers)}; give a list, one answer for each prompt"
+            )
+        if len(prompts) != len(answers):
+            raise ValueError(
+                f"there are {len(prompts)} prompts and {len(answers)} answers; give one answer for "
+                "each prompt"
+            )
+        given = [self._answer(i, answer) for i, answer in enumerate(answers)]
+        pairs = zip(prompts, given, strict=True)
+        tokens = [self._tokens(i, p, len(a)) for i, (p, a) in enumerate(pairs)]
+        if not tokens:
+            return []
+        ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
+        recorder = Recorder(tokens, ids.shape[1], last_row_alone=False)
+        # The last token of an answer is never read: nothing comes after it.
+        longest = max(map(len, given)) - 1
+        tails = [answer[:-1] for answer in given]
+        tail = torch.tensor([t + [0] * (longest - len(t)) for t in tails], dtype=torch.long)
+        seen = torch.tensor([[1] * len(t) + [0] * (longest - len(t)) for t in tails])
+        ids = torch.cat([ids, tail.to(ids)], dim=1)
+        mask = torch.cat([mask, seen.to(mask)], dim=1)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        with torch.inference_mode(), recording(self.model, self.name, recorder):
+            # The body alone: the logits of a whole prompt are large, and are not asked for.
+            self.model.base_model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
+            )
+        means = recorder.means(self.layers, 1)
+        return [
+            self._attention(means[i], one, answer)
+            for i, (one, answer) in enumerate(zip(tokens, given, strict=True))
+        ]
+
+    def _attention(
+        self, means: NDArray[np.float32], tokens: PromptTokens, answer: Sequence[int]
+    ) -> SegmentAttention:
+        """Cut an answer's own tokens and segments out of those of its batch."""
+        k = len(tokens.lengths) - 2
+        segments = [*range(k + 2), means.shape[-1] - 1]
+        read = json.dumps([tokens.ids, [*answer]])
+        return SegmentAttention(
+            means[: len(answer)][..., segments],
+            tokens.lengths,
+            self.name,
+            hashlib.sha256(read.encode()).hexdigest()[:12],
+        )
+
+    def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
+        if isinstance(answer, str):
+            check_plain(f"answers[{number}]", answer, self.tokenizer)
+            tokens = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
+        elif isinstance(answer, Iterable):
+            tokens = answer
+        else:
+            raise TypeError(
+                f"answers[{number}] is {kind_of(answer)}; give its text or token ids, which of a "
+                "Generated are its .tokens"
+            )
+        ids = [operator.index(token) for token in tokens]
+        if not ids:
+            raise ValueError(f"answers[{number}] is {answer!r}, which has no token; leave it out")
+        known = self.model.config.get_text_config().vocab_size
+        unknown = next((token for token in ids if not 0 <= token < known), None)
+        if unknown is not None:
+            raise ValueError(
+                f"answers[{number}] holds the token {unknown}, but {self.name!r} knows {known} "
+                "tokens; give the ids of its own tokenizer"
+            )
+        return ids
+
+    def _tokens(self, number: int, prompt: RagPrompt, answer: int) -> PromptTokens:
+        tokens = prompt_tokens(number, prompt, self.tokenizer)
+        self._check_fit(number, tokens.segments, answer)
+        return tokens
+
+    def _check_fit(self, number: int, segments: NDArray[np.int64], answer: int) -> None:
+        if self.max_tokens is None or len(segments) + answer <= self.max_tokens:
+            return
+        # What is behind the chunks is needed in any case.
+        last = segments.max()
+        room = self.max_tokens - answer - int((segments == last).sum())
+        n_chunks = last - 1
+        fitting = sum(int((segments <= i).sum()) <= room for i in range(1, n_chunks + 1))
+        raise ValueError(
+            f"prompts[{number}] takes {len(segments)} tokens and its answer {answer}, but "
+            f"{self.name!r} reads {self.max_tokens}: of its {n_chunks} chunks the first {fitting} "
+            "fit; give fewer or shorter chunks, or a shorter answer"
+        )
+
+
+def check_answering(max_new_tokens: object, generation: object) -> int:
+    """Return the length of answers as an int.
+
+    Raises TypeError, naming it, for what is no whole number, and for a `generation` that is neither
+    None nor a GenerationConfig; ValueError for a length below 1.
+    """
+    if generation is not None and not isinstance(generation, GenerationConfig):
+        raise TypeError(
+            f"generation is {kind_of(generation)}; give a GenerationConfig, as in "
+            "GenerationConfig(do_sample=True)"
+        )
+    return check_count("max_new_tokens", max_new_tokens)
+
+
+def _check_prompts(prompts: object) -> None:
+    """Raise TypeError, naming it and what to give, for what is no list of prompts."""
+    if isinstance(prompts, (str, RagPrompt)) or not isinstance(prompts, Sequence):
+        raise TypeError(
+            f"prompts is {kind_of(prompts)}; give a list of RagPrompt(question, chunks)"
+        )
+    for i, prompt in enumerate(prompts):
+        if not isinstance(prompt, RagPrompt):
+            raise TypeError(
+                f"prompts[{i}] is {kind_of(prompt)}; give a RagPrompt(question, chunks)"
+            )
+
+
+def _check_attention(model: PreTrainedModel, name: str) -> None:
+    config = model.config.get_text_config()
+    if not model.can_generate():
+        raise ValueError(
+            f"{name!r} is a {type(model).__name__}, which does not generate; load it as "
+            "AutoModelForCausalLM"
+        )
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"{name!r} is an encoder-decoder, whose answer does not follow its prompt in one "
+            "sequence; give a causal language model"
+        )
+    if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules()):
+        raise ValueError(
+            f"{name!r} is a {type(model).__name__}, whose positions start behind that of its "
+            "padding, which transformers leaves out of account while generating; give a model such "
+            "as Llama, Qwen, Mistral or GPT-2"
+        )
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if getattr(config, "sliding_window", None) or kinds & {
+        "sliding_attention",
+        "chunked_attention",
+    }:
+        raise ValueError(
+            f"{name!r} attends through a sliding window (config.sliding_window is "
+            f"{getattr(config, 'sliding_window', None)!r}), so that chunks go out of sight; give "
+            "a model with full attention"
+        )
+    if kinds != {"full_attention"} or not model._can_set_attn_implementation():
+        raise ValueError(
+            f"the attention of {name!r} ({type(model).__name__}) cannot be seen: not all its "
+            "layers call the attention function that transformers lets one set; give a model such "
+            "as Llama, Qwen, Mistral or GPT-2"
+        )
+    # generate() counts positions from the mask for those alone that take them: the decoders of
+    # encoder-decoders, such as Bart's, count the padding on the left of a shorter prompt too.
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"{name!r} is a {type(model).__name__}, which takes no position_ids, so that in a "
+            "batch the padding before a shorter prompt moves its positions; give a model such as "
+            "Llama, Qwen, Mistral or GPT-2"
+        )
+
+
+def _check_token_by_token(settings: GenerationConfig, own: GenerationConfig) -> None:
+    """Raise ValueError for settings that do not read one token of one sequence a call."""
+    for name, plain in _ONE_TOKEN_A_CALL.items():
+        value = getattr(settings, name, None)
+        value = getattr(own, name, None) if value is None else value  # as generate() fills it up
+        if value is not None and value != plain:
+            raise ValueError(
+                f"generation.{name} is {value!r}, but attention is read of one sequence, token by "
+                "token, until one of eos_token_id; leave it out of generation and the model's "
+                "generation_config"
+            )
+
+
+_ONE_TOKEN_A_CALL = {
+    **dict.fromkeys(("num_beams", "num_return_sequences", "guidance_scale"), 1),
+    **dict.fromkeys(("constraints", "force_words_ids", "penalty_alpha", "dola_layers")),
+    **dict.fromkeys(("prompt_lookup_num_tokens", "assistant_early_exit", "prefill_chunk_size")),
+    **dict.fromkeys(("stop_strings", "token_healing", "use_mtp"), False),
+}
+
+
+def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ids and mask, (B, P), padded on the left so that all prompts end together."""
+    longest = max(map(len, ids))
+    padded = torch.tensor([[0] * (longest - len(row)) + list(row) for row in ids])
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids])
+    return padded.to(device), mask.to(device)
+
+
+def _until(tokens: list[int], ending: set[int]) -> list[int]:
+    end = next((i for i, token in enumerate(tokens) if token in ending), len(tokens))
+    return tokens[:end]

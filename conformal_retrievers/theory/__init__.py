@@ -1,0 +1,1 @@
+"""Arrays in, numbers out: ranks and thresholds, bounds, intervals, tests of exchangeability."""

@@ -1,0 +1,175 @@
+"""Bounds that hold for all calibrations but a share delta, and for fixed thresholds.
+
+A conformal threshold covers 1 − α on average over calibrations; half of them cover a little less.
+For n exchangeable scalars without ties, the coverage of the k-th smallest varies over calibrations
+as Beta(k, n + 1 − k), so the smallest k with
+
+    P(Beta(k, n + 1 − k) < 1 − α) ≤ δ,   that is   P(Bin(n, α) ≤ n − k) ≤ δ,
+
+covers 1 − α in all but a share δ of calibrations (Vovk 2012, arXiv 1209.2673). For shares of a
+query, which are not scalars, the bound bets against "the mean loss is above α" (Waudby-Smith and
+Ramdas 2024, arXiv 2010.09686): the wealth
+
+    W_i = Π_{j ≤ i} (1 + ν_j (α − x_j)),   ν_j in [0, 1] chosen from x_1 … x_{j−1},
+
+is expected not to grow if the mean is above α, so 1 / max_i W_i is a p-value (Ville). Thresholds
+are tried from the largest down, until one fails (Bates et al. 2021, arXiv 2101.02703).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformal_retrievers.theory.ranks import exact_alpha
+
+MOST_COUNTED = 2**20  # how many queries are counted one by one to find how many it takes
+
+
+def check_delta(delta: float) -> float:
+    """Return delta if it is a probability in (0, 1); raise TypeError or ValueError if it is not."""
+    return check_probability("delta", delta, "the share of calibrations that may fall short")
+
+
+def check_probability(name: str, value: float, meaning: str, such_as: float = 0.1) -> float:
+    """Return a probability in (0, 1); raise TypeError or ValueError, naming it, if it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)):
+        raise TypeError(f"{name} is {value!r}; give a number between 0 and 1, such as {such_as}")
+    if not 0 < value < 1:
+        raise ValueError(
+            f"{name} is {value!r}; give {meaning}, strictly between 0 and 1, such as {such_as}"
+        )
+    return float(value)
+
+
+# --- scalars: the Beta law ------------------------------------------------------------------------
+
+
+def tolerance_rank(n: int, alpha: float, delta: float) -> int:
+    """Return the smallest k with P(Bin(n, α) ≤ n − k) ≤ δ, exactly; n + 1 where there is none."""
+    exact_alpha(alpha)
+    cdf = binomial_cdf(n, alpha)
+    below = check_delta(delta) * (1 - 1e-9)
+    above = int(np.searchsorted(cdf, below, side="right"))  # how many may lie above the k-th
+    while above <= n and cdf[above] <= delta * (1 + 1e-9):  # too near for floats to tell
+        if _exact_binomial_cdf(n, alpha, above) > Fraction(str(delta)):
+            break
+        above += 1
+    return n + 1 - above
+
+
+def _exact_binomial_cdf(n: int, alpha: float, j: int) -> Fraction:
+    p = exact_alpha(alpha)
+    yes, no = p.numerator, p.denominator - p.numerator
+    ways = sum(math.comb(n, i) * yes**i * no ** (n - i) for i in range(j + 1))
+    return Fraction(ways, p.denominator**n)
+
+
+def tolerance_n(alpha: float, delta: float) -> int:
+    """Return the smallest n for which a `tolerance_rank` exists: (1 − α)^n ≤ δ.
+
+    Beyond `MOST_COUNTED` it is exact to the precision of floats.
+    """
+    exact_alpha(alpha)
+    # As fractions, since for a tiny α their ratio is beyond what a float can be.
+    n = math.ceil(Fraction(math.log(check_delta(delta))) / Fraction(math.log1p(-alpha)))
+    if n > MOST_COUNTED:
+        return n
+    n = max(1, n - 1)
+    while tolerance_rank(n, alpha, delta) > n:
+        n += 1
+    return n
+
+
+def binomial_cdf(n: int, p: float) -> NDArray[np.float64]:
+    """Return P(Bin(n, p) ≤ j) for j = 0 … n, (n + 1,)."""
+    from scipy.special import bdtr
+
+    return np.asarray(bdtr(np.arange(n + 1), n, p), dtype=np.float64)
+
+
+# --- shares: the betting bound --------------------------------------------------------------------
+
+
+def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
+    """Return a p-value of "the mean loss is above α" from losses in [0, 1], in a fixed order.
+
+    The bets ν_j = min(1, √(2 ln(1/δ) / (n σ²_{j−1}))) are tuned to the level δ by the running
+    variance σ²; the p-value is valid at every level.
+    """
+    return math.exp(-_log_wealth(np.asarray(losses, dtype=np.float64), alpha, delta))
+
+
+def _log_wealth(x: NDArray[np.float64], alpha: float, delta: float) -> float:
+    """Return the logarithm of the largest wealth, max_i W_i, and 0 where nothing is won."""
+    n = len(x)
+    counts = np.arange(1, n + 1)
+    means = (0.5 + np.cumsum(x)) / (1 + counts)
+    variances = (0.25 + np.cumsum((x - means) ** 2)) / (1 + counts)
+    before = np.concatenate([[0.25], variances[:-1]])
+    bets = np.minimum(1.0, np.sqrt(2 * math.log(1 / delta) / (n * before)))
+    wealth = np.cumsum(np.log1p(bets * (alpha - x)))
+    return max(0.0, float(wealth.max(initial=0.0)))
+
+
+def betting_n(alpha: float, delta: float) -> int:
+    """Return the smallest number of queries at which lossless ones give a p-value ≤ δ.
+
+    Beyond `MOST_COUNTED` it is told to a thousandth.
+    """
+    exact_alpha(alpha)
+    check_delta(delta)
+
+    def enough(n: int) -> bool:
+        return betting_p_value(np.zeros(n), alpha, delta) <= delta
+
+    above = 1
+    while not enough(above):
+        if above == MOST_COUNTED:  # the mean that a query wins stays what it is from here on
+            won = Fraction(_log_wealth(np.zeros(above), alpha, delta)) / above
+            return math.ceil(Fraction(-math.log(delta)) / won)
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (above + below) // 2
+        below, above = (below, middle) if enough(middle) else (middle, above)
+    return above
+
+
+def query_recall_tolerance(
+    scores_by_query: Sequence[ArrayLike], alpha: float, delta: float
+) -> float:
+    """Return the smallest score t such that every t' ≥ t passes the bet at level δ, or +inf.
+
+    `scores_by_query` has the relevant scores of each query, in an order fixed without looking at
+    them. A query's loss at t is its share of scores above t.
+    """
+    queries = [np.asarray(scores, dtype=np.float64) for scores in scores_by_query]
+    if not queries:
+        return math.inf
+    values = np.concatenate(queries)
+    owner = np.repeat(np.arange(len(queries)), [len(q) for q in queries])
+    share = 1.0 / np.array([len(q) for q in queries], dtype=np.float64)
+    losses = np.zeros(len(queries))
+    for i in np.flatnonzero(values == math.inf):  # never kept, whatever the threshold
+        losses[owner[i]] += share[owner[i]]
+    threshold = math.inf
+    # Go down: at a candidate, what lies strictly above it is lost.
+    order = np.argsort(values)[::-1]
+    order = order[values[order] < math.inf]
+    start = 0
+    while start < len(order):
+        candidate = values[order[start]]
+        if betting_p_value(np.minimum(1.0, losses), alpha, delta) > delta:
+            return threshold
+        threshold = float(candidate)
+        end = start
+        while end < len(order) and values[order[end]] == candidate:
+            losses[owner[order[end]]] += share[owner[order[end]]]
+            end += 1
+        start = end
+    return threshold

@@ -1,0 +1,437 @@
+"""What both frameworks' handlers see of a filter of claims, and that none gets in its way."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import math
+from contextlib import nullcontext
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
+from llama_index.core.base.response.schema import Response
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.query_engine import CustomQueryEngine
+from monitoring.test_events import Editing, Kept, Raising, RaisingAsync, Seen, _given
+
+from conformal_retrievers import (
+    LLM,
+    AnnotatedAnswer,
+    AnswerFilter,
+    ClaimFilter,
+    FilterLog,
+    NothingKept,
+    calibrate_claims,
+    read_log,
+)
+from conformal_retrievers.claims.events import event_of
+from conformal_retrievers.llm.ask import Reply, Unanswered
+from conformal_retrievers.monitoring.monitor import Counts
+from conformal_retrievers.monitoring.observing import Observer
+from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable
+from llama_index.postprocessor.conformal import (
+    ConformalClaimsEvent,
+    ConformalClaimsStartEvent,
+    ConformalEventHandler,
+    ConformalQueryEngine,
+)
+
+RELEVANCE = {"red": 0.9, "low": 0.1, "lost": math.nan, "endless": math.inf}
+GIVEN = {"question": "q", "context": ["d"], "answer": "Some words."}
+
+
+class Lookup:
+    name = "lookup"
+
+    def relevance(self, query, claims, documents):
+        return [RELEVANCE[claim] for claim in claims]
+
+
+class Failing(Lookup):
+    def relevance(self, query, claims, documents):
+        raise RuntimeError("no model")
+
+
+class Refusing(Lookup):
+    """Raises what a filter raises, as one that asks another filter may."""
+
+    def relevance(self, query, claims, documents):
+        raise NothingKept("nothing in the scorer", None)
+
+
+def answer_filter(*claims, scorer=None, reply=None, alpha=0.4, on_empty="allow", **options):
+    """A filter with the threshold .5 of answers that are divided into these claims."""
+    answers = [AnnotatedAnswer([0.5], [False])] * 4
+    calibration = calibrate_claims(answers, alpha, scorer="lookup")
+    said = reply or Reply(json.dumps({"claims": claims or ["red", "low", "lost"]}))
+
+    def complete(request):
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    return AnswerFilter(
+        ClaimFilter(scorer or Lookup(), calibration, on_empty=on_empty),
+        LLM(complete, "script"),
+        **options,
+    )
+
+
+# --- the event ------------------------------------------------------------------------------------
+
+
+def test_the_event_is_plain_json_without_the_text_of_a_claim():
+    filtered = answer_filter("red", "low", "lost", "endless")("q", "Some words.", [])
+    event = event_of(filtered, query="q")
+    assert json.loads(json.dumps(event, allow_nan=False)) == event
+    calibration = filtered.claims.calibration
+    assert {name: value for name, value in event.items() if name != "time"} == {
+        "event": "conformal_claims",
+        "version": 1,
+        "calibration": calibration.checksum,
+        "scorer": "lookup",
+        "alpha": 0.4,
+        "share": 1.0,
+        "group": None,
+        "query": "q",
+        "k": 4,
+        "kept": [0, 3],
+        "unscorable": [2],
+        "threshold": 0.5,
+        "relevance": [0.9, 0.1, None, "inf"],
+        "undivided": None,
+        "guaranteed": True,
+    }
+    assert filtered.details["kept"][1]["relevance"] == "inf"
+    nothing = answer_filter("red", alpha=0.1)("q", "Some words.", [])
+    assert event_of(nothing)["threshold"] == "keep_none"
+    merged = answer_filter(merge_with=LLM(lambda request: Reply('{"text": "So."}'), "merger"))
+    assert event_of(merged("q", "Some words.", []))["guaranteed"] is False
+
+
+def test_an_answer_that_could_not_be_divided_is_told_of(caplog):
+    event = event_of(answer_filter(reply=Unanswered("busy"))("q", "Some words.", []))
+    assert (event["undivided"], event["k"], event["kept"]) == ("unanswered", 0, [])
+    observer = Observer()
+    observer.observe(event)
+    assert "could not be divided into claims: unanswered" in caplog.text
+    (counts,) = observer.counts.values()
+    assert (counts.queries, counts.m1, counts.m2) == (1, 0, 0)
+
+
+def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, caplog):
+    log = FilterLog(tmp_path / "log.jsonl")
+    observer = Observer(log)
+    event = event_of(answer_filter()("q", "Some words.", []), query="q")
+    with caplog.at_level(logging.INFO):
+        observer.observe(event)
+        observer.observe(event)
+    log.append(
+        {"event": "conformal_filter", "version": 1, "calibration": "c", "k": 0, "kept": []}
+        | {"scores": [], "m1": 0, "m2": 0}
+    )
+    (counts,) = observer.counts.values()
+    assert (counts.queries, counts.snippets, counts.kept, counts.unscorable) == (2, 6, 2, 2)
+    assert (counts.m1, counts.m2) == (1, pytest.approx(1 / 3))
+    assert "kept 1 of 3 claims (m1 1.000, m2 0.333 over 2 queries)" in caplog.text
+    assert "1 of 3 claims could not be scored" in caplog.text
+    assert [e["kept"] for e in read_log(log.path, event="conformal_claims")] == [[0], [0]]
+    assert [e["calibration"] for e in read_log(log.path)] == ["c"]
+    assert "q" not in {e["query"] for e in read_log(log.path, event="conformal_claims")}
+    with pytest.raises(ValueError, match="event is 'other'; give one of 'conformal_filter'"):
+        next(read_log(log.path, event="other"))
+    log.append({"event": "conformal_claims", "version": 1, "calibration": "c", "k": 0, "kept": []})
+    with pytest.raises(ValueError, match="line 4: its field 'relevance' is missing"):
+        list(read_log(log.path, event="conformal_claims"))
+
+
+def test_an_answer_of_which_nothing_is_kept_counts_as_empty():
+    observer = Observer()
+    observer.observe(event_of(answer_filter("low", "low")("q", "Some words.", [])))
+    (counts,) = observer.counts.values()
+    assert (counts.snippets, counts.m1, counts.m2) == (2, 0, 0)
+
+
+# --- LangChain ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["invoke", "ainvoke"])
+async def test_filtering_is_a_run_below_the_runnables_with_one_event(call):
+    seen, collector = Seen(), RunCollectorCallbackHandler()
+    runnable = answer_filter_runnable(answer_filter())
+    config = {"callbacks": [seen, collector]}
+    message = getattr(runnable, call)(GIVEN, config)
+    message = await message if call == "ainvoke" else message
+    assert message.text == "red."
+    ((name, data, run_id),) = seen.events
+    assert json.loads(json.dumps(data)) == data
+    assert (name, data["version"], data["kept"], data["query"]) == ("conformal_claims", 1, [0], "q")
+    (outer, outer_id, _), (inner, inner_id, parent) = seen.runs
+    assert (outer, inner) == ("conformal_answer_filter", "conformal_claims")
+    assert (parent, run_id) == (outer_id, inner_id)
+    (run,) = collector.traced_runs
+    (child,) = run.child_runs
+    assert (child.name, child.inputs) == ("conformal_claims", {"query": "q"})
+    assert child.outputs == data
+
+
+async def test_a_handler_that_edits_an_event_leaves_the_runs_output_as_it_was():
+    collector = RunCollectorCallbackHandler()
+    runnable, config = (
+        answer_filter_runnable(answer_filter()),
+        {"callbacks": [Editing(), collector]},
+    )
+    runnable.invoke(GIVEN, config)
+    await runnable.ainvoke(GIVEN, config)
+    outputs = [run.child_runs[0].outputs for run in collector.traced_runs]
+    assert [(told["kept"], told["query"]) for told in outputs] == [([0], "q")] * 2
+
+
+@pytest.mark.parametrize("call", ["batch", "abatch"])
+async def test_of_a_batch_each_answer_has_its_event(call):
+    seen = Seen()
+    chain = RunnableLambda(lambda q: {**GIVEN, "question": q})
+    filtering = chain | answer_filter_runnable(answer_filter())
+    found = getattr(filtering, call)(["q", "r"], {"callbacks": [seen]})
+    found = await found if call == "abatch" else found
+    assert [message.text for message in found] == ["red."] * 2
+    assert sorted(data["query"] for _, data, _ in seen.events) == ["q", "r"]
+
+
+async def test_streamed_events_hold_the_filters():
+    runnable = answer_filter_runnable(answer_filter())
+    events = [event async for event in runnable.astream_events(GIVEN, version="v2")]
+    (custom,) = [event for event in events if event["event"] == "on_custom_event"]
+    assert (custom["name"], custom["data"]["kept"]) == ("conformal_claims", [0])
+
+
+@pytest.mark.parametrize("handler", [Raising(), RaisingAsync()], ids=["sync", "async"])
+async def test_a_handler_that_raises_never_breaks_the_answer(handler):
+    runnable, config = answer_filter_runnable(answer_filter()), {"callbacks": [handler]}
+    assert (await runnable.ainvoke(GIVEN, config)).text == "red."
+    assert (await asyncio.to_thread(runnable.invoke, GIVEN, config)).text == "red."
+
+
+def test_a_filter_that_fails_ends_its_run_with_the_error():
+    collector = RunCollectorCallbackHandler()
+    runnable = answer_filter_runnable(answer_filter(scorer=Failing()))
+    with pytest.raises(RuntimeError, match="no model"):
+        runnable.invoke(GIVEN, {"callbacks": [collector]})
+    (run,) = collector.traced_runs
+    assert "no model" in run.child_runs[0].error
+
+
+def test_openinferences_span_of_the_run_carries_the_event():
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+
+    exporter, provider = tracing()
+    instrumentor = LangChainInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    try:
+        answer_filter_runnable(answer_filter()).invoke(GIVEN)
+    finally:
+        instrumentor.uninstrument()
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    inner, outer = spans["conformal_claims"], spans["conformal_answer_filter"]
+    assert inner.parent.span_id == outer.context.span_id
+    assert json.loads(inner.attributes["output.value"])["kept"] == [0]
+
+
+def test_the_handler_of_langchain_counts_and_logs(tmp_path):
+    handler = ConformalCallbackHandler(FilterLog(tmp_path / "log.jsonl"))
+    runnable = answer_filter_runnable(answer_filter())
+    for _ in range(3):
+        runnable.invoke(GIVEN, {"callbacks": [handler]})
+    (counts,) = handler.observer.counts.values()
+    assert (counts.queries, counts.m1, counts.m2) == (3, 1, pytest.approx(1 / 3))
+    logged = read_log(tmp_path / "log.jsonl", event="conformal_claims")
+    assert [event["kept"] for event in logged] == [[0]] * 3
+
+
+ALL = ({"claims": ["red", "low"]}, {"claims": ["low", "low"]}, {"reply": Unanswered("busy")})
+
+
+def options_of(claims=(), reply=None):
+    return claims, {"reply": reply}
+
+
+def told(handler):
+    """What was counted, and the log without what is another at every calibration and time."""
+    counts = handler.observer.counts
+    rows = list(read_log(handler.observer.log.path, event="conformal_claims"))
+    assert {row["calibration"] for row in rows} == set(counts)
+    return sum(counts.values(), Counts()), [{**r, "calibration": "", "time": ""} for r in rows]
+
+
+async def test_langchain_counts_and_logs_answers_of_which_nothing_is_kept(tmp_path):
+    async def of(on_empty):
+        handler = ConformalCallbackHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        collector = RunCollectorCallbackHandler()
+        for each in ALL:
+            claims, options = options_of(**each)
+            runnable = answer_filter_runnable(answer_filter(*claims, on_empty=on_empty, **options))
+            for call in (runnable.invoke, runnable.ainvoke):
+                with raising(on_empty == "raise" and each is not ALL[0]):
+                    found = call(GIVEN, {"callbacks": [handler, collector]})
+                    await found if inspect.isawaitable(found) else found
+        children = [run.child_runs[0] for run in collector.traced_runs]
+        assert [child.error for child in children] == [None] * 6
+        return *told(handler), [child.outputs["kept"] for child in children]
+
+    allowed, raised = await of("allow"), await of("raise")
+    assert raised == allowed
+    assert (raised[0].queries, raised[0].m1) == (6, pytest.approx(1 / 3))
+    assert [row["undivided"] for row in raised[1]] == [None] * 4 + ["unanswered"] * 2
+
+
+def raising(expected):
+    return pytest.raises(NothingKept) if expected else nullcontext()
+
+
+async def test_what_is_refused_within_the_scorer_is_no_decision(listening):
+    """Nor is it for a filter of answers alone, or with on_empty="raise"."""
+    seen, kept = Seen(), listening(Kept(events=[]))
+    refusing = answer_filter(scorer=Refusing(), on_empty="raise")
+    runnable = answer_filter_runnable(refusing).with_config(callbacks=[seen])
+    engine = ConformalQueryEngine(Fixed(), refusing)
+    for call in (
+        lambda: refusing("q", "Some words.", ["d"]),
+        lambda: refusing.acall("q", "Some words.", ["d"]),
+        lambda: runnable.invoke(GIVEN),
+        lambda: runnable.ainvoke(GIVEN),
+        lambda: engine.query("q"),
+        lambda: engine.aquery("q"),
+    ):
+        with pytest.raises(NothingKept, match="nothing in the scorer"):
+            await _given(call())
+    assert seen.events == []
+    assert [end.decision for end in of_claims(kept.events)[1::2]] == [None, None]
+
+
+# --- LlamaIndex -----------------------------------------------------------------------------------
+
+
+class Fixed(CustomQueryEngine):
+    """An engine that always answers the same."""
+
+    def custom_query(self, query_str):
+        return Response("Some words.", source_nodes=[])
+
+
+def engine(**options):
+    return ConformalQueryEngine(Fixed(), answer_filter(**options))
+
+
+@pytest.fixture
+def listening():
+    """Return a function that lets handlers listen until the test ends."""
+    dispatcher = get_dispatcher()
+    before = list(dispatcher.event_handlers)
+    yield lambda handler: dispatcher.add_event_handler(handler) or handler
+    dispatcher.event_handlers = before
+
+
+def of_claims(events):
+    return [e for e in events if isinstance(e, (ConformalClaimsStartEvent, ConformalClaimsEvent))]
+
+
+async def test_both_events_come_in_pairs_inside_a_span(listening):
+    kept = listening(Kept(events=[]))
+    assert str(engine().query("q")) == "red."
+    assert str(await engine().aquery("q")) == "red."
+    start, end, *awaited = of_claims(kept.events)
+    assert (start.class_name(), start.query, start.scorer) == (
+        "ConformalClaimsStartEvent",
+        "q",
+        "lookup",
+    )
+    assert end.class_name() == "ConformalClaimsEvent"
+    assert json.loads(json.dumps(end.decision)) == end.decision
+    assert (end.decision["version"], end.decision["kept"]) == (1, [0])
+    assert "_filter_claims" in start.span_id
+    assert start.span_id == end.span_id
+    assert [type(event) for event in awaited] == [type(start), type(end)]
+    assert "_afilter_claims" in awaited[0].span_id
+
+
+def test_where_the_filter_fails_the_second_event_comes_all_the_same(listening):
+    kept = listening(Kept(events=[]))
+    with pytest.raises(RuntimeError, match="no model"):
+        engine(scorer=Failing()).query("q")
+    start, end = of_claims(kept.events)
+    assert isinstance(start, ConformalClaimsStartEvent)
+    assert end.decision is None
+
+
+def test_an_event_handler_that_raises_never_breaks_the_answer(listening):
+    class Broken(BaseEventHandler):
+        def handle(self, event, **kwargs):
+            raise RuntimeError("a broken handler")
+
+    listening(Broken())
+    assert str(engine().query("q")) == "red."
+
+
+async def test_llama_index_counts_and_logs_answers_of_which_nothing_is_kept(listening, tmp_path):
+    async def of(on_empty):
+        handler = ConformalEventHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        listening(handler)
+        for each in ALL:
+            claims, options = options_of(**each)
+            filtering = ConformalQueryEngine(
+                Fixed(), answer_filter(*claims, on_empty=on_empty, **options)
+            )
+            for call in (filtering.query, filtering.aquery):
+                with raising(on_empty == "raise" and each is not ALL[0]):
+                    found = call("q")
+                    await found if inspect.isawaitable(found) else found
+        get_dispatcher().event_handlers.remove(handler)
+        return told(handler)
+
+    allowed, raised = await of("allow"), await of("raise")
+    assert raised == allowed
+    assert (raised[0].queries, raised[0].m1) == (6, pytest.approx(1 / 3))
+
+
+def tracing():
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter, provider
+
+
+async def test_openinferences_spans_carry_what_was_decided(llama_index_instrumentor):
+    exporter, provider = tracing()
+    llama_index_instrumentor.instrument(tracer_provider=provider)
+    engine().query("q")
+    await engine().aquery("q")
+    spans = [s for s in exporter.get_finished_spans() if "filter_claims" in s.name]
+    assert [span.name for span in spans] == [
+        "ConformalQueryEngine._filter_claims",
+        "ConformalQueryEngine._afilter_claims",
+    ]
+    for span in spans:
+        told = dict(span.attributes)
+        names = ("alpha", "share", "threshold", "claims", "kept", "unscorable", "guaranteed")
+        assert [told[f"conformal.{name}"] for name in names] == [0.4, 1, 0.5, 3, 1, 1, True]
+        assert told["conformal.undivided"] == ""
+
+
+def test_both_handlers_write_the_same_log(listening, tmp_path):
+    logs = [FilterLog(tmp_path / name) for name in ("one.jsonl", "other.jsonl")]
+    handler = ConformalCallbackHandler(logs[0])
+    answer_filter_runnable(answer_filter()).invoke(GIVEN, {"callbacks": [handler]})
+    listening(ConformalEventHandler(logs[1]))
+    engine().query("q")
+    rows = [next(read_log(log.path, event="conformal_claims")) for log in logs]
+    for row in rows:
+        row.pop("time")
+        row.pop("calibration")  # calibrated apart, at different times
+    assert rows[0] == rows[1]

@@ -1,0 +1,323 @@
+"""Windows of text: exact offsets, bounded size, whole sentences of any script, gold spans."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers import Snippet
+from conformal_retrievers.data.windows import relevant_windows, split_snippets
+
+PROSE = " ".join(f"Sentence number {i} says that {i} follows {i - 1}." for i in range(1, 60))
+
+# One sentence each, whose end Unicode's rules find wherever another one follows.
+SENTENCES = [
+    "Wait six hours after the last drink.",
+    "It fell by 3.4 percent in the U.S. market, etc. and so on!",
+    'Is that "all"?',
+    "(See below.)",
+    "The line is\nwrapped here.",
+    "So is\r\nthis one.",
+    "これは文です。",
+    "「はい。」",
+    "他走了。",
+    "هل هذا سؤال؟",
+    "نعم، هذا جواب.",
+    "यह एक वाक्य है।",
+    "Ça va, e\u0301le\u0300ve\u202f!",
+    "ประเทศไทยมีประชากรมาก.",
+    "A family 👨‍👩‍👧‍👦 of four…\u200d.",
+    "A NUL \x00 within.",
+]
+ANY_TEXT = st.text(max_size=400) | st.text(
+    st.sampled_from("aB1 .。!?؟।,;()「」“”„'\"\n\r\t\f\x00\u0301\u200d\u2028\u2029👨👩文ไ"),
+    max_size=400,
+)
+
+
+def held(window: Snippet) -> range:
+    return range(window.position, window.position + len(window.text))
+
+
+def test_two_windows_by_hand():
+    text = "One two. Three four.  Five six."
+    windows = split_snippets(text, 22, 12)
+    assert [(w.position, w.text) for w in windows] == [
+        (0, "One two. Three four."),
+        (9, "Three four.  Five six."),
+    ]
+
+
+def test_a_sentence_of_a_paragraph_is_shared():
+    windows = split_snippets("One two. Three.\n\nFour.", 15, 6)
+    assert [w.text for w in windows] == ["One two. Three.", "Three.\n\nFour."]
+
+
+def test_a_short_text_is_one_window():
+    [window] = split_snippets("One sentence.", document="d")
+    assert (window.text, window.position, window.id, window.document) == (
+        "One sentence.",
+        0,
+        "d:0",
+        "d",
+    )
+
+
+def test_windows_start_and_end_with_sentences_and_share_some():
+    windows = split_snippets(PROSE, size=200, overlap=60)
+    assert len(windows) > 10
+    for window in windows:
+        assert re.fullmatch(r"Sentence .*\.", window.text)
+    for one, next_one in pairwise(windows):
+        assert 0 < held(one).stop - next_one.position <= 60
+
+
+@given(ANY_TEXT, st.integers(1, 60), st.data())
+def test_windows_are_exact_bounded_in_order_and_lose_nothing_but_white_space(text, size, data):
+    overlap = data.draw(st.integers(0, size - 1))
+    windows = split_snippets(text, size, overlap)
+    for window in windows:
+        assert text[held(window).start : held(window).stop] == window.text
+        assert 0 < len(window.text) <= size
+        assert window.text == window.text.strip()
+    covered = set().union(*map(held, windows))
+    assert all(character.isspace() for i, character in enumerate(text) if i not in covered)
+    for one, next_one in pairwise(windows):
+        assert one.position < next_one.position
+        assert held(one).stop < held(next_one).stop
+        assert held(one).stop - next_one.position <= overlap
+
+
+@given(
+    st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=12),
+    st.sampled_from([" ", "  ", "\n", "\n\n", "\r\n \r\n", "\u2029", " \t\n"]),
+    st.integers(1, 150),
+    st.data(),
+)
+def test_no_sentence_that_fits_is_cut(sentences, between, size, data):
+    overlap = data.draw(st.integers(0, size - 1))
+    text = between.join(sentences)
+    windows = split_snippets(text, size, overlap)
+    starts, ends, end = [], [], 0
+    for sentence in sentences:
+        starts.append(text.index(sentence, end))
+        end = starts[-1] + len(sentence)
+        ends.append(end)
+        if len(sentence) <= size:
+            assert any(w.position <= starts[-1] and end <= held(w).stop for w in windows), sentence
+    if max(map(len, sentences)) <= size:
+        assert {w.position for w in windows} <= set(starts)
+        assert {held(w).stop for w in windows} <= set(ends)
+
+
+@given(st.lists(st.sampled_from(SENTENCES), min_size=2, max_size=12), st.data())
+def test_windows_hold_and_share_as_much_as_fits(sentences, data):
+    size = data.draw(st.integers(max(map(len, sentences)), 150))
+    overlap = data.draw(st.integers(0, size - 1))
+    text = "\n\n".join(sentences)
+    begins = [0]
+    for sentence in sentences:
+        begins.append(begins[-1] + len(sentence) + 2)
+    ends = [begin - 2 for begin in begins[1:]]
+    windows = split_snippets(text, size, overlap)
+    for one, next_one in pairwise(windows):
+        following = next(end for end in ends if end > held(one).stop)
+        assert following - one.position > size  # one more sentence would not have fitted
+        earlier = [b for b in begins[:-1] if one.position < b < next_one.position]
+        for begin in earlier:  # nor would one more have been shared
+            assert held(one).stop - begin > overlap or following - begin > size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [  # the examples of UAX #29, table 4, and what else must not end a sentence
+        "c.d",
+        "3.4",
+        "U.S.",
+        "the resp. leaders are",
+        "etc.)\u2019 \u2018(the",
+        "He said: e.g. 5, i.e. a few",
+        "Stop!, he said",
+        "Stop!\n, he said",
+        "one line\nand the next",
+    ],
+)
+def test_this_is_one_sentence(text):
+    other = "Another sentence follows."
+    # Were it two, the second window would share the second.
+    windows = split_snippets(f"{text}\n\n{other}", len(text) + len(other) + 1, len(text) - 1)
+    assert [w.text for w in windows] == [text, other]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("He left.", "She stayed."),
+        ("etc.)", "(The"),
+        ("字。", "字"),
+        ("Yes.\u0301", "No."),
+        ("„Gut.“", "Dann."),
+        ("他说。", "“好。”"),
+        ("今日は。", "「はい。」"),
+        ("Really?!", "yes."),
+        ("Title", "\n\nText."),
+        ("Page one", "\fPage two"),
+        ("Part one", "\u2029Part two"),
+        ("ဟုတ်တယ်။", "မဟုတ်ဘူး။"),
+    ],
+)
+def test_these_are_two_sentences(first, second):
+    between = "" if second[0] in "\n\f\u2029" or ord(first[-1]) > 0x3000 else " "
+    second = f"{second[:2]} and so on and on{second[2:]}"
+    # Were they one, it would be cut between words; were they cut elsewhere, so would be the second.
+    windows = split_snippets(f"{first}{between}{second}", len(second.strip()), 0)
+    assert [w.text for w in windows] == [first, second.strip()]
+
+
+def test_a_long_sentence_is_cut_between_lines_then_words_then_characters_as_seen():
+    assert [w.text for w in split_snippets("- one two\n- three\n- four", 10, 0)] == [
+        "- one two",
+        "- three",
+        "- four",
+    ]
+    assert [w.text for w in split_snippets("one (two), three", 7, 0)] == ["one", "(two),", "three"]
+    assert [w.text for w in split_snippets("一二三四五、六", 5, 0)] == ["一二三四", "五、六"]
+    family, accented = "👨‍👩‍👧‍👦", "e\u0301"
+    assert [w.text for w in split_snippets(family * 3, 15, 0)] == [family * 2, family]
+    assert [w.text for w in split_snippets(accented * 4, 5, 0)] == [accented * 2, accented * 2]
+    assert [w.text for w in split_snippets(accented, 1, 0)] == ["e", "\u0301"]
+
+
+def test_a_long_sentence_is_shared_by_words():
+    windows = split_snippets("word " * 40, 24, 10)
+    assert {w.text for w in windows[:-1]} == {"word word word word word"[:24]}
+    assert {held(a).stop - b.position for a, b in pairwise(windows)} == {9}
+
+
+@pytest.mark.parametrize(
+    "unit", [".", ". ", "a.", "1.", '."', ".(", "\n", "\n ", "a\n\n", "\u0301", "x", "文。"]
+)
+def test_hostile_text_is_split_too(unit):
+    text = unit * 20_000
+    windows = split_snippets(text)
+    assert sum(len(w.text) for w in windows) >= len(text.replace(" ", "").replace("\n", ""))
+
+
+def test_flags_are_cut_between_flags_and_in_linear_time():
+    """Were each flag found by counting from the first, this would take an hour."""
+    text = "\U0001f1e9\U0001f1ea" * 500_000
+    windows = split_snippets(f"Flags: {text}", 501, 100)
+    assert len(windows) > 2000
+    for window in windows[1:]:
+        assert window.position % 2 == len("Flags: ") % 2
+        assert len(window.text) % 2 == 0
+
+
+@given(st.text("\U0001f1e9\U0001f1eaa\u0301\u200d\u0600 ", max_size=30))
+def test_characters_are_what_a_reader_sees(text):
+    pieces = [w.text for w in split_snippets(text, 1, 0)]
+    assert all(len(piece) == 1 for piece in pieces)  # shorter than a flag: no other way
+    for size in (4, 7):
+        seen = regex.findall(r"\X", text)
+        bounds = set(np.cumsum([0, *map(len, seen)]).tolist())
+        if all(len(character) <= size for character in seen):
+            for window in split_snippets(text, size, 0):
+                assert window.position in bounds or text[window.position - 1].isspace()
+
+
+def test_other_scripts_are_cut_at_their_sentences():
+    windows = split_snippets("これは文です。" * 30, size=50, overlap=10)
+    assert all(window.text.endswith("。") for window in windows)
+
+
+def test_without_a_document_there_is_no_id():
+    assert split_snippets("text")[0].id is None
+
+
+def test_blank_text_has_no_windows():
+    assert split_snippets(" \r\n\t\u2029") == []
+
+
+@pytest.mark.parametrize(("size", "overlap"), [(0, 0), (10, 10), (10, -1), (10, 11)])
+def test_an_overlap_that_does_not_fit_is_an_error(size, overlap):
+    with pytest.raises(ValueError, match=f"size is {size} and overlap is {overlap}"):
+        split_snippets("text", size=size, overlap=overlap)
+
+
+# --- gold spans -----------------------------------------------------------------------------------
+
+TEXT = "One two. Three four.  Five six."
+WINDOWS = split_snippets(TEXT, 22, 12)  # [0, 20) and [9, 31)
+
+
+@pytest.mark.parametrize(
+    ("spans", "relevant"),
+    [
+        ([(0, 7)], (True, False)),
+        ([(9, 20)], (True, True)),  # in what both share
+        ([(0, 7), (26, 31)], (True, True)),
+        ([(19, 22)], (True, True)),  # the white space before "Five" does not count
+        ([], (False, False)),
+    ],
+)
+def test_a_window_is_relevant_if_it_holds_a_gold_span(spans, relevant):
+    assert relevant_windows(TEXT, WINDOWS, spans) == relevant
+
+
+def test_a_span_that_no_window_holds_is_not_lost():
+    with pytest.raises(ValueError, match=r"no window holds 1 of the spans, such as \(4, 26\)"):
+        relevant_windows(TEXT, WINDOWS, [(0, 7), (4, 26)])
+    assert relevant_windows(TEXT, WINDOWS, [(4, 26)], share=17 / 22) == (False, True)
+    assert relevant_windows(TEXT, WINDOWS, [(4, 26)], share=16 / 22) == (True, True)
+    with pytest.raises(ValueError, match="no window holds"):
+        relevant_windows(TEXT, WINDOWS, [(4, 26)], share=18 / 22)
+
+
+@given(st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=12), st.data())
+def test_a_span_within_a_sentence_that_fits_is_always_held(sentences, data):
+    size = data.draw(st.integers(max(map(len, sentences)), 150))
+    text = " ".join(sentences)
+    i = data.draw(st.integers(0, len(sentences) - 1))
+    start = len(" ".join([*sentences[:i], ""]))
+    a = data.draw(st.integers(start, start + len(sentences[i]) - 1))
+    b = data.draw(st.integers(a + 1, start + len(sentences[i])))
+    windows = split_snippets(text, size, data.draw(st.integers(0, size - 1)))
+    if not text[a:b].strip():
+        return
+    relevant = relevant_windows(text, windows, [(a, b)])
+    assert any(relevant)
+    for window, r in zip(windows, relevant, strict=True):
+        assert r == (set(held(window)) >= {j for j in range(a, b) if not text[j].isspace()})
+
+
+def test_retrieved_windows_take_their_judgements_from_those_of_the_text():
+    from conformal_retrievers import JudgedQuery
+
+    windows = split_snippets(TEXT, 22, 12, document="d")
+    judged = JudgedQuery("How many?", windows, relevant_windows(TEXT, windows, [(0, 7), (26, 31)]))
+    retrieved = judged.retrieved_as(windows[1:])
+    assert (retrieved.relevant, retrieved.missed) == ((True,), 1)
+
+
+@pytest.mark.parametrize("span", [(-1, 3), (3, 3), (5, 2), (20, 22), (0, 32)])
+def test_a_span_that_is_blank_or_outside_is_an_error(span):
+    with pytest.raises(ValueError, match=re.escape(f"spans holds {span}")):
+        relevant_windows(TEXT, WINDOWS, [span])
+
+
+@pytest.mark.parametrize(("text", "position"), [("Three", None), ("Three", 1), (" six", -5)])
+def test_a_window_that_is_not_where_it_says_is_an_error(text, position):
+    with pytest.raises(ValueError, match=r"windows\[1\] is not in the text"):
+        relevant_windows(TEXT, [WINDOWS[0], Snippet(text, position=position)], [])
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan")])
+def test_a_share_that_is_none_is_an_error(share):
+    with pytest.raises(ValueError, match=f"share is {share}"):
+        relevant_windows(TEXT, WINDOWS, [(0, 7)], share=share)

@@ -1,0 +1,231 @@
+"""The report: the same for the same input, escaped, self-contained, and readable in a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from evaluation.test_diagnose import draw
+
+from conformal_retrievers import Calibration, ScoredQuery, diagnose
+from conformal_retrievers.evaluation import report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HOSTILE = "<script>alert('x')</script> & \"all\" {{ 7 * 7 }} </title>"
+MADE = "2026-01-01T00:00:00+00:00"
+
+
+class Page(HTMLParser):
+    """The tags, the alternative texts and the text of a page."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.images, self.text = [], [], ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "img":
+            self.images.append(dict(attrs))
+
+    def handle_data(self, data):
+        self.text += data
+
+    @property
+    def words(self):
+        return " ".join(self.text.split())
+
+
+@pytest.fixture
+def calibration(rng):
+    queries = [replace(q, group=HOSTILE if i % 3 else "plain") for i, q in enumerate(draw(rng, 90))]
+    made = Calibration.from_scores(
+        queries, alpha=0.1, scorer=HOSTILE, retrieval={"retriever": HOSTILE, "k": 10}
+    )
+    return replace(made, created=MADE)
+
+
+@pytest.fixture
+def queries(rng):
+    drawn = draw(rng, 70, relevant=0.8)
+    return [replace(q, group=HOSTILE if i % 3 else "plain") for i, q in enumerate(drawn)]
+
+
+def test_the_report_holds_what_the_diagnosis_found(calibration, queries):
+    page = Page(report.html(calibration, queries))
+    d = diagnose(calibration, queries)
+    for part in (d.verdict, *(f.sentence for f in d.findings), calibration.statement):
+        assert " ".join(part.split()) in page.words
+    assert f"{d.removal:.1%}" in page.words
+    assert calibration.checksum in page.words
+    assert f"{calibration.threshold():.4g}" in page.words
+    for point in d.sweep:
+        low, high = point.coverage[1:]
+        assert f"{100 * low:.1f} – {100 * high:.1f}" in page.words
+    assert "90.0% (α = 0.1): the mean share of a query's relevant snippets" in page.words
+    named = Page(report.html(calibration, queries, sources={"judged queries": "new.jsonl"}))
+    assert "judged queries" in named.words
+    assert "new.jsonl" in named.words
+    assert len(page.images) == 5
+    assert all(len(image["alt"]) > 40 for image in page.images)
+
+
+def test_the_same_input_gives_the_same_bytes(calibration, queries, tmp_path):
+    first = report.html(calibration, queries)
+    assert report.html(calibration, iter(queries)) == first
+    report.write(tmp_path / "report.html", calibration, queries)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == first
+
+
+def test_what_is_written_is_returned_as_a_diagnosis(calibration, queries, tmp_path):
+    d = report.write(tmp_path / "report.html", calibration, iter(queries))
+    assert d.verdict == diagnose(calibration, queries).verdict
+    with pytest.raises(OSError, match="cannot write the report"):
+        report.write(tmp_path / "none" / "report.html", calibration, queries)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [0.1, np.nextafter(0.1, 1)],
+        [0.1, 0.1 + 1e-13],
+        [0.0, 5e-324],
+        [0.0, 0.0],
+        [-1.7e308, 1.7e308],
+        [1.7e308, 1.7e308],
+        [-1e300, 0.0],
+        [1e17, 1e17 + 16],
+    ],
+)
+def test_scores_that_hardly_differ_or_are_huge_have_a_histogram(scores):
+    queries = [ScoredQuery(scores, [True, False])] * 30
+    made = Calibration.from_scores(queries, alpha=0.1, scorer="drawn")
+    for new in (queries, [np.array(scores)] * 5):
+        page = Page(report.html(made, new))
+        shown = [image for image in page.images if image["alt"].startswith("Histograms")]
+        svg = base64.b64decode(shown[0]["src"].partition(",")[2]).decode("utf-8")
+        assert "nan" not in svg
+        assert "inf" not in svg
+        assert "threshold" in svg
+
+
+def test_text_of_the_data_is_escaped(calibration, queries):
+    html = report.html(calibration, queries, title=HOSTILE)
+    assert "<script" not in html
+    page = Page(html)
+    assert page.tags.count("title") == 1
+    assert page.text.count(HOSTILE) >= 4  # title, heading, scorer, group, provenance
+
+
+def test_the_page_asks_for_nothing_from_outside(calibration, queries):
+    html = report.html(calibration, queries)
+    sources = re.findall(r'(?:src|href)="([^"]{0,30})', html)
+    assert len(sources) == 6
+    assert all(source.startswith("data:") for source in sources)
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_the_pictures_are_svg_without_dates_or_links(calibration, queries):
+    for image in Page(report.html(calibration, queries)).images:
+        svg = base64.b64decode(image["src"].partition(",")[2]).decode("utf-8")
+        root = ElementTree.fromstring(svg)
+        assert root.tag.endswith("svg")
+        assert root.get("viewBox")
+        assert "<dc:date>" not in svg
+        assert "<script" not in svg
+        linked = re.findall(r'xlink:href="(.)', svg)
+        assert set(linked) == {"#"}
+
+
+def test_without_judgements_there_is_no_coverage(calibration, rng):
+    page = Page(report.html(calibration, [query.scores for query in draw(rng, 70)]))
+    assert len(page.images) == 4
+    assert "Coverage" not in page.words
+    assert "without judged relevant snippets nothing can speak for it" in page.words
+    assert "not judged, held against" in page.words
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["keeps everything", "by group", "delta", "one query", "no score", "all missed", "none missed"],
+)
+def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibration, queries):
+    own = list(calibration.queries)
+    if case == "keeps everything":
+        few = Calibration.from_scores(own[:3], alpha=0.1, scorer="drawn")
+        assert "none, everything is kept" in report.html(few, queries)
+    elif case == "by group":
+        by_group = Calibration.from_scores(own, alpha=0.2, by_group=True, scorer="drawn")
+        assert "threshold, plain" in report.html(by_group, queries, reference=own)
+    elif case == "delta":
+        some = Calibration.from_scores(own, alpha=0.2, delta=0.1, guarantee="all", scorer="drawn")
+        assert "δ = 0.1" in report.html(some, queries)
+    elif case == "one query":
+        assert "1 query with 10 snippets" in report.html(calibration, queries[:1])
+    elif case == "none missed":
+        page = Page(report.html(calibration, [replace(q, missed=0) for q in queries]))
+        assert "unknown" in page.words
+        assert "no query says how many relevant snippets it misses" in page.words
+        assert "End to end" not in page.words
+        assert "nan" not in page.words
+    elif case == "all missed":
+        lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in queries]
+        assert "nan" not in Page(report.html(calibration, lost)).words
+    else:
+        page = Page(report.html(calibration, [[np.nan, np.nan], []]))
+        assert "100.0% of the snippets could not be scored" in page.words
+
+
+WRAPPER = """<!doctype html><iframe id="page" src="report.html"
+ style="width:{width}px;height:900px;border:0"></iframe><pre id="out"></pre><script>
+document.getElementById("page").onload = event => {{
+  const inner = event.target.contentDocument, root = inner.documentElement
+  document.getElementById("out").textContent = JSON.stringify({{
+    scrolls: root.scrollWidth, wide: root.clientWidth,
+    images: [...inner.images].filter(i => i.complete && i.naturalWidth > 0).length,
+    beyond: [...inner.querySelectorAll("p, li, img, h1, h2, dl, figure, table, td")].filter(
+      e => e.getBoundingClientRect().right > root.clientWidth + 0.5).length,
+    broken: [...inner.querySelectorAll(".stacked td, thead th, tbody th[data-name]")].filter(
+      e => [...e.childNodes, ...[...e.children].flatMap(c => [...c.childNodes])].some(n => {{
+        if (n.nodeType != 3 || !n.textContent.trim()) return false
+        const range = inner.createRange(); range.selectNodeContents(n)
+        return new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1
+      }})).map(e => e.textContent.trim()),
+    requests: event.target.contentWindow.performance.getEntriesByType("resource")
+      .map(e => e.name).filter(n => !n.startsWith("data:"))}})
+}}</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_browser_shows_it_without_scrolling_sideways(width, calibration, queries, tmp_path):
+    own = list(calibration.queries)  # with a reference there are bands of m1 and m2 to show
+    report.write(tmp_path / "report.html", calibration, queries, reference=own)
+    (tmp_path / "wrapper.html").write_text(WRAPPER.format(width=width), encoding="utf-8")
+    shown = subprocess.run(
+        [
+            *(str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *("--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"),
+            *("--enable-logging=stderr", "--virtual-time-budget=5000", "--window-size=1400,1000"),
+            *("--dump-dom", (tmp_path / "wrapper.html").as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    seen = json.loads(re.search(r'<pre id="out">(.+?)</pre>', shown.stdout)[1])
+    assert seen["wide"] == width
+    assert seen["scrolls"] == width
+    assert (seen["images"], seen["beyond"], seen["requests"]) == (5, 0, [])
+    assert seen["broken"] == []  # no word or number of a table goes over lines
+    assert "CONSOLE" not in shown.stderr

@@ -1,0 +1,536 @@
+"""Answers with a confidence in both frameworks, from a tiny transformers model that runs here."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
+from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
+from langchain_openai import ChatOpenAI
+from llama_index.core import SummaryIndex
+from llama_index.core.llms import MockLLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.llms.huggingface import HuggingFaceLLM
+from llama_index.llms.openai_like import OpenAILike
+from tiny_models import bpe_tokenizer, local, tiny
+from transformers import GenerationConfig
+from transformers import pipeline as transformers_pipeline
+
+from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
+    ConformalFilter,
+    RetrievalScorer,
+    ScoredQuery,
+)
+from conformal_retrievers.lookback.classifier import (
+    FactualityClassifier,
+    JudgedRatios,
+    lookback_ratios,
+)
+from conformal_retrievers.lookback.flag import FactualityFlag
+from conformal_retrievers.lookback.flag_statement import flag_labels
+from conformal_retrievers.lookback.model import LocalModel, RagPrompt
+from langchain_conformal.confidence import confidence_runnable
+from llama_index.postprocessor.conformal import ConformalPostprocessor
+from llama_index.postprocessor.conformal.confidence import ConfidenceQueryEngine
+
+QUESTION = "How long to wait?"
+CHUNKS = ("Wait six hours after the last drink.", "Tylenol and alcohol strain the liver.")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return local("llama")
+
+
+@pytest.fixture(scope="module")
+def flag(model):
+    """Fitted and calibrated on answers that are judged by the toss of a coin."""
+    rng = np.random.default_rng(4)
+    prompts = [RagPrompt(f"{QUESTION} {i}", CHUNKS) for i in range(48)]
+    answers = model.generate(prompts, max_new_tokens=3)
+    judged = [
+        JudgedRatios(lookback_ratios(answer.attention), bool(rng.random() < 0.5))
+        for answer in answers
+    ]
+    classifier = FactualityClassifier.fit(judged[:24], n_chunks=2)
+    inconsistent = [JudgedRatios(one.ratios, False) for one in judged[24:]]
+    return FactualityFlag.calibrate(classifier, inconsistent, alpha=0.3)
+
+
+@pytest.fixture(scope="module")
+def expected(model, flag):
+    [generated] = model.generate([RagPrompt(QUESTION, CHUNKS)], max_new_tokens=5)
+    said = flag(lookback_ratios(generated.attention))
+    assert 0 < said.value < 1
+    return generated.text, {"confidence": said.value, "flagged": said.flagged}
+
+
+class OneScore(BaseNodePostprocessor):
+    """Gives all nodes the similarity 0.5, as a retriever might."""
+
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        return [NodeWithScore(node=one.node, score=0.5) for one in nodes]
+
+
+def engine_of(chunks):
+    index = SummaryIndex([TextNode(text=text) for text in chunks])
+    return index.as_query_engine(llm=MockLLM())
+
+
+async def test_the_answer_of_a_chain_has_its_confidence(model, flag, expected):
+    runnable = confidence_runnable(model, flag, max_new_tokens=5)
+    given = {"question": QUESTION, "context": [Document(CHUNKS[0]), Document(CHUNKS[1])]}
+    for message in (runnable.invoke(given), await runnable.ainvoke(given)):
+        assert message.text == expected[0]
+        assert message.response_metadata["factuality"] == expected[1]
+    assert runnable.invoke({**given, "context": list(CHUNKS)}).text == expected[0]
+
+
+async def test_the_answer_of_an_engine_has_its_confidence(model, flag, expected):
+    engine = ConfidenceQueryEngine(engine_of(CHUNKS), model, flag, max_new_tokens=5)
+    for response in (engine.query(QUESTION), await engine.aquery(QUESTION)):
+        assert response.response == expected[0]
+        assert response.metadata["factuality"] == expected[1]
+        assert [node.text for node in response.source_nodes] == list(CHUNKS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, model):
+    """The model and its tokenizer, as they are kept: their name is where they lie."""
+    folder = tmp_path_factory.mktemp("model")
+    model.model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def kept_flag(folder, flag):
+    classifier = dataclasses.replace(flag.classifier, model=folder)
+    calibration = dataclasses.replace(flag.calibration, scorer=classifier.name)
+    return FactualityFlag(classifier, calibration)
+
+
+def test_a_pipeline_of_langchain_huggingface_has_a_model_that_can_be_seen(
+    folder, kept_flag, expected
+):
+    given = {"question": QUESTION, "context": list(CHUNKS)}
+    pipeline = HuggingFacePipeline.from_model_id(
+        folder, "text-generation", pipeline_kwargs={"max_new_tokens": 3}
+    )
+    chat = ChatHuggingFace(llm=pipeline)
+    assert pipeline.invoke("How long").startswith("How long")  # it runs by itself
+    for llm in (pipeline, chat):
+        runnable = confidence_runnable(llm, kept_flag, max_new_tokens=5)
+        message = runnable.invoke(given)
+        assert message.text == expected[0]
+        assert message.response_metadata["factuality"] == pytest.approx(expected[1])
+        assert [chunk.text for chunk in runnable.stream(given)] == [expected[0]]  # as one piece
+
+
+def test_a_hugging_face_llm_of_llama_index_has_a_model_that_can_be_seen(
+    folder, kept_flag, expected
+):
+    llm = HuggingFaceLLM(
+        model_name=folder, tokenizer_name=folder, device_map="cpu", max_new_tokens=3
+    )
+    assert llm.complete("How long").text
+    engine = ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
+    response = engine.query(QUESTION)
+    assert response.response == expected[0]
+    assert response.metadata["factuality"] == pytest.approx(expected[1])
+
+
+def test_a_chat_model_brings_its_own_template(folder, kept_flag):
+    pipeline = HuggingFacePipeline.from_model_id(folder, "text-generation")
+    tokenizer = bpe_tokenizer()
+    tokenizer.chat_template = "Q: {{ messages[0]['content'] }} A:"
+    chat = ChatHuggingFace(llm=pipeline, tokenizer=tokenizer)
+    given = {"question": QUESTION, "context": list(CHUNKS)}
+    said = confidence_runnable(chat, kept_flag, max_new_tokens=5).invoke(given)
+    by_hand = LocalModel(pipeline.pipeline.model, tokenizer)
+    [generated] = by_hand.generate([RagPrompt(QUESTION, CHUNKS)], max_new_tokens=5)
+    expected = kept_flag(lookback_ratios(generated.attention))
+    assert said.text == generated.text
+    assert said.response_metadata["factuality"]["confidence"] == expected.value
+
+
+def test_a_model_in_bfloat16_is_read_as_it_is(folder, kept_flag):
+    pipeline = HuggingFacePipeline.from_model_id(
+        folder, "text-generation", model_kwargs={"dtype": torch.bfloat16}
+    )
+    assert pipeline.pipeline.model.dtype == torch.bfloat16
+    runnable = confidence_runnable(pipeline, kept_flag, max_new_tokens=5)
+    said = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
+    assert 0 < said.response_metadata["factuality"]["confidence"] < 1
+
+
+@pytest.mark.parametrize("package", ["langchain-conformal", "llama-index-postprocessor-conformal"])
+def test_the_readmes_lines_about_confidence_run(
+    package, folder, kept_flag, tmp_path, monkeypatch, expected
+):
+    readme = Path(__file__).parents[2] / "integrations" / package / "README.md"
+    section = readme.read_text(encoding="utf-8").split("## Confidence in an answer")[1]
+    [code] = re.findall(r"^```python\n(.*?)^```", section.split("\n## ")[0], re.S | re.M)
+    kept_flag.classifier.save(tmp_path / "factuality.json")
+    kept_flag.calibration.save(tmp_path / "flag.json")
+    monkeypatch.chdir(tmp_path)
+    names = {
+        "question": QUESTION,
+        "filtered": RunnableLambda(lambda _: [Document(text) for text in CHUNKS]),
+        "index": SummaryIndex([TextNode(text=text) for text in CHUNKS]),
+    }
+    assert "Qwen/Qwen3-0.6B" in code
+    code = code.replace("Qwen/Qwen3-0.6B", folder).replace("max_new_tokens=200", "max_new_tokens=5")
+    exec(compile(code, str(readme), "exec"), names)
+    said = names["answer"].response_metadata if "answer" in names else names["response"].metadata
+    assert said["factuality"] == pytest.approx(expected[1])
+
+
+def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "confidence.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+    assert len(blocks) == 5
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npz"}
+    flag, test = names["flag"], names["test"]
+    assert flag.classifier.evaluate(test, rng=np.random.default_rng(0)).low > 0.5
+    printed = capsys.readouterr().out
+    assert "An inconsistent answer is flagged with probability at least 0.9" in printed
+    assert str(flag.evaluate(test)) in printed  # the loaded one flags the same
+    assert flag.calibration.labels["judged_by"]["llm"] == "word by word"
+    assert re.search(r"^Confidence\(value=0\.\d+, flagged=(True|False)\)$", printed, re.M)
+
+
+def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
+    sampling = HuggingFacePipeline.from_model_id(
+        folder, "text-generation", pipeline_kwargs={"do_sample": True, "max_new_tokens": 9}
+    )
+    with pytest.raises(ValueError, match=r"llm.pipeline_kwargs is {'do_sample': True}, which does"):
+        confidence_runnable(ChatHuggingFace(llm=sampling), kept_flag, max_new_tokens=5)
+    for settings in ({"generate_kwargs": {"top_k": 3}}, {"stopping_ids": [7]}):
+        llm = HuggingFaceLLM(model_name=folder, tokenizer_name=folder, device_map="cpu", **settings)
+        with pytest.raises(ValueError, match=rf"llm.{next(iter(settings))} is .* eos_token_id"):
+            ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (
+            lambda pipe: pipe.bind(pipeline_kwargs={"temperature": 2.0, "max_new_tokens": 9}),
+            "llm.bind(pipeline_kwargs) is {'temperature': 2.0}, which does not enter here",
+        ),
+        (lambda pipe: pipe.bind(stop=["."]).with_config(tags=["a"]), "llm.bind(stop) is ['.'], wh"),
+        (lambda pipe: ChatHuggingFace(llm=pipe).bind(stop=["."]), "llm.bind(stop) is ['.'], which"),
+        (
+            lambda pipe: ChatHuggingFace(llm=pipe, temperature=1.5).with_config(tags=["a"]),
+            "llm.temperature is 1.5, which",
+        ),
+        (lambda pipe: ChatHuggingFace(llm=pipe, temperature=1.5), "llm.temperature is 1.5, which"),
+        (
+            lambda pipe: ChatHuggingFace(llm=pipe, stop_sequences=["."]),
+            "llm.stop is ['.'], which does not",
+        ),
+        (
+            lambda pipe: ChatHuggingFace(llm=pipe, max_tokens=3).bind(temperature=0.0),
+            "llm.bind(temperature) is 0.0, which does not enter here; give the generation=Gen",
+        ),
+    ],
+    ids=[
+        "bound pipe",
+        "configured pipe",
+        "bound chat",
+        "configured chat",
+        "temperature",
+        "stop",
+        "bound zero",
+    ],
+)
+def test_settings_that_are_bound_or_a_chat_models_do_not_enter_unnoticed(
+    folder, kept_flag, expected, made, message
+):
+    llm = made(HuggingFacePipeline.from_model_id(folder, "text-generation"))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        confidence_runnable(llm, kept_flag, max_new_tokens=5)
+    greedy = confidence_runnable(llm, kept_flag, max_new_tokens=5, generation=GenerationConfig())
+    assert greedy.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"do_sample": True, "max_new_tokens": 4}, "llm.pipeline(do_sample) is True, which does n"),
+        ({"temperature": 5.0}, "llm.pipeline(temperature) is 5.0, which does not enter here; give"),
+        (
+            {"generation_config": GenerationConfig(repetition_penalty=3.0)},
+            "llm.pipeline(generation_config) is GenerationConfig {",
+        ),
+        ({"stop_sequence": "."}, "llm.pipeline(stop_strings) is ['.'], which does not enter here"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_settings_that_a_pipeline_was_made_with_do_not_enter_unnoticed(
+    folder, kept_flag, expected, settings, message
+):
+    made = transformers_pipeline("text-generation", model=folder, tokenizer=folder, **settings)
+    pipe = HuggingFacePipeline(pipeline=made)
+    for llm in (pipe, ChatHuggingFace(llm=pipe), pipe.with_config(tags=["a"])):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            confidence_runnable(llm, kept_flag, max_new_tokens=5)
+    greedy = confidence_runnable(pipe, kept_flag, max_new_tokens=5, generation=GenerationConfig())
+    assert greedy.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
+
+
+def test_a_pipeline_of_no_settings_but_a_length_may_be_there(folder, kept_flag, expected):
+    for settings in ({}, {"max_new_tokens": 4, "return_full_text": False, "batch_size": 2}):
+        made = transformers_pipeline("text-generation", model=folder, tokenizer=folder, **settings)
+        pipe = HuggingFacePipeline(pipeline=made)
+        runnable = confidence_runnable(pipe, kept_flag, max_new_tokens=5)
+        assert runnable.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
+
+
+def test_a_binding_of_no_influence_on_the_answer_may_be_there(folder, kept_flag, expected):
+    pipe = HuggingFacePipeline.from_model_id(folder, "text-generation")
+    shorter = pipe.bind(pipeline_kwargs={"max_new_tokens": 2}).with_config(tags=["a"])
+    for llm in (shorter, ChatHuggingFace(llm=pipe, max_tokens=2).with_config(tags=["a"])):
+        runnable = confidence_runnable(llm, kept_flag, max_new_tokens=5)
+        assert runnable.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"system_prompt": "Be brief."}, "'Be brief.'"),
+        ({"query_wrapper_prompt": "Q: {query_str}"}, "'Q: {query_str}'"),
+        ({"completion_to_prompt": lambda text: f"<|user|>{text}"}, "<function"),
+        ({"messages_to_prompt": str}, "<class 'str'>"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_a_prompt_of_the_frameworks_model_does_not_enter_unnoticed(
+    folder, kept_flag, settings, said
+):
+    llm = HuggingFaceLLM(model_name=folder, tokenizer_name=folder, device_map="cpu", **settings)
+    message = re.escape(f"llm.{next(iter(settings))} is {said}")
+    with pytest.raises(ValueError, match=rf"{message}.* give the prompt= that the flag"):
+        ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
+    brief = partial(RagPrompt, preamble="Be brief.")
+    engine = ConfidenceQueryEngine(
+        engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5, prompt=brief
+    )
+    [generated] = LocalModel(llm._model, llm._tokenizer).generate(
+        [brief(QUESTION, CHUNKS)], max_new_tokens=5
+    )
+    assert engine.query(QUESTION).response == generated.text
+
+
+def test_a_context_is_no_text(model, flag):
+    runnable = confidence_runnable(model, flag, max_new_tokens=5)
+    with pytest.raises(TypeError, match="context is the str 'Wait six hours"):
+        runnable.invoke({"question": QUESTION, "context": CHUNKS[0]})
+
+
+async def test_where_nothing_is_kept_an_engine_answers_empty_and_flags_it(model, flag):
+    """An answer without confidence is flagged, as everywhere."""
+    nothing_kept = ConformalPostprocessor(
+        filter=ConformalFilter(
+            RetrievalScorer("any", higher_is_better=True),
+            Calibration.from_scores(
+                [ScoredQuery([-9.0], [True])] * 9, alpha=0.2, scorer="retrieval(any, higher)"
+            ),
+        )
+    )
+    index = SummaryIndex([TextNode(text=text) for text in CHUNKS])
+    inner = index.as_query_engine(llm=MockLLM(), node_postprocessors=[OneScore(), nothing_kept])
+    engine = ConfidenceQueryEngine(inner, model, flag, max_new_tokens=5)
+    for response in (engine.query(QUESTION), await engine.aquery(QUESTION)):
+        assert str(response) == str(inner.query(QUESTION)) == "Empty Response"
+        assert response.metadata == {"factuality": {"confidence": None, "flagged": True}}
+        assert response.source_nodes == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (QUESTION, TypeError, "the input is the str 'How long to wait[?]'; give"),
+        ({"context": list(CHUNKS)}, ValueError, "the input has no 'question'; give"),
+        ({"question": QUESTION}, ValueError, "the input has no 'context'; give"),
+        (
+            {"question": QUESTION, "context": Document(CHUNKS[0])},
+            TypeError,
+            "context is a Document; give a list of Documents or texts",
+        ),
+        (
+            {"question": QUESTION, "context": [None]},
+            TypeError,
+            r"context\[0\] is a NoneType; give a Document or a text",
+        ),
+    ],
+    ids=["text", "no question", "no context", "one document", "no document"],
+)
+def test_an_input_of_another_form_is_refused_with_what_to_give(model, flag, given, error, message):
+    with pytest.raises(error, match=message):
+        confidence_runnable(model, flag, max_new_tokens=5).invoke(given)
+
+
+def test_a_context_of_no_document_is_refused_with_what_to_do(model, flag):
+    runnable = confidence_runnable(model, flag, max_new_tokens=5)
+    with pytest.raises(ValueError, match=r'context is empty.*on_empty="keep_best".*or do not ask'):
+        runnable.invoke({"question": QUESTION, "context": []})
+
+
+def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
+    network = HuggingFaceLLM(
+        model_name=folder, tokenizer_name=folder, device_map="cpu", stopping_ids=[7]
+    )
+    sampling = HuggingFacePipeline.from_model_id(
+        folder, "text-generation", pipeline_kwargs={"do_sample": True}
+    )
+    local = LocalModel(sampling.pipeline.model, sampling.pipeline.tokenizer)
+    prompt = partial(RagPrompt, preamble="Be brief.")
+    [long] = local.generate([prompt(QUESTION, CHUNKS)], max_new_tokens=5)
+    assert long.tokens[2] not in long.tokens[:2]
+    ending = GenerationConfig(eos_token_id=long.tokens[2])
+    settings = {"max_new_tokens": 5, "generation": ending, "prompt": prompt}
+    runnable = confidence_runnable(sampling, kept_flag, **settings)
+    engine = ConfidenceQueryEngine(engine_of(CHUNKS), network, kept_flag, **settings)
+    short = local.tokenizer.decode(long.tokens[:2])
+    assert runnable.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == short
+    assert engine.query(QUESTION).response == short
+
+
+def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected):
+    """The confidence is above what flags in the one group, and below what flags in the other."""
+    confidence = expected[1]["confidence"]
+    scores = {"lenient": confidence - 0.01, "strict": confidence + 0.01}
+    calibration = Calibration.from_scores(
+        [ScoredQuery([score], [True], group=g) for g, score in scores.items() for _ in range(9)],
+        alpha=0.5,
+        guarantee="all",
+        by_group=True,
+        scorer=flag.classifier.name,
+        labels=flag_labels([], None),
+    )
+    grouped = FactualityFlag(flag.classifier, calibration)
+    runnable = confidence_runnable(model, grouped, max_new_tokens=5)
+    for group, flagged in (("lenient", False), ("strict", True)):
+        said = {"confidence": confidence, "flagged": flagged}
+        asked = []
+
+        def group_of(question, group=group, asked=asked):
+            asked.append(question)
+            return group
+
+        engine = ConfidenceQueryEngine(
+            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group=group_of
+        )
+        assert engine.query(QUESTION).metadata["factuality"] == said
+        assert asked == [QUESTION]
+        given = {"question": QUESTION, "context": list(CHUNKS), "group": group}
+        assert runnable.invoke(given).response_metadata["factuality"] == said
+    with pytest.warns(
+        UserWarning, match=r"by group \('lenient', 'strict'\), and a question has non"
+    ):
+        ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
+    assert ungrouped.response_metadata["factuality"]["flagged"]
+    with pytest.raises(
+        TypeError, match="group is the str 'which'; give a function from a question"
+    ):
+        ConfidenceQueryEngine(engine_of(CHUNKS), model, grouped, max_new_tokens=5, group="which")
+
+
+def test_the_attention_of_a_hosted_model_cannot_be_seen(flag):
+    hosted = ChatOpenAI(model="gpt", api_key="none")
+    like = OpenAILike(model="gpt", api_key="none")
+    for llm, name in ((hosted, "ChatOpenAI"), (FakeListChatModel(responses=["a"]), "FakeListChat")):
+        with pytest.raises(TypeError, match=f"llm is a {name}.*, whose attention cannot be seen"):
+            confidence_runnable(llm, flag, max_new_tokens=5)
+    for llm, name in ((like, "OpenAILike"), (MockLLM(), "MockLLM")):
+        with pytest.raises(TypeError, match=f"llm is a {name}, whose attention cannot be seen"):
+            ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=5)
+
+
+def in_either_framework(llm, flag):
+    """Return, of each framework, what makes the answerer."""
+    return (
+        lambda: confidence_runnable(llm, flag, max_new_tokens=2),
+        lambda: ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=2),
+    )
+
+
+def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(flag):
+    renamed = LocalModel(tiny("llama"), bpe_tokenizer(), name="other")
+    for make in in_either_framework(renamed, flag):
+        with pytest.raises(
+            CalibrationMismatch, match="flag is for the model 'llama', but llm is"
+        ) as e:
+            make()
+        assert "if it is the same model, give LocalModel(model, tokenizer, name='llama')" in str(
+            e.value
+        )
+    deeper = LocalModel(tiny("llama", num_hidden_layers=4), bpe_tokenizer(), name="llama")
+    for make in in_either_framework(deeper, flag):
+        with pytest.raises(CalibrationMismatch, match="of 3 layers and 4 heads, .* has 4 and 4"):
+            make()
+
+
+def test_a_calibration_is_no_flag(model, flag):
+    for make in in_either_framework(model, flag.calibration):
+        with pytest.raises(
+            TypeError,
+            match=r"flag is a Calibration; give FactualityFlag\(FactualityClassifier.load\(…\), ",
+        ):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0; give 1 or more"),
+        ({"max_new_tokens": 2.5}, TypeError, "max_new_tokens is 2.5; give a whole number"),
+        ({"generation": {"top_k": 3}}, TypeError, "generation is a dict; give a GenerationConfig"),
+    ],
+    ids=["0", "2.5", "dict"],
+)
+def test_how_to_answer_is_asked_before_a_question_is(model, flag, settings, error, message):
+    settings = {"max_new_tokens": 2, **settings}
+    with pytest.raises(error, match=message):
+        confidence_runnable(model, flag, **settings)
+    with pytest.raises(error, match=message):
+        ConfidenceQueryEngine(engine_of(CHUNKS), model, flag, **settings)
+
+
+def test_a_model_that_lies_elsewhere_is_given_its_name(folder, flag):
+    """The flag was made for 'llama'; the folder's own name is its path."""
+    llm = HuggingFacePipeline.from_model_id(folder, "text-generation")
+    with pytest.raises(CalibrationMismatch, match="name='llama'"):
+        confidence_runnable(llm, flag, max_new_tokens=2)
+    named = LocalModel(llm.pipeline.model, llm.pipeline.tokenizer, name="llama")
+    said = confidence_runnable(named, flag, max_new_tokens=2).invoke(
+        {"question": QUESTION, "context": list(CHUNKS)}
+    )
+    assert 0 < said.response_metadata["factuality"]["confidence"] < 1
+
+
+def test_an_answer_without_a_token_is_flagged_without_confidence(flag):
+    model = local("llama")
+    [one] = model.generate([RagPrompt(QUESTION, CHUNKS)], max_new_tokens=1)
+    model.model.generation_config.eos_token_id = one.tokens[0]
+    given = {"question": QUESTION, "context": list(CHUNKS)}
+    said = confidence_runnable(model, flag, max_new_tokens=2).invoke(given)
+    assert said.response_metadata["factuality"] == {"confidence": None, "flagged": True}

@@ -1,0 +1,258 @@
+"""Any LangChain model as a scorer: embeddings, cross-encoder, reranker, chat model, function."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import sys
+import warnings
+
+import httpx
+import numpy as np
+import pytest
+from frameworks import MiniLMEmbeddings, halves, langchain_retriever, snippets
+from langchain_community.cross_encoders import HuggingFaceCrossEncoder
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_openai import ChatOpenAI
+from scoring.test_cross_encoder import saved_model
+
+from conformal_retrievers import (
+    CalibrationMismatch,
+    ConformalFilter,
+    FunctionScorer,
+    Snippet,
+    calibrate,
+)
+from conformal_retrievers.scoring import ascore_snippets
+from conformal_retrievers.scoring.bm25 import BM25Scorer
+from langchain_conformal import (
+    ConformalCompressor,
+    ConformalRetriever,
+    as_scorer,
+    compressor_scorer,
+    cross_encoder_scorer,
+    decision_scorer,
+    embedding_scorer,
+    judge_retriever,
+    llm_scorer,
+)
+
+QUERY = "cat"
+
+
+class BM25Reranker(BaseDocumentCompressor):
+    """A reranker as they come: the best first, top_n of them, new objects without their ids."""
+
+    model: str = "bm25"
+    top_n: int = 1000
+    calls: int = 0
+
+    def compress_documents(self, documents, query, callbacks=None):
+        self.calls += 1
+        relevance = -np.asarray(bm25().score(query, [Snippet(d.page_content) for d in documents]))
+        order = np.argsort(-relevance, kind="stable")[: self.top_n]
+        return [
+            Document(
+                documents[i].page_content,
+                metadata={**documents[i].metadata, "relevance_score": np.float32(relevance[i])},
+            )
+            for i in order
+        ]
+
+    async def acompress_documents(self, documents, query, callbacks=None):
+        return self.compress_documents(documents, query, callbacks)
+
+
+_BM25 = []
+
+
+def bm25():
+    if not _BM25:
+        _BM25.append(BM25Scorer(s.text for s in snippets()))
+    return _BM25[0]
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory):
+    folder = saved_model(tmp_path_factory.mktemp("models") / "bert", labels=1)
+    return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
+
+
+@pytest.fixture
+async def chat_model(llm_server):
+    async with httpx.AsyncClient() as asynchronous:
+        with httpx.Client() as synchronous:
+            yield ChatOpenAI(
+                model="minilm",
+                base_url=llm_server.url,
+                api_key="none",
+                temperature=0,
+                max_retries=0,
+                http_client=synchronous,
+                http_async_client=asynchronous,
+            )
+
+
+@pytest.fixture(params=["embeddings", "cross-encoder", "chat model", "reranker", "function"])
+def model_and_scorer(request, cross_encoder, chat_model):
+    """A model as a user has it, and the scorer that it should become."""
+    if request.param == "embeddings":
+        return MiniLMEmbeddings(), embedding_scorer(MiniLMEmbeddings())
+    if request.param == "cross-encoder":
+        return cross_encoder, cross_encoder_scorer(cross_encoder)
+    if request.param == "chat model":
+        return chat_model, llm_scorer(chat_model)
+    if request.param == "reranker":
+        return BM25Reranker(), FunctionScorer(float32_bm25, "reranker(bm25)")
+    return FunctionScorer(float32_bm25, "mine"), FunctionScorer(float32_bm25, "mine")
+
+
+def float32_bm25(query, texts):
+    return np.asarray(bm25().score(query, [Snippet(t) for t in texts])).astype(np.float32)
+
+
+async def test_any_model_is_a_scorer_synchronous_and_asynchronous(model_and_scorer):
+    model, expected = model_and_scorer
+    scorer = as_scorer(model)
+    given, query = list(snippets()[:6]), snippets()[3].text
+    scores = np.asarray(scorer.score(query, given))
+    assert scorer.name == expected.name
+    assert scores.tolist() == np.asarray(expected.score(query, given)).tolist()
+    assert (await ascore_snippets(scorer, query, given)).tolist() == scores.tolist()
+    assert len(set(scores.tolist())) > 1
+
+
+async def test_any_model_filters_in_both_classes(model_and_scorer, tmp_path):
+    model, scorer = model_and_scorer
+    queries = judge_retriever(langchain_retriever(4), halves()[0][:10])
+    path = tmp_path / "calibration.json"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "relevant snippets score higher")  # of random weights
+        calibration = calibrate(queries, scorer, alpha=0.4)
+    calibration.save(path)
+    compressor = ConformalCompressor.from_calibration(path, scorer=model)
+    retriever = ConformalRetriever.from_calibration(
+        path, retriever=langchain_retriever(4), scorer=model
+    )
+    own = ConformalFilter(scorer, calibration)
+    for query in halves()[1][:3]:
+        found = langchain_retriever(4).invoke(query.query)
+        expected = [
+            found[i].id for i in own(query.query, [Snippet(d.page_content) for d in found]).kept
+        ]
+        assert [d.id for d in compressor.compress_documents(found, query.query)] == expected
+        assert [d.id for d in await retriever.ainvoke(query.query)] == expected
+
+
+async def test_a_rerankers_documents_are_told_apart_though_it_loses_their_ids():
+    scorer = compressor_scorer(BM25Reranker())
+    texts = [snippets()[0].text, snippets()[1].text, snippets()[0].text]  # one of them twice
+    given = [Snippet(text, id="same") for text in texts]
+    expected = float32_bm25(QUERY, texts).tolist()
+    assert scorer.score(QUERY, given) == expected
+    assert await scorer.ascore(QUERY, given) == expected
+
+
+def test_what_a_reranker_does_not_return_counts_as_dropped_by_the_scorer():
+    scorer = compressor_scorer(BM25Reranker(top_n=1))
+    scores = scorer.score(snippets()[3].text, snippets()[:5])
+    assert [math.isfinite(score) for score in scores] == [False, False, False, True, False]
+    assert sorted(scores)[1:] == [math.inf] * 4
+    # Relevant snippets that it does not return void no promise: they are lost, and said to be.
+    judged = judge_retriever(langchain_retriever(), halves()[0])
+    calibration = calibrate(judged, scorer, alpha=0.01)
+    assert calibration.threshold() == math.inf
+    assert "the scorer itself drops" in calibration.at(0.05).statement
+
+
+async def test_a_blank_text_is_not_sent_and_cannot_be_scored():
+    reranker = BM25Reranker()
+    scorer = compressor_scorer(reranker)
+    assert np.isnan(scorer.score(QUERY, [Snippet(" "), Snippet("")])).all()
+    assert np.isnan(await scorer.ascore(QUERY, [Snippet("\n")])).all()
+    assert reranker.calls == 0
+    first, blank = scorer.score(QUERY, [snippets()[0], Snippet(" ")])
+    assert math.isfinite(first)
+    assert math.isnan(blank)
+
+
+class Writing(BaseDocumentCompressor):
+    """Returns what it is given with this metadata."""
+
+    written: dict
+    keeps: bool = True
+
+    def compress_documents(self, documents, query, callbacks=None):
+        return [
+            Document(
+                d.page_content, metadata={**(d.metadata if self.keeps else {}), **self.written}
+            )
+            for d in documents
+        ]
+
+
+@pytest.mark.parametrize("relevance", [None, math.nan])
+def test_a_relevance_that_is_missing_cannot_be_scored(relevance):
+    scorer = compressor_scorer(Writing(written={"relevance_score": relevance}), name="odd")
+    assert np.isnan(scorer.score(QUERY, [Snippet("a")])).all()
+
+
+@pytest.mark.parametrize(
+    "compressor", [Writing(written={}), Writing(written={"relevance_score": 1.0}, keeps=False)]
+)
+def test_a_compressor_that_writes_no_relevance_or_loses_metadata_is_no_scorer(compressor):
+    scorer = compressor_scorer(compressor, name="odd")
+    with pytest.raises(ValueError, match="Writing returned .* lacks relevance_score or what"):
+        scorer.score(QUERY, [Snippet("a")])
+
+
+def test_a_reranker_scores_relative_to_the_query():
+    judged = judge_retriever(langchain_retriever(4), halves()[0][:5])
+    with pytest.raises(ValueError, match="scores a snippet by the others of its query"):
+        calibrate(judged, as_scorer(BM25Reranker()), alpha=0.5, guarantee="snippet")
+
+
+def test_a_reranker_that_does_not_tell_its_model_needs_a_name():
+    with pytest.raises(ValueError, match="Writing does not tell its model's name.*name="):
+        as_scorer(Writing(written={}))
+    assert as_scorer(Writing(written={}), name="mine").name == "mine"
+
+
+def test_a_function_needs_a_name_to_be_a_scorer():
+    with pytest.raises(TypeError, match=r"give embeddings.*FunctionScorer\(function, name="):
+        as_scorer(float32_bm25)
+    with pytest.raises(TypeError, match="give embeddings"):
+        as_scorer(FunctionScorer(float32_bm25, "mine"), name="other")
+
+
+async def test_a_function_may_have_an_asynchronous_twin():
+    async def ascore(query, texts):
+        return [2.0] * len(texts)
+
+    one = FunctionScorer(lambda query, texts: [len(query + t) for t in texts], "length")
+    assert one.score("q", [Snippet("ab")]).tolist() == [3.0]
+    assert (await one.ascore("q", [Snippet("ab")])).tolist() == [3.0]
+    two = FunctionScorer(one.function, "length", ascore)
+    assert (await two.ascore("q", [Snippet("ab")])).tolist() == [2.0]
+
+
+def test_another_reranker_than_the_calibrated_one_is_refused(tmp_path):
+    judged = judge_retriever(langchain_retriever(4), halves()[0][:10])
+    path = tmp_path / "calibration.json"
+    calibrate(judged, as_scorer(BM25Reranker()), alpha=0.4).save(path)
+    with pytest.raises(CalibrationMismatch, match=r"reranker\(bm25\).*reranker\(other\)"):
+        ConformalCompressor.from_calibration(path, scorer=BM25Reranker(model="other"))
+
+
+def test_a_compressor_with_a_reranker_can_be_pickled():
+    scorer = compressor_scorer(BM25Reranker())
+    assert pickle.loads(pickle.dumps(scorer)).name == scorer.name
+
+
+def test_below_the_core_that_has_decision_models_the_release_that_has_them_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "langchain_core.decisions", None)  # as it is below 1.8
+    with pytest.raises(TypeError, match=r"came with langchain-core 1\.8.*; this is 1\."):
+        decision_scorer(BM25Reranker())
+    assert as_scorer(BM25Reranker()).name == "reranker(bm25)"
+    with pytest.raises(TypeError, match="a chat or decision model"):
+        as_scorer("jev-1")

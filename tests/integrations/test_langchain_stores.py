@@ -1,0 +1,340 @@
+"""Real vector stores: judged, calibrated and filtered through the very retriever."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+from frameworks import K, MiniLMEmbeddings, documents, halves, judged, snippets
+from langchain_chroma import Chroma
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    FunctionScorer,
+    JudgedQuery,
+    ScoredQuery,
+    calibrate,
+    read_jsonl,
+    write_jsonl,
+)
+from langchain_conformal import ConformalRetriever, embedding_scorer, judge_retriever
+
+ALPHA = 0.2
+README = Path(__file__).parents[2] / "integrations/langchain-conformal/README.md"
+
+
+def flat(documents):
+    """Chroma takes no nested metadata."""
+    return [Document(d.page_content, id=d.id, metadata={"source": "s"}) for d in documents]
+
+
+@pytest.fixture(scope="module", params=["Chroma", "FAISS"])
+def store(request):
+    if request.param == "FAISS":
+        return FAISS.from_documents(documents(), MiniLMEmbeddings())
+    return Chroma.from_documents(
+        flat(documents()),
+        MiniLMEmbeddings(),
+        collection_name="snippets",
+        collection_metadata={"hnsw:space": "cosine"},
+    )
+
+
+@pytest.fixture(scope="module")
+def file(store, tmp_path_factory):
+    queries = judge_retriever(store.as_retriever(search_kwargs={"k": K}), halves()[0])
+    path = tmp_path_factory.mktemp("stores") / "calibration.json"
+    calibrate(queries, embedding_scorer(MiniLMEmbeddings()), alpha=ALPHA).save(path)
+    return path
+
+
+@pytest.fixture
+def retriever(store, file):
+    return ConformalRetriever.from_calibration(
+        file, retriever=store.as_retriever(search_kwargs={"k": K}), embeddings=MiniLMEmbeddings()
+    )
+
+
+def test_the_calibration_records_store_model_and_depth(store, file):
+    assert Calibration.load(file).retrieval == {
+        "retriever": f"{type(store).__name__}(all-MiniLM-L6-v2, similarity)",
+        "k": K,
+    }
+
+
+async def test_what_is_found_in_the_store_is_filtered_at_the_threshold(store, file, retriever):
+    calibration = Calibration.load(file)
+    scorer = embedding_scorer(MiniLMEmbeddings())
+    by_id = {s.id: s for s in snippets()}
+    kept = []
+    for query in halves()[1]:
+        found = store.similarity_search(query.query, k=K)
+        scores = scorer.score(query.query, [by_id[d.id] for d in found])
+        expected = [
+            d.id for d, score in zip(found, scores, strict=True) if score <= calibration.threshold()
+        ]
+        assert [d.id for d in retriever.invoke(query.query)] == expected
+        assert [d.id for d in await retriever.ainvoke(query.query)] == expected
+        kept.append(len(expected))
+    assert len(found) == K
+    assert 0 < sum(kept) < K * len(kept)
+
+
+def test_the_share_of_relevant_snippets_kept_is_what_was_promised(file, store):
+    """Exact: over all ways to leave one judged query out, the mean share kept is at least 1 − α.
+
+    With K + 1 exchangeable queries, each as likely the new one, the theorem's mean is over just
+    these K + 1 ways; so it holds for any data, without a bound for chance.
+    """
+    everything = judge_retriever(store.as_retriever(search_kwargs={"k": K}), judged())
+    scorer = embedding_scorer(MiniLMEmbeddings())
+    known = [query for query in everything if any(query.relevant)]
+    shares = []
+    for query in known:
+        others = [other for other in known if other is not query]
+        calibration = calibrate(others, scorer, alpha=ALPHA)
+        kept = ConformalFilter(scorer, calibration)(query.query, query.snippets).keeps
+        relevant = [i for i, r in enumerate(query.relevant) if r]
+        shares.append(kept[relevant].mean())
+    assert sum(shares) / len(shares) >= 1 - ALPHA
+    assert sum(shares) / len(shares) < 1
+
+
+# --- the scores that a store has ------------------------------------------------------------------
+
+
+def in_memory():
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents(documents())
+    return store
+
+
+def scored(store, *, higher_is_better):
+    """Run what the README says, and return the names that it leaves."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.S | re.M)
+    (code,) = (block for block in blocks if "ScoredRetriever" in block)
+    assert code.count("higher_is_better=True") == 1
+    code = code.replace("higher_is_better=True", f"higher_is_better={higher_is_better}")
+    names = {"store": store, "queries": halves()[0]}
+    exec(compile(code, str(README), "exec", dont_inherit=True), names)
+    return names
+
+
+async def test_a_stores_own_scores_are_filtered_by_and_nothing_is_embedded_twice(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    kept = 0
+    for one, higher in ((store, False), (in_memory(), True)):
+        names = scored(one, higher_is_better=higher)
+        threshold = Calibration.load("by_scores.json").threshold()
+        for query in halves()[1][:5]:
+            found = one.similarity_search_with_score(query.query, k=20)
+            passing = [d for d, s in found if (-s if higher else s) <= threshold]
+            calls = one.embeddings.calls
+            documents = names["filtered"].invoke(query.query)
+            assert one.embeddings.calls == calls + 1  # the query, by the store
+            assert [d.id for d in documents] == [d.id for d in passing]
+            assert await names["filtered"].ainvoke(query.query) == documents
+            kept += len(documents)
+    assert 0 < kept < 2 * 5 * 20
+
+
+def test_the_wrong_direction_of_a_stores_scores_is_warned_of(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for one, wrong in ((store, True), (in_memory(), False)):
+        with pytest.warns(UserWarning, match="negate a similarity"):
+            scored(one, higher_is_better=wrong)
+
+
+def test_scores_are_written_into_copies_of_what_the_store_holds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = FAISS.from_documents(documents(), MiniLMEmbeddings())
+    scored(store, higher_is_better=False)
+    held = store.get_by_ids([s.id for s in snippets()])
+    assert [d.metadata for d in held] == [d.metadata for d in documents()]
+
+
+# --- the depth, and what else is recorded ---------------------------------------------------------
+
+
+def small(k, texts=("a", "b", "c", "d")):
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents([Document(text, id=text) for text in texts])
+    return store.as_retriever(search_kwargs={} if k is None else {"k": k})
+
+
+def opened(k):
+    return small(k).configurable_fields(search_kwargs=ConfigurableField(id="kwargs"))
+
+
+QUERY = JudgedQuery("b", ["a", "b", "c", "d"], [False, True, False, False], id="1")
+
+
+@pytest.mark.parametrize(
+    ("retriever", "name", "k"),
+    [
+        (small(2), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 2),
+        (small(50), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 50),
+        (small(None), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 4),
+        (small(4).bind(k=3), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 3),
+        (small(4).bind(k=3).bind(k=2), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 2),
+        (small(2).with_retry(), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 2),
+        (opened(4), "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)", 4),
+        (
+            opened(4).with_config(configurable={"kwargs": {"k": 2}}).with_retry(),
+            "InMemoryVectorStore(all-MiniLM-L6-v2, similarity)",
+            2,
+        ),
+        (RunnableLambda(lambda query: [Document(query)], name="echo"), "echo", None),
+        (RunnableLambda(lambda query: [], name="nothing"), "nothing", None),
+    ],
+)
+def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k, tmp_path):
+    (judged_query,) = judge_retriever(retriever, [QUERY])
+    assert (judged_query.retriever, judged_query.k) == (name, k)
+    write_jsonl([judged_query], tmp_path / "judged.jsonl")
+    assert read_jsonl(tmp_path / "judged.jsonl") == [judged_query]
+
+
+def filtered_at(k, asked):
+    """Return a retriever that is asked for `asked` documents, with a calibration at depth k."""
+    scorer = FunctionScorer(lambda query, texts: [float(text != query) for text in texts], "same")
+    calibration = calibrate(judge_retriever(small(k), [QUERY]), scorer, alpha=0.5)
+    return ConformalRetriever(retriever=small(asked), filter=ConformalFilter(scorer, calibration))
+
+
+def said(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        call()
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_what_a_caller_configures_reaches_the_retriever(asynchronous):
+    scorer = FunctionScorer(lambda query, texts: [0.1] * len(texts), "constant")
+    one = Calibration.from_scores([ScoredQuery([0.5], [True])], alpha=0.5, scorer="constant")
+    filtered = ConformalRetriever(retriever=opened(4), filter=ConformalFilter(scorer, one))
+    two = {"configurable": {"kwargs": {"k": 2}}}
+    if asynchronous:
+        alone = [await filtered.ainvoke("b"), await filtered.ainvoke("b", two)]
+        batch = await filtered.abatch(["b", "c"], two)
+    else:
+        alone = [filtered.invoke("b"), filtered.invoke("b", two)]
+        batch = filtered.batch(["b", "c"], two)
+    assert [len(documents) for documents in (*alone, *batch)] == [4, 2, 2, 2]
+
+
+def test_a_depth_that_a_caller_configures_is_warned_of():
+    filtered = filtered_at(3, 3).model_copy(update={"retriever": opened(3)})
+    (message,) = said(lambda: filtered.invoke("b", {"configurable": {"kwargs": {"k": 2}}}))
+    assert "asked for 2 documents, but was calibrated at k = 3" in message
+
+
+@pytest.mark.parametrize(
+    ("asked", "kwargs", "message"),
+    [
+        (3, {}, None),
+        (2, {}, "the retriever is asked for 2 documents, but was calibrated at k = 3"),
+        (3, {"k": 1}, "the retriever is asked for 1 documents, but was calibrated at k = 3"),
+        (4, {}, "more snippets than k = 3, the depth that was calibrated at"),
+        (3, {"k": 4}, "more snippets than k = 3, the depth that was calibrated at"),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_another_depth_than_the_calibrated_one_is_said_once(asked, kwargs, message, asynchronous):
+    import asyncio
+
+    retriever = filtered_at(3, asked)
+
+    async def acall():
+        for _ in range(3):
+            await retriever.ainvoke("b", **kwargs)
+
+    def call():
+        for _ in range(3):
+            retriever.invoke("b", **kwargs)
+
+    heard = said(lambda: asyncio.run(acall()) if asynchronous else call())
+    assert len(heard) == (message is not None)
+    assert all(text.startswith(message) for text in heard)
+
+
+# --- another alpha at run time --------------------------------------------------------------------
+
+
+@pytest.fixture
+def configurable(retriever):
+    return retriever.configurable_fields(alpha=ConfigurableField(id="alpha"))
+
+
+def kept_at(retriever, alpha, question):
+    """Return the ids that a filter of its own at that alpha keeps."""
+    f = retriever.filter
+    own = ConformalRetriever(
+        retriever=retriever.retriever,
+        filter=ConformalFilter(f.scorer, f.calibration.at(alpha)),
+    )
+    return [d.id for d in own.invoke(question)]
+
+
+async def test_alpha_can_be_chosen_at_each_call(retriever, configurable):
+    questions = [query.query for query in halves()[1][:6]]
+    expected = {a: [kept_at(retriever, a, q) for q in questions] for a in (0.05, ALPHA, 0.6)}
+    assert len({str(kept) for kept in expected.values()}) == 3
+    for alpha, kept in expected.items():
+        config = {"configurable": {"alpha": alpha}}
+        bound = configurable.with_config(configurable={"alpha": alpha})
+        for found in (
+            [configurable.invoke(q, config) for q in questions],
+            [await configurable.ainvoke(q, config) for q in questions],
+            [bound.invoke(q) for q in questions],
+            configurable.batch(questions, config),
+            await configurable.abatch(questions, config),
+            await bound.abatch(questions),
+        ):
+            assert [[d.id for d in one] for one in found] == kept
+    assert [[d.id for d in configurable.invoke(q)] for q in questions] == expected[ALPHA]
+
+
+async def test_a_batch_may_have_an_alpha_for_each(retriever, configurable):
+    question = halves()[1][0].query
+    alphas = [0.05, 0.6, ALPHA]
+    configs = [{"configurable": {"alpha": alpha}} for alpha in alphas]
+    expected = [kept_at(retriever, alpha, question) for alpha in alphas]
+    for found in (
+        configurable.batch([question] * 3, configs),
+        await configurable.abatch([question] * 3, configs),
+    ):
+        assert [[d.id for d in one] for one in found] == expected
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1])
+async def test_an_alpha_out_of_range_is_the_cores_error(retriever, configurable, alpha):
+    config = {"configurable": {"alpha": alpha}}
+    with pytest.raises(ValueError, match=f"alpha is {float(alpha)}"):
+        configurable.invoke("q", config)
+    with pytest.raises(ValueError, match=f"alpha is {float(alpha)}"):
+        await configurable.ainvoke("q", config)
+    with pytest.raises(ValueError, match=f"alpha is {float(alpha)}"):
+        configurable.batch(["q", "r"], config)
+    with pytest.raises(ValueError, match=f"\n  alpha is {float(alpha)}"):  # no "Value error"
+        ConformalRetriever(retriever=retriever.retriever, filter=retriever.filter, alpha=alpha)
+
+
+def test_a_filter_at_an_alpha_is_made_once_and_few_are_kept(retriever):
+    f = retriever.filter
+    assert f.at(0.3) is f.at(0.3)
+    assert f.at(0.3).calibration == f.calibration.at(0.3)
+    assert (f.at(0.3).on_empty, f.at(0.3).scorer) == (f.on_empty, f.scorer)
+    for i in range(1, 200):
+        f.at(i / 1000)
+    assert len(f._at) <= 32

@@ -1,0 +1,393 @@
+"""The filter inside what LangChain users put around it: the real chains, agents and tracers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from frameworks import langchain_retriever
+from langchain.agents import create_agent
+from langchain_classic.retrievers import (
+    ContextualCompressionRetriever,
+    EnsembleRetriever,
+    MultiQueryRetriever,
+)
+from langchain_classic.retrievers.document_compressors import (
+    DocumentCompressorPipeline,
+    EmbeddingsFilter,
+)
+from langchain_community.document_transformers import (
+    EmbeddingsRedundantFilter,
+    LongContextReorder,
+)
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import FakeListChatModel, FakeMessagesListChatModel
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.output_parsers import BaseOutputParser
+from langchain_core.prompts import PromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.tools import create_retriever_tool
+from langchain_core.tracers.langchain import get_client
+from langsmith import run_trees
+from langsmith.utils import get_env_var, get_tracer_project
+from langsmith_server import LangSmithServer
+from lookup import LookupScorer
+
+from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery
+from langchain_conformal import ConformalCompressor, ConformalRetriever
+
+SCORES = {"near": 0.1, "far": 0.9, "middle": 0.4}
+KEPT = ["near", "middle"]
+
+
+def documents():
+    return [Document(text, id=text) for text in SCORES]
+
+
+class Fixed(BaseRetriever):
+    found: list[Document] = documents()
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        return self.found
+
+
+class Seen(BaseCallbackHandler):
+    """Keeps the custom events, and of each run its name, by id, and its parent's id."""
+
+    def __init__(self):
+        self.events, self.runs, self.parents = [], {}, {}
+
+    def on_custom_event(self, name, data, *, run_id, **kwargs):
+        self.events.append((name, data["kept"], self.runs[run_id]))
+
+    def _start(self, serialized, given, *, run_id, parent_run_id=None, **kwargs):
+        self.runs[run_id] = kwargs.get("name") or serialized["name"]  # a tool's is in there
+        self.parents[run_id] = parent_run_id
+
+    on_chain_start = on_retriever_start = on_tool_start = _start
+
+    def parents_of(self, name):
+        """Return the names of the runs above each run of a name, the nearest first."""
+        found = []
+        for run in [run for run, its in self.runs.items() if its == name]:
+            above, run = [], self.parents[run]
+            while run is not None:
+                above.append(self.runs[run])
+                run = self.parents[run]
+            found.append(above)
+        return found
+
+
+class Broken(BaseCallbackHandler):
+    """Raises at whatever a filter's run tells it."""
+
+    def on_chain_start(self, serialized, inputs, **kwargs):
+        raise RuntimeError("a broken handler")
+
+    on_chain_end = on_custom_event = on_retriever_start = on_chain_start
+
+
+@pytest.fixture
+def conformal_filter():
+    queries = [ScoredQuery([0.5], [True])] * 20
+    calibration = Calibration.from_scores(queries, alpha=0.1, scorer="lookup")
+    return ConformalFilter(LookupScorer({**SCORES, "other": 0.2}), calibration)
+
+
+@pytest.fixture
+def compressor(conformal_filter):
+    return ConformalCompressor(filter=conformal_filter)
+
+
+@pytest.fixture
+def retriever(conformal_filter):
+    return ConformalRetriever(retriever=Fixed(), filter=conformal_filter)
+
+
+@pytest.fixture
+def seen():
+    return Seen()
+
+
+def ids(found):
+    return [document.id for document in found]
+
+
+CALLS = ["invoke", "ainvoke", "batch", "abatch"]
+
+
+def called(runnable, call, given, config):
+    """Call a runnable in one of four ways, and return what it returns for the one input."""
+    result = getattr(runnable, call)([given] if "batch" in call else given, config)
+    if call.startswith("a"):
+        result = asyncio.run(_awaited(result))
+    return result[0] if "batch" in call else result
+
+
+async def _awaited(awaitable):
+    return await awaitable
+
+
+# --- chains ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_in_a_contextual_compression_retriever(compressor, seen, call):
+    chain = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=Fixed())
+    assert ids(called(chain, call, "q", {"callbacks": [seen]})) == KEPT
+    assert seen.events == [("conformal_filter", [0, 2], "conformal_filter")]
+    assert seen.parents_of("conformal_filter") == [["ContextualCompressionRetriever"]]
+    assert ids(called(chain, call, "q", None)) == KEPT
+
+
+def test_where_nothing_is_retrieved_nothing_is_filtered(compressor, retriever, seen):
+    nothing = Fixed(found=[])
+    chain = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=nothing)
+    assert chain.invoke("q", {"callbacks": [seen]}) == []
+    assert not seen.events
+    ours = ConformalRetriever(retriever=nothing, filter=retriever.filter)
+    assert ours.invoke("q", {"callbacks": [seen]}) == []
+    assert seen.events == [("conformal_filter", [], "conformal_filter")]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_in_a_pipeline_before_filters_that_know_no_query(compressor, seen, call):
+    embeddings = DeterministicFakeEmbedding(size=8)
+    pipeline = DocumentCompressorPipeline(
+        transformers=[
+            compressor,
+            EmbeddingsRedundantFilter(embeddings=embeddings),
+            LongContextReorder(),
+        ]
+    )
+    chain = ContextualCompressionRetriever(base_compressor=pipeline, base_retriever=Fixed())
+    assert sorted(ids_or_texts(called(chain, call, "q", {"callbacks": [seen]}))) == sorted(KEPT)
+    assert seen.parents_of("conformal_filter") == [["ContextualCompressionRetriever"]]
+
+
+def ids_or_texts(found):
+    return [document.page_content for document in found]  # the redundant filter drops ids
+
+
+async def test_in_a_pipeline_after_a_filter_that_drops_everything(compressor, seen):
+    nothing = EmbeddingsFilter(
+        embeddings=DeterministicFakeEmbedding(size=8), similarity_threshold=2.0
+    )
+    pipeline = DocumentCompressorPipeline(transformers=[nothing, compressor])
+    assert pipeline.compress_documents(documents(), "q", callbacks=[seen]) == []
+    assert await pipeline.acompress_documents(documents(), "q", callbacks=[seen]) == []
+    assert [kept for _, kept, _ in seen.events] == [[], []]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_in_an_ensemble_of_retrievers(retriever, seen, call):
+    other = Fixed(found=[Document("other", id="other")])
+    chain = EnsembleRetriever(retrievers=[retriever, other])
+    found = called(chain, call, "q", {"callbacks": [seen]})
+    assert set(ids(found)) == {*KEPT, "other"}
+    assert seen.parents_of("conformal_filter") == [["ConformalRetriever", "EnsembleRetriever"]]
+
+
+async def test_around_an_ensemble_of_retrievers(conformal_filter, seen):
+    ensemble = EnsembleRetriever(retrievers=[Fixed(), Fixed(found=[Document("other", id="other")])])
+    around = ConformalRetriever(retriever=ensemble, filter=conformal_filter)
+    assert set(ids(around.invoke("q", {"callbacks": [seen]}))) == {*KEPT, "other"}
+    assert await around.ainvoke("q") == around.invoke("q")
+
+
+class Lines(BaseOutputParser[list[str]]):
+    def parse(self, text):
+        return text.split("\n")
+
+
+async def test_in_a_multi_query_retriever(retriever, seen):
+    model = FakeListChatModel(responses=["one\nother"])
+    chain = MultiQueryRetriever(
+        retriever=retriever,
+        llm_chain=PromptTemplate.from_template("{question}") | model | Lines(),
+    )
+    assert ids(chain.invoke("q", {"callbacks": [seen]})) == KEPT
+    assert ids(await chain.ainvoke("q", {"callbacks": [seen]})) == KEPT
+    assert len(seen.events) == 4  # two questions each
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_in_lambdas_and_maps(compressor, seen, call):
+    chain = {"query": RunnablePassthrough(), "documents": Fixed()} | compressor.as_runnable()
+    assert ids(called(chain, call, "q", {"callbacks": [seen]})) == KEPT
+    (above,) = seen.parents_of("conformal_filter")
+    assert above == ["conformal_compressor", "RunnableSequence"]
+
+
+async def test_in_a_lambda_that_passes_no_config_on(retriever, seen):
+    def call(query):
+        return retriever.invoke(query)
+
+    async def acall(query):
+        return await retriever.ainvoke(query)
+
+    chain = RunnableLambda(call, afunc=acall)
+    assert ids(chain.invoke("q", {"callbacks": [seen]})) == KEPT
+    assert ids(await chain.ainvoke("q", {"callbacks": [seen]})) == KEPT
+    assert len(seen.events) == 2
+
+
+# --- agents ---------------------------------------------------------------------------------------
+
+
+class Scripted(FakeMessagesListChatModel):
+    def bind_tools(self, tools, **kwargs):
+        return self.bind(tools=tools)
+
+
+@pytest.fixture
+def agent(retriever):
+    tool = create_retriever_tool(
+        retriever, "lookup", "Looks up.", response_format="content_and_artifact"
+    )
+    asks = AIMessage("", tool_calls=[{"name": "lookup", "args": {"query": "q"}, "id": "1"}])
+    return create_agent(Scripted(responses=[asks, AIMessage("done")]), [tool])
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_as_a_tool_of_an_agent(agent, seen, call):
+    asked = {"messages": [("user", "What is near?")]}
+    result = called(agent, call, asked, {"callbacks": [seen]})
+    (answered,) = [m for m in result["messages"] if isinstance(m, ToolMessage)]
+    assert answered.content == "near\n\nmiddle"
+    assert [d.metadata["conformal_score"] for d in answered.artifact] == [0.1, 0.4]
+    assert seen.events == [("conformal_filter", [0, 2], "conformal_filter")]
+    (above,) = seen.parents_of("conformal_filter")
+    assert above[:2] == ["ConformalRetriever", "lookup"]
+
+
+async def test_an_agents_streamed_events_hold_the_filters(agent):
+    asked = {"messages": [("user", "What is near?")]}
+    events = [event async for event in agent.astream_events(asked, version="v2")]
+    (custom,) = [event for event in events if event["event"] == "on_custom_event"]
+    assert (custom["name"], custom["data"]["kept"]) == ("conformal_filter", [0, 2])
+    ends = [e for e in events if e["event"] == "on_chain_end" and e["name"] == "conformal_filter"]
+    assert [end["data"]["output"]["m2"] for end in ends] == [2 / 3]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_handler_that_raises_breaks_none_of_them(agent, compressor, retriever, call):
+    config = {"callbacks": [Broken()]}
+    chain = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=Fixed())
+    assert ids(called(chain, call, "q", config)) == KEPT
+    assert ids(called(retriever, call, "q", config)) == KEPT
+    result = called(agent, call, {"messages": [("user", "What is near?")]}, config)
+    assert result["messages"][-1].content == "done"
+
+
+# --- tracers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exporter():
+    """Return an exporter of spans, with OpenInference's instrumentor of LangChain at work."""
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor = LangChainInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    yield exporter
+    instrumentor.uninstrument()
+
+
+async def test_openinference_sees_the_filter_as_a_child_of_its_retriever(
+    exporter, retriever, compressor
+):
+    retriever.invoke("q")
+    await retriever.ainvoke("q")
+    spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
+    filters = [span for span in spans.values() if span.name == "conformal_filter"]
+    assert len(filters) == 2
+    for span in filters:
+        assert spans[span.parent.span_id].name == "ConformalRetriever"
+        output = span.attributes["output.value"]
+        assert all(f'"{key}": ' in output for key in ("k", "kept", "threshold", "m1", "m2"))
+    exporter.clear()
+    compressor.compress_documents(documents(), "q")  # no callbacks are passed at all
+    assert [span.name for span in exporter.get_finished_spans()] == ["conformal_filter"]
+
+
+class LookupAnything:
+    name = "lookup"
+
+    def score(self, query, snippets):
+        return [0.1] * len(snippets)
+
+
+class Metadata(BaseCallbackHandler):
+    """Keeps what each retriever's run is told of itself."""
+
+    def __init__(self):
+        self.told = []
+
+    def on_retriever_start(self, serialized, query, *, metadata, **kwargs):
+        self.told.append({k: v for k, v in metadata.items() if k.startswith("ls_")})
+
+
+@pytest.mark.parametrize("of_store", [True, False])
+async def test_traces_name_the_store_and_embeddings_of_the_wrapped_retriever(
+    conformal_filter, of_store
+):
+    everything = ConformalFilter(LookupAnything(), conformal_filter.calibration)
+    wrapped = langchain_retriever() if of_store else RunnableLambda(lambda query: documents())
+    ours = ConformalRetriever(retriever=wrapped, filter=everything)
+    handler = Metadata()
+    ours.invoke("q", {"callbacks": [handler]})
+    await ours.ainvoke("q", {"callbacks": [handler]})
+    store = {
+        "ls_vector_store_provider": "InMemoryVectorStore",
+        "ls_embedding_provider": "MiniLMEmbeddings",
+    }
+    expected = {"ls_retriever_name": "conformal", **(store if of_store else {})}
+    assert [told for told in handler.told if told["ls_retriever_name"] == "conformal"] == [
+        expected,
+        expected,
+    ]
+
+
+@pytest.fixture
+def langsmith(monkeypatch):
+    """A LangSmith that the variables of the environment name, as an operator sets them."""
+    with LangSmithServer() as server, monkeypatch.context() as patched:
+        patched.setenv("LANGSMITH_TRACING", "true")
+        patched.setenv("LANGSMITH_ENDPOINT", server.url)
+        patched.setenv("LANGSMITH_API_KEY", "any")
+        patched.setattr(run_trees, "_CLIENT", None)
+        _forget_the_environment()
+        yield server
+        get_client().close(timeout=30)
+        patched.undo()
+        _forget_the_environment()
+
+
+def _forget_the_environment():
+    get_env_var.cache_clear()
+    get_tracer_project.cache_clear()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_langsmith_shows_the_decision_as_a_run_below_its_retriever(retriever, langsmith, call):
+    assert called(retriever | RunnableLambda(ids), call, "q", None) == KEPT
+    get_client().flush(timeout=30)
+    (ours,) = [run for run in langsmith.runs.values() if run["name"] == "conformal_filter"]
+    above = langsmith.runs[ours["parent_run_id"]]
+    assert (above["name"], above["run_type"]) == ("ConformalRetriever", "retriever")
+    assert langsmith.runs[above["parent_run_id"]]["name"] == "RunnableSequence"
+    assert ours["inputs"] == {"query": "q", "k": 3}
+    told = ours["outputs"]
+    assert (told["k"], told["kept"], told["unscorable"]) == (3, [0, 2], [])
+    assert (told["threshold"], told["m1"], told["m2"]) == (0.5, 1.0, pytest.approx(2 / 3))
+    assert told["calibration"] == retriever.filter.calibration.checksum
+    assert ours["end_time"] > ours["start_time"]

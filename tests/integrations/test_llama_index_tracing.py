@@ -1,0 +1,240 @@
+"""What tracing sees of the postprocessor inside real query engines, and what it costs otherwise."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from frameworks import (
+    K,
+    MiniLMEmbedding,
+    MiniLMEmbeddings,
+    halves,
+    langchain_retriever,
+    vector_index,
+)
+from llama_index.core import Settings
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
+from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
+from llama_index.core.llms import MockLLM
+from llama_index.core.schema import QueryBundle
+from llama_index_instrumentation.dispatcher import instrument_tags
+from openinference.instrumentation.langchain import LangChainInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from conformal_retrievers import ConformalFilter, calibrate
+from langchain_conformal import ConformalRetriever
+from llama_index.postprocessor.conformal import (
+    ConformalFilterEvent,
+    ConformalPostprocessor,
+    embedding_scorer,
+    events,
+    judge_retriever,
+)
+
+QUESTION = halves()[1][0].query
+
+
+@pytest.fixture
+def postprocessor() -> ConformalPostprocessor:
+    scorer = embedding_scorer(MiniLMEmbedding())
+    judged = judge_retriever(vector_index().as_retriever(similarity_top_k=K), halves()[0])
+    return ConformalPostprocessor(
+        filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
+    )
+
+
+def engine_of(postprocessor, k=K):
+    return vector_index().as_query_engine(
+        llm=MockLLM(), similarity_top_k=k, node_postprocessors=[postprocessor]
+    )
+
+
+@pytest.fixture
+def dispatcher():
+    root = get_dispatcher()
+    before = list(root.event_handlers), list(root.span_handlers)
+    yield root
+    root.event_handlers, root.span_handlers = before
+
+
+@pytest.fixture
+def finished_spans(llama_index_instrumentor):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    llama_index_instrumentor.instrument(tracer_provider=provider)
+    return exporter.get_finished_spans
+
+
+@pytest.mark.parametrize("call", ["query", "aquery"])
+async def test_in_an_engine_the_filter_is_a_span_of_its_own_below_the_query(
+    call, postprocessor, finished_spans, caplog
+):
+    engine = engine_of(postprocessor)
+    response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
+    spans = {span.name: span for span in finished_spans()}
+    ours = f"ConformalPostprocessor._{'a' * (call == 'aquery')}postprocess_nodes"
+    kinds = {name: span.attributes["openinference.span.kind"] for name, span in spans.items()}
+    assert [name for name, kind in kinds.items() if kind == "RERANKER"] == [ours]
+    assert spans[ours].parent.span_id == spans[f"RetrieverQueryEngine._{call}"].context.span_id
+    told = spans[ours].attributes
+    kept = len(response.source_nodes)
+    assert 0 < kept < K
+    assert (told["conformal.k"], told["conformal.kept"]) == (K, kept)
+    assert told["conformal.alpha"] == 0.2
+    assert told["conformal.threshold"] == postprocessor.filter.calibration.threshold()
+    assert told["conformal.calibration"] == postprocessor.filter.calibration.checksum
+    assert (told["conformal.m1"], told["conformal.m2"]) == (1.0, kept / K)
+    assert f"reranker.output_documents.{kept - 1}.document.id" in told
+    assert f"reranker.output_documents.{kept}.document.id" not in told
+    others = [span for name, span in spans.items() if name != ours]
+    assert not any(key.startswith("conformal.") for span in others for key in span.attributes)
+    assert "nhandled event" not in caplog.text  # OpenInference says so of classes it does not know
+
+
+@pytest.mark.usefixtures("llama_index_instrumentor")
+def test_the_lines_that_the_page_on_operation_gives_trace_both_frameworks(postprocessor, tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "operation.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+    (code,) = (block for block in blocks if "Instrumentor" in block)
+    calibration = postprocessor.filter.calibration
+    calibration.save(tmp_path / "calibration.json")
+    filtered = ConformalRetriever.from_calibration(
+        tmp_path / "calibration.json",
+        retriever=langchain_retriever(),
+        embeddings=MiniLMEmbeddings(),
+    )
+    names = {}
+    try:
+        exec(compile(code, str(page), "exec"), names)
+        exporter = InMemorySpanExporter()
+        names["provider"].add_span_processor(SimpleSpanProcessor(exporter))
+        kept = len(engine_of(postprocessor).query(QUESTION).source_nodes)
+        assert len(filtered.invoke(QUESTION)) == kept
+    finally:
+        LangChainInstrumentor().uninstrument()
+    spans = {span.name: span.attributes for span in exporter.get_finished_spans()}
+    told = spans["ConformalPostprocessor._postprocess_nodes"]
+    assert (told["conformal.kept"], told["conformal.k"]) == (kept, K)
+    decision = json.loads(spans["conformal_filter"]["output.value"])
+    assert (len(decision["kept"]), decision["k"]) == (kept, K)
+    assert decision["calibration"] == told["conformal.calibration"] == calibration.checksum
+
+
+@pytest.mark.parametrize("call", ["query", "aquery"])
+async def test_the_debug_handler_of_an_engine_sees_the_filter(call, postprocessor, monkeypatch):
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    monkeypatch.setattr(Settings, "_callback_manager", CallbackManager([debug]))
+    engine = engine_of(postprocessor)
+    response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
+    ((start, end),) = debug.get_event_pairs(CBEventType.RERANKING)
+    assert (start.payload["query_str"], start.payload["top_k"]) == (QUESTION, K)
+    assert start.payload["model_name"] == "cosine(all-MiniLM-L6-v2)"
+    assert len(start.payload["nodes"]) == K
+    assert end.payload["nodes"] == response.source_nodes
+
+
+class BrokenSpans(SimpleSpanHandler):
+    def new_span(self, *args, **kwargs):
+        raise RuntimeError("a broken handler")
+
+    prepare_to_exit_span = new_span
+
+
+class BrokenEvents(BaseEventHandler):
+    def handle(self, event, **kwargs):
+        raise RuntimeError("a broken handler")
+
+
+class BrokenRerank(LlamaDebugHandler):
+    """Fails at the filter's events alone; at others LlamaIndex itself would fail."""
+
+    def on_event_start(self, event_type, *args, **kwargs):
+        if event_type is CBEventType.RERANKING:
+            raise RuntimeError("a broken handler")
+
+    def on_event_end(self, event_type, *args, **kwargs):
+        if event_type is CBEventType.RERANKING:
+            raise RuntimeError("a broken handler")
+
+
+async def test_whatever_handler_raises_an_engine_answers_all_the_same(
+    postprocessor, dispatcher, monkeypatch, caplog
+):
+    expected = engine_of(postprocessor).query(QUESTION).source_nodes
+    dispatcher.add_event_handler(BrokenEvents())
+    dispatcher.add_span_handler(BrokenSpans())
+    monkeypatch.setattr(
+        Settings, "_callback_manager", CallbackManager([BrokenRerank(print_trace_on_end=False)])
+    )
+    engine = engine_of(postprocessor)
+    with caplog.at_level(logging.ERROR):
+        assert engine.query(QUESTION).source_nodes == expected
+        assert (await engine.aquery(QUESTION)).source_nodes == expected
+    assert caplog.text.count("a callback handler failed; filtering goes on") == 2
+
+
+def test_a_handler_that_fails_at_the_end_alone_is_told_too(postprocessor, caplog):
+    class BrokenEnd(LlamaDebugHandler):
+        def on_event_end(self, *args, **kwargs):
+            raise RuntimeError("a broken handler")
+
+    postprocessor.callback_manager = CallbackManager([BrokenEnd(print_trace_on_end=False)])
+    found = vector_index().as_retriever(similarity_top_k=K).retrieve(QUESTION)
+    assert postprocessor.postprocess_nodes(found, query_str=QUESTION)
+    assert "a callback handler failed; filtering goes on" in caplog.text
+
+
+def test_without_anybody_who_listens_no_event_is_built(postprocessor, dispatcher, monkeypatch):
+    built = []
+    for name in ("ReRankStartEvent", "ConformalFilterEvent"):
+        cls = getattr(events, name)
+        monkeypatch.setattr(events, name, lambda cls=cls, **data: built.append(cls) or cls(**data))
+    found = vector_index().as_retriever(similarity_top_k=K).retrieve(QUESTION)
+    postprocessor.postprocess_nodes(found, query_str=QUESTION)
+    assert built == []
+    dispatcher.add_event_handler(BrokenEvents())
+    postprocessor.postprocess_nodes(found, query_str=QUESTION)
+    assert built == [ReRankStartEvent, ConformalFilterEvent]
+
+
+def test_events_carry_the_tags_of_their_context(postprocessor, dispatcher):
+    class Kept(BaseEventHandler):
+        events: list
+
+        def handle(self, event, **kwargs):
+            self.events.append(event)
+
+    kept = Kept(events=[])
+    dispatcher.add_event_handler(kept)
+    found = vector_index().as_retriever(similarity_top_k=K).retrieve(QUESTION)
+    with instrument_tags({"tenant": "a"}):
+        postprocessor.postprocess_nodes(found, QueryBundle(QUESTION))
+    ours = [e for e in kept.events if isinstance(e, (ReRankStartEvent, ConformalFilterEvent))]
+    assert [event.tags for event in ours] == [{"tenant": "a"}] * 2
+    assert len({event.span_id for event in ours}) == 1
+
+
+@pytest.mark.filterwarnings("ignore:more snippets than k")
+@pytest.mark.parametrize("call", ["query", "aquery"])
+async def test_of_many_nodes_the_spans_event_says_what_its_attributes_have_no_room_for(
+    call, postprocessor, finished_spans
+):
+    engine = engine_of(postprocessor, k=60)
+    response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
+    (ours,) = [s for s in finished_spans() if s.name.startswith("ConformalPostprocessor")]
+    assert ours.dropped_attributes > 0
+    assert not any(key.startswith("conformal.") for key in ours.attributes)
+    (told,) = [event for event in ours.events if event.name == "conformal_filter"]
+    kept = len(response.source_nodes)
+    assert (told.attributes["conformal.k"], told.attributes["conformal.kept"]) == (60, kept)
+    assert told.attributes["conformal.m2"] == kept / 60
+    assert told.attributes["conformal.alpha"] == 0.2

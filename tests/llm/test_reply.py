@@ -1,0 +1,50 @@
+"""Reading the JSON of a reply."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers.llm.reply import parse_json
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"rating": 0.5}', {"rating": 0.5}),
+        ('```json\n{"rating": 0.5}\n```', {"rating": 0.5}),
+        ('Sure! Here it is: {"rating": 0.5} I hope that helps.', {"rating": 0.5}),
+        (
+            '{"reason": "the {brace} \\"quoted\\"", "rating": 1}',
+            {"reason": 'the {brace} "quoted"', "rating": 1},
+        ),
+        ('<think>say {"rating": 1}? no</think>{"rating": 0}', {"rating": 0}),
+        ('{"a": {"rating": 1}}', {"a": {"rating": 1}}),
+        ("{}", {}),
+        ("", None),
+        ("0.8", None),
+        ("the rating is 7/10", None),
+        ('{"rating": 0.5} or {"rating": 0.7}', None),
+        ('{"rating": 0.5} {"rating": 0.5}', None),
+        ('{"reason": "it says {"rating": 1.0}", "rating": 0.1}', None),  # quotes not escaped
+        ('{"reason": "cut {"rating": 1.0}', None),
+        ('{"rating": 0.5, "rating": 1}', None),
+        ('{"rating": NaN}', None),
+        ('{"rating": Infinity}', None),
+        ('{"rating": 0.', None),
+        ('} {"rating": 0.5}', None),
+        ("{" * 10_000, None),
+        ('{"a":' * 100_000, None),
+    ],
+)
+def test_a_reply_holds_one_json_object_or_none(text, value):
+    assert parse_json(text) == value
+
+
+@given(
+    st.text(st.characters(exclude_characters="{}")), st.text(st.characters(exclude_characters="{}"))
+)
+def test_words_around_an_object_do_not_matter(before, after):
+    if "</think>" not in after:
+        assert parse_json(f'{before}{{"rating": 0.25}}{after}') == {"rating": 0.25}

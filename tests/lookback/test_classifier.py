@@ -1,0 +1,500 @@
+"""Lookback ratios by hand, the classifier against scikit-learn, and its files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from conformal_retrievers.lookback.classifier import (
+    FactualityClassifier,
+    JudgedRatios,
+    LookbackRatios,
+    SegmentAttention,
+    auroc,
+    cross_group,
+    lookback_ratios,
+)
+from conformal_retrievers.lookback.model import Generated
+from conformal_retrievers.lookback.ratios import features
+
+# --- ratios ---------------------------------------------------------------------------------------
+
+
+def test_ratios_by_hand():
+    """Two tokens, one head; preamble 2 tokens, chunks 1 and 3, question 4: eq. 7 to 9 by hand."""
+    means = np.array([[0.1, 0.2, 0.1, 0.05, 0.0], [0.05, 0.3, 0.02, 0.01, 0.36]])
+    attention = SegmentAttention(
+        means.reshape(2, 1, 1, 5).astype(np.float32), np.array([2, 1, 3, 4]), "m"
+    )
+    ratios = lookback_ratios(attention)
+    # Over both chunks as one: (0.2 + 3·0.1)/4 = 0.125, then (0.3 + 3·0.02)/4 = 0.09.
+    first = (2 * 0.2 / 0.125 + 2 * 0.3 / (0.09 + 0.36)) / 2
+    second = (2 * 0.1 / 0.125 + 2 * 0.02 / (0.09 + 0.36)) / 2
+    np.testing.assert_allclose(ratios.chunks, [[[first, second]]], rtol=1e-6)
+    # Over the prompt: (2·0.1 + 0.2 + 3·0.1 + 4·0.05)/10 = 0.09, then 0.05.
+    prompt = (0.2 * 1 + 0.2 + 0.3 + 0.2) / 10, (0.1 + 0.3 + 0.06 + 0.04) / 10
+    context = (1 + prompt[1] / (prompt[1] + 0.36)) / 2
+    assert prompt[0] == pytest.approx(0.09)
+    np.testing.assert_allclose(ratios.context, [[context]], rtol=1e-6)
+    assert ratios.model == "m"
+
+
+def test_a_head_that_looks_at_the_preamble_alone_has_ratio_0_over_chunks():
+    means = np.zeros((3, 1, 1, 4), dtype=np.float32)
+    means[..., 0] = 0.5
+    ratios = lookback_ratios(SegmentAttention(means, np.array([2, 5, 3]), "m"))
+    assert ratios.chunks.tolist() == [[[0.0]]]
+    assert ratios.context.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("means", "lengths", "message"),
+    [
+        (np.ones((2, 1, 1, 4)), [1, 2], r"means has shape \(2, 1, 1, 4\) with 2 lengths"),
+        (np.ones((2, 1, 4)), [1, 2, 3], r"means has shape \(2, 1, 4\)"),
+        (np.ones((2, 1, 1, 3)), [1, 2], "at least one chunk"),
+        (np.full((2, 1, 1, 4), np.nan), [1, 2, 3], "means holds NaN"),
+        (np.full((2, 1, 1, 4), -0.1), [1, 2, 3], "negative attention"),
+        (np.ones((2, 1, 1, 4)), [1, 0, 3], r"lengths is \[1, 0, 3\]: a chunk has no token"),
+    ],
+)
+def test_attention_that_cannot_be_is_refused(means, lengths, message):
+    with pytest.raises(ValueError, match=message):
+        SegmentAttention(means, np.array(lengths), "m")
+
+
+def ratios_of(chunks, context=0.5, model="m"):
+    chunks = np.array(chunks, dtype=float)
+    return LookbackRatios(chunks, np.broadcast_to(context, chunks.shape[:2]).astype(float), model)
+
+
+def test_the_next_object_of_the_chain_is_asked_for_by_name(rng):
+    attention = SegmentAttention(np.full((1, 1, 1, 4), 0.1), np.array([1, 1, 1]), "m")
+    ratios = lookback_ratios(attention)
+    generated = Generated("", (), attention)
+    with pytest.raises(
+        TypeError, match="attention is a Generated; give a SegmentAttention, .*its .att"
+    ):
+        lookback_ratios(generated)
+    with pytest.raises(
+        TypeError, match=r"ratios is a SegmentAttention; give .* from lookback_ratios\("
+    ):
+        JudgedRatios(attention, True)
+    with pytest.raises(
+        TypeError, match=r"answers\[0\] is a LookbackRatios; give a JudgedRatios\(ratio"
+    ):
+        FactualityClassifier.fit([ratios], n_chunks=1)
+    both = [
+        JudgedRatios(one, c)
+        for one, c in zip([ratios_of([[[i]]]) for i in (1.0, 2.0)], (True, False), strict=True)
+    ]
+    classifier = FactualityClassifier.fit(both, n_chunks=1)
+    with pytest.raises(TypeError, match=r"answers\[0\] is a LookbackRatios"):
+        classifier.evaluate([ratios], rng=rng)
+    with pytest.raises(TypeError, match=r"train\[0\] is a LookbackRatios"):
+        cross_group([ratios], both, n_chunks=1, rng=rng)
+    with pytest.raises(TypeError, match=r"ratios\[1\] is a JudgedRatios; give a LookbackRatios"):
+        classifier.predict_proba([ratios, both[0]])
+    with pytest.raises(TypeError, match="answers is a JudgedRatios; give a list of them"):
+        FactualityClassifier.fit(both[0], n_chunks=1)
+
+
+def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
+    ratios = ratios_of([[[1.0, 3.0], [2.0, 5.0]]], [[0.2, 0.6]])  # a layer, two heads, two chunks
+    assert features(ratios, "chunks", 3).tolist() == [0, 0.5, 0, 0.25, 1, 0]
+    assert features(ratios, "chunk-average", 3).tolist() == [0, 1]
+    assert features(ratios, "full-context", 3).tolist() == [0, 1]
+    averages = ratios_of([[[1.0, 3.0], [2.0, 5.0], [0.0, 0.0]]])
+    np.testing.assert_allclose(features(averages, "chunk-average", 2), [2 / 3.5, 1, 0])
+    assert features(averages, "full-context", 2).tolist() == [0, 0, 0]  # all the same
+
+
+def test_features_know_their_variants_and_chunks():
+    with pytest.raises(ValueError, match="variant is 'all'; give one of 'chunks', 'chunk-average'"):
+        features(ratios_of([[[1.0]]]), "all", 1)
+    for variant in ("chunks", "chunk-average", "full-context"):
+        with pytest.raises(
+            ValueError, match="n_chunks is 1, but the prompt of an answer has 2 chunks"
+        ):
+            features(ratios_of([[[1.0, 2.0]]]), variant, 1)
+
+
+# --- the classifier -------------------------------------------------------------------------------
+
+LAYERS, HEADS, CHUNKS = 2, 3, 4
+
+
+def answers_of(rng, n, *, signal=0.6, group=None, model="m"):
+    """Consistent answers look more at their first chunk with the first head."""
+    answers = []
+    for i in range(n):
+        consistent = bool(rng.random() < 0.7)
+        chunks = rng.random((LAYERS, HEADS, int(rng.integers(1, CHUNKS + 1))))
+        chunks[0, 0, 0] += signal * consistent
+        ratios = LookbackRatios(chunks, rng.random((LAYERS, HEADS)), model)
+        answers.append(JudgedRatios(ratios, consistent, id=f"{group}{i}", group=group))
+    return answers
+
+
+@pytest.fixture
+def fitted(rng):
+    answers = answers_of(rng, 300)
+    return answers, FactualityClassifier.fit(answers, n_chunks=CHUNKS)
+
+
+@pytest.mark.parametrize(
+    ("variant", "size"), [("chunks", 24), ("chunk-average", 6), ("full-context", 6)]
+)
+def test_the_confidence_is_that_of_scikit_learn(rng, variant, size):
+    answers = answers_of(rng, 200)
+    classifier = FactualityClassifier.fit(answers, n_chunks=CHUNKS, variant=variant)
+    table = np.stack([features(a.ratios, variant, CHUNKS) for a in answers])
+    assert table.shape == (200, size)
+    consistent = [a.consistent for a in answers]
+    theirs = LogisticRegression(max_iter=1000, class_weight="balanced").fit(table, consistent)
+    new = [a.ratios for a in answers_of(rng, 50)]
+    expected = theirs.predict_proba([features(r, variant, CHUNKS) for r in new])[:, 1]
+    np.testing.assert_allclose(classifier.predict_proba(new), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("variant", ["chunks", "chunk-average", "full-context"])
+def test_the_most_chunks_are_a_whole_number_of_1_or_more(rng, variant, tmp_path):
+    answers = answers_of(rng, 60)
+    classifier = FactualityClassifier.fit(answers, n_chunks=np.int64(CHUNKS), variant=variant)
+    assert type(classifier.n_chunks) is int
+    classifier.save(tmp_path / "factuality.json")
+    again = FactualityClassifier.load(tmp_path / "factuality.json")
+    assert (again.n_chunks, again.name) == (CHUNKS, classifier.name)
+    for count, error in ((0, ValueError), (-1, ValueError), (4.0, TypeError), ("4", TypeError)):
+        with pytest.raises(error, match=f"n_chunks is {count!r}; give .*1 or more"):
+            FactualityClassifier.fit(answers, n_chunks=count, variant=variant)
+    with pytest.raises(TypeError, match="n_chunks is True; give a whole number"):
+        FactualityClassifier.fit(answers, n_chunks=True, variant=variant)
+    with pytest.raises(ValueError, match="n_chunks is 3, but the prompt of an answer has 4 chunks"):
+        FactualityClassifier.fit(answers, n_chunks=3, variant=variant)
+
+
+def test_it_finds_what_tells_answers_apart(fitted, rng):
+    _, classifier = fitted
+    test = answers_of(rng, 400)
+    found = classifier.evaluate(test, rng=rng)
+    confidence = classifier.predict_proba([a.ratios for a in test])
+    consistent = [a.consistent for a in test]
+    assert found.value == pytest.approx(roc_auc_score(consistent, confidence))
+    assert found.value > 0.8
+    assert found.low < found.value < found.high
+    assert found.n_consistent == sum(consistent)
+    assert found.n_inconsistent == 400 - sum(consistent)
+    wider = classifier.evaluate(test[:60], rng=rng)
+    assert wider.high - wider.low > found.high - found.low
+    with pytest.raises(ValueError, match="level is 95"):
+        classifier.evaluate(test, rng=rng, level=95)
+    narrower = classifier.evaluate(test, rng=rng, level=0.5)
+    assert narrower.high - narrower.low < 0.6 * (found.high - found.low)
+
+
+def test_what_evaluates_and_predicts_is_asked_for_by_name(fitted, rng):
+    _, classifier = fitted
+    test = answers_of(rng, 20)
+    with pytest.raises(TypeError, match=r"rng is a int; give .*np.random.default_rng\(0\)"):
+        classifier.evaluate(test, rng=0)
+    with pytest.raises(ValueError, match="resamples is 0; give 1 or more"):
+        classifier.evaluate(test, rng=rng, resamples=0)
+    with pytest.raises(TypeError, match="resamples is 1.5; give a whole number"):
+        classifier.evaluate(test, rng=rng, resamples=1.5)
+    with pytest.raises(TypeError, match="ratios is a LookbackRatios; give a list of Lookback"):
+        classifier.predict_proba(test[0].ratios)
+
+
+def test_auroc_counts_ties_half(rng):
+    assert auroc([0.9, 0.5], [0.5, 0.1]) == 0.875
+    yes, no = rng.integers(0, 5, 40) / 4, rng.integers(0, 4, 30) / 4
+    expected = roc_auc_score([1] * 40 + [0] * 30, [*yes, *no])
+    assert auroc(yes, no) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="there are 1 consistent and 0 inconsistent answers"):
+        auroc([1.0], [])
+
+
+def test_the_interval_covers_the_auroc_of_two_known_laws():
+    """X ~ U(1/4, 1), Y ~ U(0, 3/4): P(X > Y) = 7/9. Of 100 intervals of 95 %, a level of at least
+    93 % misses at most as many as the binomial law allows at 1e-4."""
+    from scipy.stats import binom
+
+    rng = np.random.default_rng(5)
+    weights = np.array([0.0, 1.0, 0.0])
+    classifier = FactualityClassifier("m", "full-context", 1, 3, 1, weights, 0.0, frozenset())
+    misses = 0
+    for _ in range(100):
+        answers = [
+            JudgedRatios(ratios_of(np.ones((1, 3, 1)), [[0, value, 1]]), consistent)
+            for consistent in (True, False)
+            for value in rng.uniform(0, 0.75, 60) + 0.25 * consistent
+        ]
+        found = classifier.evaluate(answers, rng=rng, resamples=300)
+        misses += not found.low <= 7 / 9 <= found.high
+    assert 0 < misses <= binom.ppf(1 - 1e-4, 100, 0.07)
+
+
+def test_an_answer_without_a_token_has_no_confidence_and_is_not_fitted(fitted, rng):
+    answers, classifier = fitted
+    nothing = ratios_of(np.full((LAYERS, HEADS, 2), np.nan), np.nan)
+    assert np.isnan(classifier.predict_proba([nothing]))
+    with pytest.raises(ValueError, match=r"answers\[1\] has no token"):
+        FactualityClassifier.fit(
+            [answers[0], JudgedRatios(nothing, False), *answers[1:]], n_chunks=CHUNKS
+        )
+    test = [JudgedRatios(nothing, False), *(a for a in answers_of(rng, 50) if a.consistent)]
+    assert classifier.evaluate(test, rng=rng).value == 1  # no confidence is the least
+
+
+def test_what_it_was_fitted_on_says_nothing_of_its_worth(fitted, rng):
+    answers, classifier = fitted
+    with pytest.raises(ValueError, match=r"answers\[2\] is one that the classifier was fitted on"):
+        classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
+
+
+def test_an_answer_that_is_there_twice_is_not_counted_twice(fitted, rng):
+    _, classifier = fitted
+    test = answers_of(rng, 20)
+    with pytest.raises(
+        ValueError, match=r"answers\[20\] is the same answer as answers\[3\].*leave"
+    ):
+        classifier.evaluate([*test, test[3]], rng=rng)
+
+
+def test_an_answer_is_not_both_consistent_and_not(rng):
+    answers = answers_of(rng, 20)
+    FactualityClassifier.fit([*answers, answers[3]], n_chunks=CHUNKS)  # counts twice in a fit
+    turned = dataclasses.replace(answers[3], consistent=not answers[3].consistent)
+    with pytest.raises(
+        ValueError, match=r"answers\[3\] and answers\[20\] are the same.*judge it once"
+    ):
+        FactualityClassifier.fit([*answers, turned], n_chunks=CHUNKS)
+
+
+def test_an_answer_is_told_by_its_tokens_where_they_are_known():
+    """Read in another batch, the ratios of an answer differ in their last bits."""
+    one, again = (ratios_of([[[1.0, 2.0 + bits]]]) for bits in (0, 1e-12))
+    assert one.digest != again.digest
+    read, read_again = (dataclasses.replace(ratios, answer="a1") for ratios in (one, again))
+    assert read.digest == read_again.digest == "a1"
+
+
+def test_another_model_needs_another_classifier(fitted, rng):
+    answers, classifier = fitted
+    other = answers_of(rng, 1, model="other")[0].ratios
+    with pytest.raises(ValueError, match=r"of 'other' with \(2, 3\).* is for 'm' with \(2, 3\)"):
+        classifier.predict_proba([other])
+    with pytest.raises(ValueError, match=r"\(1, 1\) layers and heads"):
+        classifier.predict_proba([ratios_of([[[1.0]]])])
+    with pytest.raises(ValueError, match="'other'"):
+        FactualityClassifier.fit([*answers, JudgedRatios(other, True)], n_chunks=CHUNKS)
+
+
+def test_both_kinds_of_answers_are_needed(rng):
+    answers = [a for a in answers_of(rng, 20) if a.consistent]
+    with pytest.raises(ValueError, match=f"holds {len(answers)} consistent and 0 inconsistent"):
+        FactualityClassifier.fit(answers, n_chunks=CHUNKS)
+    with pytest.raises(TypeError, match="consistent is None; give True or False"):
+        JudgedRatios(answers[0].ratios, None)
+
+
+def test_cross_group_fits_on_one_group_and_tests_on_each(rng):
+    train, test = (
+        answers_of(rng, 150, signal=1.5, group="a") + answers_of(rng, 150, signal=-1.5, group="b")
+        for _ in range(2)
+    )
+    matrix = cross_group(train, test, n_chunks=CHUNKS, rng=rng)
+    assert {source: list(row) for source, row in matrix.items()} == {
+        "a": ["a", "b"],
+        "b": ["a", "b"],
+    }
+    assert matrix["a"]["a"].value > 0.7
+    assert matrix["b"]["b"].value > 0.7
+    assert matrix["a"]["b"].value < 0.3
+    assert matrix["b"]["a"].value < 0.3
+    with pytest.raises(ValueError, match=r"train\[0\].group is None"):
+        cross_group(answers_of(rng, 9), test, n_chunks=CHUNKS, rng=rng)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_classifier_comes_back_bit_for_bit(fitted, rng, tmp_path):
+    _, classifier = fitted
+    classifier.save(tmp_path / "factuality.json")
+    again = FactualityClassifier.load(tmp_path / "factuality.json")
+    new = [a.ratios for a in answers_of(rng, 20)]
+    assert (again.predict_proba(new) == classifier.predict_proba(new)).all()
+    assert (again.name, again.fitted_on) == (classifier.name, classifier.fitted_on)
+    assert (again.model, again.layers, again.heads, again.n_chunks) == ("m", 2, 3, 4)
+    assert again.variant == "chunks"
+    again.save(tmp_path / "again.json")
+    first, second = (
+        json.loads((tmp_path / name).read_text()) for name in ("factuality.json", "again.json")
+    )
+    assert first["weights_sha256"] == second["weights_sha256"]
+
+
+def test_a_file_may_have_a_backslash_in_its_name(fitted, tmp_path):
+    _, classifier = fitted
+    classifier.save(tmp_path / "of\\mine.json")
+    assert FactualityClassifier.load(tmp_path / "of\\mine.json").name == classifier.name
+
+
+def test_names_tell_fits_apart(rng):
+    one, other = (FactualityClassifier.fit(answers_of(rng, 100), n_chunks=CHUNKS) for _ in range(2))
+    assert one.name != other.name
+    assert one.name.startswith("factuality(m; chunks, 2×3×4, fit=")
+    assert one.name.isprintable()
+
+
+def test_a_name_does_not_depend_on_where_it_is_made():
+    """The digest is that of the name so far and the numbers, as little-endian float64."""
+    weights = np.array([0.5, -1.25, 3.0])
+    classifier = FactualityClassifier("m", "full-context", 1, 3, 1, weights, -0.5, frozenset())
+    assert classifier.name == "factuality(m; full-context, 1×3×1, fit=abb77f153cf0)"
+    swapped = dataclasses.replace(classifier, coefficients=weights.astype(">f8"))
+    assert swapped.name == classifier.name
+    for other in (
+        {"intercept": 0.5},
+        {"coefficients": -weights},
+        {"variant": "chunk-average"},
+        {"n_chunks": 2},
+        {"model": "n"},
+    ):
+        changed = dataclasses.replace(classifier, **other).name
+        assert changed.split("fit=")[1] != classifier.name.split("fit=")[1]
+
+
+def test_saving_over_a_classifier_leaves_one_that_loads(fitted, rng, tmp_path):
+    _, old = fitted
+    new = FactualityClassifier.fit(answers_of(rng, 100), n_chunks=CHUNKS)
+    path = tmp_path / "factuality.json"
+    old.save(path)
+    text = path.read_text()
+    new.save(path)
+    assert FactualityClassifier.load(path).name == new.name
+    path.write_text(text)  # as if the second save had been cut off before its last step
+    assert FactualityClassifier.load(path).name == old.name
+
+
+def change(path, **fields):
+    """Change fields, with the checksum that goes with them."""
+    from hashlib import sha256
+
+    found = json.loads(path.read_text()) | fields
+    found.pop("sha256")
+    found["sha256"] = sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(found))
+
+
+def test_a_changed_file_is_refused(fitted, tmp_path):
+    _, classifier = fitted
+    path = tmp_path / "factuality.json"
+    classifier.save(path)
+    text = path.read_text()
+    path.write_text(text.replace('"model": "m"', '"model": "n"'))
+    with pytest.raises(ValueError, match=r"factuality.json was changed after it was written"):
+        FactualityClassifier.load(path)
+    path.write_text(text[:-20])
+    with pytest.raises(ValueError, match="is not a complete classifier file"):
+        FactualityClassifier.load(path)
+    path.write_text(text.replace('"version": 1', '"version": 2'))
+    with pytest.raises(ValueError, match="has version 2, but this library reads version 1"):
+        FactualityClassifier.load(path)
+    path.write_text('{"format": "other"}')
+    with pytest.raises(ValueError, match="is not a classifier file"):
+        FactualityClassifier.load(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"heads": 4}, "2 layers, 4 heads and 4 chunks take 32 coefficients for 'chunks'"),
+        ({"n_chunks": 5}, "take 30 coefficients"),
+        ({"variant": "full-context"}, "take 6 coefficients for 'full-context'"),
+        ({"weights": "../elsewhere.npz"}, "its field 'weights' is '../elsewhere.npz'"),
+        ({"weights": ".."}, "its field 'weights' is '..'"),
+        ({"weights": None}, "its field 'weights' is None"),
+        ({"layers": "2"}, "its field 'layers' is '2'"),
+        ({"heads": True}, "its field 'heads' is True"),
+        ({"n_chunks": -4}, "its field 'n_chunks' is -4"),
+        ({"variant": "all"}, "its field 'variant' is 'all'"),
+        ({"variant": ["chunks"]}, r"its field 'variant' is \['chunks'\]"),
+        ({"model": 5}, "its field 'model' is 5"),
+        ({"fitted_on": [1]}, r"its field 'fitted_on' is \[1\]"),
+        ({"weights_sha256": "0"}, "its coefficients in .*npz were changed"),
+    ],
+)
+def test_fields_that_disagree_are_refused(fitted, tmp_path, fields, message):
+    _, classifier = fitted
+    path = tmp_path / "factuality.json"
+    classifier.save(path)
+    change(path, **fields)
+    with pytest.raises(ValueError, match=message):
+        FactualityClassifier.load(path)
+
+
+def replaced_weights(path, content):
+    from hashlib import sha256
+
+    [weights] = path.parent.glob("*.npz")
+    weights.write_bytes(content)
+    change(path, weights_sha256=sha256(content).hexdigest())
+
+
+class Hostile:
+    """Does something when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was read",)
+
+
+def test_coefficients_are_numbers_and_no_pickle(fitted, tmp_path):
+    import io
+    import pickle
+
+    _, classifier = fitted
+    path = tmp_path / "factuality.json"
+    classifier.save(path)
+    for content in (pickle.dumps({"coefficients": 1}), b"", b"PK not a zip"):
+        replaced_weights(path, content)
+        with pytest.raises(ValueError, match="is no file of coefficients"):
+            FactualityClassifier.load(path)
+    objects, infinite = io.BytesIO(), io.BytesIO()
+    np.savez(objects, coefficients=np.array([Hostile()] * 24), intercept=np.float64(0))
+    replaced_weights(path, objects.getvalue())
+    with pytest.raises(ValueError, match="is no file of coefficients"):
+        FactualityClassifier.load(path)
+    for save, numbers, message in (
+        (np.savez_compressed, np.zeros(24), "it is compressed"),
+        (np.savez, np.zeros(24, dtype="U1"), "its numbers are <U1"),
+        (np.savez, np.zeros(24, dtype=complex), "its numbers are complex128"),
+    ):
+        other = io.BytesIO()
+        save(other, coefficients=numbers, intercept=np.float64(0))
+        replaced_weights(path, other.getvalue())
+        with pytest.raises(ValueError, match=message):
+            FactualityClassifier.load(path)
+    np.savez(infinite, coefficients=np.full(24, np.inf), intercept=np.float64(0))
+    replaced_weights(path, infinite.getvalue())
+    with pytest.raises(ValueError, match="a coefficient is not finite"):
+        FactualityClassifier.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path, fitted):
+    _, classifier = fitted
+    with pytest.raises(FileNotFoundError, match=r"none\.json"):
+        FactualityClassifier.load(tmp_path / "none.json")
+    classifier.save(tmp_path / "factuality.json")
+    next(tmp_path.glob("*.npz")).unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"factuality-.*\.npz, are not beside it; that file must move"
+    ):
+        FactualityClassifier.load(tmp_path / "factuality.json")

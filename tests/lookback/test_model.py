@@ -1,0 +1,854 @@
+"""Attention to segments, reduced inside the call, against the full tensors of tiny real models."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import threading
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import ARCHITECTURES, PROMPTS, bpe_tokenizer, local, tiny, word_tokenizer
+from transformers import (
+    AddedToken,
+    BartForCausalLM,
+    BertConfig,
+    BertLMHeadModel,
+    BigBirdPegasusForCausalLM,
+    BlenderbotForCausalLM,
+    BlenderbotSmallForCausalLM,
+    CamembertConfig,
+    CamembertForCausalLM,
+    Data2VecTextConfig,
+    Data2VecTextForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GenerationConfig,
+    MambaConfig,
+    MambaForCausalLM,
+    MarianForCausalLM,
+    MBartForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PegasusForCausalLM,
+    PLBartForCausalLM,
+    RobertaConfig,
+    RobertaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+    WhisperForCausalLM,
+    XLMRobertaConfig,
+    XLMRobertaForCausalLM,
+)
+
+from conformal_retrievers.lookback.attention import Recorder
+from conformal_retrievers.lookback.classifier import lookback_ratios
+from conformal_retrievers.lookback.model import LocalModel, RagPrompt
+from conformal_retrievers.lookback.prompt import PromptTokens
+
+# --- what it ought to be: eq. 7 to 9 in loops, over output_attentions of one unpadded prompt ------
+
+
+def segments_of(prompt):
+    """The texts of a plain prompt's segments."""
+    preamble = prompt.preamble + "\n\n" if prompt.preamble else ""
+    question = prompt.question + prompt.ending
+    return [preamble, *(chunk + "\n\n" for chunk in prompt.chunks), question]
+
+
+def full_attention(model, prompt, answer):
+    """Weights (layers, heads, rows, columns), and the columns of each segment of the prompt."""
+    tokenizer = bpe_tokenizer()
+    texts = segments_of(prompt)
+    [ids] = [tokenizer("".join(texts))["input_ids"]]
+    columns = [[] for _ in texts]
+    read = b""
+    for place, token in enumerate(ids):  # byte by byte: tokens may be parts of a character
+        read += bytes_of(tokenizer, token)
+        ends = np.cumsum([len(text.encode()) for text in texts])
+        columns[int(np.searchsorted(ends, len(read) - 1, side="right"))].append(place)
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    with torch.inference_mode():
+        output = eager(torch.tensor([ids + list(answer)]), output_attentions=True)
+    return torch.stack(output.attentions)[:, 0].float().numpy(), columns, len(ids)
+
+
+def bytes_of(tokenizer, token):
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet = sorted(ByteLevel.alphabet())
+    shown = {byte: chr(byte) for byte in [*range(33, 127), *range(161, 173), *range(174, 256)]}
+    hidden = [byte for byte in range(256) if byte not in shown]
+    shown |= {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+    assert sorted(shown.values()) == alphabet
+    back = {character: byte for byte, character in shown.items()}
+    return bytes(back[c] for c in tokenizer.convert_ids_to_tokens(token))
+
+
+def expected(model, prompt, answer):
+    """A_t(x) and the ratios of eq. 8 and 9, and of the full context."""
+    weights, columns, prompt_length = full_attention(model, prompt, answer)
+    layers, heads = weights.shape[:2]
+    k = len(prompt.chunks)
+    means = np.zeros((len(answer), layers, heads, k + 3))
+    chunks, context = np.zeros((layers, heads, k)), np.zeros((layers, heads))
+    for t in range(len(answer)):
+        row = weights[:, :, prompt_length - 1 + t]
+        output = row[..., prompt_length : prompt_length + t]
+        for x, places in enumerate(columns):
+            means[t, ..., x] = row[..., places].mean(-1) if places else 0
+        means[t, ..., -1] = output.mean(-1) if t else 0
+        in_chunks = row[..., [p for places in columns[1:-1] for p in places]].mean(-1)
+        for i in range(k):
+            ratio = k * means[t, ..., 1 + i] / (in_chunks + means[t, ..., -1])
+            chunks[..., i] += ratio / len(answer)
+        in_prompt = row[..., :prompt_length].mean(-1)
+        context += in_prompt / (in_prompt + means[t, ..., -1]) / len(answer)
+    return means, chunks, context
+
+
+def assert_as_expected(model, prompt, answer, attention, within=1e-5):
+    means, chunks, context = expected(model, prompt, answer)
+    np.testing.assert_allclose(attention.means, means, rtol=1e-5, atol=within)
+    ratios = lookback_ratios(attention)
+    np.testing.assert_allclose(ratios.chunks, chunks, rtol=1e-5, atol=within)
+    np.testing.assert_allclose(ratios.context, context, rtol=1e-5, atol=within)
+
+
+# --- it is that -----------------------------------------------------------------------------------
+
+BATCHES = {
+    "one": PROMPTS[:1],
+    "four of one length": [PROMPTS[0]] * 4,
+    "four of four lengths": PROMPTS,
+}
+
+
+@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_generating_gives_the_ratios_of_the_full_attention(architecture, prompts):
+    model = local(architecture)
+    for prompt, generated in zip(prompts, model.generate(prompts, max_new_tokens=7), strict=True):
+        assert len(generated.tokens) == 7
+        assert_as_expected(model.model, prompt, generated.tokens, generated.attention)
+
+
+@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_one_pass_gives_the_ratios_of_the_full_attention(architecture, prompts):
+    model = local(architecture)
+    answers = [(17, 300, 5, 5, 42), (9,), (250, 251), (99, 98, 97, 96, 95, 94, 93)][: len(prompts)]
+    for prompt, answer, attention in zip(
+        prompts, answers, model.read(prompts, answers), strict=True
+    ):
+        assert_as_expected(model.model, prompt, answer, attention)
+
+
+def test_the_attention_in_these_tests_is_far_from_even():
+    weights, _, _ = full_attention(tiny("llama"), PROMPTS[0], (1, 2, 3))
+    rows = weights[:, :, -3:]
+    assert rows.max() > 20 / rows.shape[-1]
+    assert np.abs(rows[:, 0] - rows[:, 1]).max() > 0.1  # heads that share keys
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_is_generated_is_what_the_model_generates_by_itself(architecture):
+    model = local(architecture)
+    [generated] = model.generate(PROMPTS[:1], max_new_tokens=7)
+    ids = model.tokenizer("".join(segments_of(PROMPTS[0])), return_tensors="pt")
+    ids.pop("token_type_ids", None)
+    plain = model.model.generate(**ids, max_new_tokens=7, do_sample=False, pad_token_id=0)
+    assert list(generated.tokens) == plain[0, ids["input_ids"].shape[1] :].tolist()
+    assert generated.text == model.tokenizer.decode(generated.tokens, skip_special_tokens=True)
+
+
+def test_all_of_a_tokens_attention_is_in_its_segments():
+    model = local("llama")
+    for attention in model.read(PROMPTS, [(5, 6, 7, 8)] * 4):
+        lengths = [np.append(attention.lengths, t) for t in range(4)]
+        total = np.einsum("tlhs,ts->tlh", attention.means, lengths)
+        np.testing.assert_allclose(total, 1, atol=1e-5)
+
+
+def test_long_answers_are_reduced_block_by_block(monkeypatch):
+    model = local("qwen2")
+    answers = [tuple(range(20, 50)), tuple(range(60, 80))]
+    whole = model.read(PROMPTS[:2], answers)
+    monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", 4000)
+    for one, other in zip(whole, model.read(PROMPTS[:2], answers), strict=True):
+        np.testing.assert_allclose(one.means, other.means, atol=1e-7)
+    monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", 1)
+    assert_as_expected(model.model, PROMPTS[0], answers[0], model.read(PROMPTS[:1], answers[:1])[0])
+
+
+def test_bfloat16_is_reduced_in_float32():
+    model = local("llama")
+    model.model.to(torch.bfloat16)
+    [generated] = model.generate(PROMPTS[:1], max_new_tokens=6)
+    assert generated.attention.means.dtype == np.float32
+    means, _, _ = expected(model.model, PROMPTS[0], generated.tokens)
+    np.testing.assert_allclose(generated.attention.means, means, atol=0.02)
+    lengths = [np.append(generated.attention.lengths, t) for t in range(6)]
+    total = np.einsum("tlhs,ts->tlh", generated.attention.means, lengths)
+    np.testing.assert_allclose(total, 1, atol=1e-5)
+
+
+def by_hand(query, key, prompt, last):
+    """Eq. 7 in float64 of one sequence without padding: the last rows over two segments and output.
+
+    `query` is (H, Q, d) and scaled, `key` (G, N, d); the segments are the prompt's halves.
+    """
+    heads, n_keys = query.shape[0], key.shape[1]
+    key = key.double().repeat_interleave(heads // key.shape[0], dim=0)
+    scores = query.double()[:, -last:] @ key.transpose(1, 2)
+    future = torch.arange(n_keys) > torch.arange(n_keys - last, n_keys)[:, None]
+    weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+    before = weights[..., :prompt].unflatten(-1, (2, prompt // 2)).mean(-1)
+    counts = torch.arange(n_keys - last, n_keys) + 1 - prompt
+    output = weights[..., prompt:].sum(-1) / counts.clamp(min=1)
+    return torch.cat([before, output[..., None]], -1).transpose(0, 1).numpy()
+
+
+HALVES = PromptTokens([7] * 20, np.repeat([0, 1], 10), np.array([10, 10]))
+
+
+@pytest.mark.parametrize("size", [1.0, 60.0], ids=["plain", "q · k beyond float16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_queries_and_keys_are_multiplied_in_float32(dtype, size, monkeypatch):
+    """Also where the model is run under autocast, and where keys are taken block by block."""
+    torch.manual_seed(1)
+    query = (size * torch.randn(1, 4, 25, 64)).to(dtype)
+    key = (size * torch.randn(1, 2, 25, 64)).to(dtype)
+    scaling = 0.7 / size**2
+    assert ((query[0, :2] @ key[0, 0].T).abs().max() == math.inf) == (
+        dtype == torch.float16 and size > 1
+    )
+    expected = by_hand(query[0].double() * scaling, key[0], 20, 6)
+    for block, autocast in ((2**20, False), (2**20, True), (900, False)):
+        monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", block)
+        recorder = Recorder([HALVES], 20, last_row_alone=False)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            recorder.record(0, query, key, None, scaling)
+        [found] = recorder.means(1, 1)
+        np.testing.assert_allclose(found[:, 0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_models_own_queries_and_keys_give_its_attention(dtype, monkeypatch):
+    model = local("llama")
+    model.model.to(dtype)
+    seen = []
+    record = Recorder.record
+
+    def captured(self, layer, query, key, mask, scaling):
+        seen.append((query.clone(), key.clone(), scaling))
+        record(self, layer, query, key, mask, scaling)
+
+    monkeypatch.setattr(Recorder, "record", captured)
+    [attention] = model.read(PROMPTS[:1], [(5, 6, 7, 8)])
+    total = int(attention.lengths.sum())
+    for layer, (query, key, scaling) in enumerate(seen):
+        assert query.dtype == key.dtype == dtype
+        weights = (query[0].double() * scaling).unflatten(0, (2, 2)) @ key[0, :, None].double().mT
+        for t in range(4):
+            row = weights[:, :, total - 1 + t, : total + t].softmax(-1).flatten(0, 1)
+            parts = row.split([*attention.lengths.tolist(), *([t] if t else [])], dim=-1)
+            means = torch.stack([part.mean(-1) for part in parts], -1)
+            found = attention.means[t, layer][:, : len(parts)]
+            np.testing.assert_allclose(found, means, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_mask_may_be_what_is_added_to_the_scores(dtype):
+    torch.manual_seed(2)
+    query, key = torch.randn(1, 4, 25, 8).to(dtype), torch.randn(1, 2, 25, 8).to(dtype)
+    seen = torch.ones(25, 25, dtype=torch.bool).tril()
+    seen[:, 3:6] = False
+    added = torch.zeros(25, 25, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    means = []
+    for mask in (None, seen[None, None], added[None, None]):
+        recorder = Recorder([HALVES], 20, last_row_alone=False)
+        recorder.record(0, query, key, mask, 0.4)
+        means.append(recorder.means(1, 1))
+    np.testing.assert_allclose(means[2], means[1], atol=1e-7)
+    assert np.abs(means[0] - means[1]).max() > 0.01
+
+
+def test_sampling_is_recorded_too():
+    model = local("llama")
+    sampling = GenerationConfig(do_sample=True, temperature=2.0)
+    torch.manual_seed(3)
+    generated = model.generate(PROMPTS, max_new_tokens=5, generation=sampling)
+    for prompt, one in zip(PROMPTS, generated, strict=True):
+        assert_as_expected(model.model, prompt, one.tokens, one.attention)
+
+
+# --- answers that end -----------------------------------------------------------------------------
+
+
+def test_an_answer_ends_where_the_model_ends_it():
+    model = local("llama")
+    long = model.generate(PROMPTS, max_new_tokens=7)
+    first = long[0].tokens
+    end = next(token for token in first[2:] if token not in first[:2])
+    model.model.generation_config.eos_token_id = [end, 399]
+    short = model.generate(PROMPTS, max_new_tokens=7)
+    assert short[0].tokens == first[: first.index(end)]
+    for prompt, one in zip(PROMPTS, short, strict=True):
+        assert end not in one.tokens
+        if one.tokens:
+            assert_as_expected(model.model, prompt, one.tokens, one.attention)
+
+
+def test_an_answer_without_a_token_has_no_ratios():
+    model = local("llama")
+    [one] = model.generate(PROMPTS[:1], max_new_tokens=3)
+    model.model.generation_config.eos_token_id = one.tokens[0]
+    [generated] = model.generate(PROMPTS[:1], max_new_tokens=3)
+    assert (generated.text, generated.tokens) == ("", ())
+    assert generated.attention.means.shape[0] == 0
+    ratios = lookback_ratios(generated.attention)
+    assert np.isnan(ratios.chunks).all()
+    assert np.isnan(ratios.context).all()
+
+
+# --- segments -------------------------------------------------------------------------------------
+
+
+def test_segments_are_counted_in_tokens_word_by_word():
+    words = ["Be", "brief", ".", "one", "two", "three", "What", "is", "it", "?", "Answer:", "so"]
+    model = LocalModel(tiny("llama"), word_tokenizer(words), name="words")
+    prompt = RagPrompt("What is it ?", ("one two", "three three three"), preamble="Be brief .")
+    [attention] = model.read([prompt], ["so so"])
+    assert attention.lengths.tolist() == [3, 2, 3, 5]
+    assert attention.means.shape == (2, 3, 4, 5)
+    assert attention.model == "words"
+
+
+def test_a_chat_template_counts_to_preamble_and_question():
+    from tokenizers.processors import TemplateProcessing
+
+    words = ["Be", "brief", ".", "one", "two", "What", "?", "<|user|>", "<|assistant|>"]
+    tokenizer = word_tokenizer(words)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    tokenizer.chat_template = (
+        "{{ bos_token }} <|user|> {{ messages[0]['content'] | trim }} <|assistant|>"
+    )
+    model = LocalModel(tiny("llama"), tokenizer, name="chat")
+    prompt = RagPrompt("What ? ", ("one", "two two"), preamble=" Be brief .")
+    [attention] = model.read([prompt], ["one"])
+    assert attention.lengths.tolist() == [5, 1, 2, 3]
+
+
+def test_a_token_over_two_segments_counts_to_the_one_in_which_it_ends():
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = word_tokenizer([])
+    pairs = pre_tokenizers.Split(Regex(r"[\s\S][\s\S]?"), "isolated")
+    tokenizer.backend_tokenizer.pre_tokenizer = pairs
+    model = LocalModel(tiny("llama"), tokenizer, name="pairs")
+    # ab c⏎ | ⏎d e⏎ ⏎A ns we r: with the chunk abc and the question de
+    [attention] = model.read([RagPrompt("de", ("abc",), preamble="")], ["x"])
+    assert attention.lengths.tolist() == [0, 2, 6]
+
+
+def test_a_beginning_of_sequence_counts_to_the_preamble():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = word_tokenizer(["one", "What", "Answer:"])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    model = LocalModel(tiny("llama"), tokenizer, name="bos")
+    [attention] = model.read([RagPrompt("What", ("one one",), preamble="")], ["one"])
+    assert attention.lengths.tolist() == [1, 2, 3]  # and the end to the question
+
+
+def test_one_text_may_be_two_chunks():
+    model = local("llama")
+    prompt = RagPrompt("Everest.", ("Everest.", "Everest.", "Everest."), preamble="Everest.")
+    [attention] = model.read([prompt], [(5, 6)])
+    assert_as_expected(model.model, prompt, (5, 6), attention)
+
+
+def test_a_tokenizer_that_was_told_to_truncate_does_not():
+    model = local("llama")
+    [whole] = model.read(PROMPTS[:1], [" six hours"])
+    model.tokenizer.backend_tokenizer.enable_truncation(5)
+    [again] = model.read(PROMPTS[:1], [" six hours"])
+    np.testing.assert_array_equal(again.means, whole.means)
+
+
+def test_text_and_its_tokens_are_the_same_answer():
+    model = local("llama")
+    text = " six hours"
+    ids = model.tokenizer(text)["input_ids"]
+    one, other = model.read(PROMPTS[:2], [text, ids])
+    alone, also = (model.read([prompt], [ids])[0] for prompt in PROMPTS[:2])
+    np.testing.assert_allclose(one.means, alone.means, atol=1e-6)
+    np.testing.assert_allclose(other.means, also.means, atol=1e-6)
+
+
+# --- the model is left as it was ------------------------------------------------------------------
+
+
+def test_the_models_own_attention_is_set_again_even_after_an_error():
+    model = local("llama")
+    model.model.set_attn_implementation("eager")
+    model.read(PROMPTS[:1], [(5, 6)])
+    assert model.model.config._attn_implementation == "eager"
+    hook = model.model.model.layers[1].register_forward_pre_hook(_stumble)
+    with pytest.raises(RuntimeError, match="stumbled"):
+        model.read(PROMPTS[:1], [(5, 6)])
+    with pytest.raises(RuntimeError, match="stumbled"):
+        model.generate(PROMPTS[:1], max_new_tokens=2)
+    hook.remove()
+    assert model.model.config._attn_implementation == "eager"
+    assert model.generate([], max_new_tokens=3) == model.read([], []) == []
+
+
+def _stumble(*_):
+    raise RuntimeError("stumbled")
+
+
+def test_threads_that_share_a_model_wait_for_one_another():
+    """The second thread comes while the first is in its pass, and goes on when that is over."""
+    model = local("llama")
+    alone = [model.read([prompt], [(5, 6, 7)])[0].means for prompt in PROMPTS[:2]]
+    together, second_came, first_over = {}, threading.Event(), threading.Event()
+
+    def read(i):
+        together[i] = model.read([PROMPTS[i]], [(5, 6, 7)])[0].means
+
+    second = threading.Thread(target=read, args=(1,))
+
+    def meet(*_):
+        if threading.current_thread() is second:
+            second_came.set()
+            assert first_over.wait(20)
+        else:
+            second.start()
+            second_came.wait(0.5)
+
+    model.model.model.register_forward_pre_hook(meet)
+    read(0)
+    first_over.set()
+    second.join()
+    for i in (0, 1):
+        np.testing.assert_array_equal(together[i], alone[i])
+    assert model.model.config._attn_implementation == "sdpa"
+
+
+def test_another_thread_that_uses_the_model_is_not_recorded():
+    model = local("llama")
+    alone = model.read(PROMPTS[:1], [(5, 6, 7)])[0].means
+
+    def use(*_):
+        with torch.inference_mode():
+            model.model.model(torch.tensor([[1, 2, 3]]))
+
+    def meet(*_):
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=use)
+            other.start()
+            other.join()
+
+    model.model.model.register_forward_pre_hook(meet)
+    np.testing.assert_array_equal(model.read(PROMPTS[:1], [(5, 6, 7)])[0].means, alone)
+
+
+# --- what cannot be read --------------------------------------------------------------------------
+
+
+def test_chunks_that_do_not_fit_are_an_error_that_names_how_many_do():
+    model = local("llama", max_position_embeddings=100)
+    chunks = ("x" * 20 + ".", "y" * 20 + ".", "z" * 200)
+    with pytest.raises(ValueError, match=r"reads 100: of its 3 chunks the first 2 fit; give fewer"):
+        model.generate([PROMPTS[2], RagPrompt("?", chunks, preamble="")], max_new_tokens=9)
+    with pytest.raises(ValueError, match=r"prompts\[0\] takes .* its answer 5, but 'llama'"):
+        model.read([RagPrompt("?", chunks, preamble="")], [(1, 2, 3, 4, 5)])
+
+
+def test_a_prompt_fits_up_to_the_last_token():
+    model = local("llama")
+    prompt = PROMPTS[0]
+    length = sum(model.read([prompt], [(1,)])[0].lengths)
+    exact = local("llama", max_position_embeddings=int(length) + 3)
+    [generated] = exact.generate([prompt], max_new_tokens=3)
+    assert_as_expected(exact.model, prompt, generated.tokens, generated.attention)
+    with pytest.raises(ValueError, match="the first 2 fit|the first 1 fit"):
+        exact.generate([prompt], max_new_tokens=4)
+
+
+def test_a_sliding_window_is_refused():
+    with pytest.raises(ValueError, match=r"sliding window \(config.sliding_window is 64\)"):
+        local("mistral", sliding_window=64)
+    with pytest.raises(ValueError, match="sliding window"):
+        local("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1)
+
+
+def test_a_model_without_attention_is_refused():
+    mamba = MambaForCausalLM(
+        MambaConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, state_size=4)
+    )
+    with pytest.raises(ValueError, match=r"'mamba' \(MambaForCausalLM\) cannot be seen"):
+        LocalModel(mamba, bpe_tokenizer(), name="mamba")
+
+
+def test_layers_that_do_not_attend_once_each_are_noticed():
+    model = local("llama")
+    model.model.model.layers[2].self_attn.layer_idx = 1
+    with pytest.raises(ValueError, match="attention of 2 of 3 layers was seen"):
+        model.read(PROMPTS[:1], [(5, 6)])
+
+
+def test_an_encoder_decoder_is_refused():
+    t5 = T5ForConditionalGeneration(
+        T5Config(vocab_size=400, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(ValueError, match="'t5' is an encoder-decoder"):
+        LocalModel(t5, bpe_tokenizer(), name="t5")
+
+
+def test_what_is_no_model_of_transformers_has_no_attention_to_see():
+    class Hosted:
+        pass
+
+    with pytest.raises(TypeError, match="model is Hosted, whose attention cannot be seen"):
+        LocalModel(Hosted(), bpe_tokenizer(), name="hosted")
+    with pytest.raises(TypeError, match="tokenizer is str"):
+        LocalModel(tiny("llama"), "gpt2", name="llama")
+
+
+def test_a_tokenizer_without_offsets_is_refused(tmp_path):
+    from transformers import PythonBackend
+
+    class Slow(PythonBackend):
+        vocab_size = 1
+
+        def get_vocab(self):
+            return {"a": 0}
+
+    with pytest.raises(ValueError, match="tokenizer Slow has no offsets"):
+        LocalModel(tiny("llama"), Slow(), name="llama")
+
+
+def test_a_model_has_a_name():
+    with pytest.raises(ValueError, match="LlamaForCausalLM has no name of its own; give name="):
+        LocalModel(tiny("llama"), bpe_tokenizer())
+
+
+def test_a_model_in_training_mode_is_not_read():
+    model = local("llama")
+    model.model.train()
+    with pytest.raises(ValueError, match="'llama' is in training mode"):
+        model.read(PROMPTS[:1], [(5, 6)])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (lambda: RagPrompt("Why?", ()), "chunks is empty"),
+        (lambda: RagPrompt("Why?", ("a", " \n")), r"chunks\[1\] is ' \\n', which is blank"),
+        (lambda: RagPrompt(" ", ("a",)), "question is ' ', which is blank"),
+    ],
+)
+def test_a_prompt_needs_a_question_and_chunks(prompt, message):
+    with pytest.raises(ValueError, match=message):
+        prompt()
+
+
+def test_a_prompt_is_made_of_texts():
+    with pytest.raises(TypeError, match="chunks is the str 'abc'"):
+        RagPrompt("Why?", "abc")
+    with pytest.raises(TypeError, match=r"chunks\[1\] is 5"):
+        RagPrompt("Why?", ("abc", 5))
+
+
+def test_a_chunk_cannot_pass_for_the_end_of_the_prompt():
+    model = local("llama")
+    for prompt, field in [
+        (RagPrompt("Why?", ("a", "b</s>")), r"prompts[0].chunks[1]"),
+        (RagPrompt("Why <s>?", ("a",)), r"prompts[0].question"),
+        (RagPrompt("Why?", ("a",), preamble="</s>"), r"prompts[0].preamble"),
+    ]:
+        with pytest.raises(ValueError, match=rf"{re.escape(field)} holds '</?s>', which"):
+            model.generate([prompt], max_new_tokens=2)
+    model.tokenizer.add_tokens([AddedToken("<|im_start|>", special=True)])
+    with pytest.raises(ValueError, match=r"question holds '<\|im_start\|>', which the tokenizer"):
+        model.read([RagPrompt("Why?<|im_start|>", ("a",))], ["b"])
+    with pytest.raises(ValueError, match=r"answers\[0\] holds '</s>'"):
+        model.read(PROMPTS[:1], ["six</s>"])
+
+
+def test_a_chunk_without_a_token_of_its_own_is_an_error():
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = word_tokenizer(["a"])
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^a-z]+"), "removed")
+    model = LocalModel(tiny("llama"), tokenizer, name="letters")
+    with pytest.raises(ValueError, match=r"prompts\[0\].chunks\[1\] is '—', which has no token"):
+        model.read([RagPrompt("a", ("a", "—"), preamble="")], ["a"])
+
+
+def test_a_template_that_changes_the_message_is_an_error():
+    tokenizer = bpe_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] | upper }}"
+    model = LocalModel(tiny("llama"), tokenizer, name="loud")
+    with pytest.raises(ValueError, match="chat template does not hold the message once"):
+        model.generate(PROMPTS[:1], max_new_tokens=2)
+
+
+def test_prompts_and_answers_are_lists_of_their_kind():
+    model = local("llama")
+    [generated] = model.generate(PROMPTS[:1], max_new_tokens=2)
+    ids = np.array(generated.tokens)
+    assert len(model.read(PROMPTS[:1], [ids])) == 1  # any ids will do
+    for given, message in (
+        (
+            (PROMPTS[:1], "text"),
+            "answers is the str 'text'; give a list, one answer for each prompt",
+        ),
+        (
+            (PROMPTS[:1], [generated]),
+            r"answers\[0\] is a Generated; give its text or .* its .tokens",
+        ),
+        ((PROMPTS[0], ["text"]), "prompts is a RagPrompt; give a list of RagPrompt"),
+        (
+            (["Why?"], ["text"]),
+            r"prompts\[0\] is the str 'Why\?'; give a RagPrompt\(question, chunks\)",
+        ),
+    ):
+        with pytest.raises(TypeError, match=message):
+            model.read(*given)
+    with pytest.raises(TypeError, match="prompts is the str 'Why.'; give a list of RagPrompt"):
+        model.generate("Why?", max_new_tokens=2)
+    with pytest.raises(
+        TypeError, match="generation is a dict; give a GenerationConfig, .*GenerationCon"
+    ):
+        model.generate(PROMPTS[:1], max_new_tokens=2, generation={"do_sample": True})
+
+
+def test_answers_are_as_many_as_prompts_and_not_empty():
+    model = local("llama")
+    with pytest.raises(ValueError, match="there are 2 prompts and 1 answers"):
+        model.read(PROMPTS[:2], [" six"])
+    with pytest.raises(ValueError, match=r"answers\[0\] is '', which has no token"):
+        model.read(PROMPTS[:1], [""])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 2},
+        {"num_return_sequences": 2, "do_sample": True},
+        {"prompt_lookup_num_tokens": 1},
+        {"assistant_early_exit": 2},
+        {"guidance_scale": 1.5},
+        {"prefill_chunk_size": 8},
+        {"stop_strings": ["six"]},
+        {"token_healing": True},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_is_not_one_token_of_one_sequence_a_call_is_refused(settings):
+    """Whether it is asked for, or is the model's own and nothing else is asked for."""
+    name, value = next(iter(settings.items()))
+    model = local("llama")
+    message = re.escape(f"generation.{name} is {value!r}, but attention is read of one sequence")
+    with pytest.raises(ValueError, match=message):
+        model.generate(PROMPTS[:1], max_new_tokens=2, generation=GenerationConfig(**settings))
+    model.model.generation_config.update(**settings)
+    for generation in (None, GenerationConfig(do_sample=True)):
+        with pytest.raises(ValueError, match=message):
+            model.generate(PROMPTS[:1], max_new_tokens=2, generation=generation)
+
+
+def test_a_call_of_several_tokens_is_noticed_whatever_asked_for_it(monkeypatch):
+    monkeypatch.setattr("conformal_retrievers.lookback.model._ONE_TOKEN_A_CALL", {})
+    for settings in ({"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 8}, {"num_beams": 2}):
+        with pytest.raises(ValueError, match=r"layer 0 read \(sequences, tokens, tokens so far\)"):
+            local("llama").generate(
+                PROMPTS[:1], max_new_tokens=6, generation=GenerationConfig(**settings)
+            )
+
+
+@pytest.mark.parametrize("generation", [None, GenerationConfig(do_sample=False)])
+def test_a_cache_of_the_models_own_choice_does_not_enter(generation):
+    """A static one has room for keys that are not there yet."""
+    model = local("llama")
+    model.model.generation_config.cache_implementation = "static"
+    for prompt, one in zip(
+        PROMPTS, model.generate(PROMPTS, max_new_tokens=6, generation=generation), strict=True
+    ):
+        assert_as_expected(model.model, prompt, one.tokens, one.attention)
+
+
+def test_penalties_are_part_of_what_is_generated():
+    model = local("llama")
+    repeating = GenerationConfig(repetition_penalty=1.5, min_new_tokens=6)
+    [plain] = model.generate(PROMPTS[:1], max_new_tokens=6)
+    [penalised] = model.generate(PROMPTS[:1], max_new_tokens=6, generation=repeating)
+    assert plain.tokens != penalised.tokens
+    assert_as_expected(model.model, PROMPTS[0], penalised.tokens, penalised.attention)
+
+
+def test_an_answer_has_at_least_one_token_to_come():
+    with pytest.raises(ValueError, match="max_new_tokens is 0; give 1 or more"):
+        local("llama").generate(PROMPTS[:1], max_new_tokens=0)
+
+
+def test_tokens_are_those_of_the_model():
+    model = local("llama")
+    for unknown in (400, -1):
+        with pytest.raises(ValueError, match=rf"answers\[1\] holds the token {unknown}, but 'll"):
+            model.read(PROMPTS[:2], [(5, 6), (5, unknown)])
+
+
+def test_an_answer_is_known_again_in_another_batch():
+    model = local("llama")
+    generated = model.generate(PROMPTS, max_new_tokens=4)
+    alone = [model.read([p], [g.tokens])[0] for p, g in zip(PROMPTS, generated, strict=True)]
+    digests = [lookback_ratios(one).digest for one in alone]
+    assert digests == [lookback_ratios(one.attention).digest for one in generated]
+    assert len(set(digests)) == 4
+    [other] = model.read(PROMPTS[:1], [(*generated[0].tokens, 5)])
+    assert lookback_ratios(other).digest not in digests
+
+
+def test_what_looks_ahead_or_does_not_generate_is_refused():
+    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
+    bert = BertLMHeadModel(BertConfig(**shape)).eval()
+    with pytest.raises(ValueError, match="BertSelfAttention also looks at what comes after"):
+        LocalModel(bert, bpe_tokenizer(), name="bert").read(PROMPTS[:1], [(5, 6)])
+    with pytest.raises(ValueError, match="'body' is a LlamaModel, which does not generate"):
+        LocalModel(tiny("llama").model, bpe_tokenizer(), name="body")
+
+
+def test_gemma_2_has_a_sliding_window():
+    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    with pytest.raises(ValueError, match=r"'gemma' attends through a sliding window"):
+        LocalModel(Gemma2ForCausalLM(Gemma2Config(**shape)), bpe_tokenizer(), name="gemma")
+
+
+@pytest.mark.parametrize("name", ["softcap", "s_aux", "position_bias"])
+def test_attention_that_is_no_plain_softmax_is_refused(name):
+    model = local("llama")
+    model.model.model.layers[1].self_attn.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {**kwargs, name: torch.ones(4)}), with_kwargs=True
+    )
+    with pytest.raises(ValueError, match=f"LlamaAttention changes its attention weights by {name}"):
+        model.read(PROMPTS[:1], [(5, 6)])
+
+
+def test_two_models_may_be_read_at_once():
+    """Each has its own lock: the second is read while the first is in its pass."""
+    one, two = local("llama"), local("gpt2")
+    alone = [model.read(PROMPTS[:1], [(5, 6, 7)])[0].means for model in (one, two)]
+    inside = []
+
+    def meet(*_):
+        def read():
+            inside.append(two.read(PROMPTS[:1], [(5, 6, 7)])[0].means)
+
+        if not inside:
+            thread = threading.Thread(target=read)
+            thread.start()
+            thread.join(20)
+
+    one.model.model.register_forward_pre_hook(meet)
+    outside = one.read(PROMPTS[:1], [(5, 6, 7)])[0].means
+    np.testing.assert_array_equal(outside, alone[0])
+    np.testing.assert_array_equal(inside, [alone[1]])
+
+
+def test_a_model_may_be_read_while_another_is_in_its_pass():
+    """In one thread: what comes after the second is over belongs to the first again."""
+    one, two = local("llama"), local("gpt2")
+    alone = [model.read(PROMPTS[:1], [(5, 6, 7)])[0].means for model in (one, two)]
+    inside = []
+
+    def meet(*_):
+        inside.append(two.read(PROMPTS[:1], [(5, 6, 7)])[0].means)
+
+    one.model.model.layers[1].register_forward_pre_hook(meet)
+    outside = one.read(PROMPTS[:1], [(5, 6, 7)])[0].means
+    np.testing.assert_array_equal(outside, alone[0])
+    np.testing.assert_array_equal(inside, [alone[1]])
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config_class"),
+    [
+        (RobertaForCausalLM, RobertaConfig),
+        (CamembertForCausalLM, CamembertConfig),
+        (XLMRobertaForCausalLM, XLMRobertaConfig),
+        (Data2VecTextForCausalLM, Data2VecTextConfig),
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_a_model_whose_positions_start_behind_padding_is_refused(model_class, config_class):
+    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "is_decoder": True}
+    model = model_class(config_class(**shape))
+    message = f"'roberta' is a {model_class.__name__}, whose positions start behind that of its pad"
+    with pytest.raises(ValueError, match=message):
+        LocalModel(model, bpe_tokenizer(), name="roberta")
+
+
+@pytest.mark.parametrize(
+    "model_class",
+    [
+        BartForCausalLM,
+        BigBirdPegasusForCausalLM,
+        BlenderbotForCausalLM,
+        BlenderbotSmallForCausalLM,
+        MarianForCausalLM,
+        MBartForCausalLM,
+        PegasusForCausalLM,
+        PLBartForCausalLM,
+        WhisperForCausalLM,
+    ],
+)
+def test_a_decoder_whose_positions_count_the_padding_is_refused(model_class):
+    shape = {"vocab_size": 400, "d_model": 32, "decoder_layers": 2, "decoder_ffn_dim": 64}
+    shape |= {"decoder_attention_heads": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = model_class(model_class.config_class(**shape))
+    message = f"'bart' is a {model_class.__name__}, which takes no position_ids, so that in a batch"
+    with pytest.raises(ValueError, match=message):
+        LocalModel(model, bpe_tokenizer(), name="bart")
+
+
+def test_positions_that_are_learned_may_follow_the_mask():
+    """Those of OPT are counted from it, so that padding on the left moves nothing."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 400, "hidden_size": 32, "ffn_dim": 64, "word_embed_proj_dim": 32}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "init_std": 0.25}
+    opt = OPTForCausalLM(OPTConfig(**shape, max_position_embeddings=512)).eval()
+    opt.generation_config.eos_token_id = None
+    model = LocalModel(opt, bpe_tokenizer(), name="opt")
+    for prompt, one in zip(PROMPTS, model.generate(PROMPTS, max_new_tokens=5), strict=True):
+        assert_as_expected(opt, prompt, one.tokens, one.attention)
+    answers = [(17, 300, 5, 5, 42)] * len(PROMPTS)
+    for prompt, one in zip(PROMPTS, model.read(PROMPTS, answers), strict=True):
+        assert_as_expected(opt, prompt, answers[0], one)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_on_cuda_the_ratios_are_those_of_the_cpu(architecture, prompts):
+    model, there = local(architecture), local(architecture)
+    there.model.to("cuda")
+    generated = there.generate(prompts, max_new_tokens=7)
+    answers = [one.tokens for one in generated]
+    for prompt, one, read in zip(prompts, generated, there.read(prompts, answers), strict=True):
+        assert_as_expected(model.model, prompt, one.tokens, one.attention, within=1e-4)
+        assert_as_expected(model.model, prompt, one.tokens, read, within=1e-4)
