@@ -92,7 +92,7 @@ class Decision(ABC):
 
     @property
     @abstractmethod
-    def _numbers(self) -> NDArray[np.float64]:
+    def _values(self) -> NDArray[np.float64]:
         """What the n things were decided by, NaN for what could not be scored."""
 
     @property
@@ -113,12 +113,12 @@ class Decision(ABC):
     @property
     def unscorable(self) -> NDArray[np.intp]:
         """The places of what could not be scored, ascending."""
-        return np.flatnonzero(np.isnan(self._numbers))
+        return np.flatnonzero(np.isnan(self._values))
 
     @property
     def p_values(self) -> NDArray[np.float64]:
         """The conformal p-value of each (n,), see the calibration's `p_values`."""
-        return self.calibration.p_values(self._numbers, self.group)
+        return self.calibration.p_values(self._values, self.group)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +218,7 @@ class Filtered(Decision):
         return self.calibration.keep(self.scores, self.group)
 
     @property
-    def _numbers(self) -> NDArray[np.float64]:
+    def _values(self) -> NDArray[np.float64]:
         return self.scores
 
 

@@ -50,7 +50,7 @@ PACKAGES = {
         (
             llama_index_conformal,
             "ConformalClaimsEvent ConformalClaimsStartEvent ConformalEventHandler "
-            "ConformalFilterEvent ConformalPostprocessor ConformalQueryEngine as_llm "
+            "ConformalFilterEvent ConformalPostprocessor ClaimFilterQueryEngine as_llm "
             "embedding_scorer judge_retriever llm_scorer",
         ),
     ],

@@ -23,7 +23,7 @@ from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.filtering import NothingKept
 from conformal_retrievers.llm.ask import LLM, Prompt, Usage, check_llm
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.monitoring.events import plain_number
+from conformal_retrievers.monitoring.events import json_number
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class FilteredAnswer:
         """
         c = self.claims
         entries: list[JsonValue] = [
-            {"claim": claim, "relevance": plain_number(r), "p_value": plain_number(p)}
+            {"claim": claim, "relevance": json_number(r), "p_value": json_number(p)}
             for claim, r, p in zip(c.claims, c.relevance.tolist(), c.p_values.tolist(), strict=True)
         ]
         return {

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from conformal_retrievers.claims.answer_filter import FilteredAnswer
-from conformal_retrievers.monitoring.events import CLAIMS_EVENT, VERSION, plain_number, set_on_span
+from conformal_retrievers.monitoring.events import CLAIMS_EVENT, VERSION, json_number, set_on_span
 
 EVENT = CLAIMS_EVENT  # the name of the event and of the run that it belongs to
 
@@ -39,13 +39,13 @@ def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str,
         "kept": claims.kept.tolist(),
         "unscorable": claims.unscorable.tolist(),
         "threshold": calibration.named_threshold(claims.group),
-        "relevance": [plain_number(r) for r in claims.relevance.tolist()],
+        "relevance": [json_number(r) for r in claims.relevance.tolist()],
         "undivided": filtered.undivided,
         "guaranteed": filtered.guaranteed,
     }
 
 
-def note_on_span(filtered: FilteredAnswer) -> None:
+def annotate_span(filtered: FilteredAnswer) -> None:
     """Write what was decided onto OpenTelemetry's current span, as conformal.* attributes.
 
     An event on the span, "conformal_claims", has the same ones.

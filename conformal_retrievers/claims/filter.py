@@ -70,7 +70,7 @@ class FilteredClaims(Decision):
         return tuple(self.claims[i] for i in self.kept)
 
     @property
-    def _numbers(self) -> NDArray[np.float64]:
+    def _values(self) -> NDArray[np.float64]:
         return self.relevance
 
 

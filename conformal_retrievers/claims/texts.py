@@ -43,7 +43,7 @@ def _snippet(i: int, document: object) -> Snippet:
     raise TypeError(
         f"documents[{i}] is a {type(document).__name__}; give texts, or Snippets: page_content of "
         "a LangChain Document, get_content() of a LlamaIndex node (answer_filter_runnable and "
-        "ConformalQueryEngine take these as they are)"
+        "ClaimFilterQueryEngine take these as they are)"
     )
 
 

@@ -21,7 +21,7 @@ from conformal_retrievers.cli.terminal import (
     table,
 )
 from conformal_retrievers.lookback.flag_statement import is_flag
-from conformal_retrievers.monitoring.events import plain_number
+from conformal_retrievers.monitoring.events import json_number
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 
@@ -132,7 +132,7 @@ def _threshold(calibration: Calibration | None, group: str | None) -> float | st
     if calibration is None:
         return None
     threshold = calibration.threshold(group)
-    return plain_number(threshold, "keep_all")
+    return json_number(threshold, "keep_all")
 
 
 def _cell(threshold: float | str | None) -> str:

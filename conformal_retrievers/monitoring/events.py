@@ -46,15 +46,15 @@ def event_of(filtered: Filtered, *, query: str | None = None) -> dict[str, Any]:
         "k": len(filtered.scores),
         "kept": filtered.kept.tolist(),
         "unscorable": filtered.unscorable.tolist(),
-        "threshold": plain_number(filtered.threshold, "keep_all"),
-        "scores": [plain_number(score, "inf") for score in filtered.scores.tolist()],
+        "threshold": json_number(filtered.threshold, "keep_all"),
+        "scores": [json_number(score, "inf") for score in filtered.scores.tolist()],
         "m1": filtered.m1,
         "m2": filtered.m2,
         "explore": filtered.explore,
     }
 
 
-def note_on_span(filtered: Filtered) -> None:
+def annotate_span(filtered: Filtered) -> None:
     """Write what was decided onto OpenTelemetry's current span, see `set_on_span`.
 
     Where OpenTelemetry was never loaded there is no span, and nothing is loaded for it.
@@ -93,7 +93,7 @@ def scores_of(event: Mapping[str, Any]) -> NDArray[np.float64]:
     return np.array([math.nan if s is None else float(s) for s in event["scores"]], np.float64)
 
 
-def plain_number(value: float, infinite: str = "inf") -> float | str | None:
+def json_number(value: float, infinite: str = "inf") -> float | str | None:
     """Return what JSON can hold: None for NaN, and words for what is infinite."""
     if math.isnan(value):
         return None

@@ -82,7 +82,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Watch:
+class MonitorStatus:
     """What a monitor knows, true if an alarm went off: each stays once it did.
 
     `drift_evidence` and `harm_evidence` are the largest wealth so far of the bets against "still
@@ -216,16 +216,16 @@ class Monitor:
         self._tolerated: float | None = None
 
     def __repr__(self) -> str:
-        watch = self.watch
-        alarms = [name for name in ("drift", "harm") if getattr(watch, name)]
+        status = self.status
+        alarms = [name for name in ("drift", "harm") if getattr(status, name)]
         return (
-            f"Monitor({self.calibration!r}, level={self.level:g}, {watch.counts.queries} queries, "
-            f"{watch.counts.judged} judged, {' and '.join(alarms) or 'no alarm'})"
+            f"Monitor({self.calibration!r}, level={self.level:g}, {status.counts.queries} queries, "
+            f"{status.counts.judged} judged, {' and '.join(alarms) or 'no alarm'})"
         )
 
     # --- what is seen -----------------------------------------------------------------------------
 
-    def observe(self, scores: ArrayLike, group: str | None = None) -> Watch:
+    def observe(self, scores: ArrayLike, group: str | None = None) -> MonitorStatus:
         """Take in the scores (n,) of a new query's snippets, all that were retrieved.
 
         A query without a finite score is counted, and says nothing on drift.
@@ -245,9 +245,9 @@ class Monitor:
         finite = s[np.isfinite(s)]
         if len(finite):
             self._bet_on_rank(float(finite.min()))
-        return self.watch
+        return self.status
 
-    def observe_judged(self, query: ScoredQuery) -> Watch:
+    def observe_judged(self, query: ScoredQuery) -> MonitorStatus:
         """Take in a query whose relevant snippets are known, all of them; `observe` is apart.
 
         Choose the queries to judge at random: not by what was kept. Raises ValueError for a
@@ -273,7 +273,7 @@ class Monitor:
         u = self._most_that_luck_explains()
         lost = self._loss(query)
         if lost is None:
-            return self.watch
+            return self.status
         self._state.counts += Counts(judged=1, lost=lost)
         logs = [
             log + math.log1p(stake / u * (lost - u))
@@ -283,12 +283,12 @@ class Monitor:
         most = max(logs)
         mixed = most + math.log(sum(math.exp(log - most) for log in logs) / len(logs))
         self._state.most_log_harm = max(self._state.most_log_harm, mixed)
-        return self.watch
+        return self.status
 
     @property
-    def watch(self) -> Watch:
+    def status(self) -> MonitorStatus:
         """What is known by now."""
-        return Watch(
+        return MonitorStatus(
             self.level,
             self._state.counts,
             _exp(self._state.most_log_drift),

@@ -52,7 +52,7 @@ from langchain_conformal import (
     embedding_scorer,
     judge_retriever,
 )
-from llama_index.postprocessor.conformal import ConformalPostprocessor, ConformalQueryEngine
+from llama_index.postprocessor.conformal import ClaimFilterQueryEngine, ConformalPostprocessor
 
 ALPHA = 0.2
 PROMPT = ChatPromptTemplate.from_template(
@@ -158,7 +158,7 @@ def test_from_a_question_to_a_filtered_answer_in_both_frameworks(
     # The same filter behind each framework's own generation keeps the same of the same answer.
     answers = AnswerFilter(ClaimFilter(scorer, calibration), llm)
     filtering = chain | answer_filter_runnable(answers)
-    engine = ConformalQueryEngine(
+    engine = ClaimFilterQueryEngine(
         vector_index().as_query_engine(
             llm=OpenAILike(
                 model="m",
@@ -283,9 +283,9 @@ def test_what_is_of_another_kind_is_named_where_a_filter_is_made(llm):
             lambda: answer_filter_runnable(claim_filter),
             "answer_filter is a ClaimFilter; give an AnswerFilter",
         ),
-        (lambda: ConformalQueryEngine(engine, claim_filter), "filter is a ClaimFilter; give an"),
-        (lambda: ConformalQueryEngine(answers, engine), "engine is a AnswerFilter; give a query"),
-        (lambda: ConformalQueryEngine(retriever, answers), "engine is a VectorIndexRetriever; g"),
+        (lambda: ClaimFilterQueryEngine(engine, claim_filter), "filter is a ClaimFilter; give an"),
+        (lambda: ClaimFilterQueryEngine(answers, engine), "engine is a AnswerFilter; give a query"),
+        (lambda: ClaimFilterQueryEngine(retriever, answers), "engine is a VectorIndexRetriever; g"),
     ):
         with pytest.raises(TypeError, match=message):
             make()
@@ -393,7 +393,7 @@ def engine_of(llm, *, streaming, seen=None, **options):
         llm=MockLLM(), similarity_top_k=2, streaming=streaming, **options
     )
     answers = AnswerFilter(by_hand([] if seen is None else seen), llm)
-    return ConformalQueryEngine(inner, answers), inner
+    return ClaimFilterQueryEngine(inner, answers), inner
 
 
 async def test_the_engine_keeps_sources_and_metadata(llm):
@@ -451,7 +451,7 @@ def test_an_engine_whose_answers_are_no_text_is_refused(llm, own_loop):
 
     inner = vector_index().as_query_engine(llm=MockLLM())
     structured = Structured(inner.retriever, inner._response_synthesizer)
-    engine = ConformalQueryEngine(structured, AnswerFilter(by_hand([]), llm))
+    engine = ClaimFilterQueryEngine(structured, AnswerFilter(by_hand([]), llm))
     with pytest.raises(TypeError, match="answered with a PydanticResponse of Colour"):
         engine.query("q")
 

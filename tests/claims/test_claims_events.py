@@ -34,10 +34,10 @@ from conformal_retrievers.monitoring.monitor import Counts
 from conformal_retrievers.monitoring.observing import Observer
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable
 from llama_index.postprocessor.conformal import (
+    ClaimFilterQueryEngine,
     ConformalClaimsEvent,
     ConformalClaimsStartEvent,
     ConformalEventHandler,
-    ConformalQueryEngine,
 )
 
 RELEVANCE = {"red": 0.9, "low": 0.1, "lost": math.nan, "endless": math.inf}
@@ -297,7 +297,7 @@ async def test_what_is_refused_within_the_scorer_is_no_decision(listening):
     seen, kept = Seen(), listening(Kept(events=[]))
     refusing = answer_filter(scorer=Refusing(), on_empty="raise")
     runnable = answer_filter_runnable(refusing).with_config(callbacks=[seen])
-    engine = ConformalQueryEngine(Fixed(), refusing)
+    engine = ClaimFilterQueryEngine(Fixed(), refusing)
     for call in (
         lambda: refusing("q", "Some words.", ["d"]),
         lambda: refusing.acall("q", "Some words.", ["d"]),
@@ -323,7 +323,7 @@ class Fixed(CustomQueryEngine):
 
 
 def engine(**options):
-    return ConformalQueryEngine(Fixed(), answer_filter(**options))
+    return ClaimFilterQueryEngine(Fixed(), answer_filter(**options))
 
 
 @pytest.fixture
@@ -382,7 +382,7 @@ async def test_llama_index_counts_and_logs_answers_of_which_nothing_is_kept(list
         listening(handler)
         for each in ALL:
             claims, options = options_of(**each)
-            filtering = ConformalQueryEngine(
+            filtering = ClaimFilterQueryEngine(
                 Fixed(), answer_filter(*claims, on_empty=on_empty, **options)
             )
             for call in (filtering.query, filtering.aquery):
@@ -414,8 +414,8 @@ async def test_openinferences_spans_carry_what_was_decided(llama_index_instrumen
     await engine().aquery("q")
     spans = [s for s in exporter.get_finished_spans() if "filter_claims" in s.name]
     assert [span.name for span in spans] == [
-        "ConformalQueryEngine._filter_claims",
-        "ConformalQueryEngine._afilter_claims",
+        "ClaimFilterQueryEngine._filter_claims",
+        "ClaimFilterQueryEngine._afilter_claims",
     ]
     for span in spans:
         told = dict(span.attributes)

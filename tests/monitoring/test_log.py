@@ -16,7 +16,7 @@ from filelock import FileLock
 from lookup import LookupScorer
 
 from conformal_retrievers import Calibration, ConformalFilter, FilterLog, ScoredQuery, read_log
-from conformal_retrievers.monitoring.events import event_of, note_on_span, scores_of
+from conformal_retrievers.monitoring.events import annotate_span, event_of, scores_of
 from conformal_retrievers.monitoring.log import LOCK_SECONDS
 from conformal_retrievers.monitoring.observing import HELD_SECONDS, Observer
 
@@ -66,10 +66,10 @@ def test_a_threshold_that_keeps_everything_has_a_name():
 def test_without_opentelemetry_nothing_is_loaded_for_a_span():
     code = (
         "import sys; from conformal_retrievers import *; "
-        "from conformal_retrievers.monitoring.events import note_on_span; "
+        "from conformal_retrievers.monitoring.events import annotate_span; "
         "c = Calibration.from_scores([ScoredQuery([1.0], [True])], alpha=.5, scorer='s'); "
         "S = type('S', (), {'name': 's', 'score': lambda s, q, x: [1.0]}); "
-        "note_on_span(ConformalFilter(S(), c).decide([1.0])); "
+        "annotate_span(ConformalFilter(S(), c).decide([1.0])); "
         "print('opentelemetry' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -419,7 +419,7 @@ def test_the_current_span_says_what_was_decided():
     filtered = decided([0.1, 0.9, math.nan])
     with provider.get_tracer("test").start_as_current_span("retrieval"):
         assert trace.get_current_span().is_recording()
-        note_on_span(filtered)
+        annotate_span(filtered)
     (span,) = exporter.get_finished_spans()
     (event,) = span.events
     assert (event.name, event.attributes) == ("conformal_filter", span.attributes)

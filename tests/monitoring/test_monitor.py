@@ -12,7 +12,7 @@ from scipy.stats import binomtest, kstest, norm, spearmanr
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import digest
 from conformal_retrievers.evaluation.certify import betting_lower
-from conformal_retrievers.monitoring.monitor import Counts, Watch, _uniform
+from conformal_retrievers.monitoring.monitor import Counts, MonitorStatus, _uniform
 
 FALSE_ALARM = 1e-4
 OF_QUERIES = ("query-recall", "all", "any")
@@ -93,7 +93,7 @@ def test_the_bet_by_hand():
         mixed = 0.99 * capitals + 0.01 / 3
         growth = mixed @ (1 + np.array([-1, 0, 1]) * (p - 0.5))
         assert monitor._state.log_drift - before == pytest.approx(math.log(growth), rel=1e-12)
-    assert monitor.watch.drift_evidence == pytest.approx(
+    assert monitor.status.drift_evidence == pytest.approx(
         math.exp(monitor._state.most_log_drift), rel=1e-12
     )
     assert monitor._state.live == [0.5, 0.4, 9.0]
@@ -103,21 +103,21 @@ def test_an_alarm_stays():
     rng = np.random.default_rng(53)
     calibration = calibration_of(rng)
     monitor = Monitor(calibration)
-    while not monitor.watch.drift:
+    while not monitor.status.drift:
         monitor.observe([50.0])
     for _ in range(200):
         monitor.observe(a_query(rng).scores)
-    assert monitor.watch.drift
+    assert monitor.status.drift
 
 
 def test_a_query_without_a_finite_score_says_nothing_on_drift():
     monitor = Monitor(calibration_of(np.random.default_rng(1)))
-    before = monitor.watch.drift_evidence
+    before = monitor.status.drift_evidence
     for scores in ([], [math.nan, math.nan], [math.inf]):
         monitor.observe(scores)
     assert monitor._state.live == []
-    assert monitor.watch.drift_evidence == before
-    counts = monitor.watch.counts
+    assert monitor.status.drift_evidence == before
+    counts = monitor.status.counts
     assert (counts.queries, counts.snippets, counts.unscorable) == (3, 3, 2)
 
 
@@ -231,9 +231,9 @@ def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
         between += 20 <= wealth < 40
     assert watch.harm
     assert between
-    below, above = (Watch(0.05, Counts(), 1.0, evidence) for evidence in (39.9, 40.1))
+    below, above = (MonitorStatus(0.05, Counts(), 1.0, evidence) for evidence in (39.9, 40.1))
     assert (below.harm, above.harm) == (False, True)
-    below, above = (Watch(0.05, Counts(), evidence, 1.0) for evidence in (19.9, 20.1))
+    below, above = (MonitorStatus(0.05, Counts(), evidence, 1.0) for evidence in (19.9, 20.1))
     assert (below.drift, above.drift) == (False, True)
 
 
@@ -249,7 +249,7 @@ def test_counts_are_m1_and_m2_and_add_up():
         monitor = Monitor(calibration)
         for query in stream:
             monitor.observe(query.scores)
-        counts.append(monitor.watch.counts)
+        counts.append(monitor.status.counts)
     total = counts[0] + counts[1]
     kept = [calibration.keep(query.scores) for stream in streams for query in stream]
     assert total.queries == 60
@@ -274,7 +274,7 @@ def test_a_saved_monitor_goes_on_as_if_nothing_had_happened(tmp_path):
             first = Monitor.load(tmp_path / "m.json", calibration)
         first.observe(query.scores)
         first.observe_judged(query)
-    assert first.watch == whole.watch
+    assert first.status == whole.status
     assert first._state == whole._state
     assert first.level == whole.level
 
@@ -365,12 +365,12 @@ def test_a_monitor_shows_what_it_watches_and_its_alarms():
     assert repr(monitor) == f"{shown}400 queries, 0 judged, drift)"
     for _ in range(100):
         monitor.observe_judged(a_query(rng, shift=2.0))
-    judged = monitor.watch.counts.judged
+    judged = monitor.status.counts.judged
     assert repr(monitor) == f"{shown}400 queries, {judged} judged, drift and harm)"
     harmed = Monitor(monitor.calibration, level=0.1)
-    while not harmed.watch.harm:
+    while not harmed.status.harm:
         harmed.observe_judged(a_query(rng, shift=2.0))
-    assert repr(harmed).endswith(f"0 queries, {harmed.watch.counts.judged} judged, harm)")
+    assert repr(harmed).endswith(f"0 queries, {harmed.status.counts.judged} judged, harm)")
 
 
 def test_a_watch_says_what_it_knows_in_words():

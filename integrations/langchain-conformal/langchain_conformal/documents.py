@@ -74,8 +74,8 @@ def kept_documents(
         _copy_with(
             documents[i],
             {
-                score: events.plain_number(scores[i]),
-                p_value: events.plain_number(p_values[i]),
+                score: events.json_number(scores[i]),
+                p_value: events.json_number(p_values[i]),
             },
         )
         for i in kept

@@ -5,7 +5,7 @@ from llama_index.postprocessor.conformal.claims_events import (
     ConformalClaimsEvent,
     ConformalClaimsStartEvent,
 )
-from llama_index.postprocessor.conformal.engine import ConformalQueryEngine
+from llama_index.postprocessor.conformal.engine import ClaimFilterQueryEngine
 from llama_index.postprocessor.conformal.events import (
     ConformalEventHandler,
     ConformalFilterEvent,
@@ -14,12 +14,12 @@ from llama_index.postprocessor.conformal.judge import judge_retriever
 from llama_index.postprocessor.conformal.scorers import as_llm, embedding_scorer, llm_scorer
 
 __all__ = [
+    "ClaimFilterQueryEngine",
     "ConformalClaimsEvent",
     "ConformalClaimsStartEvent",
     "ConformalEventHandler",
     "ConformalFilterEvent",
     "ConformalPostprocessor",
-    "ConformalQueryEngine",
     "as_llm",
     "embedding_scorer",
     "judge_retriever",

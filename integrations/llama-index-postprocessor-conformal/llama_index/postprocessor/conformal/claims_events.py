@@ -58,5 +58,5 @@ def claims_events(query: str, answer_filter: AnswerFilter) -> Iterator[list[Filt
     finally:
         decision = claims.events.event_of(decided[0], query=query) if decided else None
         if decided:
-            claims.events.note_on_span(decided[0])
+            claims.events.annotate_span(decided[0])
         dispatcher.event(ConformalClaimsEvent(decision=decision))

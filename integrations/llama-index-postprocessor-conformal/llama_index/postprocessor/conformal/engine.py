@@ -23,7 +23,7 @@ from llama_index.postprocessor.conformal.nodes import to_snippets
 dispatcher = get_dispatcher(__name__)
 
 
-class ConformalQueryEngine(BaseQueryEngine):
+class ClaimFilterQueryEngine(BaseQueryEngine):
     """Asks a query engine, and keeps of its answer the claims that the filter keeps.
 
     The response has the engine's `source_nodes`, which the claims are held against, and its

@@ -126,7 +126,7 @@ def rerank_events(
     finally:
         filtered = outcome.filtered
         if filtered is not None:
-            events.note_on_span(filtered)
+            events.annotate_span(filtered)
         if listened:
             decision = (
                 None if filtered is None else events.event_of(filtered, query=query.query_str)
