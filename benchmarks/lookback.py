@@ -1,16 +1,16 @@
 """Whether lookback ratios tell which answers follow their context, and what reading them costs.
 
-A small Llama is trained on a look-up task, in some minutes of one thread: chunks state facts about
-entities, and a question asks for one. Each entity also has a value that the model learns by heart,
-and gives where no chunk states the fact. It then answers new prompts, in which the fact
+A small Llama is trained on a look-up task, in some minutes of one thread: snippets state facts
+about entities, and a question asks for one. Each entity also has a value that the model learns by
+heart, and gives where no snippet states the fact. It then answers new prompts, in which the fact
 
     agrees      is stated, as learned by heart
     contradicts is stated otherwise than learned by heart
     is absent   is not stated: the answer is made up, however firmly it is given
 
-and an answer is consistent iff a chunk says so of the entity, which here is known exactly. Half of
-the answers are for fitting, a sixth calibrates the flag, the others test. Template "plain" fits and
-tests; template "report", with other words, longer chunks and more of them, tests alone.
+and an answer is consistent iff a snippet says so of the entity, which here is known exactly. Half
+of the answers are for fitting, a sixth calibrates the flag, the others test. Template "plain" fits
+and tests; template "report", with other words, longer snippets and more of them, tests alone.
 
     python -m benchmarks.lookback [--steps 2500] [--answers 4000] [--write]
     python -m benchmarks.lookback --cost [--context 4096]
@@ -51,7 +51,7 @@ ENTITIES = [f"entity{i}" for i in range(40)]
 SYMBOLS = [[f"{slot}{i}" for i in range(12)] for slot in "abc"]  # a value is one of each
 WORDS = """Answer the question from these notes . The code of is What Question: Answer: Read this
 report and reply It was written that when seen had colour late last night Which does have ?"""
-MAX_CHUNKS = 8
+MAX_SNIPPETS = 8
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Template:
     preamble: str
     fact: str
     question: str
-    n_chunks: tuple[int, ...]
+    n_snippets: tuple[int, ...]
 
 
 TEMPLATES = {
@@ -80,13 +80,13 @@ TEMPLATES = {
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt, what a chunk says of the entity asked about (None: nothing), what is to be said."""
+    """A prompt, what a snippet states of the entity asked about, if any, and the right answer."""
 
     prompt: RagPrompt
     stated: str | None
     answer: str
     kind: str
-    more: tuple[tuple[str, str], ...]  # questions about the other chunks, with their answers
+    more: tuple[tuple[str, str], ...]  # questions about the other snippets, with their answers
 
 
 class Task:
@@ -98,14 +98,14 @@ class Task:
         return " ".join(self.rng.choice(symbols) for symbols in SYMBOLS)
 
     def item(self, template, kind):
-        n = int(self.rng.choice(template.n_chunks))
+        n = int(self.rng.choice(template.n_snippets))
         asked, *others = self.rng.choice(ENTITIES, n + 1, replace=False)
         stated = self.by_heart[asked] if kind == "agrees" else self.value()
         facts = [(entity, self.value()) for entity in others]
         if kind != "is absent":
             facts[int(self.rng.integers(n))] = (asked, stated)
-        chunks = tuple(template.fact.format(entity=e, value=v) for e, v in facts)
-        prompt = RagPrompt(template.question.format(entity=asked), chunks, template.preamble)
+        snippets = tuple(template.fact.format(entity=e, value=v) for e, v in facts)
+        prompt = RagPrompt(template.question.format(entity=asked), snippets, template.preamble)
         more = tuple(
             (template.question.format(entity=e), f"{e} {v}") for e, v in facts if e != asked
         )
@@ -173,9 +173,9 @@ def trained(task, words, steps):
 
 
 def encoded(item, words):
-    """Token ids, and the labels: those of the answers and their ends, of every chunk's question."""
+    """Token ids, and the labels: those of the answers to the questions about every snippet."""
     prompt = item.prompt
-    first = " ".join([prompt.preamble, *prompt.chunks, prompt.question])
+    first = " ".join([prompt.preamble, *prompt.snippets, prompt.question])
     asked = [first, *(question for question, _ in item.more)]
     ids, labels = [], []
     for question, said in zip(asked, [item.answer, *(a for _, a in item.more)], strict=True):
@@ -190,7 +190,7 @@ def encoded(item, words):
 
 
 def answered(model, items, group):
-    """Each answer's ratios, whether a chunk says the same of the entity, and the kind."""
+    """Each answer's ratios, whether a snippet says the same of the entity, and the kind."""
     judged = []
     for start in range(0, len(items), 50):
         batch = items[start : start + 50]
@@ -227,9 +227,9 @@ def quality(steps, n_answers, seed):
     }
     lines += ["", "AUROC, % [95 % interval], and how many answers are inconsistent:"]
     lines += ["", "| features | " + " | ".join(tests) + " |", "|---" * (len(tests) + 1) + "|"]
-    for variant in ("chunks", "chunk-average", "full-context"):
+    for variant in ("snippets", "snippet-average", "full-context"):
         classifier = FactualityClassifier.fit(
-            [answer for answer, _ in fit], variant=variant, n_chunks=MAX_CHUNKS
+            [answer for answer, _ in fit], variant=variant, n_snippets=MAX_SNIPPETS
         )
         cells = []
         for judged in tests.values():
@@ -243,7 +243,7 @@ def quality(steps, n_answers, seed):
                 f"{found.n_inconsistent} of {len(answers)}"
             )
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
-        if variant == "chunks":
+        if variant == "snippets":
             flags = flagged(classifier, calibration, test, shifted)
     return "\n".join([*lines, "", *flags])
 
@@ -338,9 +338,9 @@ def measured(way, context, device):
     fact = "The code of entity1 a1 b1 c1 ."
     head = RagPrompt("What is the code of entity1 ?", (fact,), "Answer .")
     used = int(model.read([head], ["a1"])[0].lengths.sum())
-    chunks = tuple(" ".join([fact] * ((context - used) // 8 // 10)) for _ in range(10))
-    prompt = RagPrompt(head.question, chunks, head.preamble)
-    text = "\n\n".join([prompt.preamble, *chunks, prompt.question]) + prompt.ending
+    snippets = tuple(" ".join([fact] * ((context - used) // 8 // 10)) for _ in range(10))
+    prompt = RagPrompt(head.question, snippets, head.preamble)
+    text = "\n\n".join([prompt.preamble, *snippets, prompt.question]) + prompt.ending
     ids = torch.tensor([words(text)["input_ids"]], device=device)
     eager = way in ("plain eager", "output_attentions")
     network.set_attn_implementation("eager" if eager else "sdpa")

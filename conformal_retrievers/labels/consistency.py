@@ -19,21 +19,21 @@ from conformal_retrievers.llm.verdicts import VERDICT, Verdicts, aask_verdicts, 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer to a query, and the texts of the chunks that it was given from.
+    """An answer to a query, and the texts of the snippets that it was given from.
 
     Raises TypeError, naming the field, for what is no text.
     """
 
     query: str
-    chunks: tuple[str, ...]
+    snippets: tuple[str, ...]
     answer: str
 
     def __post_init__(self) -> None:
-        if isinstance(self.chunks, str):
-            raise TypeError(f"chunks is the str {self.chunks!r:.60}; give a tuple of texts")
-        object.__setattr__(self, "chunks", tuple(self.chunks))
+        if isinstance(self.snippets, str):
+            raise TypeError(f"snippets is the str {self.snippets!r:.60}; give a tuple of texts")
+        object.__setattr__(self, "snippets", tuple(self.snippets))
         parts: dict[str, object] = {"query": self.query, "answer": self.answer}
-        parts |= {f"chunks[{i}]": chunk for i, chunk in enumerate(self.chunks)}
+        parts |= {f"snippets[{i}]": snippet for i, snippet in enumerate(self.snippets)}
         for name, part in parts.items():
             if not isinstance(part, str):
                 raise TypeError(f"{name} is {part!r:.60}; give its text as a str")
@@ -97,7 +97,7 @@ async def alabel_consistency(
 def _requests(responses: Iterable[Response], prompt: Prompt) -> list[Request]:
     return [
         prompt.request(
-            {"query": one.query, "context": list(one.chunks), "answer": one.answer},
+            {"query": one.query, "context": list(one.snippets), "answer": one.answer},
             schema=VERDICT,
         )
         for one in responses

@@ -87,7 +87,7 @@ def check_count(name: str, value: object) -> int:
 
     Raises TypeError, naming it, for what is no whole number, ValueError below 1.
 
-    >>> check_count("n_chunks", np.int64(5))
+    >>> check_count("n_snippets", np.int64(5))
     5
     """
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
@@ -113,8 +113,8 @@ class AUROC:
 class FactualityClassifier:
     """A logistic regression from lookback ratios to the confidence in an answer; made by `fit`.
 
-    It belongs to one model of L layers of H heads and one variant of the features; `n_chunks` is
-    the largest number K of chunks. `fitted_on` are the digests of the answers that it saw, which
+    It belongs to one model of L layers of H heads and one variant of the features; `n_snippets` is
+    the largest number K of snippets. `fitted_on` are the digests of the answers that it saw, which
     are not fit to calibrate on.
     """
 
@@ -122,23 +122,23 @@ class FactualityClassifier:
     variant: Variant
     layers: int
     heads: int
-    n_chunks: int
+    n_snippets: int
     coefficients: Values
     intercept: float
     fitted_on: frozenset[str]
 
     @classmethod
     def fit(
-        cls, answers: Iterable[JudgedRatios], *, n_chunks: int, variant: Variant = "chunks"
+        cls, answers: Iterable[JudgedRatios], *, n_snippets: int, variant: Variant = "snippets"
     ) -> FactualityClassifier:
         """Return the classifier that scikit-learn fits: balanced classes, 1000 iterations at most.
 
         Raises ValueError where not both kinds of answers are there, they are of different models,
-        one has more than `n_chunks` chunks or no token, or is judged both ways, and for `n_chunks`
-        below 1; TypeError for one that is no whole number; ModuleNotFoundError without the extra
-        `lookback`.
+        one has more than `n_snippets` snippets or no token, or is judged both ways, and for
+        `n_snippets` below 1; TypeError for one that is no whole number; ModuleNotFoundError
+        without the extra `lookback`.
         """
-        n_chunks = check_count("n_chunks", n_chunks)
+        n_snippets = check_count("n_snippets", n_snippets)
         answers = judged_answers("answers", answers)
         require("lookback", "sklearn")
         from sklearn.linear_model import LogisticRegression
@@ -154,7 +154,7 @@ class FactualityClassifier:
         layers, heads = first.context.shape
         table = np.stack(
             [
-                _features_of(answer.ratios, first.model, layers, heads, variant, n_chunks)
+                _features_of(answer.ratios, first.model, layers, heads, variant, n_snippets)
                 for answer in answers
             ]
         )
@@ -167,7 +167,7 @@ class FactualityClassifier:
             variant,
             layers,
             heads,
-            n_chunks,
+            n_snippets,
             fitted.coef_[0].astype(np.float64),
             float(fitted.intercept_[0]),
             frozenset(answer.ratios.digest for answer in answers),
@@ -178,13 +178,13 @@ class FactualityClassifier:
 
         It is NaN for an answer without a token. Classes weigh the same in the fit, so this is the
         probability among as many consistent as inconsistent answers. Raises ValueError for ratios
-        of another model, or of more chunks than were fitted; TypeError for what are none.
+        of another model, or of more snippets than were fitted; TypeError for what are none.
         """
         from scipy.special import expit
 
         if not isinstance(ratios, Iterable):
             raise TypeError(f"ratios is {kind_of(ratios)}; give a list of LookbackRatios")
-        shape = (self.model, self.layers, self.heads, self.variant, self.n_chunks)
+        shape = (self.model, self.layers, self.heads, self.variant, self.n_snippets)
         rows = []
         for i, one in enumerate(ratios):
             check_ratios(f"ratios[{i}]", one)
@@ -232,7 +232,7 @@ class FactualityClassifier:
 
         It is the same wherever the classifier is loaded: a saved flag is known by it.
         """
-        shape = f"{self.layers}×{self.heads}×{self.n_chunks}"
+        shape = f"{self.layers}×{self.heads}×{self.n_snippets}"
         made_for = f"{self.model}; {self.variant}, {shape}"
         fitted = np.append(self.coefficients, self.intercept).astype("<f8").tobytes()
         digest = hashlib.sha256(made_for.encode() + fitted).hexdigest()[:12]
@@ -251,7 +251,7 @@ class FactualityClassifier:
                 "variant": self.variant,
                 "layers": self.layers,
                 "heads": self.heads,
-                "n_chunks": self.n_chunks,
+                "n_snippets": self.n_snippets,
                 "fitted_on": sorted(self.fitted_on),
             },
             self._weights,
@@ -262,17 +262,17 @@ class FactualityClassifier:
         """Read a classifier that `save` wrote, bit for bit the same.
 
         Raises ValueError, naming path and remedy, where a file is broken, changed or of another
-        version, or the coefficients do not fit the layers, heads and chunks; FileNotFoundError
+        version, or the coefficients do not fit the layers, heads and snippets; FileNotFoundError
         where one is missing.
         """
         fields, coefficients, intercept = read_classifier(path)
         if fields["variant"] not in get_args(Variant):
             raise ValueError(f"{path}: its field 'variant' is {fields['variant']!r}; fit again")
-        layers, heads, n_chunks = fields["layers"], fields["heads"], fields["n_chunks"]
-        expected = layers * heads * (n_chunks if fields["variant"] == "chunks" else 1)
+        layers, heads, n_snippets = fields["layers"], fields["heads"], fields["n_snippets"]
+        expected = layers * heads * (n_snippets if fields["variant"] == "snippets" else 1)
         if coefficients.shape != (expected,):
             raise ValueError(
-                f"{path}: {layers} layers, {heads} heads and {n_chunks} chunks take {expected} "
+                f"{path}: {layers} layers, {heads} heads and {n_snippets} snippets take {expected} "
                 f"coefficients for {fields['variant']!r}, but there are {coefficients.shape}; fit "
                 "again"
             )
@@ -281,7 +281,7 @@ class FactualityClassifier:
             fields["variant"],
             layers,
             heads,
-            n_chunks,
+            n_snippets,
             coefficients,
             intercept,
             frozenset(fields["fitted_on"]),
@@ -354,8 +354,8 @@ def cross_group(
     train: Iterable[JudgedRatios],
     test: Iterable[JudgedRatios],
     *,
-    n_chunks: int,
-    variant: Variant = "chunks",
+    n_snippets: int,
+    variant: Variant = "snippets",
     rng: np.random.Generator,
 ) -> dict[str, dict[str, AUROC]]:
     """Return the AUROC of a classifier fitted on each group (first key), on each group (second).
@@ -365,7 +365,7 @@ def cross_group(
     """
     sources, targets = _by_group("train", train), _by_group("test", test)
     fitted = {
-        group: FactualityClassifier.fit(answers, n_chunks=n_chunks, variant=variant)
+        group: FactualityClassifier.fit(answers, n_snippets=n_snippets, variant=variant)
         for group, answers in sources.items()
     }
     return {
@@ -386,11 +386,11 @@ def _by_group(name: str, answers: Iterable[JudgedRatios]) -> dict[str, list[Judg
 
 
 def _features_of(
-    ratios: LookbackRatios, model: str, layers: int, heads: int, variant: Variant, n_chunks: int
+    ratios: LookbackRatios, model: str, layers: int, heads: int, variant: Variant, n_snippets: int
 ) -> Values:
     if (ratios.model, *ratios.context.shape) != (model, layers, heads):
         raise ValueError(
             f"ratios are of {ratios.model!r} with {ratios.context.shape} layers and heads, the "
             f"classifier is for {model!r} with {(layers, heads)}; fit one for each model"
         )
-    return features(ratios, variant, n_chunks)
+    return features(ratios, variant, n_snippets)

@@ -134,7 +134,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "variant": lambda value: isinstance(value, str),
     "layers": _is_count,
     "heads": _is_count,
-    "n_chunks": _is_count,
+    "n_snippets": _is_count,
     "weights": lambda value: re.fullmatch(r"[^/\\\0]+\.npz", str(value)) is not None,
     "weights_sha256": lambda value: isinstance(value, str),
     "fitted_on": lambda value: (

@@ -278,7 +278,7 @@ def _share(flagged: NDArray[np.bool_], level: float) -> ranks.Interval | None:
     return ranks.wilson_interval(float(flagged.mean()), len(flagged), level)
 
 
-class ReadModel(Protocol):
+class AttentionModel(Protocol):
     """What a flag must know of the model whose attention it reads, such as a `LocalModel`."""
 
     @property
@@ -297,7 +297,7 @@ class ReadModel(Protocol):
         ...
 
 
-def check_flag(flag: object, model: ReadModel) -> None:
+def check_flag(flag: object, model: AttentionModel) -> None:
     """Raise TypeError for what is no flag, `CalibrationMismatch` for one of another model.
 
     Other weights under the same name, with as many layers and heads, cannot be told apart.

@@ -115,9 +115,9 @@ class LocalModel:
 
         `generation` is the model's own by default; it may sample, but not search beams or guess
         several tokens at a time. Raises ValueError for such settings, where a prompt and
-        `max_new_tokens` do not fit the model, naming the chunks that do not, or a text holds one of
-        the tokenizer's special tokens; TypeError, naming it, for what is no list of prompts and no
-        GenerationConfig.
+        `max_new_tokens` do not fit the model, naming the snippets that do not, or a text holds one
+        of the tokenizer's special tokens; TypeError, naming it, for what is no list of prompts and
+        no GenerationConfig.
         """
         _check_prompts(prompts)
         max_new_tokens = check_answering(max_new_tokens, generation)
@@ -248,15 +248,15 @@ class LocalModel:
     def _check_fit(self, number: int, segments: NDArray[np.int64], answer: int) -> None:
         if self.max_tokens is None or len(segments) + answer <= self.max_tokens:
             return
-        # What is behind the chunks is needed in any case.
+        # What is behind the snippets is needed in any case.
         last = segments.max()
         room = self.max_tokens - answer - int((segments == last).sum())
-        n_chunks = last - 1
-        fitting = sum(int((segments <= i).sum()) <= room for i in range(1, n_chunks + 1))
+        n_snippets = last - 1
+        fitting = sum(int((segments <= i).sum()) <= room for i in range(1, n_snippets + 1))
         raise ValueError(
             f"prompts[{number}] takes {len(segments)} tokens and its answer {answer}, but "
-            f"{self.name!r} reads {self.max_tokens}: of its {n_chunks} chunks the first {fitting} "
-            "fit; give fewer or shorter chunks, or a shorter answer"
+            f"{self.name!r} reads {self.max_tokens}: of its {n_snippets} snippets the first "
+            f"{fitting} fit; give fewer or shorter snippets, or a shorter answer"
         )
 
 
@@ -278,12 +278,12 @@ def _check_prompts(prompts: object) -> None:
     """Raise TypeError, naming it and what to give, for what is no list of prompts."""
     if isinstance(prompts, (str, RagPrompt)) or not isinstance(prompts, Sequence):
         raise TypeError(
-            f"prompts is {kind_of(prompts)}; give a list of RagPrompt(question, chunks)"
+            f"prompts is {kind_of(prompts)}; give a list of RagPrompt(question, snippets)"
         )
     for i, prompt in enumerate(prompts):
         if not isinstance(prompt, RagPrompt):
             raise TypeError(
-                f"prompts[{i}] is {kind_of(prompt)}; give a RagPrompt(question, chunks)"
+                f"prompts[{i}] is {kind_of(prompt)}; give a RagPrompt(question, snippets)"
             )
 
 
@@ -312,7 +312,7 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
     }:
         raise ValueError(
             f"{name!r} attends through a sliding window (config.sliding_window is "
-            f"{getattr(config, 'sliding_window', None)!r}), so that chunks go out of sight; give "
+            f"{getattr(config, 'sliding_window', None)!r}), so that snippets go out of sight; give "
             "a model with full attention"
         )
     if kinds != {"full_attention"} or not model._can_set_attn_implementation():

@@ -1,7 +1,7 @@
 """The prompt that a local model answers, and which of its tokens belong to which segment.
 
-The segments are the preamble, chunk 1 … k and the question. Where each starts in the text is known
-from building it, and the tokenizer's offsets say where each token ends.
+The segments are the preamble, snippet 1 … k and the question. Where each starts in the text is
+known from building it, and the tokenizer's offsets say where each token ends.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ PREAMBLE = "Answer the question from the documents alone."
 
 @dataclass(frozen=True)
 class RagPrompt:
-    """A question and the chunks that shall answer it, in the order in which the model reads them.
+    """A question and the snippets that shall answer it, in the order in which the model reads them.
 
-    The model reads preamble, chunks and question, a blank line between them; where the tokenizer
+    The model reads preamble, snippets and question, a blank line between them; where the tokenizer
     has a chat template, as one message of the user, else with `ending` behind. A segment reaches to
     the start of the next, so the template's own words count to the preamble and the question, and
     a token to the segment in which it ends. Raises TypeError for what is no text, ValueError where
-    there is no chunk, or one or the question is blank.
+    there is no snippet, or one or the question is blank.
     """
 
     question: str
-    chunks: tuple[str, ...]
+    snippets: tuple[str, ...]
     preamble: str = PREAMBLE
     ending: str = "\n\nAnswer:"
 
     def __post_init__(self) -> None:
-        if isinstance(self.chunks, str):
-            raise TypeError(f"chunks is the str {self.chunks!r:.60}; give a sequence of texts")
-        object.__setattr__(self, "chunks", tuple(self.chunks))
+        if isinstance(self.snippets, str):
+            raise TypeError(f"snippets is the str {self.snippets!r:.60}; give a sequence of texts")
+        object.__setattr__(self, "snippets", tuple(self.snippets))
         parts = [("preamble", self.preamble), ("ending", self.ending), ("question", self.question)]
-        parts += [(f"chunks[{i}]", chunk) for i, chunk in enumerate(self.chunks)]
+        parts += [(f"snippets[{i}]", snippet) for i, snippet in enumerate(self.snippets)]
         for name, text in parts:
             if not isinstance(text, str):
                 raise TypeError(f"{name} is {text!r:.60}; give its text as a str")
             if name not in ("preamble", "ending") and not text.strip():
                 raise ValueError(f"{name} is {text!r}, which is blank; give its text")
-        if not self.chunks:
-            raise ValueError("chunks is empty; give the chunks that shall answer the question")
+        if not self.snippets:
+            raise ValueError("snippets is empty; give the snippets that shall answer the question")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +63,8 @@ def prompt_tokens(
 ) -> PromptTokens:
     """Return the tokens of `prompts[number]`, each in the segment in which it ends in the text.
 
-    Raises ValueError for a text with a special token of the tokenizer, a chunk that has no token of
-    its own, and a chat template that changes the message.
+    Raises ValueError for a text with a special token of the tokenizer, a snippet that has no token
+    of its own, and a chat template that changes the message.
     """
     text, starts, chat = _text(number, prompt, tokenizer)
     encoded = tokenizer(
@@ -78,11 +78,11 @@ def prompt_tokens(
     # that a tokenizer trims off are (end, end), and go where they end as all tokens do.
     last = np.maximum.accumulate(offsets[:, 1] - 1)
     segments = np.searchsorted(starts, last, side="right")
-    lengths = np.bincount(segments, minlength=len(prompt.chunks) + 2)
+    lengths = np.bincount(segments, minlength=len(prompt.snippets) + 2)
     without = np.flatnonzero(lengths[1:-1] == 0)
     if len(without):
         raise ValueError(
-            f"prompts[{number}].chunks[{without[0]}] is {prompt.chunks[without[0]]!r:.60}, "
+            f"prompts[{number}].snippets[{without[0]}] is {prompt.snippets[without[0]]!r:.60}, "
             "which has no token of its own; leave it out"
         )
     return PromptTokens(encoded["input_ids"], segments, lengths)
@@ -91,15 +91,15 @@ def prompt_tokens(
 def _text(
     number: int, prompt: RagPrompt, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[str, list[int], bool]:
-    """Return the text, where each chunk and the question start in it, and if it is a chat's."""
+    """Return the text, where each snippet and the question start in it, and if it is a chat's."""
     for name, said in (
         ("question", prompt.question),
         ("preamble", prompt.preamble),
-        *((f"chunks[{i}]", chunk) for i, chunk in enumerate(prompt.chunks)),
+        *((f"snippets[{i}]", snippet) for i, snippet in enumerate(prompt.snippets)),
     ):
         check_plain(f"prompts[{number}].{name}", said, tokenizer)
     # Chat templates strip a message, so that it starts and ends with what is no space.
-    parts = [p for p in (prompt.preamble.strip(), *prompt.chunks, prompt.question) if p]
+    parts = [p for p in (prompt.preamble.strip(), *prompt.snippets, prompt.question) if p]
     parts[0], parts[-1] = parts[0].lstrip(), parts[-1].rstrip()
     body = "\n\n".join(parts)
     chat = tokenizer.chat_template is not None
@@ -116,7 +116,7 @@ def _text(
     else:
         text = body + prompt.ending
     start, starts = text.index(body), []
-    for part in reversed(parts[-len(prompt.chunks) - 1 :]):
+    for part in reversed(parts[-len(prompt.snippets) - 1 :]):
         body = body.removesuffix(part)
         starts.append(start + len(body))
         body = body.removesuffix("\n\n")

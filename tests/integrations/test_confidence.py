@@ -63,7 +63,7 @@ def flag(model):
         JudgedRatios(lookback_ratios(answer.attention), bool(rng.random() < 0.5))
         for answer in answers
     ]
-    classifier = FactualityClassifier.fit(judged[:24], n_chunks=2)
+    classifier = FactualityClassifier.fit(judged[:24], n_snippets=2)
     inconsistent = [JudgedRatios(one.ratios, False) for one in judged[24:]]
     return FactualityFlag.calibrate(classifier, inconsistent, alpha=0.3)
 

@@ -22,7 +22,7 @@ RESPONSES = [
 def verdict_of_body(body):
     fields = fields_of(body)
     assert list(fields) == ["query", "context", "answer"]
-    said = any(fields["answer"] in chunk for chunk in fields["context"])
+    said = any(fields["answer"] in snippet for snippet in fields["context"])
     return json.dumps({"reasoning": "It may say yes or no.", "verdict": "yes" if said else "no"})
 
 
@@ -91,7 +91,7 @@ def test_an_answer_cannot_speak_for_the_judge(llm, llm_server):
 def test_a_response_is_made_of_texts():
     with pytest.raises(TypeError, match="answer is None"):
         Response("Why?", ("y",), None)
-    with pytest.raises(TypeError, match="chunks is the str 'y'"):
+    with pytest.raises(TypeError, match="snippets is the str 'y'"):
         Response("Why?", "y", "z")
-    with pytest.raises(TypeError, match=r"chunks\[1\] is 5"):
+    with pytest.raises(TypeError, match=r"snippets\[1\] is 5"):
         Response("Why?", ("y", 5), "z")

@@ -26,16 +26,16 @@ from conformal_retrievers.lookback.ratios import features
 
 
 def test_ratios_by_hand():
-    """Two tokens, one head; preamble 2 tokens, chunks 1 and 3, question 4: eq. 7 to 9 by hand."""
+    """Two tokens, one head; preamble 2 tokens, snippets 1 and 3, question 4: eq. 7 to 9 by hand."""
     means = np.array([[0.1, 0.2, 0.1, 0.05, 0.0], [0.05, 0.3, 0.02, 0.01, 0.36]])
     attention = SegmentAttention(
         means.reshape(2, 1, 1, 5).astype(np.float32), np.array([2, 1, 3, 4]), "m"
     )
     ratios = lookback_ratios(attention)
-    # Over both chunks as one: (0.2 + 3·0.1)/4 = 0.125, then (0.3 + 3·0.02)/4 = 0.09.
+    # Over both snippets as one: (0.2 + 3·0.1)/4 = 0.125, then (0.3 + 3·0.02)/4 = 0.09.
     first = (2 * 0.2 / 0.125 + 2 * 0.3 / (0.09 + 0.36)) / 2
     second = (2 * 0.1 / 0.125 + 2 * 0.02 / (0.09 + 0.36)) / 2
-    np.testing.assert_allclose(ratios.chunks, [[[first, second]]], rtol=1e-6)
+    np.testing.assert_allclose(ratios.snippets, [[[first, second]]], rtol=1e-6)
     # Over the prompt: (2·0.1 + 0.2 + 3·0.1 + 4·0.05)/10 = 0.09, then 0.05.
     prompt = (0.2 * 1 + 0.2 + 0.3 + 0.2) / 10, (0.1 + 0.3 + 0.06 + 0.04) / 10
     context = (1 + prompt[1] / (prompt[1] + 0.36)) / 2
@@ -44,11 +44,11 @@ def test_ratios_by_hand():
     assert ratios.model == "m"
 
 
-def test_a_head_that_looks_at_the_preamble_alone_has_ratio_0_over_chunks():
+def test_a_head_that_looks_at_the_preamble_alone_has_ratio_0_over_snippets():
     means = np.zeros((3, 1, 1, 4), dtype=np.float32)
     means[..., 0] = 0.5
     ratios = lookback_ratios(SegmentAttention(means, np.array([2, 5, 3]), "m"))
-    assert ratios.chunks.tolist() == [[[0.0]]]
+    assert ratios.snippets.tolist() == [[[0.0]]]
     assert ratios.context.tolist() == [[1.0]]
 
 
@@ -57,10 +57,10 @@ def test_a_head_that_looks_at_the_preamble_alone_has_ratio_0_over_chunks():
     [
         (np.ones((2, 1, 1, 4)), [1, 2], r"means has shape \(2, 1, 1, 4\) with 2 lengths"),
         (np.ones((2, 1, 4)), [1, 2, 3], r"means has shape \(2, 1, 4\)"),
-        (np.ones((2, 1, 1, 3)), [1, 2], "at least one chunk"),
+        (np.ones((2, 1, 1, 3)), [1, 2], "at least one snippet"),
         (np.full((2, 1, 1, 4), np.nan), [1, 2, 3], "means holds NaN"),
         (np.full((2, 1, 1, 4), -0.1), [1, 2, 3], "negative attention"),
-        (np.ones((2, 1, 1, 4)), [1, 0, 3], r"lengths is \[1, 0, 3\]: a chunk has no token"),
+        (np.ones((2, 1, 1, 4)), [1, 0, 3], r"lengths is \[1, 0, 3\]: a snippet has no token"),
     ],
 )
 def test_attention_that_cannot_be_is_refused(means, lengths, message):
@@ -68,9 +68,11 @@ def test_attention_that_cannot_be_is_refused(means, lengths, message):
         SegmentAttention(means, np.array(lengths), "m")
 
 
-def ratios_of(chunks, context=0.5, model="m"):
-    chunks = np.array(chunks, dtype=float)
-    return LookbackRatios(chunks, np.broadcast_to(context, chunks.shape[:2]).astype(float), model)
+def ratios_of(snippets, context=0.5, model="m"):
+    snippets = np.array(snippets, dtype=float)
+    return LookbackRatios(
+        snippets, np.broadcast_to(context, snippets.shape[:2]).astype(float), model
+    )
 
 
 def test_the_next_object_of_the_chain_is_asked_for_by_name(rng):
@@ -88,55 +90,57 @@ def test_the_next_object_of_the_chain_is_asked_for_by_name(rng):
     with pytest.raises(
         TypeError, match=r"answers\[0\] is a LookbackRatios; give a JudgedRatios\(ratio"
     ):
-        FactualityClassifier.fit([ratios], n_chunks=1)
+        FactualityClassifier.fit([ratios], n_snippets=1)
     both = [
         JudgedRatios(one, c)
         for one, c in zip([ratios_of([[[i]]]) for i in (1.0, 2.0)], (True, False), strict=True)
     ]
-    classifier = FactualityClassifier.fit(both, n_chunks=1)
+    classifier = FactualityClassifier.fit(both, n_snippets=1)
     with pytest.raises(TypeError, match=r"answers\[0\] is a LookbackRatios"):
         classifier.evaluate([ratios], rng=rng)
     with pytest.raises(TypeError, match=r"train\[0\] is a LookbackRatios"):
-        cross_group([ratios], both, n_chunks=1, rng=rng)
+        cross_group([ratios], both, n_snippets=1, rng=rng)
     with pytest.raises(TypeError, match=r"ratios\[1\] is a JudgedRatios; give a LookbackRatios"):
         classifier.predict_proba([ratios, both[0]])
     with pytest.raises(TypeError, match="answers is a JudgedRatios; give a list of them"):
-        FactualityClassifier.fit(both[0], n_chunks=1)
+        FactualityClassifier.fit(both[0], n_snippets=1)
 
 
 def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
-    ratios = ratios_of([[[1.0, 3.0], [2.0, 5.0]]], [[0.2, 0.6]])  # a layer, two heads, two chunks
-    assert features(ratios, "chunks", 3).tolist() == [0, 0.5, 0, 0.25, 1, 0]
-    assert features(ratios, "chunk-average", 3).tolist() == [0, 1]
+    ratios = ratios_of([[[1.0, 3.0], [2.0, 5.0]]], [[0.2, 0.6]])  # a layer, two heads, two snippets
+    assert features(ratios, "snippets", 3).tolist() == [0, 0.5, 0, 0.25, 1, 0]
+    assert features(ratios, "snippet-average", 3).tolist() == [0, 1]
     assert features(ratios, "full-context", 3).tolist() == [0, 1]
     averages = ratios_of([[[1.0, 3.0], [2.0, 5.0], [0.0, 0.0]]])
-    np.testing.assert_allclose(features(averages, "chunk-average", 2), [2 / 3.5, 1, 0])
+    np.testing.assert_allclose(features(averages, "snippet-average", 2), [2 / 3.5, 1, 0])
     assert features(averages, "full-context", 2).tolist() == [0, 0, 0]  # all the same
 
 
-def test_features_know_their_variants_and_chunks():
-    with pytest.raises(ValueError, match="variant is 'all'; give one of 'chunks', 'chunk-average'"):
+def test_features_know_their_variants_and_snippets():
+    with pytest.raises(
+        ValueError, match="variant is 'all'; give one of 'snippets', 'snippet-average'"
+    ):
         features(ratios_of([[[1.0]]]), "all", 1)
-    for variant in ("chunks", "chunk-average", "full-context"):
+    for variant in ("snippets", "snippet-average", "full-context"):
         with pytest.raises(
-            ValueError, match="n_chunks is 1, but the prompt of an answer has 2 chunks"
+            ValueError, match="n_snippets is 1, but the prompt of an answer has 2 snippets"
         ):
             features(ratios_of([[[1.0, 2.0]]]), variant, 1)
 
 
 # --- the classifier -------------------------------------------------------------------------------
 
-LAYERS, HEADS, CHUNKS = 2, 3, 4
+LAYERS, HEADS, SNIPPETS = 2, 3, 4
 
 
 def answers_of(rng, n, *, signal=0.6, group=None, model="m"):
-    """Consistent answers look more at their first chunk with the first head."""
+    """Consistent answers look more at their first snippet with the first head."""
     answers = []
     for i in range(n):
         consistent = bool(rng.random() < 0.7)
-        chunks = rng.random((LAYERS, HEADS, int(rng.integers(1, CHUNKS + 1))))
-        chunks[0, 0, 0] += signal * consistent
-        ratios = LookbackRatios(chunks, rng.random((LAYERS, HEADS)), model)
+        snippets = rng.random((LAYERS, HEADS, int(rng.integers(1, SNIPPETS + 1))))
+        snippets[0, 0, 0] += signal * consistent
+        ratios = LookbackRatios(snippets, rng.random((LAYERS, HEADS)), model)
         answers.append(JudgedRatios(ratios, consistent, id=f"{group}{i}", group=group))
     return answers
 
@@ -144,39 +148,41 @@ def answers_of(rng, n, *, signal=0.6, group=None, model="m"):
 @pytest.fixture
 def fitted(rng):
     answers = answers_of(rng, 300)
-    return answers, FactualityClassifier.fit(answers, n_chunks=CHUNKS)
+    return answers, FactualityClassifier.fit(answers, n_snippets=SNIPPETS)
 
 
 @pytest.mark.parametrize(
-    ("variant", "size"), [("chunks", 24), ("chunk-average", 6), ("full-context", 6)]
+    ("variant", "size"), [("snippets", 24), ("snippet-average", 6), ("full-context", 6)]
 )
 def test_the_confidence_is_that_of_scikit_learn(rng, variant, size):
     answers = answers_of(rng, 200)
-    classifier = FactualityClassifier.fit(answers, n_chunks=CHUNKS, variant=variant)
-    table = np.stack([features(a.ratios, variant, CHUNKS) for a in answers])
+    classifier = FactualityClassifier.fit(answers, n_snippets=SNIPPETS, variant=variant)
+    table = np.stack([features(a.ratios, variant, SNIPPETS) for a in answers])
     assert table.shape == (200, size)
     consistent = [a.consistent for a in answers]
     theirs = LogisticRegression(max_iter=1000, class_weight="balanced").fit(table, consistent)
     new = [a.ratios for a in answers_of(rng, 50)]
-    expected = theirs.predict_proba([features(r, variant, CHUNKS) for r in new])[:, 1]
+    expected = theirs.predict_proba([features(r, variant, SNIPPETS) for r in new])[:, 1]
     np.testing.assert_allclose(classifier.predict_proba(new), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("variant", ["chunks", "chunk-average", "full-context"])
-def test_the_most_chunks_are_a_whole_number_of_1_or_more(rng, variant, tmp_path):
+@pytest.mark.parametrize("variant", ["snippets", "snippet-average", "full-context"])
+def test_the_most_snippets_are_a_whole_number_of_1_or_more(rng, variant, tmp_path):
     answers = answers_of(rng, 60)
-    classifier = FactualityClassifier.fit(answers, n_chunks=np.int64(CHUNKS), variant=variant)
-    assert type(classifier.n_chunks) is int
+    classifier = FactualityClassifier.fit(answers, n_snippets=np.int64(SNIPPETS), variant=variant)
+    assert type(classifier.n_snippets) is int
     classifier.save(tmp_path / "factuality.json")
     again = FactualityClassifier.load(tmp_path / "factuality.json")
-    assert (again.n_chunks, again.name) == (CHUNKS, classifier.name)
+    assert (again.n_snippets, again.name) == (SNIPPETS, classifier.name)
     for count, error in ((0, ValueError), (-1, ValueError), (4.0, TypeError), ("4", TypeError)):
-        with pytest.raises(error, match=f"n_chunks is {count!r}; give .*1 or more"):
-            FactualityClassifier.fit(answers, n_chunks=count, variant=variant)
-    with pytest.raises(TypeError, match="n_chunks is True; give a whole number"):
-        FactualityClassifier.fit(answers, n_chunks=True, variant=variant)
-    with pytest.raises(ValueError, match="n_chunks is 3, but the prompt of an answer has 4 chunks"):
-        FactualityClassifier.fit(answers, n_chunks=3, variant=variant)
+        with pytest.raises(error, match=f"n_snippets is {count!r}; give .*1 or more"):
+            FactualityClassifier.fit(answers, n_snippets=count, variant=variant)
+    with pytest.raises(TypeError, match="n_snippets is True; give a whole number"):
+        FactualityClassifier.fit(answers, n_snippets=True, variant=variant)
+    with pytest.raises(
+        ValueError, match="n_snippets is 3, but the prompt of an answer has 4 snippets"
+    ):
+        FactualityClassifier.fit(answers, n_snippets=3, variant=variant)
 
 
 def test_it_finds_what_tells_answers_apart(fitted, rng):
@@ -246,7 +252,7 @@ def test_an_answer_without_a_token_has_no_confidence_and_is_not_fitted(fitted, r
     assert np.isnan(classifier.predict_proba([nothing]))
     with pytest.raises(ValueError, match=r"answers\[1\] has no token"):
         FactualityClassifier.fit(
-            [answers[0], JudgedRatios(nothing, False), *answers[1:]], n_chunks=CHUNKS
+            [answers[0], JudgedRatios(nothing, False), *answers[1:]], n_snippets=SNIPPETS
         )
     test = [JudgedRatios(nothing, False), *(a for a in answers_of(rng, 50) if a.consistent)]
     assert classifier.evaluate(test, rng=rng).value == 1  # no confidence is the least
@@ -269,12 +275,12 @@ def test_an_answer_that_is_there_twice_is_not_counted_twice(fitted, rng):
 
 def test_an_answer_is_not_both_consistent_and_not(rng):
     answers = answers_of(rng, 20)
-    FactualityClassifier.fit([*answers, answers[3]], n_chunks=CHUNKS)  # counts twice in a fit
+    FactualityClassifier.fit([*answers, answers[3]], n_snippets=SNIPPETS)  # counts twice in a fit
     turned = dataclasses.replace(answers[3], consistent=not answers[3].consistent)
     with pytest.raises(
         ValueError, match=r"answers\[3\] and answers\[20\] are the same.*judge it once"
     ):
-        FactualityClassifier.fit([*answers, turned], n_chunks=CHUNKS)
+        FactualityClassifier.fit([*answers, turned], n_snippets=SNIPPETS)
 
 
 def test_an_answer_is_told_by_its_tokens_where_they_are_known():
@@ -293,13 +299,13 @@ def test_another_model_needs_another_classifier(fitted, rng):
     with pytest.raises(ValueError, match=r"\(1, 1\) layers and heads"):
         classifier.predict_proba([ratios_of([[[1.0]]])])
     with pytest.raises(ValueError, match="'other'"):
-        FactualityClassifier.fit([*answers, JudgedRatios(other, True)], n_chunks=CHUNKS)
+        FactualityClassifier.fit([*answers, JudgedRatios(other, True)], n_snippets=SNIPPETS)
 
 
 def test_both_kinds_of_answers_are_needed(rng):
     answers = [a for a in answers_of(rng, 20) if a.consistent]
     with pytest.raises(ValueError, match=f"holds {len(answers)} consistent and 0 inconsistent"):
-        FactualityClassifier.fit(answers, n_chunks=CHUNKS)
+        FactualityClassifier.fit(answers, n_snippets=SNIPPETS)
     with pytest.raises(TypeError, match="consistent is None; give True or False"):
         JudgedRatios(answers[0].ratios, None)
 
@@ -309,7 +315,7 @@ def test_cross_group_fits_on_one_group_and_tests_on_each(rng):
         answers_of(rng, 150, signal=1.5, group="a") + answers_of(rng, 150, signal=-1.5, group="b")
         for _ in range(2)
     )
-    matrix = cross_group(train, test, n_chunks=CHUNKS, rng=rng)
+    matrix = cross_group(train, test, n_snippets=SNIPPETS, rng=rng)
     assert {source: list(row) for source, row in matrix.items()} == {
         "a": ["a", "b"],
         "b": ["a", "b"],
@@ -319,7 +325,7 @@ def test_cross_group_fits_on_one_group_and_tests_on_each(rng):
     assert matrix["a"]["b"].value < 0.3
     assert matrix["b"]["a"].value < 0.3
     with pytest.raises(ValueError, match=r"train\[0\].group is None"):
-        cross_group(answers_of(rng, 9), test, n_chunks=CHUNKS, rng=rng)
+        cross_group(answers_of(rng, 9), test, n_snippets=SNIPPETS, rng=rng)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -332,8 +338,8 @@ def test_a_classifier_comes_back_bit_for_bit(fitted, rng, tmp_path):
     new = [a.ratios for a in answers_of(rng, 20)]
     assert (again.predict_proba(new) == classifier.predict_proba(new)).all()
     assert (again.name, again.fitted_on) == (classifier.name, classifier.fitted_on)
-    assert (again.model, again.layers, again.heads, again.n_chunks) == ("m", 2, 3, 4)
-    assert again.variant == "chunks"
+    assert (again.model, again.layers, again.heads, again.n_snippets) == ("m", 2, 3, 4)
+    assert again.variant == "snippets"
     again.save(tmp_path / "again.json")
     first, second = (
         json.loads((tmp_path / name).read_text()) for name in ("factuality.json", "again.json")
@@ -348,9 +354,11 @@ def test_a_file_may_have_a_backslash_in_its_name(fitted, tmp_path):
 
 
 def test_names_tell_fits_apart(rng):
-    one, other = (FactualityClassifier.fit(answers_of(rng, 100), n_chunks=CHUNKS) for _ in range(2))
+    one, other = (
+        FactualityClassifier.fit(answers_of(rng, 100), n_snippets=SNIPPETS) for _ in range(2)
+    )
     assert one.name != other.name
-    assert one.name.startswith("factuality(m; chunks, 2×3×4, fit=")
+    assert one.name.startswith("factuality(m; snippets, 2×3×4, fit=")
     assert one.name.isprintable()
 
 
@@ -364,8 +372,8 @@ def test_a_name_does_not_depend_on_where_it_is_made():
     for other in (
         {"intercept": 0.5},
         {"coefficients": -weights},
-        {"variant": "chunk-average"},
-        {"n_chunks": 2},
+        {"variant": "snippet-average"},
+        {"n_snippets": 2},
         {"model": "n"},
     ):
         changed = dataclasses.replace(classifier, **other).name
@@ -374,7 +382,7 @@ def test_a_name_does_not_depend_on_where_it_is_made():
 
 def test_saving_over_a_classifier_leaves_one_that_loads(fitted, rng, tmp_path):
     _, old = fitted
-    new = FactualityClassifier.fit(answers_of(rng, 100), n_chunks=CHUNKS)
+    new = FactualityClassifier.fit(answers_of(rng, 100), n_snippets=SNIPPETS)
     path = tmp_path / "factuality.json"
     old.save(path)
     text = path.read_text()
@@ -416,17 +424,17 @@ def test_a_changed_file_is_refused(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"heads": 4}, "2 layers, 4 heads and 4 chunks take 32 coefficients for 'chunks'"),
-        ({"n_chunks": 5}, "take 30 coefficients"),
+        ({"heads": 4}, "2 layers, 4 heads and 4 snippets take 32 coefficients for 'snippets'"),
+        ({"n_snippets": 5}, "take 30 coefficients"),
         ({"variant": "full-context"}, "take 6 coefficients for 'full-context'"),
         ({"weights": "../elsewhere.npz"}, "its field 'weights' is '../elsewhere.npz'"),
         ({"weights": ".."}, "its field 'weights' is '..'"),
         ({"weights": None}, "its field 'weights' is None"),
         ({"layers": "2"}, "its field 'layers' is '2'"),
         ({"heads": True}, "its field 'heads' is True"),
-        ({"n_chunks": -4}, "its field 'n_chunks' is -4"),
+        ({"n_snippets": -4}, "its field 'n_snippets' is -4"),
         ({"variant": "all"}, "its field 'variant' is 'all'"),
-        ({"variant": ["chunks"]}, r"its field 'variant' is \['chunks'\]"),
+        ({"variant": ["snippets"]}, r"its field 'variant' is \['snippets'\]"),
         ({"model": 5}, "its field 'model' is 5"),
         ({"fitted_on": [1]}, r"its field 'fitted_on' is \[1\]"),
         ({"weights_sha256": "0"}, "its coefficients in .*npz were changed"),

@@ -55,7 +55,7 @@ def segments_of(prompt):
     """The texts of a plain prompt's segments."""
     preamble = prompt.preamble + "\n\n" if prompt.preamble else ""
     question = prompt.question + prompt.ending
-    return [preamble, *(chunk + "\n\n" for chunk in prompt.chunks), question]
+    return [preamble, *(snippet + "\n\n" for snippet in prompt.snippets), question]
 
 
 def full_attention(model, prompt, answer):
@@ -92,29 +92,29 @@ def expected(model, prompt, answer):
     """A_t(x) and the ratios of eq. 8 and 9, and of the full context."""
     weights, columns, prompt_length = full_attention(model, prompt, answer)
     layers, heads = weights.shape[:2]
-    k = len(prompt.chunks)
+    k = len(prompt.snippets)
     means = np.zeros((len(answer), layers, heads, k + 3))
-    chunks, context = np.zeros((layers, heads, k)), np.zeros((layers, heads))
+    snippets, context = np.zeros((layers, heads, k)), np.zeros((layers, heads))
     for t in range(len(answer)):
         row = weights[:, :, prompt_length - 1 + t]
         output = row[..., prompt_length : prompt_length + t]
         for x, places in enumerate(columns):
             means[t, ..., x] = row[..., places].mean(-1) if places else 0
         means[t, ..., -1] = output.mean(-1) if t else 0
-        in_chunks = row[..., [p for places in columns[1:-1] for p in places]].mean(-1)
+        in_snippets = row[..., [p for places in columns[1:-1] for p in places]].mean(-1)
         for i in range(k):
-            ratio = k * means[t, ..., 1 + i] / (in_chunks + means[t, ..., -1])
-            chunks[..., i] += ratio / len(answer)
+            ratio = k * means[t, ..., 1 + i] / (in_snippets + means[t, ..., -1])
+            snippets[..., i] += ratio / len(answer)
         in_prompt = row[..., :prompt_length].mean(-1)
         context += in_prompt / (in_prompt + means[t, ..., -1]) / len(answer)
-    return means, chunks, context
+    return means, snippets, context
 
 
 def assert_as_expected(model, prompt, answer, attention, within=1e-5):
-    means, chunks, context = expected(model, prompt, answer)
+    means, snippets, context = expected(model, prompt, answer)
     np.testing.assert_allclose(attention.means, means, rtol=1e-5, atol=within)
     ratios = lookback_ratios(attention)
-    np.testing.assert_allclose(ratios.chunks, chunks, rtol=1e-5, atol=within)
+    np.testing.assert_allclose(ratios.snippets, snippets, rtol=1e-5, atol=within)
     np.testing.assert_allclose(ratios.context, context, rtol=1e-5, atol=within)
 
 
@@ -311,7 +311,7 @@ def test_an_answer_without_a_token_has_no_ratios():
     assert (generated.text, generated.tokens) == ("", ())
     assert generated.attention.means.shape[0] == 0
     ratios = lookback_ratios(generated.attention)
-    assert np.isnan(ratios.chunks).all()
+    assert np.isnan(ratios.snippets).all()
     assert np.isnan(ratios.context).all()
 
 
@@ -352,7 +352,7 @@ def test_a_token_over_two_segments_counts_to_the_one_in_which_it_ends():
     pairs = pre_tokenizers.Split(Regex(r"[\s\S][\s\S]?"), "isolated")
     tokenizer.backend_tokenizer.pre_tokenizer = pairs
     model = LocalModel(tiny("llama"), tokenizer, name="pairs")
-    # ab c⏎ | ⏎d e⏎ ⏎A ns we r: with the chunk abc and the question de
+    # ab c⏎ | ⏎d e⏎ ⏎A ns we r: with the snippet abc and the question de
     [attention] = model.read([RagPrompt("de", ("abc",), preamble="")], ["x"])
     assert attention.lengths.tolist() == [0, 2, 6]
 
@@ -369,7 +369,7 @@ def test_a_beginning_of_sequence_counts_to_the_preamble():
     assert attention.lengths.tolist() == [1, 2, 3]  # and the end to the question
 
 
-def test_one_text_may_be_two_chunks():
+def test_one_text_may_be_two_snippets():
     model = local("llama")
     prompt = RagPrompt("Everest.", ("Everest.", "Everest.", "Everest."), preamble="Everest.")
     [attention] = model.read([prompt], [(5, 6)])
@@ -465,13 +465,15 @@ def test_another_thread_that_uses_the_model_is_not_recorded():
 # --- what cannot be read --------------------------------------------------------------------------
 
 
-def test_chunks_that_do_not_fit_are_an_error_that_names_how_many_do():
+def test_snippets_that_do_not_fit_are_an_error_that_names_how_many_do():
     model = local("llama", max_position_embeddings=100)
-    chunks = ("x" * 20 + ".", "y" * 20 + ".", "z" * 200)
-    with pytest.raises(ValueError, match=r"reads 100: of its 3 chunks the first 2 fit; give fewer"):
-        model.generate([PROMPTS[2], RagPrompt("?", chunks, preamble="")], max_new_tokens=9)
+    snippets = ("x" * 20 + ".", "y" * 20 + ".", "z" * 200)
+    with pytest.raises(
+        ValueError, match=r"reads 100: of its 3 snippets the first 2 fit; give fewer"
+    ):
+        model.generate([PROMPTS[2], RagPrompt("?", snippets, preamble="")], max_new_tokens=9)
     with pytest.raises(ValueError, match=r"prompts\[0\] takes .* its answer 5, but 'llama'"):
-        model.read([RagPrompt("?", chunks, preamble="")], [(1, 2, 3, 4, 5)])
+        model.read([RagPrompt("?", snippets, preamble="")], [(1, 2, 3, 4, 5)])
 
 
 def test_a_prompt_fits_up_to_the_last_token():
@@ -553,27 +555,27 @@ def test_a_model_in_training_mode_is_not_read():
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        (lambda: RagPrompt("Why?", ()), "chunks is empty"),
-        (lambda: RagPrompt("Why?", ("a", " \n")), r"chunks\[1\] is ' \\n', which is blank"),
+        (lambda: RagPrompt("Why?", ()), "snippets is empty"),
+        (lambda: RagPrompt("Why?", ("a", " \n")), r"snippets\[1\] is ' \\n', which is blank"),
         (lambda: RagPrompt(" ", ("a",)), "question is ' ', which is blank"),
     ],
 )
-def test_a_prompt_needs_a_question_and_chunks(prompt, message):
+def test_a_prompt_needs_a_question_and_snippets(prompt, message):
     with pytest.raises(ValueError, match=message):
         prompt()
 
 
 def test_a_prompt_is_made_of_texts():
-    with pytest.raises(TypeError, match="chunks is the str 'abc'"):
+    with pytest.raises(TypeError, match="snippets is the str 'abc'"):
         RagPrompt("Why?", "abc")
-    with pytest.raises(TypeError, match=r"chunks\[1\] is 5"):
+    with pytest.raises(TypeError, match=r"snippets\[1\] is 5"):
         RagPrompt("Why?", ("abc", 5))
 
 
 def test_a_chunk_cannot_pass_for_the_end_of_the_prompt():
     model = local("llama")
     for prompt, field in [
-        (RagPrompt("Why?", ("a", "b</s>")), r"prompts[0].chunks[1]"),
+        (RagPrompt("Why?", ("a", "b</s>")), r"prompts[0].snippets[1]"),
         (RagPrompt("Why <s>?", ("a",)), r"prompts[0].question"),
         (RagPrompt("Why?", ("a",), preamble="</s>"), r"prompts[0].preamble"),
     ]:
@@ -592,7 +594,7 @@ def test_a_chunk_without_a_token_of_its_own_is_an_error():
     tokenizer = word_tokenizer(["a"])
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^a-z]+"), "removed")
     model = LocalModel(tiny("llama"), tokenizer, name="letters")
-    with pytest.raises(ValueError, match=r"prompts\[0\].chunks\[1\] is '—', which has no token"):
+    with pytest.raises(ValueError, match=r"prompts\[0\].snippets\[1\] is '—', which has no token"):
         model.read([RagPrompt("a", ("a", "—"), preamble="")], ["a"])
 
 
@@ -621,7 +623,7 @@ def test_prompts_and_answers_are_lists_of_their_kind():
         ((PROMPTS[0], ["text"]), "prompts is a RagPrompt; give a list of RagPrompt"),
         (
             (["Why?"], ["text"]),
-            r"prompts\[0\] is the str 'Why\?'; give a RagPrompt\(question, chunks\)",
+            r"prompts\[0\] is the str 'Why\?'; give a RagPrompt\(question, snippets\)",
         ),
     ):
         with pytest.raises(TypeError, match=message):

@@ -92,10 +92,14 @@ def test_a_token_is_of_the_segment_in_which_its_last_byte_is(family, chat):
         tokenizer.chat_template = "[INST] {{ messages[0]['content'] | trim }} [/INST]"
     for prompt in PROMPTS:
         preamble = prompt.preamble and prompt.preamble + "\n\n"
-        chunks = [*prompt.chunks]
+        snippets = [*prompt.snippets]
         if not preamble:
-            chunks[0] = chunks[0].lstrip()
-        texts = [before + preamble, *(chunk + "\n\n" for chunk in chunks), prompt.question + after]
+            snippets[0] = snippets[0].lstrip()
+        texts = [
+            before + preamble,
+            *(snippet + "\n\n" for snippet in snippets),
+            prompt.question + after,
+        ]
         found = prompt_tokens(0, prompt, tokenizer)
         pieces = [bytes_of(token) for token in tokenizer.convert_ids_to_tokens(found.ids)]
         text = "".join(texts).encode()

@@ -36,13 +36,13 @@ def confidence_runnable(
     `LocalModel`. The model has the name that the flag was made for: it is the one that it was
     loaded by, or `LocalModel(model, tokenizer, name=…)` says it. Only model and tokenizer are used:
     what the flag promises is for answers made as those that it was calibrated on, by
-    `LocalModel.generate` with this `generation` from this `prompt` of question and chunks, and not
-    as the pipeline is set. response_metadata["factuality"] holds "confidence" (None for an answer
-    without a token) and "flagged". Raises TypeError for a model that does not run here: nobody can
-    see its attention, for what is no flag, no number of tokens or no GenerationConfig, and for a
-    context that is one text; `CalibrationMismatch` for the flag of another model; ValueError for
-    `max_new_tokens` below 1, for settings of generation, of the pipeline, the chat model or bound
-    to one, where there is no `generation`, and for a context without documents.
+    `LocalModel.generate` with this `generation` from this `prompt` of question and snippets, and
+    not as the pipeline is set. response_metadata["factuality"] holds "confidence" (None for an
+    answer without a token) and "flagged". Raises TypeError for a model that does not run here:
+    nobody can see its attention, for what is no flag, no number of tokens or no GenerationConfig,
+    and for a context that is one text; `CalibrationMismatch` for the flag of another model;
+    ValueError for `max_new_tokens` below 1, for settings of generation, of the pipeline, the chat
+    model or bound to one, where there is no `generation`, and for a context without documents.
     """
     local = _local(llm)
     flagging.check_flag(flag, local)
@@ -65,9 +65,7 @@ def confidence_runnable(
 
 def _texts(context: object) -> tuple[str, ...]:
     if isinstance(context, (str, Document)) or not isinstance(context, Sequence):
-        raise TypeError(
-            f"context is {ratios.kind_of(context)}; give a list of Documents or texts, one a chunk"
-        )
+        raise TypeError(f"context is {ratios.kind_of(context)}; give a list of Documents or texts")
     if not context:
         raise ValueError(
             "context is empty, so there is nothing that the answer could follow: give the filter "

@@ -27,7 +27,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     for: it is the one that it was loaded by, or `LocalModel(model, tokenizer, name=…)` says it.
     Only model and tokenizer are used: what the flag promises is for answers made as those that it
     was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
-    question and chunks, and not as the HuggingFaceLLM is set. `group` is a function from a
+    question and snippets, and not as the HuggingFaceLLM is set. `group` is a function from a
     question's text to the name of its group, for a flag that has groups. metadata["factuality"]
     holds "confidence" (None for an answer without a token) and "flagged". Where the engine
     retrieves no node the answer is "Empty Response", without confidence and flagged. Raises
@@ -77,10 +77,10 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         nodes = self.engine.retrieve(query_bundle)
         if not nodes:
             return Response(_EMPTY, [], {"factuality": flagging.WITHOUT_CONFIDENCE.details})
-        chunks = tuple(snippet.text for snippet in to_snippets(nodes))
+        snippets = tuple(snippet.text for snippet in to_snippets(nodes))
         question = query_bundle.query_str
         [generated] = self.local.generate(
-            [self.prompt(question, chunks)],
+            [self.prompt(question, snippets)],
             max_new_tokens=self.max_new_tokens,
             generation=self.generation,
         )
@@ -136,5 +136,5 @@ def _check_prompt(llm: object) -> None:
         if value:
             raise ValueError(
                 f"llm.{name} is {value!r:.120}, which does not enter here; give the prompt= that "
-                "the flag was calibrated with, from question and chunks to a RagPrompt"
+                "the flag was calibrated with, from question and snippets to a RagPrompt"
             )
