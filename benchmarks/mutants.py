@@ -72,7 +72,6 @@ TESTS = {
     "verdict.py": ["test_evaluation"],
     "columns.py": ["test_diagnostics"],
     "findings.py": ["test_diagnostics"],
-    "nuggets.py": ["test_nuggets"],
 }
 
 
@@ -666,7 +665,7 @@ MUTANTS = [
         "query",
         "a space hides a query that was fitted on",
     ),
-    # --- monitor.py, tracking.py and what measures: evaluate, compare, diagnose, nuggets
+    # --- monitor.py, tracking.py and what measures: evaluate, compare, diagnose
     Mutant(
         "monitor.py",
         "return self.harm_evidence >= 2 / self.level",
@@ -828,18 +827,6 @@ MUTANTS = [
         "d.removal <= LITTLE_REMOVED * scored",
         "d.removal <= LITTLE_REMOVED",
         "the scores blamed for what has none",
-    ),
-    Mutant(
-        "nuggets.py",
-        "both = [id for id in ours if id in theirs]",
-        "both = list(ours)[: len(theirs)]",
-        "answers paired by place",
-    ),
-    Mutant(
-        "nuggets.py",
-        "_table([theirs[id] for id in both])",
-        "_table(list(theirs.values())[: len(both)])",
-        "answers of other queries subtracted",
     ),
 ]
 

@@ -3,7 +3,6 @@
 from conformal_retrievers.calibration.calibration import Calibration, calibrate
 from conformal_retrievers.calibration.planning import plan, promise
 from conformal_retrievers.claims import (
-    Agreement,
     AnnotatedAnswer,
     AnswerFilter,
     ClaimCalibration,
@@ -13,7 +12,6 @@ from conformal_retrievers.claims import (
     ClaimScorer,
     FilteredAnswer,
     FilteredClaims,
-    SelfConfidence,
     annotate,
     calibrate_claims,
     claim_relevance,
@@ -60,7 +58,6 @@ from conformal_retrievers.version import __version__
 
 __all__ = [
     "LLM",
-    "Agreement",
     "AnnotatedAnswer",
     "AnswerFilter",
     "Cache",
@@ -93,7 +90,6 @@ __all__ = [
     "RetrievalScorer",
     "ScoredQuery",
     "Scorer",
-    "SelfConfidence",
     "Snippet",
     "TieBreak",
     "Unscorable",

@@ -43,20 +43,8 @@ def model(similarity: Callable[[str, str], float]) -> Callable[[dict[str, Any]],
         asked = fields_of(body)
         if "reference" in asked:
             return json.dumps(annotation(asked))
-        if "text" in asked:
-            claims = [
-                {"id": c["id"], "agreement": 1 if c["claim"] in asked["text"] else 0}
-                for c in asked["claims"]
-            ]
-            return json.dumps({"claims": claims})
         if "answer" in asked:
             return json.dumps({"claims": sentences(asked["answer"])})
-        if "claims" in asked and "id" in str(asked["claims"]):
-            claims = [
-                {"id": c["id"], "confidence": round(similarity(asked["query"], c["claim"]), 1)}
-                for c in asked["claims"]
-            ]
-            return json.dumps({"claims": claims})
         if "claims" in asked:
             return json.dumps({"text": "In short: " + " ".join(asked["claims"])})
         if "documents" in asked:

@@ -30,12 +30,12 @@ PACKAGES = {
     [
         (
             conformal_retrievers,
-            "Agreement AnnotatedAnswer AnswerFilter Cache CachedScorer Calibration "
+            "AnnotatedAnswer AnswerFilter Cache CachedScorer Calibration "
             "CalibrationMismatch Cascade ClaimCalibration ClaimEvaluation ClaimFilter "
             "ClaimRelevance ClaimScorer ConformalFilter CrossEncoderScorer Diagnosis "
             "EmbeddingScorer Evaluation FilterLog Filtered FilteredAnswer FilteredClaims "
             "FunctionScorer JudgedQuery LLM LLMScorer LearnedScorer Monitor NothingKept "
-            "QueryZScore Refused RetrievalScorer ScoredQuery Scorer SelfConfidence Snippet "
+            "QueryZScore Refused RetrievalScorer ScoredQuery Scorer Snippet "
             "TieBreak Unscorable YesScorer __version__ annotate calibrate calibrate_claims certify "
             "claim_relevance compare coverage_curve decompose diagnose evaluate evaluate_claims "
             "fixed_thresholds iter_jsonl merge openai_options plan promise read_beir read_jsonl "

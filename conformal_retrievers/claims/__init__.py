@@ -1,8 +1,8 @@
 """Claims of answers: of each answer those are kept of which all are factual with probability 1 − α.
 
 answers.py has an answer's score, calibration.py the threshold, filter.py and answer_filter.py what
-is kept, relevance.py and confidence.py the scores of claims, dividing.py, annotating.py and
-merging.py what an LLM does with them, and events.py what callbacks are told. Feng et al. 2025,
+is kept, relevance.py the score of a claim, dividing.py, annotating.py and merging.py what an LLM
+does with them, and events.py what callbacks are told. Feng et al. 2025,
 Conformal-RAG (arXiv 2506.20978).
 """
 
@@ -11,7 +11,6 @@ from conformal_retrievers.claims.annotating import Annotations, Verdict, aannota
 from conformal_retrievers.claims.answer_filter import AnswerFilter, FilteredAnswer
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
 from conformal_retrievers.claims.calibration import ClaimCalibration, calibrate_claims
-from conformal_retrievers.claims.confidence import Agreement, SelfConfidence
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.evaluation import ClaimEvaluation, evaluate_claims
 from conformal_retrievers.claims.file import read_answers, write_answers
@@ -25,7 +24,6 @@ from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
 from conformal_retrievers.claims.relevance import ClaimRelevance, claim_relevance
 
 __all__ = [
-    "Agreement",
     "AnnotatedAnswer",
     "Annotations",
     "AnswerFilter",
@@ -39,7 +37,6 @@ __all__ = [
     "FilteredAnswer",
     "FilteredClaims",
     "Merged",
-    "SelfConfidence",
     "Verdict",
     "aannotate",
     "adecompose",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 
-import numpy as np
 import pytest
 from claims.test_claim_scores import saying
 from claims_server import llm_at, model
@@ -16,14 +15,12 @@ from llm_server import fields_of
 
 from conformal_retrievers import (
     LLM,
-    Agreement,
     AnnotatedAnswer,
     AnswerFilter,
     Cache,
     ClaimFilter,
     ClaimRelevance,
     EmbeddingScorer,
-    SelfConfidence,
     annotate,
     calibrate_claims,
     decompose,
@@ -121,18 +118,8 @@ BAD = {
             annotate(llm, QUERY, ["a"], reference="a", cache=cache).reasons == (None,)
         ),
         lambda llm, cache: merge(llm, QUERY, ["a"], cache=cache).reason is None,
-        lambda llm, cache: (
-            not np.isnan(SelfConfidence(llm, cache=cache).relevance(QUERY, ["a", "b"], [])).any()
-        ),
-        lambda llm, cache: (
-            not np.isnan(
-                Agreement(llm, lambda query: ["a"], "d", cache=cache).relevance(
-                    QUERY, ["a", "b"], []
-                )
-            ).any()
-        ),
     ],
-    ids=["decompose", "annotate", "merge", "SelfConfidence", "Agreement"],
+    ids=["decompose", "annotate", "merge"],
 )
 def test_what_could_not_be_read_is_asked_again_once_the_server_is_mended(
     llm, llm_server, tmp_path, bad, answered

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 
 import numpy as np
 import pytest
-from claims_server import llm_at, model
 from frameworks import MiniLMEmbeddings, cosine
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,15 +14,11 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cosine as cosine_distance
 
 from conformal_retrievers import (
-    LLM,
-    Agreement,
     ClaimRelevance,
     EmbeddingScorer,
-    SelfConfidence,
     Snippet,
     claim_relevance,
 )
-from conformal_retrievers.llm.ask import Prompt, Reply, Unanswered
 from langchain_conformal import embedding_scorer
 
 NUMBERS = st.integers(-4, 4).map(float)
@@ -167,81 +161,3 @@ async def test_one_function_embeds_query_claims_and_documents_in_one_batch():
         short = ClaimRelevance(EmbeddingScorer(lambda texts, n=n: [[1.0]] * n, "short"))
         with pytest.raises(ValueError, match=r"'short' returned vectors of shape \(., 1\)"):
             short.relevance(QUERY, CLAIMS, DOCUMENTS)
-
-
-# --- an LLM's own numbers -------------------------------------------------------------------------
-
-
-async def test_self_confidence_asks_for_all_claims_at_once(llm_server):
-    llm_server.reply = model(cosine)
-    scorer = SelfConfidence(llm_at(llm_server.url))
-    claims = [CLAIMS[0], CLAIMS[2]]
-    confidence = scorer.relevance(QUERY, claims, DOCUMENTS)
-    assert confidence.tolist() == [round(cosine(QUERY, claim), 1) for claim in claims]
-    assert (await scorer.arelevance(QUERY, claims, [])).tolist() == confidence.tolist()
-    assert len(llm_server.bodies) == 2
-    assert "Acetaminophen" not in str(llm_server.bodies)  # the model's own knowledge alone
-    assert scorer.relevance(QUERY, [], []).tolist() == []
-    assert scorer.name == f"self_confidence(m, prompt={scorer.prompt.hash})"
-
-
-def saying(*replies):
-    """An LLM that says these things in turn; None is no reply."""
-    left = list(replies)
-
-    def complete(request):
-        said = left.pop(0)
-        if said is None:
-            raise Unanswered("busy")
-        return said if isinstance(said, Reply) else Reply(json.dumps(said))
-
-    return LLM(complete, "script")
-
-
-def entries(name, *numbers):
-    return {"claims": [{"id": i, name: n} for i, n in enumerate(numbers, start=1)]}
-
-
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        (entries("confidence", 0.9, 0), [0.9, 0]),
-        (entries("confidence", 1.5, 0.2), [None, 0.2]),
-        (entries("confidence", True, "0.2"), [None, None]),
-        (entries("confidence", 0.9), [0.9, None]),
-        ({"claims": [{"id": 1, "confidence": 0.9}, {"id": 1, "confidence": 0.8}]}, [None, None]),
-        ({"claims": [{"id": 0, "confidence": 0.9}, {"id": 1, "confidence": 0.8}]}, [None, None]),
-        ({"claims": [0.9, 0.8]}, [None, None]),
-        ({"other": []}, [None, None]),
-        (Reply("quite sure"), [None, None]),
-        (Reply(json.dumps(entries("confidence", 0.9, 0.8)), "length"), [None, None]),
-        (Reply("I cannot", "refusal"), [None, None]),
-        (None, [None, None]),
-    ],
-)
-def test_a_confidence_that_cannot_be_read_is_none(reply, expected):
-    confidence = SelfConfidence(saying(reply)).relevance("q", ["a", "b"], [])
-    assert [None if math.isnan(c) else c for c in confidence] == expected
-
-
-def test_agreement_is_the_mean_over_other_answers(llm_server):
-    llm_server.reply = model(cosine)
-    texts = ["Yes. It is red.", "It is red.", "It is blue.", "It is red, or so."]
-    scorer = Agreement(llm_at(llm_server.url), lambda query: texts, "four texts")
-    assert scorer.relevance("q", ["It is red.", "It is blue."], []).tolist() == [0.5, 0.25]
-    assert scorer.name.endswith("drawn=four texts)")
-
-
-def test_an_answer_that_was_not_told_of_does_not_count():
-    replies = [entries("agreement", 1, -1), None, entries("agreement", 0, 7)]
-    scorer = Agreement(saying(*replies), lambda query: "abc", "letters", concurrency=1)
-    assert scorer.relevance("q", ["x", "y"], []).tolist() == [0.5, -1]
-    unheard = Agreement(saying(None), lambda query: "a", "letters").relevance("q", ["x"], [])
-    assert np.isnan(unheard).all()
-    assert np.isnan(Agreement(saying(), lambda query: "", "none").relevance("q", ["x"], [])).all()
-
-
-@pytest.mark.parametrize("scorer", [SelfConfidence, lambda llm, p: Agreement(llm, str, "d", p)])
-def test_a_prompt_with_other_fields_is_refused(scorer):
-    with pytest.raises(ValueError, match=r"the prompt has the fields \['claim'\]; write \$query"):
-        scorer(saying(), Prompt("system", "$claim"))
