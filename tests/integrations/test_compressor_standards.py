@@ -1,339 +1,226 @@
-"""The published tests of document compressors: ours passes them, and peers fail where known."""
+"""The standard for LangChain document compressors that keep some documents and drop others."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
+import json
+import pickle
 import re
 import threading
-from typing import ClassVar
+from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
-from compressor_standards import DocumentCompressorTests
-from frameworks import MiniLMEmbeddings
-from langchain_classic.retrievers.document_compressors import (
-    CrossEncoderReranker,
-    EmbeddingsFilter,
-    LLMChainFilter,
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
+from langchain_core.documents import Document
+from pydantic import ValidationError
+
+from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, ScoredQuery
+from langchain_conformal import ConformalCompressor
+
+QUERY = "What is the highest mountain?"
+OTHER_QUERY = "How does yeast make bread rise?"
+TEXTS = (
+    "Mount Everest is the highest mountain on Earth.",
+    "Bread dough rises when yeast turns sugar into gas.",
+    "K2 is the second highest mountain and harder to climb than Everest.",
+    "The café in Zürich opens at 7 — croissants cost 3 €.",
 )
-from langchain_community.cross_encoders import HuggingFaceCrossEncoder
-from langchain_core.documents import BaseDocumentCompressor
-from langchain_core.language_models import SimpleChatModel
-from pydantic import ConfigDict, PrivateAttr
-from scoring.test_cross_encoder import saved_model
-
-from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery
-from langchain_conformal import ConformalCompressor, as_scorer, testing
-
-THRESHOLD = 0.7  # between MiniLM's distances of the three mountains and of the other two
+KEPT = [TEXTS[0], TEXTS[2]]
+METHODS = pytest.mark.parametrize("method", ["compress_documents", "acompress_documents"])
 
 
-def filter_at(scorer, threshold):
-    one = Calibration.from_scores([ScoredQuery([threshold], [True])], alpha=0.5, scorer=scorer.name)
-    return ConformalFilter(scorer, one)
+class NumberedDocument(Document):
+    """A document class with a field of its own."""
+
+    number: int = 0
 
 
-def test_the_threshold_lies_between_the_examples():
-    suite = DocumentCompressorTests()
-    embeddings = MiniLMEmbeddings()
-    vectors = np.array(embeddings.embed_documents(suite.texts))
-    for query, n_kept in ((suite.query, 3), (suite.other_query, 1)):
-        distances = sorted(1 - vectors @ embeddings.embed_query(query))
-        assert distances[n_kept - 1] < THRESHOLD - 0.05 < THRESHOLD + 0.05 < distances[n_kept]
+class BrokenHandler(BaseCallbackHandler):
+    """Raises wherever it is called."""
+
+    def __getattribute__(self, name):
+        if name.startswith("on_"):
+            raise RuntimeError("a broken handler")
+        return super().__getattribute__(name)
 
 
-class Known:
-    """Marks the tests that are known to fail, strictly: all others must pass, and these fail.
-
-    A test is named with or without its parameter; those `by_chance` may fail or pass.
-    """
-
-    faults: ClassVar[dict[str, str]]
-    by_chance: ClassVar[dict[str, str]] = {}
-
-    @pytest.fixture(autouse=True)
-    def _faults_are_known(self, request):
-        for reasons, strict in ((self.faults, True), (self.by_chance, False)):
-            for name in (request.node.name, request.node.originalname):
-                if name in reasons:
-                    request.applymarker(pytest.mark.xfail(strict=strict, reason=reasons[name]))
-
-    def test_all_known_faults_are_tests(self):
-        known = {name.partition("[")[0] for name in (*self.faults, *self.by_chance)}
-        assert all(hasattr(DocumentCompressorTests, name) for name in known)
-
-
-class TestConformalCompressor(DocumentCompressorTests):
-    packages = ("conformal_retrievers",)
-
-    @pytest.fixture
-    def compressor(self):
-        return ConformalCompressor(filter=filter_at(as_scorer(MiniLMEmbeddings()), THRESHOLD))
-
-
-class TestEmbeddingsFilter(Known, DocumentCompressorTests):
-    faults: ClassVar = {
-        "test_no_documents_give_no_documents": "IndexError",
-        "test_order_is_that_of_the_input": "the most similar comes first",
-        "test_nothing_limits_how_many_are_kept": "k is 20 unless said otherwise, threshold or not",
-        "test_what_was_filtered_and_what_was_not_may_be_mixed": "KeyError: 'embedded_doc'",
-        "test_ids_are_kept": "they are None",
-        "test_class_and_fields_are_kept": "they become _DocumentWithState, which holds the vectors",
-        "test_a_misspelt_field_is_an_error": "it is ignored",
-    }
-
-    @pytest.fixture
-    def compressor(self):
-        return EmbeddingsFilter(embeddings=MiniLMEmbeddings(), similarity_threshold=1 - THRESHOLD)
-
-
-@pytest.fixture(scope="module")
-def cross_encoder(tmp_path_factory):
-    folder = saved_model(tmp_path_factory.mktemp("models") / "bert", labels=1)
-    return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
-
-
-class TestCrossEncoderReranker(Known, DocumentCompressorTests):
-    faults: ClassVar = {
-        "test_each_document_alone_is_decided_as_among_others": "it keeps the best three",
-        "test_order_is_that_of_the_input": "the best comes first",
-        "test_equal_documents_are_decided_alike": "it keeps three, however many are as good",
-        "test_nothing_limits_how_many_are_kept": "top_n is 3 unless said otherwise",
-        "test_what_was_filtered_and_what_was_not_may_be_mixed": "it keeps the best three",
-        "test_what_is_written_into_the_output_stays_there": "it returns the very same objects",
-    }
-
-    @pytest.fixture
-    def compressor(self, cross_encoder):
-        return CrossEncoderReranker(model=cross_encoder)
-
-
-class Answering(SimpleChatModel):
-    """Answers YES where question and context speak of mountains, or both of bread."""
-
-    _llm_type: str = "answering"
-
-    def _call(self, messages, stop=None, run_manager=None, **kwargs):
-        asked = re.search(r"Question: (.*)\n> Context:\n>>>\n(.*)\n>>>", messages[-1].content, re.S)
-        question, context = asked.groups()
-        about = "Everest|K2" if "mountain" in question else "Bread"
-        return "YES" if re.search(about, context) else "NO"
-
-
-class TestLLMChainFilter(Known, DocumentCompressorTests):
-    faults: ClassVar = {
-        "test_what_is_written_into_the_output_stays_there": "it returns the very same objects",
-        "test_a_misspelt_field_is_an_error": "it is ignored",
-    }
-
-    @pytest.fixture
-    def compressor(self):
-        return LLMChainFilter.from_llm(Answering())
-
-
-# --- compressors with one fault each, which the tests find ----------------------------------------
+def shared_words(query, texts):
+    """Score a text by how many long words it shares with the query."""
+    return [-float(len(words(query) & words(text))) for text in texts]
 
 
 def words(text):
     return {word.casefold() for word in re.findall(r"\w{5,}", text)}
 
 
-def sharing(wanted, documents):
-    return [d.model_copy(deep=True) for d in documents if wanted & words(d.page_content)]
+def compressor_of(function):
+    scorer = FunctionScorer(function, "shared words")
+    one = Calibration.from_scores([ScoredQuery([-1.0], [True])], alpha=0.5, scorer=scorer.name)
+    return ConformalCompressor(filter=ConformalFilter(scorer, one))
 
 
-class SharedWords(BaseDocumentCompressor):
-    """Keeps the documents that share a long word with the query, and has no fault."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    def compress_documents(self, documents, query, callbacks=None):
-        return sharing(words(query), documents)
+@pytest.fixture
+def compressor():
+    return compressor_of(shared_words)
 
 
-class TestSharedWords(DocumentCompressorTests):
-    @pytest.fixture
-    def compressor(self):
-        return SharedWords()
+def documents():
+    """Fresh documents with ids, a field of their own and nested metadata."""
+    return [
+        NumberedDocument(
+            page_content=text,
+            id=f"id-{i}",
+            metadata={"source": f"{i}.txt", "nested": {"pages": [i]}},
+            number=i,
+        )
+        for i, text in enumerate(TEXTS)
+    ]
 
 
-class IgnoringTheQuery(SharedWords):
-    def compress_documents(self, documents, query, callbacks=None):
-        return sharing(words(DocumentCompressorTests.query), documents)
+def compress(compressor, given, query=QUERY, method="compress_documents", callbacks=None):
+    found = getattr(compressor, method)(given, query, callbacks)
+    return asyncio.run(found) if inspect.iscoroutine(found) else found
 
 
-class TestThatIgnoresTheQuery(Known, DocumentCompressorTests):
-    faults: ClassVar = {"test_another_query_keeps_other_documents": "it does not look at it"}
-
-    @pytest.fixture
-    def compressor(self):
-        return IgnoringTheQuery()
+def texts_of(found):
+    return [document.page_content for document in found]
 
 
-class Remembering(SharedWords):
-    _wanted: set[str] = PrivateAttr()
-
-    def compress_documents(self, documents, query, callbacks=None):
-        self._wanted = words(query)
-        return sharing(self._wanted, documents)
+# --- what is kept ---------------------------------------------------------------------------------
 
 
-class TestThatRemembersTheQuery(Known, DocumentCompressorTests):
-    faults: ClassVar = {"test_threads_may_take_turns_at_every_line": "it keeps the query on itself"}
-    by_chance: ClassVar = dict.fromkeys(
-        ("test_threads_may_share_it", "test_tasks_may_share_it"), "it keeps the query on itself"
+@METHODS
+def test_each_query_keeps_its_documents_in_their_order(compressor, method):
+    assert texts_of(compress(compressor, documents(), QUERY, method)) == KEPT
+    assert texts_of(compress(compressor, documents()[::-1], QUERY, method)) == KEPT[::-1]
+    assert texts_of(compress(compressor, documents(), OTHER_QUERY, method)) == [TEXTS[1]]
+    assert compress(compressor, [], QUERY, method) == []
+
+
+@METHODS
+def test_each_document_is_decided_alone(compressor, method):
+    alone = [d for d in documents() if compress(compressor, [d], QUERY, method)]
+    assert texts_of(alone) == KEPT
+    assert texts_of(compress(compressor, documents() * 2, QUERY, method)) == KEPT * 2
+
+
+@METHODS
+def test_the_number_of_kept_documents_is_not_limited(compressor, method):
+    many = [Document(page_content=TEXTS[0], id=str(i)) for i in range(130)]
+    assert len(compress(compressor, many, method=method)) == 130
+
+
+@METHODS
+def test_documents_need_no_id_and_no_metadata(compressor, method):
+    bare = tuple(Document(page_content=text) for text in TEXTS)  # and any sequence will do
+    found = compress(compressor, bare, method=method)
+    assert isinstance(found, list)
+    assert texts_of(found) == KEPT
+
+
+def test_blank_documents_do_not_raise(compressor):
+    blank = [Document(page_content="", id="a"), Document(page_content=" \n", id="b")]
+    among = texts_of(compress(compressor, [blank[0], *documents(), blank[1]]))
+    assert [text for text in among if text.strip()] == KEPT
+
+
+def test_filtering_again_changes_nothing(compressor):
+    once = compress(compressor, documents())
+    assert compress(compressor, once) == once
+    assert texts_of(compress(compressor, once + documents())) == KEPT * 2
+
+
+# --- what becomes of the documents ----------------------------------------------------------------
+
+
+@METHODS
+def test_inputs_are_not_changed_even_if_the_output_is(compressor, method):
+    given = documents()
+    for document in compress(compressor, given, method=method):
+        document.metadata["written"] = "afterwards"
+    assert given == documents()
+
+
+@METHODS
+def test_id_class_fields_and_metadata_are_kept(compressor, method):
+    by_text = {document.page_content: document for document in documents()}
+    for document in compress(compressor, documents(), method=method):
+        before = by_text[document.page_content]
+        assert type(document) is NumberedDocument
+        assert (document.id, document.number) == (before.id, before.number)
+        assert document.metadata.items() >= before.metadata.items()
+
+
+def test_documents_become_json_without_numpy_numbers(compressor):
+    for document in compress(compressor, documents()):
+        json.loads(document.model_dump_json())
+        json.dumps(document.metadata, allow_nan=False)
+        assert {type(value).__module__ for value in document.metadata.values()} == {"builtins"}
+
+
+# --- how it is called -----------------------------------------------------------------------------
+
+
+def test_other_tasks_run_while_the_compressor_is_awaited(compressor):
+    others_ran = []
+
+    async def another():
+        others_ran.append(True)
+
+    async def awaited():
+        await compressor.acompress_documents(documents(), QUERY)
+        return bool(others_ran)
+
+    async def together():
+        first, _ = await asyncio.gather(awaited(), another())  # they begin in this order
+        return first
+
+    assert asyncio.run(together())
+
+
+@METHODS
+def test_callbacks_are_optional_and_change_nothing(compressor, method):
+    parameters = inspect.signature(getattr(compressor, method)).parameters
+    assert [*parameters] == ["documents", "query", "callbacks"]
+    assert parameters["callbacks"].default is None
+    kept = compress(compressor, documents(), method=method)
+    manager = AsyncCallbackManager if method == "acompress_documents" else CallbackManager
+    for callbacks in ([BaseCallbackHandler()], manager([BaseCallbackHandler()]), [BrokenHandler()]):
+        assert compress(compressor, documents(), QUERY, method, callbacks) == kept
+
+
+def test_overlapping_threads_do_not_mix_their_queries():
+    """Both calls are inside the scorer at once: state of one would be overwritten by the other."""
+    barrier = threading.Barrier(2, timeout=30)
+
+    def overlapping(query, texts):
+        barrier.wait()
+        scores = shared_words(query, texts)
+        barrier.wait()
+        return scores
+
+    compressor = compressor_of(overlapping)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            found = pool.map(lambda q: compress(compressor, documents(), q), (QUERY, OTHER_QUERY))
+            assert list(map(texts_of, found)) == [KEPT, [TEXTS[1]]]
+
+
+async def test_overlapping_tasks_do_not_mix_their_queries(compressor):
+    found = await asyncio.gather(
+        *(compressor.acompress_documents(documents(), q) for q in (QUERY, OTHER_QUERY) * 8)
     )
-
-    @pytest.fixture
-    def compressor(self):
-        return Remembering()
+    assert list(map(texts_of, found)) == [KEPT, [TEXTS[1]]] * 8
 
 
-class RememberingAcrossAnAwait(Remembering):
-    def compress_documents(self, documents, query, callbacks=None):
-        return sharing(words(query), documents)
-
-    async def acompress_documents(self, documents, query, callbacks=None):
-        self._wanted = words(query)
-        await asyncio.sleep(0)
-        return sharing(self._wanted, documents)
+def test_a_misspelt_field_is_an_error(compressor):
+    with pytest.raises(ValidationError, match="no_such_field"):
+        ConformalCompressor(filter=compressor.filter, no_such_field=1)
 
 
-class TestThatRemembersTheQueryAcrossAnAwait(Known, DocumentCompressorTests):
-    faults: ClassVar = {"test_tasks_may_share_it": "it keeps the query on itself"}
-
-    @pytest.fixture
-    def compressor(self):
-        return RememberingAcrossAnAwait()
-
-
-class LimitedWhenAwaited(SharedWords):
-    async def acompress_documents(self, documents, query, callbacks=None):
-        return (await super().acompress_documents(documents, query))[:100]
-
-
-class TestThatLimitsWhenAwaited(Known, DocumentCompressorTests):
-    faults: ClassVar = {
-        "test_nothing_limits_how_many_are_kept[acompress_documents]": "it keeps 100 at most"
-    }
-
-    @pytest.fixture
-    def compressor(self):
-        return LimitedWhenAwaited()
-
-
-class IgnoringTheQueryWhenAwaited(SharedWords):
-    async def acompress_documents(self, documents, query, callbacks=None):
-        return await super().acompress_documents(documents, DocumentCompressorTests.query)
-
-
-class TestThatIgnoresTheQueryWhenAwaited(Known, DocumentCompressorTests):
-    faults: ClassVar = {
-        "test_another_query_keeps_other_documents[acompress_documents]": "it does not look at it",
-        "test_tasks_may_share_it": "the other query's tasks get what the query's get",
-    }
-
-    @pytest.fixture
-    def compressor(self):
-        return IgnoringTheQueryWhenAwaited()
-
-
-class GoingByIds(SharedWords):
-    def compress_documents(self, documents, query, callbacks=None):
-        found = {d.id for d in sharing(words(query), documents)}
-        return [d.model_copy(deep=True) for d in documents if d.id in found]
-
-
-class TestThatGoesByIds(Known, DocumentCompressorTests):
-    faults: ClassVar = {"test_documents_need_no_id_and_no_metadata": "they all have the id None"}
-
-    @pytest.fixture
-    def compressor(self):
-        return GoingByIds()
-
-
-class Yielding(SharedWords):
-    def compress_documents(self, documents, query, callbacks=None):
-        yield from sharing(words(query), documents)
-
-
-class TestThatYields(Known, DocumentCompressorTests):
-    faults: ClassVar = {"test_what_is_returned_is_a_sequence": "a generator is none"}
-
-    @pytest.fixture
-    def compressor(self):
-        return Yielding()
-
-
-class TakingListsOfHandlers(SharedWords):
-    async def acompress_documents(self, documents, query, callbacks=None):
-        handlers = [*callbacks] if callbacks else []
-        return await super().acompress_documents(documents, query, handlers)
-
-
-class TestThatTakesListsOfHandlers(Known, DocumentCompressorTests):
-    faults: ClassVar = {
-        "test_callbacks_change_nothing[manager-acompress_documents]": "TypeError, of a manager"
-    }
-
-    @pytest.fixture
-    def compressor(self):
-        return TakingListsOfHandlers()
-
-
-class WithAnOption(SharedWords):
-    def compress_documents(self, documents, query, callbacks=None, *, least=1):
-        return [d for d in sharing(words(query), documents) if len(d.page_content) >= least]
-
-
-class TestWithAnOption(DocumentCompressorTests):
-    @pytest.fixture
-    def compressor(self):
-        return WithAnOption()
-
-
-class Blocking(SharedWords):
-    async def acompress_documents(self, documents, query, callbacks=None):
-        return self.compress_documents(documents, query)
-
-
-class TestThatBlocksTheLoop(Known, DocumentCompressorTests):
-    faults: ClassVar = {"test_other_tasks_run_while_it_is_awaited": "it awaits nothing"}
-
-    @pytest.fixture
-    def compressor(self):
-        return Blocking()
-
-
-class WithArgumentsOfItsOwn(SharedWords):
-    """Raises TypeError for an argument that it does not know, as Python's functions do."""
-
-    least: int
-
-    def __init__(self, least: int) -> None:
-        super().__init__(least=least)
-
-
-class TestThatRaisesTypeError(DocumentCompressorTests):
-    @pytest.fixture
-    def compressor(self):
-        return WithArgumentsOfItsOwn(least=1)
-
-
-class Locking(Remembering):
-    """Keeps the query on itself, behind a lock: then calls wait for one another, and none mix."""
-
-    def compress_documents(self, documents, query, callbacks=None):
-        with LOCK:
-            self._wanted = words(query)
-            return sharing(self._wanted, documents)
-
-
-LOCK = threading.Lock()
-
-
-class TestThatLocks(DocumentCompressorTests):
-    @pytest.fixture
-    def compressor(self, monkeypatch):
-        monkeypatch.setattr(testing, "PATIENCE", 0.1)
-        return Locking()
+def test_the_compressor_can_be_pickled_and_copied(compressor):
+    kept = compress(compressor, documents())
+    for again in (pickle.loads(pickle.dumps(compressor)), copy.deepcopy(compressor)):
+        assert compress(again, documents()) == kept
