@@ -53,7 +53,7 @@ from conformal_retrievers.scoring.scorer import (
     relative_to_query,
     score_queries,
 )
-from conformal_retrievers.theory import ranks
+from conformal_retrievers.theory import intervals, ranks
 from conformal_retrievers.version import __version__
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ class Calibration:
             (self.keep(q.scores, q.group) * count).sum()
             for q, count in zip(self.queries, counts, strict=True)
         ]
-        n = ranks.effective_n(kept, [count.sum() for count in counts])
+        n = intervals.effective_n(kept, [count.sum() for count in counts])
         return min(n, float(self.n_relevant))
 
     @property

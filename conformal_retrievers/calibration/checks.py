@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.theory.intervals import auc
 
 
 class Words(NamedTuple):
@@ -156,16 +157,11 @@ def check_groups(
 def warn_if_reversed(scored: list[ScoredQuery]) -> None:
     """Warn where relevant snippets score higher than irrelevant ones, pooled over queries."""
     relevant = np.concatenate([query.scores[query.relevant] for query in scored])
-    irrelevant = np.sort(np.concatenate([query.scores[~query.relevant] for query in scored]))
-    irrelevant = irrelevant[~np.isnan(irrelevant)]
-    if len(irrelevant) == 0:
-        return
-    above = len(irrelevant) - np.searchsorted(irrelevant, relevant, side="right")
-    ties = len(irrelevant) - above - np.searchsorted(irrelevant, relevant, side="left")
-    auc = float(np.mean(above + ties / 2) / len(irrelevant))
-    if auc < 0.5:
+    irrelevant = np.concatenate([query.scores[~query.relevant] for query in scored])
+    area = auc(relevant, irrelevant)  # NaN, never below 0.5, without irrelevant snippets
+    if area < 0.5:
         warnings.warn(
-            f"relevant snippets score higher than irrelevant ones (AUC {auc:.2f}, below 0.5), but "
+            f"relevant snippets score higher than irrelevant ones (AUC {area:.2f}, below 0.5), but "
             "a score is a nonconformity, lower = more relevant: give a distance, or negate a "
             "similarity",
             UserWarning,

@@ -14,12 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformal_retrievers.calibration.guarantees import Guarantee, Units, check_guarantee
-from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
-from conformal_retrievers.theory.tolerance import (
-    betting_p_value,
-    check_probability,
-    tolerance_rank,
-)
+from conformal_retrievers.theory.ranks import check_probability, conformal_rank, exact_alpha
+from conformal_retrievers.theory.tolerance import betting_p_value, tolerance_rank
 
 LEAST = 1e-4  # the least distance, and alpha, that is planned for: some 10⁷ queries
 SURE = 0.9  # how surely the coverage of a calibration lies where `within` says

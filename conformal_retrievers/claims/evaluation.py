@@ -18,13 +18,8 @@ from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibration import ClaimCalibration, named
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import promise_p_value
-from conformal_retrievers.theory.ranks import (
-    Interval,
-    check_level,
-    cluster_interval,
-    exact_alpha,
-    exact_share,
-)
+from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval
+from conformal_retrievers.theory.ranks import exact_alpha, exact_share
 
 NOT_TOLD_APART = (
     "Nobody can tell whether these answers are new: of them, or of those that the calibration was "

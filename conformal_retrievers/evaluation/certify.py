@@ -20,13 +20,8 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, digest
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.theory.ranks import conformal_rank
-from conformal_retrievers.theory.tolerance import (
-    betting_p_value,
-    binomial_cdf,
-    check_probability,
-    tolerance_rank,
-)
+from conformal_retrievers.theory.ranks import check_probability, conformal_rank
+from conformal_retrievers.theory.tolerance import betting_p_value, binomial_cdf, tolerance_rank
 
 
 @dataclass(frozen=True)

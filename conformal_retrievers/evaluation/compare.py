@@ -26,7 +26,7 @@ from conformal_retrievers.evaluation.evaluate import (
 )
 from conformal_retrievers.evaluation.measures import Counts, ratios
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.theory.ranks import check_level
+from conformal_retrievers.theory.intervals import check_level
 
 
 def top_k(scored: Sequence[ScoredQuery]) -> dict[int, Evaluation]:

@@ -41,8 +41,8 @@ from conformal_retrievers.evaluation.sweeps import (
 )
 from conformal_retrievers.evaluation.verdict import promise_p_value, verdict_on
 from conformal_retrievers.filtering import Filtered
-from conformal_retrievers.theory.exchangeability import Comparison, compare
-from conformal_retrievers.theory.ranks import Interval, check_level, cluster_interval
+from conformal_retrievers.theory.exchangeability import Comparison, two_sample_test
+from conformal_retrievers.theory.intervals import Interval, auc, check_level, cluster_interval
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ def _comparison(
     if not (len(lowest) and scored.any()):
         return None
     kept = int(np.count_nonzero((new.lowest <= new.thresholds(calibration)) & scored))
-    return compare(lowest, new.lowest[scored], None if passed is None else (passed, kept))
+    return two_sample_test(lowest, new.lowest[scored], None if passed is None else (passed, kept))
 
 
 # --- what judgements say --------------------------------------------------------------------------
@@ -323,26 +323,12 @@ def _n_measured(calibration: Calibration, judged: Columns) -> int:
 def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
     """Return the mean AUC of the queries that have both kinds of snippets, and that over all."""
     ends = np.cumsum(queries.sizes)
-    aucs = [
-        auc(queries.scores[end - size : end], queries.relevant[end - size : end])
-        for end, size in zip(ends.tolist(), queries.sizes.tolist(), strict=True)
-    ]
-    within = np.array(aucs)[~np.isnan(aucs)]
-    return cluster_interval(within, np.ones(len(within)), level), auc(
-        queries.scores, queries.relevant
-    )
-
-
-def auc(scores: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:
-    """Return P(an irrelevant score is above a relevant one), ties counted half; NaN left out."""
-    scored = ~np.isnan(scores)
-    above = np.sort(scores[scored & ~relevant])
-    below = scores[scored & relevant]
-    if not (len(above) and len(below)):
-        return math.nan
-    lower = np.searchsorted(above, below, side="left")
-    ties = np.searchsorted(above, below, side="right") - lower
-    return float(1 - np.mean(lower + ties / 2) / len(above))
+    scores, relevant = queries.scores, queries.relevant
+    parts = [slice(end - size, end) for end, size in zip(ends, queries.sizes, strict=True)]
+    aucs = np.array([auc(scores[p][relevant[p]], scores[p][~relevant[p]]) for p in parts])
+    within = aucs[~np.isnan(aucs)]
+    pooled = auc(scores[relevant], scores[~relevant])
+    return cluster_interval(within, np.ones(len(within)), level), pooled
 
 
 # --- scores and groups ----------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from conformal_retrievers.evaluation.verdict import (
 )
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.scoring.scorer import check_not_fitted_on
-from conformal_retrievers.theory.ranks import check_level
+from conformal_retrievers.theory.intervals import check_level
 
 # --- values ---------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from conformal_retrievers.calibration.statement import WHY_NOTHING
 from conformal_retrievers.evaluation.measures import MOSTLY
 from conformal_retrievers.evaluation.verdict import NOT_TOLD_APART
-from conformal_retrievers.theory.ranks import Interval
+from conformal_retrievers.theory.intervals import Interval
 
 if TYPE_CHECKING:
     from conformal_retrievers.evaluation.diagnose import Diagnosis

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.theory.ranks import (
+from conformal_retrievers.theory.intervals import (
     Interval,
     cluster_interval,
     effective_n,

@@ -22,7 +22,7 @@ from conformal_retrievers.evaluation.findings import MEANING, shown, summary
 from conformal_retrievers.evaluation.sweeps import ALPHAS, Band
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import Filtered
-from conformal_retrievers.theory.ranks import Interval
+from conformal_retrievers.theory.intervals import Interval
 
 require("report", "jinja2", "matplotlib")
 

@@ -17,7 +17,8 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.evaluation.columns import Columns
 from conformal_retrievers.evaluation.measures import END_TO_END, shares
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
-from conformal_retrievers.theory.ranks import Interval, exact_alpha
+from conformal_retrievers.theory.intervals import Interval
+from conformal_retrievers.theory.ranks import exact_alpha
 
 ALPHAS = tuple(k / 40 for k in range(1, 21))  # 0.025, 0.05, … 0.5
 MOST_DEPTHS = 25

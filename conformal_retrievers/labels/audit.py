@@ -35,7 +35,7 @@ from conformal_retrievers.labels.audit_sheet import (
     read_audit,
     write_audit,
 )
-from conformal_retrievers.theory.ranks import Interval, cluster_interval
+from conformal_retrievers.theory.intervals import Interval, cluster_interval
 
 # --- the sample -----------------------------------------------------------------------------------
 

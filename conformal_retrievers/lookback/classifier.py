@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import SupportsIndex, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.lookback.classifier_file import read_classifier, write_classifier
@@ -31,7 +30,7 @@ from conformal_retrievers.lookback.ratios import (
     kind_of,
     lookback_ratios,
 )
-from conformal_retrievers.theory.ranks import check_level
+from conformal_retrievers.theory.intervals import auc, check_level
 
 __all__ = [
     "AUROC",
@@ -40,7 +39,6 @@ __all__ = [
     "LookbackRatios",
     "SegmentAttention",
     "Variant",
-    "auroc",
     "check_count",
     "check_once",
     "cross_group",
@@ -219,10 +217,13 @@ class FactualityClassifier:
         confidence = np.nan_to_num(self.predict_proba(a.ratios for a in answers), nan=0.0)
         consistent = np.array([answer.consistent for answer in answers], dtype=bool)
         yes, no = confidence[consistent], confidence[~consistent]
-        value = auroc(yes, no)
-        again = [
-            auroc(rng.choice(yes, len(yes)), rng.choice(no, len(no))) for _ in range(resamples)
-        ]
+        if not len(yes) or not len(no):
+            raise ValueError(
+                f"answers has {len(yes)} consistent and {len(no)} inconsistent answers; give some "
+                "of both"
+            )
+        value = auc(no, yes)
+        again = [auc(rng.choice(no, len(no)), rng.choice(yes, len(yes))) for _ in range(resamples)]
         low, high = np.quantile(again, [(1 - level) / 2, (1 + level) / 2])
         return AUROC(value, float(low), float(high), len(yes), len(no))
 
@@ -306,23 +307,6 @@ class FactualityClassifier:
 
     def __repr__(self) -> str:
         return f"FactualityClassifier({self.name!r}, {len(self.fitted_on)} answers)"
-
-
-def auroc(consistent: ArrayLike, inconsistent: ArrayLike) -> float:
-    """Return P(X > Y) + P(X = Y)/2 of confidences X of consistent, Y of inconsistent answers.
-
-    Raises ValueError where either has none.
-
-    >>> auroc([0.9, 0.5], [0.5, 0.1])
-    0.875
-    """
-    yes, no = np.asarray(consistent, dtype=np.float64), np.sort(np.asarray(inconsistent, float))
-    if not len(yes) or not len(no):
-        raise ValueError(
-            f"there are {len(yes)} consistent and {len(no)} inconsistent answers; give some of both"
-        )
-    below, up_to = np.searchsorted(no, yes), np.searchsorted(no, yes, side="right")
-    return float((below + up_to).sum() / 2 / len(yes) / len(no))
 
 
 def check_once(answers: Sequence[JudgedRatios]) -> None:

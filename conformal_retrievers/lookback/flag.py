@@ -27,13 +27,12 @@ from conformal_retrievers.filtering import CalibrationMismatch
 from conformal_retrievers.lookback.classifier import (
     FactualityClassifier,
     JudgedRatios,
-    auroc,
     check_once,
     judged_answers,
 )
 from conformal_retrievers.lookback.flag_statement import calibrated_on, flag_labels, is_flag
 from conformal_retrievers.lookback.ratios import LookbackRatios, check_ratios, kind_of
-from conformal_retrievers.theory import ranks
+from conformal_retrievers.theory import intervals, ranks
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ class FactualityFlag:
         twice or that the flag was calibrated on, by its tokens or its id, one that the classifier
         was fitted on, by its tokens, and for a level that is none.
         """
-        ranks.check_level(level)
+        intervals.check_level(level)
         answers = judged_answers("answers", answers)
         if not answers:
             raise ValueError("there are no answers; give judged ones that are new to the flag")
@@ -226,8 +225,8 @@ class FlagEvaluation:
     """
 
     target: float
-    inconsistent: ranks.Interval | None
-    consistent: ranks.Interval | None
+    inconsistent: intervals.Interval | None
+    consistent: intervals.Interval | None
     n_inconsistent: int
     n_consistent: int
 
@@ -272,10 +271,10 @@ def _check_classifier(classifier: object) -> None:
         )
 
 
-def _share(flagged: NDArray[np.bool_], level: float) -> ranks.Interval | None:
+def _share(flagged: NDArray[np.bool_], level: float) -> intervals.Interval | None:
     if not len(flagged):
         return None
-    return ranks.wilson_interval(float(flagged.mean()), len(flagged), level)
+    return intervals.wilson_interval(float(flagged.mean()), len(flagged), level)
 
 
 class AttentionModel(Protocol):
@@ -328,7 +327,7 @@ def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedR
     consistent = np.array([answer.consistent for answer in answers])
     if not consistent.any():
         return
-    area = auroc(confidence[consistent], confidence[~consistent])
+    area = intervals.auc(confidence[~consistent], confidence[consistent])
     # Where confidence tells nothing, an AUROC has the variance (m + n + 1)/12mn (Mann and Whitney).
     m, n = int(consistent.sum()), int((~consistent).sum())
     if area < 0.5 - 1.96 * math.sqrt((m + n + 1) / (12 * m * n)):

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.theory.intervals import auc
+
 MOST_EXACT = 10_000  # queries of a sample; beyond, the limiting distribution does as well
 
 
@@ -57,7 +59,7 @@ class Comparison:
         return min(1.0, 2 * min(self.p_everywhere, self.p_at_threshold))
 
 
-def compare(
+def two_sample_test(
     reference: NDArray[np.float64],
     new: NDArray[np.float64],
     passed: tuple[int, int] | None,
@@ -70,9 +72,6 @@ def compare(
 
     exact = max(len(reference), len(new)) <= MOST_EXACT
     ks = ks_2samp(reference, new, method="exact" if exact else "asymp")
-    ordered = np.sort(reference)
-    below = np.searchsorted(ordered, new, side="left")
-    ties = np.searchsorted(ordered, new, side="right") - below
     return Comparison(
         n_reference=len(reference),
         n_new=len(new),
@@ -83,8 +82,8 @@ def compare(
         p_at_threshold=(
             None if passed is None else p_at_threshold(*passed, len(reference), len(new))
         ),
-        higher=float(np.mean(below + ties / 2) / len(reference)),
-        overlap=float(np.mean((new >= ordered[0]) & (new <= ordered[-1]))),
+        higher=auc(reference, new),
+        overlap=float(np.mean((new >= reference.min()) & (new <= reference.max()))),
     )
 
 

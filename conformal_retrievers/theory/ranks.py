@@ -1,23 +1,22 @@
 """Split conformal prediction over arrays of nonconformity scores (lower = more relevant).
 
-Calibration scores A_1 … A_n come from K queries; A_i is one of the N_q(i) relevant snippets of its
-query, so 1/N_q(i) is its share of that query. A threshold is the smallest calibration score with
+Calibration scores A_1 … A_n come from K queries. A_i is one of the N_q(i) relevant snippets of its
+query, so 1/N_q(i) is its share of that query. The threshold is the smallest calibration score with
 enough of the calibration at or below it:
 
     snippet        τ = the k-th smallest of A_1 … A_n,  k = ⌈(n + 1)(1 − α)⌉
     query-recall   τ = min { v :  Σ_{A_i ≤ v} 1/N_q(i)  ≥  (1 − α)(K + 1) }
 
-and +inf, keep everything, where even the largest score has not enough: never the maximum, which
-would under-cover. The +1 is the new query, which might lie above all the others.
+It is +inf, which keeps everything, if even the largest score does not have enough. The maximum
+would under-cover. The +1 is the new query, which may score above all others.
 
-α is read as the decimal its user wrote (0.1 is 1/10, not 0.1000000000000000055…), and ranks and
-sums are exact fractions of it: floats pick the wrong rank in some (n, α) and depend on the order
-of the sum.
+α is read as the decimal that the user wrote (0.1 is 1/10, not 0.1000000000000000055…), and ranks
+and sums are exact. In floats, some (n, α) get the wrong rank, and a sum depends on its order.
 
 Sources: Vovk, Gammerman, Shafer 2005, "Algorithmic Learning in a Random World"; Angelopoulos et
-al. 2024, "Conformal Risk Control" (arXiv 2208.02814, the loss is the share of a query's relevant
-snippets that is dropped); Lee, Barber, Willett 2023 (arXiv 2306.06342, the same threshold as a
-quantile over hierarchical data).
+al. 2024, "Conformal Risk Control" (arXiv 2208.02814; the loss is the dropped share of a query's
+relevant snippets); Lee, Barber, Willett 2023 (arXiv 2306.06342; the same threshold as a quantile
+over hierarchical data).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,37 +32,67 @@ from numpy.typing import ArrayLike, NDArray
 # --- alpha and ranks ------------------------------------------------------------------------------
 
 
-def exact_alpha(alpha: float) -> Fraction:
-    """Read alpha as the decimal that it prints as.
+def check_probability(name: str, value: float, meaning: str, such_as: float = 0.1) -> float:
+    """Return a probability in (0, 1); raise TypeError or ValueError for anything else.
 
-    Raises ValueError unless 0 < alpha < 1, TypeError unless it is a number.
+    `name`, `meaning` and `such_as` (an example) are for the error message.
+
+    >>> check_probability("delta", 0.1, "a share of calibrations")
+    0.1
+    >>> check_probability("delta", 10, "a share of calibrations")
+    Traceback (most recent call last):
+    ValueError: delta is 10; give a share of calibrations strictly between 0 and 1, such as 0.1
     """
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.floating, np.integer)):
-        raise TypeError(f"alpha is {alpha!r}; give the miscoverage rate as a number, such as 0.1")
-    if not 0 < alpha < 1:  # NaN fails every comparison
+    _check_number(name, value, such_as)
+    if not 0 < value < 1:  # NaN fails every comparison
         raise ValueError(
-            f"alpha is {alpha!r}; give a miscoverage rate strictly between 0 and 1, such as 0.1 "
-            "to keep relevant snippets with probability at least 0.9"
+            f"{name} is {value!r}; give {meaning} strictly between 0 and 1, such as {such_as}"
         )
+    return float(value)
+
+
+def _check_number(name: str, value: object, such_as: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        raise TypeError(f"{name} is {value!r}; give a number, such as {such_as}")
+
+
+def exact_alpha(alpha: float) -> Fraction:
+    """Return alpha as the decimal that it prints as; raise unless it is a number in (0, 1).
+
+    >>> exact_alpha(0.1)
+    Fraction(1, 10)
+    """
+    check_probability("alpha", alpha, "a miscoverage rate")
     return Fraction(str(alpha))
 
 
 def exact_share(share: float) -> Fraction:
-    """Read a share as the decimal that it prints as; raises ValueError unless 0 < share ≤ 1."""
-    if isinstance(share, bool) or not isinstance(share, (int, float, np.floating, np.integer)):
-        raise TypeError(f"share is {share!r}; give a number, such as 0.9, or 1 for all")
+    """Return a share as the decimal that it prints as; raise unless it is a number in (0, 1].
+
+    >>> exact_share(0.9)
+    Fraction(9, 10)
+    """
+    _check_number("share", share, 0.9)
     if not 0 < share <= 1:
-        raise ValueError(f"share is {share!r}; give a number above 0 and at most 1, which is all")
+        raise ValueError(f"share is {share!r}; give a number above 0 and at most 1, such as 0.9")
     return Fraction(str(share))
 
 
 def conformal_rank(n: int, alpha: float) -> int:
-    """Return k = ⌈(n + 1)(1 − α)⌉, exactly; k may be n + 1, which no calibration score has."""
+    """Return k = ⌈(n + 1)(1 − α)⌉, exactly; n + 1 if no calibration score has that rank.
+
+    >>> conformal_rank(100, 0.1)  # ⌈101 · 0.9⌉
+    91
+    """
     return n + 1 - math.floor((n + 1) * exact_alpha(alpha))
 
 
 def queries_needed(alpha: float) -> int:
-    """Return the smallest n with k(n, α) ≤ n, below which every threshold is +inf: ⌈(1 − α)/α⌉."""
+    """Return the smallest n that allows a finite threshold, k(n, α) ≤ n: ⌈(1 − α)/α⌉.
+
+    >>> queries_needed(0.1)
+    9
+    """
     a = exact_alpha(alpha)
     return math.ceil((1 - a) / a)
 
@@ -73,10 +101,13 @@ def queries_needed(alpha: float) -> int:
 
 
 def conformal_quantile(scores: ArrayLike, alpha: float) -> float:
-    """Return the k(n, α)-th smallest of n exchangeable scores, or +inf when k(n, α) > n.
+    """Return the k(n, α)-th smallest of n exchangeable scores, or +inf if k(n, α) > n.
 
-    A fresh exchangeable score is at most this with probability ≥ 1 − α, and, without ties, at most
+    A new exchangeable score is at most this with probability ≥ 1 − α and, without ties, at most
     1 − α + 1/(n + 1). O(n).
+
+    >>> conformal_quantile([0.5, 0.1, 0.7, 0.2, 0.4], alpha=0.4)  # k = ⌈6 · 0.6⌉ = 4
+    0.5
     """
     v = np.asarray(scores, dtype=np.float64)
     k = conformal_rank(len(v), alpha)
@@ -86,17 +117,21 @@ def conformal_quantile(scores: ArrayLike, alpha: float) -> float:
 def query_recall_threshold(scores: ArrayLike, sizes: ArrayLike, alpha: float) -> float:
     """Return the first score v with Σ_{A_i ≤ v} 1/N_q(i) ≥ (1 − α)(K + 1), or +inf.
 
-    `scores` (n,) are the relevant snippets of K queries, and `sizes` (n,) says for each how many
-    its query has, N_q. For a new exchangeable query, the expected share of its relevant snippets
-    with a score at most this is ≥ 1 − α, and ≤ 1 − α + 2/(K + 1) without ties. O(n log n).
+    `scores` (n,) are of the relevant snippets of K queries, and `sizes` (n,) are the numbers of
+    relevant snippets of their queries, N_q. The expected share of a new exchangeable query's
+    relevant snippets with a score of at most this is ≥ 1 − α.
+
+    >>> # Queries with scores (.1, .3), (.2), (.4, .9): the masses reach .6 · (3 + 1) at .4.
+    >>> query_recall_threshold([0.1, 0.3, 0.2, 0.4, 0.9], [2, 2, 1, 2, 2], alpha=0.4)
+    0.4
     """
     return mass_threshold(scores, Masses.of(sizes), alpha)
 
 
 class Masses(NamedTuple):
-    """What each calibration score counts, in whole numbers of a common unit: sums are exact.
+    """What each calibration score counts, in whole numbers of a common unit, so sums are exact.
 
-    `parts` (n,) are the scores' own, `new` is what a new query counts.
+    `parts` (n,) are the masses of the scores, `new` is that of a new query.
     """
 
     parts: NDArray[Any]
@@ -129,27 +164,18 @@ class Masses(NamedTuple):
 def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
     """Return the first score v with Σ_{A_i ≤ v} mass_i ≥ (1 − α)(Σ mass_i + new mass), or +inf.
 
-    The other rules are cases of this one: masses of 1 give the k(n, α)-th smallest, masses of 1/N_q
-    the query-recall threshold, likelihood ratios weighted conformal prediction (Tibshirani et al.
-    2019, arXiv 1904.06019).
+    Masses of 1 give the k(n, α)-th smallest score, masses of 1/N_q the query-recall threshold.
+    O(n log n).
+
+    >>> mass_threshold([0.5, 0.1, 0.7, 0.2, 0.4], Masses.of([1] * 5), alpha=0.4)
+    0.5
     """
     v = np.asarray(scores, dtype=np.float64)
-    total = int(masses.parts.sum())
-    # Seen from above: the mass of what scores higher must be ≤ α (total + new) − new.
-    may_lose = math.floor(exact_alpha(alpha) * (total + masses.new)) - masses.new
-    if may_lose < 0:
-        return math.inf
-    # Only the highest scores need sorting, those above a cut that a sample of all suggests.
-    sample = np.sort(v[:: 1 + len(v) // 10_000])
-    share = 1.2 * float(Fraction(may_lose + int(masses.new), total))
-    while True:
-        start = int((1 - share) * len(sample))
-        highest = np.flatnonzero(v >= sample[start]) if start > 0 else np.arange(len(v))
-        highest = highest[np.argsort(v[highest])[::-1]]
-        lost = np.cumsum(masses.parts[highest])
-        if lost[-1] > may_lose:
-            return float(v[highest[np.searchsorted(lost, may_lose, side="right")]])
-        share *= 2  # all of them weigh more than may be lost, so that this ends
+    total = int(masses.parts.sum()) + masses.new
+    needed = total - math.floor(exact_alpha(alpha) * total)  # ⌈(1 − α) total⌉
+    order = np.argsort(v)
+    first = int(np.searchsorted(np.cumsum(masses.parts[order]), needed))
+    return float(v[order[first]]) if first < len(v) else math.inf
 
 
 # --- p-values -------------------------------------------------------------------------------------
@@ -158,8 +184,12 @@ def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
 def p_value_steps(masses: Masses) -> NDArray[np.float64]:
     """Return p after 0, 1, …, n of the ordered calibration scores lie strictly below: (n + 1,).
 
-    p = (new mass + Σ_{not below} mass_i) / (new mass + Σ mass_i), each correctly rounded from the
-    exact fraction. `masses` are ordered as the scores are; masses of 1 give the classical p-value.
+    p = (new mass + Σ_{not below} mass_i) / (new mass + Σ mass_i), correctly rounded from the exact
+    fraction. `masses` are in the order of the ascending scores. Masses of 1 give the classical
+    p-value.
+
+    >>> p_value_steps(Masses.of([1, 1, 1]))
+    array([1.  , 0.75, 0.5 , 0.25])
     """
     not_below = np.concatenate([np.cumsum(masses.parts[::-1])[::-1], [0]]) + masses.new
     if int(not_below[0]) >= 2**53:  # beyond, a float does not hold every whole number
@@ -170,93 +200,17 @@ def p_value_steps(masses: Masses) -> NDArray[np.float64]:
 def p_values(
     ordered_scores: NDArray[np.float64], steps: NDArray[np.float64], scores: ArrayLike
 ) -> NDArray[np.float64]:
-    """Return the conformal p-value of each of `scores` (m,), from calibration scores in order.
+    """Return the conformal p-value of each of `scores` (m,); NaN stays NaN.
 
-    A score is at most the threshold for α exactly if its p-value is above α, for every α that is
-    not the p-value itself but for rounding. A relevant snippet of a new query has p ≤ α with
-    probability at most α. NaN stays NaN.
+    `ordered_scores` (n,) are the ascending calibration scores and `steps` (n + 1,) what
+    `p_value_steps` returns for them. p > α exactly if the score is at most the threshold at α, up
+    to rounding if α equals p. A relevant snippet of a new query has p ≤ α with probability at most
+    α.
+
+    >>> ordered = np.array([0.1, 0.2, 0.3])
+    >>> p_values(ordered, p_value_steps(Masses.of([1, 1, 1])), [0.0, 0.2, 0.25])
+    array([1.  , 0.75, 0.5 ])
     """
     s = np.asarray(scores, dtype=np.float64)
     p = steps[np.searchsorted(ordered_scores, s, side="left")]
     return np.where(np.isnan(s), np.nan, p)
-
-
-# --- intervals ------------------------------------------------------------------------------------
-
-
-class Interval(NamedTuple):
-    """An estimate of a share in [0, 1] with the ends of its confidence interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.estimate:6.1%} [{self.low:.1%}, {self.high:.1%}]"
-
-
-def check_level(level: float) -> None:
-    """Raise ValueError unless an interval can have this confidence."""
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level!r}; give a confidence between 0 and 1, such as 0.95")
-
-
-def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:
-    """Return Wilson's score interval for a share seen in n > 0 independent units.
-
-    centre (p + z²/2n)/(1 + z²/n), half-width z √(p(1 − p)/n + z²/4n²)/(1 + z²/n), with the normal
-    quantile z. Wilson 1927, JASA 22.
-    """
-    return _score_interval(share, n, NormalDist().inv_cdf((1 + level) / 2))
-
-
-def _score_interval(share: float, n: float, z: float) -> Interval:
-    scale = 1 + z * z / n
-    centre = (share + z * z / (2 * n)) / scale
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
-    # At a share of 0 or 1 one end is the share itself, but for rounding.
-    return Interval(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
-
-
-def cluster_interval(parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -> Interval:
-    """Return the interval of the share Σ parts / Σ wholes with the query as the unit.
-
-    `parts` and `wholes` (K,) are one number a query, such as relevant snippets kept and relevant
-    snippets, with 0 ≤ part ≤ whole. Snippets of a query are kept and dropped together, so that
-    their number overstates what is known: this is Wilson's interval at `effective_n`, with the
-    quantile of Student's t at as many degrees of freedom as there are queries of equal size, (Σ
-    wholes)² / Σ wholes², less 1. Approximate; with no query it is [nan, 0, 1].
-    """
-    from scipy.special import stdtrit
-
-    a = np.asarray(parts, dtype=np.float64)
-    b = np.asarray(wholes, dtype=np.float64)
-    if b.sum() == 0:
-        return Interval(math.nan, 0.0, 1.0)
-    freedom = b.sum() ** 2 / (b**2).sum() - 1
-    share = float(a.sum() / b.sum())
-    if freedom < 1:  # the spread of the queries says nothing of that of the share
-        return Interval(share, 0.0, 1.0)
-    t = float(stdtrit(freedom, (1 + level) / 2))
-    return _score_interval(share, effective_n(a, b), t)
-
-
-def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
-    """Return how many independent units carry as much information on Σ parts / Σ wholes.
-
-    p(1 − p)/V with the share p and its linearised cluster variance
-    V = K/(K − 1) · Σ_q (part_q − p whole_q)² / (Σ wholes)² (Cochran 1977, "Sampling Techniques",
-    section 6.3). It may be more than there are: shares of a query vary less than a yes or no. It is
-    the number of queries K where V is 0 and says nothing.
-    """
-    a = np.asarray(parts, dtype=np.float64)
-    b = np.asarray(wholes, dtype=np.float64)
-    queries = int(np.count_nonzero(b))
-    p = a.sum() / b.sum()
-    if queries < 2:
-        return float(queries)
-    residuals = a - p * b
-    variance = queries / (queries - 1) * np.sum(residuals**2) / b.sum() ** 2
-    if p in (0, 1) or np.allclose(residuals, 0, rtol=0, atol=1e-9 * b.max()):
-        return float(queries)
-    return float(p * (1 - p) / variance)

@@ -25,25 +25,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.theory.ranks import check_probability, exact_alpha
 
 MOST_COUNTED = 2**20  # how many queries are counted one by one to find how many it takes
 
 
 def check_delta(delta: float) -> float:
-    """Return delta if it is a probability in (0, 1); raise TypeError or ValueError if it is not."""
+    """Return delta; raise TypeError or ValueError unless it is a probability in (0, 1)."""
     return check_probability("delta", delta, "the share of calibrations that may fall short")
-
-
-def check_probability(name: str, value: float, meaning: str, such_as: float = 0.1) -> float:
-    """Return a probability in (0, 1); raise TypeError or ValueError, naming it, if it is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)):
-        raise TypeError(f"{name} is {value!r}; give a number between 0 and 1, such as {such_as}")
-    if not 0 < value < 1:
-        raise ValueError(
-            f"{name} is {value!r}; give {meaning}, strictly between 0 and 1, such as {such_as}"
-        )
-    return float(value)
 
 
 # --- scalars: the Beta law ------------------------------------------------------------------------

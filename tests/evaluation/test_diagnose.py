@@ -22,8 +22,12 @@ from conformal_retrievers import (
     diagnose,
     evaluate,
 )
-from conformal_retrievers.evaluation.diagnose import auc
-from conformal_retrievers.theory.exchangeability import compare, m1_band, m2_band, p_at_threshold
+from conformal_retrievers.theory.exchangeability import (
+    m1_band,
+    m2_band,
+    p_at_threshold,
+    two_sample_test,
+)
 
 CALIBRATION = Calibration.from_scores(
     [ScoredQuery([s, s + 1], [True, False]) for s in (0.1, 0.2, 0.25)],
@@ -308,7 +312,7 @@ def test_the_band_is_what_the_test_does_not_reject(c, n_reference, n_new):
 
 
 def test_the_distance_and_its_p_value_by_hand():
-    c = compare(np.array([1.0, 2, 3]), np.array([4.0, 5, 6]), (3, 0))
+    c = two_sample_test(np.array([1.0, 2, 3]), np.array([4.0, 5, 6]), (3, 0))
     assert c.distance == 1
     assert c.p_everywhere == pytest.approx(
         2 / 20, abs=1e-12
@@ -316,7 +320,7 @@ def test_the_distance_and_its_p_value_by_hand():
     assert (c.m1_reference, c.m1_new, c.higher, c.overlap) == (1, 0, 1, 0)
     assert c.p_at_threshold == pytest.approx(2 / 20, abs=1e-12)
     assert c.p_value == pytest.approx(4 / 20, abs=1e-12)
-    alike = compare(np.array([1.0, 2, 2]), np.array([2.0, 1, 2]), None)
+    alike = two_sample_test(np.array([1.0, 2, 2]), np.array([2.0, 1, 2]), None)
     assert (alike.distance, alike.p_value, alike.higher, alike.overlap) == (0, 1, 0.5, 1)
 
 
@@ -713,9 +717,3 @@ def test_without_judgements_the_verdict_claims_no_coverage(rng):
     assert "It is no coverage" in by_name(d, "m1").sentence
     assert by_name(d, "m1").severity == "fine"
     assert d.verdict in str(d)
-
-
-def test_auc_counts_ties_half_and_leaves_out_what_has_no_score():
-    assert auc(np.array([0.1, 0.2, 0.2, 0.3]), np.array([True, True, False, False])) == 3.5 / 4
-    assert auc(np.array([0.3, np.nan, 0.1]), np.array([True, True, False])) == 0
-    assert math.isnan(auc(np.array([0.3]), np.array([True])))

@@ -24,7 +24,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.evaluation.evaluate import measure
 from conformal_retrievers.evaluation.measures import GUARANTEES
-from conformal_retrievers.theory.ranks import wilson_interval
+from conformal_retrievers.theory.intervals import wilson_interval
 
 QUERIES = [
     ScoredQuery([0.1, 0.2, 0.3, 0.4], [True, False, True, False], missed=2),  # keeps .1 .2

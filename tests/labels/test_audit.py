@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.labels.audit import audit_report, audit_sample
 from conformal_retrievers.labels.audit_sheet import key_of
-from conformal_retrievers.theory.ranks import wilson_interval
+from conformal_retrievers.theory.intervals import wilson_interval
 
 
 def population(rng, n_queries=60, k=20, false_alarms=0.05):

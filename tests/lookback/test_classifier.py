@@ -15,7 +15,6 @@ from conformal_retrievers.lookback.classifier import (
     JudgedRatios,
     LookbackRatios,
     SegmentAttention,
-    auroc,
     cross_group,
     lookback_ratios,
 )
@@ -215,15 +214,6 @@ def test_what_evaluates_and_predicts_is_asked_for_by_name(fitted, rng):
         classifier.evaluate(test, rng=rng, resamples=1.5)
     with pytest.raises(TypeError, match="ratios is a LookbackRatios; give a list of Lookback"):
         classifier.predict_proba(test[0].ratios)
-
-
-def test_auroc_counts_ties_half(rng):
-    assert auroc([0.9, 0.5], [0.5, 0.1]) == 0.875
-    yes, no = rng.integers(0, 5, 40) / 4, rng.integers(0, 4, 30) / 4
-    expected = roc_auc_score([1] * 40 + [0] * 30, [*yes, *no])
-    assert auroc(yes, no) == pytest.approx(expected)
-    with pytest.raises(ValueError, match="there are 1 consistent and 0 inconsistent answers"):
-        auroc([1.0], [])
 
 
 def test_the_interval_covers_the_auroc_of_two_known_laws():

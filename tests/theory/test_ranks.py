@@ -10,21 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binomtest, kstest, norm, t
+from sklearn.metrics import roc_auc_score
 
-from conformal_retrievers.theory.ranks import (
+from conformal_retrievers.theory.intervals import (
     Interval,
-    Masses,
+    auc,
     cluster_interval,
+    effective_n,
+    wilson_interval,
+)
+from conformal_retrievers.theory.ranks import (
+    Masses,
     conformal_quantile,
     conformal_rank,
-    effective_n,
     exact_alpha,
     mass_threshold,
     p_value_steps,
     p_values,
     queries_needed,
     query_recall_threshold,
-    wilson_interval,
 )
 
 FIVE = [0.5, 0.1, 0.7, 0.2, 0.4]
@@ -407,6 +411,22 @@ def test_the_threshold_of_uniform_scores_follows_the_beta_law(n, alpha, rng):
         wrong = np.sort(draws, axis=1)[:, min(neighbour, n) - 1]
         if neighbour <= n:
             assert kstest(wrong, law.cdf).pvalue < 1e-4
+
+
+# --- AUC ------------------------------------------------------------------------------------------
+
+
+def test_auc_counts_ties_half_and_leaves_nan_out():
+    assert auc([0.1, 0.2], [0.2, 0.3]) == 3.5 / 4
+    assert auc([0.3, math.nan], [0.1]) == 0
+    assert math.isnan(auc([0.3], []))
+    assert math.isnan(auc([math.nan], [0.3]))
+
+
+def test_auc_is_that_of_scikit_learn(rng):
+    low, high = rng.integers(0, 4, 40) / 4, rng.integers(0, 5, 30) / 4
+    expected = roc_auc_score([0] * 40 + [1] * 30, [*low, *high])
+    assert auc(low, high) == pytest.approx(expected)
 
 
 # --- intervals ------------------------------------------------------------------------------------
