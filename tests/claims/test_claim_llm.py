@@ -6,7 +6,6 @@ import asyncio
 import json
 
 import pytest
-from claims.test_claim_scores import saying
 from claims_server import llm_at, model
 from frameworks import cosine
 from langchain_core.documents import Document
@@ -38,6 +37,19 @@ def never_asked():
         raise AssertionError(f"asked {asked}")
 
     return LLM(never, "never")
+
+
+def saying(*replies):
+    """Return an LLM that gives these replies in turn; None raises Unanswered."""
+    left = list(replies)
+
+    def complete(request):
+        reply = left.pop(0)
+        if reply is None:
+            raise Unanswered("busy")
+        return reply if isinstance(reply, Reply) else Reply(json.dumps(reply))
+
+    return LLM(complete, "script")
 
 
 @pytest.fixture
