@@ -66,7 +66,7 @@ def cluster_interval(parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -
     queries of equal size, (Σ wholes)² / Σ wholes², less 1. Approximate; [nan, 0, 1] for no query.
 
     >>> print(cluster_interval(parts=[3, 2, 4, 4], wholes=[4, 4, 4, 4]))
-     81.2% [29.5%, 97.9%]
+     81.2% [34.8%, 97.2%]
     """
     from scipy.special import stdtrit
 
@@ -90,7 +90,7 @@ def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
     section 6.3). It may exceed the number of units, because shares vary less than a yes or no. It
     is the number of queries K if V is 0.
 
-    >>> effective_n(parts=[4, 0, 4], wholes=[4, 4, 4])  # outcomes that agree within a query: K − 1
+    >>> effective_n(parts=[4, 0, 4], wholes=[4, 4, 4])  # all of a query or nothing: K − 1
     2.0
     """
     a = np.asarray(parts, dtype=np.float64)
