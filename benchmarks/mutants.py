@@ -130,12 +130,6 @@ MUTANTS = [
     ),
     Mutant(
         "conformal.py",
-        "new.numerator * (unit // new.denominator))",
-        "unit)",
-        "a new query of weight 1 beside heavier ones",
-    ),
-    Mutant(
-        "conformal.py",
         "< 2**63 else np.object_",
         "< 2**99 else np.object_",
         "64 bits where they do not hold the sum",
@@ -252,81 +246,9 @@ MUTANTS = [
     ),
     Mutant(
         "guarantees.py",
-        "new = Fraction(self.max_weight)",
-        "new = Fraction(1)",
-        "a new query of weight 1",
-    ),
-    Mutant(
-        "calibration.py",
-        "least = max([*explored, *(query.weight for query in scored)])",
-        "least = max([*(query.weight for query in scored)])",
-        "queries that might have been explored not reserved for",
-    ),
-    Mutant(
-        "guarantees.py",
-        "new /= Fraction(self.lowest_propensity)",
-        "new /= 1",
-        "no reserve for a rare judgement",
-    ),
-    Mutant(
-        "guarantees.py",
-        'weight / len(scores) if self.guarantee == "query-recall" else weight',
-        'Fraction(1, len(scores)) if self.guarantee == "query-recall" else Fraction(1)',
-        "weights that weigh nothing",
-    ),
-    Mutant(
-        "guarantees.py",
-        'weight / len(scores) if self.guarantee == "query-recall" else weight',
-        "weight",
-        "snippets pooled for query-recall where queries have weights",
-    ),
-    Mutant(
-        "guarantees.py",
-        "[share / Fraction(propensity) for propensity in judged_with]",
-        "[share * Fraction(propensity) for propensity in judged_with]",
-        "propensities the wrong way up",
-    ),
-    Mutant(
-        "guarantees.py",
-        "[share] * (len(scores) - len(judged_with))",
-        "[]",
-        "missed snippets that count for nothing beside sampled ones",
-    ),
-    Mutant(
-        "calibration.py",
-        "least = max([*explored, *(query.weight for query in scored)])",
-        "least = max([*explored, scored[-1].weight])",
-        "a new query as heavy as the last",
-    ),
-    Mutant(
-        "guarantees.py",
-        "if self.max_weight == self.lowest_propensity == 1 and all(",
-        "if self.lowest_propensity == 1 and all(",
-        "the largest weight of a new query forgotten where no judged one has any",
-    ),
-    Mutant(
-        "guarantees.py",
-        "if not heaviest.weight <= max_weight < math.inf:",
-        "if not 0 < max_weight < math.inf:",
-        "judged queries heavier than any new one",
-    ),
-    Mutant(
-        "guarantees.py",
-        "and lowest_propensity == 1:",
-        "and lowest_propensity < 0:",
-        "survivors of a filter that never explored accepted",
-    ),
-    Mutant(
-        "guarantees.py",
         'if relative_to_query and guarantee == "snippet":',
         'if relative_to_query and guarantee == "any":',
         "ranks within a query taken for scores of single snippets",
-    ),
-    Mutant(
-        "guarantees.py",
-        "if query.only_kept and query.propensities is None:",
-        "if query.only_kept and query.propensities is not None:",
-        "survivors accepted without propensities",
     ),
     Mutant(
         "guarantees.py",
@@ -379,21 +301,9 @@ MUTANTS = [
     ),
     Mutant(
         "calibration.py",
-        "known = [*query.propensities.tolist(), query.explore or 1.0]",
-        "known = query.propensities[query.relevant].tolist()",
-        "the lowest propensity of relevant snippets alone",
-    ),
-    Mutant(
-        "calibration.py",
         "scores=np.where(lost, -math.inf, query.scores)",
         "scores=np.where(lost, math.inf, query.scores)",
         "what cannot be scored counts as lost, but is kept",
-    ),
-    Mutant(
-        "calibration.py",
-        "None if query.propensities is None else query.propensities[order]",
-        "None if query.propensities is None else query.propensities[query.relevant]",
-        "propensities that do not follow their scores",
     ),
     Mutant(
         "calibration.py",
@@ -413,43 +323,7 @@ MUTANTS = [
         "",
         "count_missed lost on loading",
     ),
-    # --- filtering.py: groups and exploring at run time
-    Mutant(
-        "filtering.py",
-        "one_by_one else 1) < self.explore",
-        "one_by_one else 1) > self.explore",
-        "explores as often as it should not",
-    ),
-    Mutant(
-        "filtering.py",
-        'one_by_one = self.calibration.guarantee == "snippet"',
-        "one_by_one = False",
-        "explores all snippets of a query or none for 'snippet'",
-    ),
-    Mutant(
-        "filtering.py",
-        'one_by_one = self.calibration.guarantee == "snippet"',
-        "one_by_one = True",
-        "explores snippets one by one for promises about queries",
-    ),
-    Mutant(
-        "filtering.py",
-        "weight = 1.0 if self._passes.all() else 1 / self.explore",
-        "weight = 1 / self.explore",
-        "a query that is always complete counts for many",
-    ),
-    Mutant(
-        "filtering.py",
-        "if not self.complete:",
-        "if not self.keeps.any():",
-        "a query of which snippets were dropped judged as if none were",
-    ),
-    Mutant(
-        "filtering.py",
-        "np.where(self._passes, 1.0, self.explore)",
-        "np.where(self.keeps, 1.0, self.explore)",
-        "what was explored reported as certain",
-    ),
+    # --- filtering.py: groups at run time
     Mutant(
         "filtering.py",
         "return self.group_of(query) if group is None and self.group_of is not None else group",

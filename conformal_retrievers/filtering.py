@@ -15,14 +15,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any, Literal, NoReturn, Protocol, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,
@@ -133,72 +132,6 @@ class Filtered(Decision):
     keeps: NDArray[np.bool_]
     calibration: Calibration = field(repr=False)
     group: str | None = None
-    explore: float = 0.0
-
-    @property
-    def propensities(self) -> NDArray[np.float64]:
-        """The probability with which each snippet is passed on (n,): 1, or `explore` if dropped."""
-        return np.where(self._passes, 1.0, self.explore)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all snippets are passed on, so that all relevant ones can be known afterwards."""
-        return bool(self.keeps.all())
-
-    def judged(
-        self,
-        query: str,
-        snippets: Iterable[Snippet | str],
-        relevant: Iterable[bool],
-        *,
-        id: str | None = None,
-    ) -> JudgedQuery:
-        """Return the query as judged after this filter, to calibrate on again.
-
-        `relevant` has a judgement for each of the n snippets; those of dropped ones are not looked
-        at. For "snippet" it holds the snippets that were passed on, with their propensities. For
-        the other guarantees it holds all, and stands for the queries like it that were not explored
-        (`weight`, the inverse of the probability that all are passed on); only of one that is
-        `complete` every relevant snippet is known. Raises ValueError for another one, and where the
-        filter does not explore: calibrated on its own survivors, it loses more every time.
-        """
-        if self.explore == 0:
-            raise ValueError(
-                "explore is 0, so that what the filter drops is never judged: calibrated on its "
-                "own survivors, it loses more at every round; filter with explore=0.1, rng="
-            )
-        snippets, relevant = as_snippets(snippets), list(relevant)
-        if not len(snippets) == len(relevant) == len(self.keeps):
-            raise ValueError(
-                f"the filter saw {len(self.keeps)} snippets, but there are {len(snippets)} "
-                f"snippets and {len(relevant)} judgements; give those of the same query"
-            )
-        if self.calibration.guarantee == "snippet":
-            return JudgedQuery(
-                query,
-                [snippets[i] for i in self.kept],
-                [relevant[i] for i in self.kept],
-                id=id,
-                group=self.group,
-                propensities=self.propensities[self.keeps].tolist(),
-                only_kept=True,
-                explore=self.explore,
-            )
-        if not self.complete:
-            raise ValueError(
-                "the query is not complete: some snippets were dropped, and may be relevant; leave "
-                "it out, the complete queries stand for it"
-            )
-        weight = 1.0 if self._passes.all() else 1 / self.explore
-        return JudgedQuery(
-            query,
-            snippets,
-            relevant,
-            id=id,
-            group=self.group,
-            weight=weight,
-            explore=self.explore,
-        )
 
     @property
     def m1(self) -> float:
@@ -233,9 +166,7 @@ class ConformalFilter:
     retriever instead, before calibrating.
 
     `group_of` tells the group of a query from its text, for calibrations by group whose callers do
-    not name it. `explore` lets what was dropped through with that probability, drawn from `rng`, so
-    that judgements of what was passed on can be calibrated on (`Filtered.judged`): for "snippet"
-    each dropped snippet on its own, else all those of a query or none.
+    not name it.
 
     A calibration that promises nothing at any threshold, of too few queries, is said to `logging`,
     and so is, once each, a group that a calibration by group does not know.
@@ -248,8 +179,6 @@ class ConformalFilter:
     on_empty: OnEmpty
     on_unscorable: OnUnscorable
     group_of: Callable[[str], str | None] | None
-    explore: float
-    rng: np.random.Generator | None
     _at: dict[float, ConformalFilter]
     _unknown: set[str | None]
 
@@ -261,8 +190,6 @@ class ConformalFilter:
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: Callable[[str], str | None] | None = None,
-        explore: float = 0.0,
-        rng: np.random.Generator | None = None,
     ) -> None:
         if not isinstance(calibration, Calibration):
             raise TypeError(
@@ -277,27 +204,12 @@ class ConformalFilter:
         ):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; give one of {', '.join(map(repr, known))}")
-        if isinstance(explore, bool) or not isinstance(explore, Real) or not 0 <= explore < 1:
-            raise ValueError(f"explore is {explore!r}; give a probability of 0 or more, below 1")
-        if (explore > 0) != (rng is not None):
-            raise ValueError(
-                "explore and rng go together: give explore=0.1, rng=numpy.random.default_rng(seed)"
-            )
-        if rng is not None and not isinstance(rng, np.random.Generator):
-            raise TypeError(f"rng is {rng!r}; give numpy.random.default_rng(seed)")
-        if explore > 0 and on_empty != "allow":
-            raise ValueError(
-                f"on_empty is {on_empty!r} with explore, which leaves no single propensity to "
-                "report; explore with on_empty='allow'"
-            )
         self.__dict__.update(
             scorer=scorer,
             calibration=calibration,
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,
-            explore=explore,
-            rng=rng,
             _at={},
             _unknown=set(),
         )
@@ -322,8 +234,6 @@ class ConformalFilter:
                 on_empty=self.on_empty,
                 on_unscorable=self.on_unscorable,
                 group_of=self.group_of,
-                explore=self.explore,
-                rng=self.rng,
             )
             self._at[alpha].__dict__["_unknown"] = self._unknown  # told once for all alphas
         return self._at[alpha]
@@ -383,12 +293,7 @@ class ConformalFilter:
             group = self._group(query, group)
         self._tell_unknown(group)
         keeps = self.calibration.keep(s, group)
-        if self.rng is not None:
-            # What is exchangeable is explored: snippets one by one for "snippet", else a query as a
-            # whole, since only of one that is complete every relevant snippet can be known.
-            one_by_one = self.calibration.guarantee == "snippet"
-            keeps = keeps | (self.rng.random(len(s) if one_by_one else 1) < self.explore)
-        filtered = Filtered(s, keeps, self.calibration, group, self.explore)
+        filtered = Filtered(s, keeps, self.calibration, group)
         if self.on_unscorable == "raise" and len(filtered.unscorable):
             raise Unscorable(
                 f"snippets {filtered.unscorable.tolist()} could not be scored by "

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -40,7 +39,6 @@ from conformal_retrievers.calibration.guarantees import (
     Units,
     check_guarantee,
     check_relative,
-    check_weights,
 )
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -73,7 +71,6 @@ def calibrate(
     by_group: bool = False,
     merge_groups: Mapping[str, str] | None = None,
     count_missed: bool = False,
-    max_weight: float | None = None,
     on_unscorable: OnUnscorable = "raise",
     retrieval: Mapping[str, JsonValue] | None = None,
     labels: Mapping[str, JsonValue] | None = None,
@@ -84,11 +81,9 @@ def calibrate(
     `alpha` and `guarantee` say what is promised; `delta`, that it holds for all calibrations but a
     share delta, not on average over them; `by_group`, that it holds within each group of queries,
     some of them merged by `merge_groups` (from the name of a group to a common name);
-    `count_missed`, that relevant snippets that were not retrieved count as dropped. `max_weight` is
-    the largest weight that a new query can have, by default that of the heaviest judged one, or of
-    one that the filter might have explored. A relevant snippet that cannot be scored raises
-    ValueError, or with `on_unscorable="keep"` counts as kept at every threshold, as the filter
-    keeps it.
+    `count_missed`, that relevant snippets that were not retrieved count as dropped. A relevant
+    snippet that cannot be scored raises ValueError, or with `on_unscorable="keep"` counts as kept
+    at every threshold, as the filter keeps it.
     `retrieval` ("retriever", "k", chunking) and `labels` (source, prompt) are written into the file
     for its reader, as are the scorer's own provenance and the judged queries' retriever and k.
     Raises ValueError as `Calibration.from_scores` does, for a query that the scorer was fitted on,
@@ -111,7 +106,6 @@ def calibrate(
         by_group=by_group,
         merge_groups=merge_groups,
         count_missed=count_missed,
-        max_weight=max_weight,
         on_unscorable=on_unscorable,
         scorer=scorer.name,
         relative_to_query=relative_to_query(scorer),
@@ -158,8 +152,6 @@ class Calibration:
     by_group: bool = False
     merge_groups: Mapping[str, str] | None = None
     count_missed: bool = False
-    max_weight: float = 1.0
-    lowest_propensity: float = 1.0
     n_without_relevant: int = 0
     other_ids: tuple[str, ...] = field(default=(), repr=False)
     lowest_scores: tuple[float, ...] = field(default=(), repr=False)
@@ -178,9 +170,6 @@ class Calibration:
         check_guarantee(self.guarantee, self.delta)
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
         check_scored(self.queries, self.words)
-        check_weights(
-            self.guarantee, self.delta, self.queries, self.lowest_propensity, self.max_weight
-        )
         check_groups(self.queries, self.by_group, self.merge_groups is not None, self.words)
         if self.delta is not None:
             self._check_feasible(self.delta)
@@ -196,7 +185,6 @@ class Calibration:
         by_group: bool = False,
         merge_groups: Mapping[str, str] | None = None,
         count_missed: bool = False,
-        max_weight: float | None = None,
         on_unscorable: OnUnscorable = "raise",
         scorer: str,
         relative_to_query: bool = False,
@@ -211,8 +199,8 @@ class Calibration:
         from; the other arguments are those of `calibrate`. Raises ValueError, naming query and
         field, where alpha or delta is not in (0, 1), the guarantee is unknown or cannot be had with
         delta or such a scorer, a relevant score is NaN, an id occurs twice, a group is missing,
-        no query has a relevant snippet, there are too few for delta, or judgements or weights
-        cannot give the guarantee. Warns where relevant snippets score higher than irrelevant ones.
+        no query has a relevant snippet, or there are too few for delta. Warns where relevant
+        snippets score higher than irrelevant ones.
         """
         ranks.exact_alpha(alpha)
         check_guarantee(guarantee, delta)
@@ -234,8 +222,6 @@ class Calibration:
             by_group=by_group,
             merge_groups=None if merge_groups is None else dict(merge_groups),
             count_missed=count_missed,
-            max_weight=_max_weight(scored, max_weight),
-            lowest_propensity=_lowest_propensity(scored),
             n_without_relevant=len(scored) - len(known),
             other_ids=tuple(q.id for q in scored if q.id and not (q.relevant.any() or q.missed)),
             lowest_scores=_lowest_scores(scored),
@@ -287,9 +273,8 @@ class Calibration:
 
         (An α that is itself a p-value, rounded to a float such as 1/3, may tie.)
 
-        p = (w + Σ_{A_i ≥ score} m_i) / (w + Σ m_i): m_i is 1/N_q(i) for "query-recall" and 1 for
-        the other guarantees, times the query's weight, and w is the largest weight. p is 1 in a
-        group that the calibration does not know. NaN stays NaN.
+        p = (1 + Σ_{A_i ≥ score} m_i) / (1 + Σ m_i): m_i is 1/N_q(i) for "query-recall" and 1 for
+        the other guarantees. p is 1 in a group that the calibration does not know. NaN stays NaN.
         """
         units = self._units.get(self._key(group))
         if units is None:
@@ -344,11 +329,6 @@ class Calibration:
         return sum(len(query.scores) for query in self.queries)
 
     @property
-    def weighted(self) -> bool:
-        """Whether queries count differently, or a new one may count more than a judged one."""
-        return self.max_weight != 1 or any(query.weight != 1 for query in self.queries)
-
-    @property
     def n_missed(self) -> int:
         """The number of known relevant snippets that were not retrieved."""
         return sum(query.missed for query in self.queries)
@@ -366,22 +346,9 @@ class Calibration:
     @cached_property
     def effective_n(self) -> float:
         """How many independent relevant snippets are worth as much as these, at the threshold."""
-        counts = [
-            np.full(len(q.scores), q.weight) / (1.0 if q.propensities is None else q.propensities)
-            for q in self.queries
-        ]
-        kept = [
-            (self.keep(q.scores, q.group) * count).sum()
-            for q, count in zip(self.queries, counts, strict=True)
-        ]
-        n = intervals.effective_n(kept, [count.sum() for count in counts])
+        kept = [self.keep(q.scores, q.group).sum() for q in self.queries]
+        n = intervals.effective_n(kept, [len(q.scores) for q in self.queries])
         return min(n, float(self.n_relevant))
-
-    @property
-    def effective_queries(self) -> float:
-        """How many queries of equal weight tell as much: (Σ w)² / Σ w²."""
-        weights = np.array([q.weight for units in self._units.values() for q in units.entering])
-        return float(weights.sum() ** 2 / (weights**2).sum())
 
     @property
     def design_effect(self) -> float:
@@ -475,9 +442,7 @@ class Calibration:
         for query in self.queries:
             members.setdefault(self._key(query.group), []).append(query)
         return {
-            group: Units(
-                self.guarantee, queries, self.count_missed, self.lowest_propensity, self.max_weight
-            )
+            group: Units(self.guarantee, queries, self.count_missed)
             for group, queries in members.items()
         }
 
@@ -516,32 +481,6 @@ def _with_unscorable_kept(query: ScoredQuery, on_unscorable: OnUnscorable) -> Sc
     return replace(query, scores=np.where(lost, -math.inf, query.scores), unscorable={})
 
 
-def _max_weight(scored: Sequence[ScoredQuery], given: float | None) -> float:
-    """Return the largest weight of a new query: one that a filter explored may weigh 1/explore."""
-    explored = [1 / q.explore for q in scored if q.explore is not None and q.propensities is None]
-    least = max([*explored, *(query.weight for query in scored)])
-    if given is None:
-        return least
-    if isinstance(given, bool) or not isinstance(given, Real):
-        raise TypeError(f"max_weight is {given!r}; give a number, or None")
-    if not least <= float(given) < math.inf:  # NaN fails every comparison
-        raise ValueError(
-            f"max_weight is {given!r}, but there are queries of weight {least:g}, or explored with "
-            f"probability {1 / least:g}; give the largest weight that a query can have"
-        )
-    return float(given)
-
-
-def _lowest_propensity(scored: Sequence[ScoredQuery]) -> float:
-    """Return the lowest probability with which a snippet can have come to be judged."""
-    lowest = 1.0
-    for query in scored:
-        if query.propensities is not None:
-            known = [*query.propensities.tolist(), query.explore or 1.0]
-            lowest = min(lowest, *known)
-    return lowest
-
-
 def _lowest_scores(scored: Sequence[ScoredQuery]) -> tuple[float, ...]:
     finite = (query.scores[np.isfinite(query.scores)] for query in scored)
     return tuple(sorted(float(scores.min()) for scores in finite if len(scores)))
@@ -560,5 +499,4 @@ def relevant_only(query: ScoredQuery) -> ScoredQuery:
         scores=query.scores[order],
         relevant=query.relevant[order],
         unscorable={},
-        propensities=None if query.propensities is None else query.propensities[order],
     )

@@ -50,57 +50,6 @@ def loss(
     return float(share < 1 if guarantee == "all" else share == 0)
 
 
-def check_weights(
-    guarantee: Guarantee,
-    delta: float | None,
-    queries: Sequence[ScoredQuery],
-    lowest_propensity: float,
-    max_weight: float,
-) -> None:
-    """Raise ValueError, naming the query, for judgements or weights that cannot give it."""
-    heaviest = max(queries, key=lambda query: query.weight)
-    if not heaviest.weight <= max_weight < math.inf:  # NaN fails every comparison
-        raise ValueError(
-            f"max_weight is {max_weight!r}, but {heaviest.name} has weight {heaviest.weight:g}; "
-            "give the largest weight that a query can have"
-        )
-    survivor = next((query for query in queries if query.only_kept), None)
-    if survivor is not None and survivor.propensities is not None and lowest_propensity == 1:
-        raise ValueError(
-            f"{survivor.name}: only_kept says that only snippets were judged that a filter let "
-            "through, and all propensities are 1, so that it never let a dropped one through: let "
-            "some through with ConformalFilter(..., explore=0.1) and take Filtered.judged, or take "
-            "only_kept away where the filter dropped nothing"
-        )
-    for query in queries:
-        sampled = query.propensities is not None and bool((query.propensities < 1).any())
-        if query.only_kept and query.propensities is None:
-            raise ValueError(
-                f"{query.name}: only_kept says that only snippets were judged that a filter let "
-                "through, and propensities are missing: calibrated on its own survivors, a filter "
-                "loses more at every round (0.90 to 0.32 in ten); let some dropped ones through "
-                "with ConformalFilter(..., explore=0.1), and enter what Filtered.judged returns"
-            )
-        if sampled and guarantee != "snippet":
-            raise ValueError(
-                f"{query.name}: propensities are below 1, and from a sample of its judgements "
-                f"nobody can tell all its relevant scores, which {guarantee!r} needs; choose "
-                "'snippet', or take the queries alone whose snippets were all passed on and judged "
-                "(Filtered.complete, Filtered.judged)"
-            )
-        if delta is not None and (sampled or query.weight != 1):
-            raise ValueError(
-                f"{query.name}: its weight or propensities are not 1, but a calibration that holds "
-                "for all but a share delta counts every query alike; leave delta out"
-            )
-    if delta is not None and max_weight != 1:
-        raise ValueError(
-            f"max_weight is {max_weight:g}, given or from queries that a filter explored, but a "
-            "calibration that holds for all but a share delta counts every query alike; leave "
-            "delta out"
-        )
-
-
 def check_guarantee(guarantee: str, delta: float | None) -> None:
     """Raise ValueError unless the guarantee is known and can be had for all but a share delta."""
     if guarantee not in get_args(Guarantee):
@@ -137,8 +86,6 @@ class Units:
     guarantee: Guarantee
     queries: Sequence[ScoredQuery]
     count_missed: bool
-    lowest_propensity: float = 1.0
-    max_weight: float = 1.0
 
     @cached_property
     def entering(self) -> list[ScoredQuery]:
@@ -172,29 +119,10 @@ class Units:
 
     @cached_property
     def masses(self) -> Masses:
-        """What each score counts: 1/N_q for "query-recall", else 1, times the query's weight.
-
-        For "snippet", a judgement that was made with probability π stands for 1/π of them. The new
-        query counts as much as `max_weight`, and a new snippet as the rarest judgement.
-        """
-        if self.max_weight == self.lowest_propensity == 1 and all(
-            q.weight == 1 for q in self.entering
-        ):
-            lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
-            sizes = lengths if self.guarantee == "query-recall" else np.ones_like(lengths)
-            return Masses.of(sizes.repeat(lengths))
-        masses: list[Fraction] = []
-        new = Fraction(self.max_weight)
-        for query, scores in zip(self.entering, self.scores_by_query, strict=True):
-            weight = Fraction(query.weight)
-            share = weight / len(scores) if self.guarantee == "query-recall" else weight
-            sampled = query.propensities if self.guarantee == "snippet" else None
-            judged_with = [] if sampled is None else sampled.tolist()
-            masses += [share / Fraction(propensity) for propensity in judged_with]
-            masses += [share] * (len(scores) - len(judged_with))  # the rest stand for themselves
-        if self.guarantee == "snippet":
-            new /= Fraction(self.lowest_propensity)
-        return Masses.weighted(masses, new)
+        """What each score counts: 1/N_q for "query-recall", else 1."""
+        lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
+        sizes = lengths if self.guarantee == "query-recall" else np.ones_like(lengths)
+        return Masses.of(sizes.repeat(lengths))
 
     @property
     def reach(self) -> float:
@@ -221,7 +149,7 @@ class Units:
         return [self.scores_by_query[i] for i in order]
 
     def n_needed(self, alpha: float, delta: float | None) -> int:
-        """Return the smallest number of units of weight 1 that allows a finite threshold."""
+        """Return the smallest number of units that allows a finite threshold."""
         if delta is None:
             return ranks.queries_needed(alpha)
         if self.guarantee == "query-recall":

@@ -55,11 +55,8 @@ class QueryRecord(Record):
 
     id: str | None
     group: str | None
-    weight: float
     missed: int = Field(ge=0)
-    only_kept: bool
     scores: list[float]
-    propensities: list[float] | None
 
     @field_serializer("scores")
     def _with_names(self, scores: list[float]) -> list[float | str]:
@@ -84,8 +81,6 @@ class CalibrationRecord(Record):
     by_group: bool
     merge_groups: dict[str, str] | None
     count_missed: bool
-    max_weight: float
-    lowest_propensity: float = Field(gt=0, le=1)
     threshold: Threshold | dict[str, Threshold]
     scorer: str
     relative_to_query: bool
@@ -118,8 +113,6 @@ def record_of(calibration: Calibration) -> CalibrationRecord:
         by_group=calibration.by_group,
         merge_groups=None if calibration.merge_groups is None else dict(calibration.merge_groups),
         count_missed=calibration.count_missed,
-        max_weight=calibration.max_weight,
-        lowest_propensity=calibration.lowest_propensity,
         threshold=thresholds if calibration.by_group else thresholds[""],
         scorer=calibration.scorer,
         relative_to_query=calibration.relative_to_query,
@@ -141,11 +134,8 @@ def record_of(calibration: Calibration) -> CalibrationRecord:
             QueryRecord(
                 id=query.id,
                 group=query.group,
-                weight=query.weight,
                 missed=query.missed,
-                only_kept=query.only_kept,
                 scores=query.scores.tolist(),
-                propensities=None if query.propensities is None else query.propensities.tolist(),
             )
             for query in calibration.queries
         ],
@@ -161,9 +151,6 @@ def calibration_of(record: CalibrationRecord) -> Calibration:
             id=query.id,
             group=query.group,
             missed=query.missed,
-            weight=query.weight,
-            propensities=None if query.propensities is None else np.array(query.propensities),
-            only_kept=query.only_kept,
         )
         for query in record.queries
     ]
@@ -176,8 +163,6 @@ def calibration_of(record: CalibrationRecord) -> Calibration:
         by_group=record.by_group,
         merge_groups=record.merge_groups,
         count_missed=record.count_missed,
-        max_weight=record.max_weight,
-        lowest_propensity=record.lowest_propensity,
         n_without_relevant=record.n_without_relevant,
         other_ids=tuple(record.other_ids),
         lowest_scores=tuple(record.lowest_scores),

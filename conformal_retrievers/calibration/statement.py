@@ -132,12 +132,7 @@ def _why_everything(c: Calibration, group: str | None) -> str:
             f"no threshold reaches this at this depth K, because {lost}, and keeping all that is "
             f"left would give {units.reach:.3f}; {remedy}"
         )
-    if missed or dropped:
-        return f"no threshold is sure to reach this with so few {_unit(c)}, because {lost}; {more}"
-    return (
-        f"a new query may count {c.max_weight:g} times as much as one of weight 1, against "
-        f"{sum(query.weight for query in units.entering):.6g} of all judged ones; {more}"
-    )
+    return f"no threshold is sure to reach this with so few {_unit(c)}, because {lost}; {more}"
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:
@@ -165,17 +160,6 @@ def _assumption(c: Calibration) -> str:
     )
     if c.count_missed and c.delta is None:
         over += " A calibration that finds no threshold for this, and says so, counts as kept."
-    if c.weighted:
-        same += (
-            ", but for what the weights make good: the likelihood ratio of new to judged queries, "
-            f"worth {c.effective_queries:.0f} queries of equal weight, where no new query weighs "
-            f"more than {c.max_weight:g}"
-        )
-    if c.lowest_propensity < 1:
-        same += (
-            f". Judgements were sampled with probabilities down to {c.lowest_propensity:g} and "
-            "count by their inverse"
-        )
     if c.guarantee != "snippet":
         return (
             f"This assumes new queries exchangeable with those of the calibration: {same}. {over}"

@@ -6,13 +6,10 @@ import gzip
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from conformal_retrievers.data.files import cannot_read, write_whole
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-
-if TYPE_CHECKING:
-    from conformal_retrievers.data.rows import SnippetRow
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
@@ -23,10 +20,9 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     """Yield judged queries from a file of JSON lines, one query a line, as they are read.
 
-    A line is {"id", "query", "group", "missed", "weight", "only_kept", "explore", "retriever", "k",
-    "snippets": [{"id", "text", "relevant", "document", "position", "retrieval_score",
-    "propensity"}]}; "query", "snippets", "text" and "relevant" are required. Blank lines are passed
-    over.
+    A line is {"id", "query", "group", "missed", "retriever", "k", "snippets": [{"id", "text",
+    "relevant", "document", "position", "retrieval_score"}]}; "query", "snippets", "text" and
+    "relevant" are required. Blank lines are passed over.
     Raises ValueError naming the file, the line and the field.
     """
     from pydantic import ValidationError
@@ -46,10 +42,6 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
                 id=row.id,
                 group=row.group,
                 missed=cast(int, row.missed),
-                weight=cast(float, row.weight),
-                explore=row.explore,
-                propensities=_propensities_of(row.snippets),
-                only_kept=row.only_kept,
                 retriever=row.retriever,
                 k=cast("int | None", row.k),
             )
@@ -58,13 +50,6 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
         yield query
-
-
-def _propensities_of(rows: list[SnippetRow]) -> list[float] | None:
-    """Return the propensities of a query's snippets: of all or of none; of some, 1 for the rest."""
-    if all(row.propensity is None for row in rows):
-        return None
-    return [1.0 if row.propensity is None else row.propensity for row in rows]
 
 
 def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
@@ -95,23 +80,14 @@ def _line(query: JudgedQuery) -> str:
             document=s.document,
             position=s.position,
             retrieval_score=s.retrieval_score,
-            propensity=p,
         )
-        for s, r, p in zip(
-            query.snippets,
-            query.relevant,
-            query.propensities or [None] * len(query.snippets),
-            strict=True,
-        )
+        for s, r in zip(query.snippets, query.relevant, strict=True)
     ]
     row = QueryRow(
         id=query.id,
         query=query.query,
         group=query.group,
         missed=query.missed,
-        weight=query.weight,
-        only_kept=query.only_kept,
-        explore=query.explore,
         retriever=query.retriever,
         k=query.k,
         snippets=snippets,

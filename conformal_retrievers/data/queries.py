@@ -8,10 +8,8 @@ and `beir.py` read them from files.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -70,14 +68,10 @@ class JudgedQuery:
     """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
 
     `missed` is the number of known relevant snippets that the retriever did not return, `group` a
-    property of the query that is known at run time, `weight` its likelihood ratio, new queries to
-    judged ones. `propensities` (n,) are the probabilities, in (0, 1], with which snippets came to
-    be judged; `only_kept` says that only those were judged that a filter let through, and `explore`
-    is the probability with which that filter let through what it dropped (`Filtered.judged` fills
-    these in). `retriever` names what returned the snippets, and `k` is the depth it was asked for
-    (the frameworks' `judge_retriever` fills these in). Raises ValueError or TypeError, naming the
-    field, where lengths disagree, an id occurs twice, a judgement is not true or false, a weight is
-    not positive, a propensity is no probability or there are more than k snippets.
+    property of the query that is known at run time. `retriever` names what returned the snippets,
+    and `k` is the depth it was asked for (the frameworks' `judge_retriever` fills these in). Raises
+    ValueError or TypeError, naming the field, where lengths disagree, an id occurs twice, a
+    judgement is not true or false or there are more than k snippets.
     """
 
     query: str
@@ -86,10 +80,6 @@ class JudgedQuery:
     id: str | None = None
     group: str | None = None
     missed: int = 0
-    weight: float = 1.0
-    propensities: tuple[float, ...] | None = None
-    only_kept: bool = False
-    explore: float | None = None
     retriever: str | None = None
     k: int | None = None
 
@@ -102,10 +92,6 @@ class JudgedQuery:
         id: str | None = None,
         group: str | None = None,
         missed: int = 0,
-        weight: float = 1.0,
-        propensities: Iterable[float] | None = None,
-        only_kept: bool = False,
-        explore: float | None = None,
         retriever: str | None = None,
         k: int | None = None,
     ) -> None:
@@ -120,10 +106,6 @@ class JudgedQuery:
             "id": id,
             "group": group,
             "missed": _missed(where, missed),
-            "weight": _weight(where, weight),
-            "propensities": _propensities(where, propensities),
-            "only_kept": bool(only_kept),
-            "explore": _explore(where, explore),
             "retriever": retriever,
             "k": _depth(where, k),
         }
@@ -133,11 +115,6 @@ class JudgedQuery:
             raise ValueError(
                 f"{where}: {len(self.snippets)} snippets but {len(self.relevant)} judgements in "
                 "relevant; give one for each snippet"
-            )
-        if self.propensities is not None and len(self.propensities) != len(self.snippets):
-            raise ValueError(
-                f"{where}: {len(self.snippets)} snippets but {len(self.propensities)} "
-                "propensities; give one for each snippet"
             )
         if self.k is not None and len(self.snippets) > self.k:
             raise ValueError(
@@ -170,15 +147,8 @@ class JudgedQuery:
         by its id, or by its text where either side has no id or its id was not judged for this
         query, as where a store gives ids of its own; one that was not judged counts as irrelevant.
         Relevant snippets that were not returned add to `missed`; of several with the same text,
-        each snippet returned is another, as far as they go. Raises ValueError where judgements were
-        sampled: then one that is missing says nothing.
+        each snippet returned is another, as far as they go.
         """
-        if self.only_kept or min(self.propensities or (1.0,)) < 1:
-            raise ValueError(
-                f"{self.name}: only a sample of its snippets was judged, so "
-                "that one without a judgement may be relevant all the same; judge all its snippets "
-                "before retrieving again"
-            )
         retrieved = as_snippets(snippets)
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
         found = _found(relevant, retrieved, {s.id for s in self.snippets})
@@ -190,8 +160,6 @@ class JudgedQuery:
             id=self.id,
             group=self.group,
             missed=self.missed + not_returned,
-            weight=self.weight,
-            explore=self.explore,
             retriever=retriever,
             k=k,
         )
@@ -202,10 +170,9 @@ class ScoredQuery:
     """The scores of one query's snippets: nonconformity, lower = more relevant.
 
     `scores` and `relevant` (n,) belong together; NaN is a snippet that could not be scored.
-    `weight` is the query's likelihood ratio, new queries to judged ones; `propensities`,
-    `only_kept` and `explore` are those of `JudgedQuery`. `unscorable` says of snippets, by their
-    places, why they have no score, where that is known. Raises ValueError or TypeError, naming the
-    field, where lengths disagree or a value is out of range.
+    `unscorable` says of snippets, by their places, why they have no score, where that is known.
+    Raises ValueError or TypeError, naming the field, where lengths disagree or a value is out of
+    range.
     """
 
     scores: NDArray[np.float64]
@@ -213,10 +180,6 @@ class ScoredQuery:
     id: str | None = field(default=None, kw_only=True)
     group: str | None = field(default=None, kw_only=True)
     missed: int = field(default=0, kw_only=True)
-    weight: float = field(default=1.0, kw_only=True)
-    propensities: NDArray[np.float64] | None = field(default=None, kw_only=True)
-    only_kept: bool = field(default=False, kw_only=True)
-    explore: float | None = field(default=None, kw_only=True)
     unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -234,16 +197,6 @@ class ScoredQuery:
             )
         _check_names(where, id=self.id, group=self.group)
         object.__setattr__(self, "missed", _missed(where, self.missed))
-        object.__setattr__(self, "weight", _weight(where, self.weight))
-        object.__setattr__(self, "explore", _explore(where, self.explore))
-        propensities = _propensities(where, self.propensities)
-        if propensities is not None:
-            if len(propensities) != len(scores):
-                raise ValueError(
-                    f"{where}: {len(scores)} scores but {len(propensities)} propensities; give one "
-                    "for each snippet"
-                )
-            object.__setattr__(self, "propensities", np.array(propensities, dtype=np.float64))
         scores.setflags(write=False)
         relevant.setflags(write=False)
         object.__setattr__(self, "scores", scores)
@@ -303,40 +256,6 @@ def _depth(where: str, value: object) -> int | None:
             "for, 1 or more, or None"
         )
     return int(value)
-
-
-def _weight(where: str, value: Any) -> float:
-    # A float is told apart at once, a Real by asking around: queries come in hundred thousands.
-    number = isinstance(value, (float, Real)) and not isinstance(value, bool)
-    if not (number and 0 < float(value) < math.inf):
-        raise ValueError(
-            f"{where}: weight is {value!r}; give a positive number, the query's likelihood ratio"
-        )
-    return float(value)
-
-
-def _explore(where: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not (isinstance(value, Real) and 0 < float(value) < 1):
-        raise ValueError(
-            f"{where}: explore is {value!r}; give the probability between 0 and 1 with which the "
-            "filter let through what it dropped, or None where no filter came before the judge"
-        )
-    return float(value)
-
-
-def _propensities(where: str, values: Iterable[float] | None) -> tuple[float, ...] | None:
-    if values is None:
-        return None
-    checked = tuple(values)
-    for i, value in enumerate(checked):
-        if isinstance(value, bool) or not (isinstance(value, Real) and 0 < value <= 1):
-            raise ValueError(
-                f"{where}: propensities[{i}] is {value!r}; give the probability, above 0 and at "
-                "most 1, with which the snippet came to be judged"
-            )
-    return tuple(map(float, checked))
 
 
 def _found(

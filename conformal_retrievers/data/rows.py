@@ -29,7 +29,6 @@ class SnippetRow(_Row):
     document: str | None = None
     position: int | None = None
     retrieval_score: float | None = None
-    propensity: float | None = None
 
 
 class QueryRow(_Row):
@@ -40,9 +39,6 @@ class QueryRow(_Row):
     id: str | None = None
     group: str | None = None
     missed: JsonValue = 0
-    weight: JsonValue = 1.0
-    only_kept: bool = False
-    explore: float | None = None
     retriever: str | None = None
     k: JsonValue = None
 

@@ -62,7 +62,7 @@ def certify(
     The guarantee, and whether relevant snippets that were not retrieved count as lost, are the
     calibration's own, unless given; a bare threshold needs a guarantee. Raises
     ValueError for "snippet", whose units are not independent, for an unknown guarantee, a
-    confidence outside (0, 1), queries with weights or propensities, a query whose id is one of the
+    confidence outside (0, 1), a query whose id is one of the
     calibration's or comes twice, or where no query has a relevant retrieved snippet.
     """
     given = calibration_or_threshold
@@ -117,11 +117,6 @@ def _in_fixed_order(scored: Iterable[ScoredQuery]) -> list[ScoredQuery]:
             raise TypeError(
                 f"scored[{i}] is {query!r:.60}; give ScoredQuery objects, as "
                 "score_queries(scorer, judged) returns them"
-            )
-        if query.weight != 1 or query.only_kept or query.propensities is not None:
-            raise ValueError(
-                f"{query.name}: a certificate counts every query and judgement alike; leave out "
-                "queries with a weight, with propensities or judged on survivors only"
             )
     ids = Counter(query.id for query in queries if query.id is not None)
     twice = next((id for id, times in ids.items() if times > 1), None)
@@ -192,7 +187,7 @@ def _surprise(
 ) -> float | None:
     if calibration is None or calibration.by_group or guarantee != calibration.guarantee:
         return None
-    if guarantee not in ("all", "any") or calibration.weighted:
+    if guarantee not in ("all", "any"):
         return None
     n = calibration.n_queries
     k = (

@@ -107,7 +107,6 @@ class Columns:
             unscorable=self.count(np.isnan(self.scores)).astype(np.float64),
             tokens=unknown,
             tokens_kept=unknown,
-            weight=np.ones(self.n),
             group=self.groups,
         )
 
@@ -171,11 +170,6 @@ def _checked(
                 "returns them, a Filtered, or an array of the scores of one query's snippets"
             )
         return ScoredQuery(scores.astype(np.float64), np.zeros(len(scores), bool))
-    if item.weight != 1 or item.only_kept or item.propensities is not None:
-        raise ValueError(
-            f"{where}, {item.name}: a diagnosis counts every query and judgement alike, but this "
-            "one has a weight, propensities or judgements of survivors only; give its scores alone"
-        )
     if item.id in known:
         raise ValueError(
             f"{where}, {item.name}, has the id of one that the calibration was made from, which "

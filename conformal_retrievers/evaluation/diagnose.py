@@ -201,7 +201,7 @@ def diagnose(
 
     `alphas` are swept, together with the calibration's own; those that its delta cannot promise
     are left out. Raises ValueError where there is no query, level or an alpha is not in (0, 1), a
-    query is one of the calibration's, occurs twice, has a weight or was judged in part;
+    query is one of the calibration's, or occurs twice;
     `CalibrationMismatch` for one that was filtered by another scorer.
     """
     check_level(level)

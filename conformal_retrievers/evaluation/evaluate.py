@@ -138,12 +138,11 @@ def evaluate(
     """Measure a filter on judged queries, or a calibration's threshold on scored ones.
 
     The queries are read once and only numbers are kept of each, so `iter_jsonl(path)` may be larger
-    than memory. Each counts with its weight, as in a calibration: the shares are those of new
-    queries. What the filter adds to an empty result counts as kept, but not in m1 and m2. Tokens
-    are those of `count_tokens`: give your model's tokenizer. By default they are characters, which
-    are no tokens, but of which a context saves about the same share. Raises
-    ValueError where there is no query, an id occurs twice or is one of the calibration's, only a
-    sample of a query's snippets was judged, or the filter's scorer was fitted on it; TypeError for
+    than memory. What the filter adds to an empty result counts as kept, but not in m1 and m2.
+    Tokens are those of `count_tokens`: give your model's tokenizer. By default they are characters,
+    which are no tokens, but of which a context saves about the same share. Raises
+    ValueError where there is no query, an id occurs twice or is one of the calibration's, or the
+    filter's scorer was fitted on it; TypeError for
     queries that are not scored, or not judged; and what the filter raises.
     """
     check_level(level)
@@ -248,7 +247,6 @@ def row_by(
             int(np.count_nonzero(np.isnan(filtered.scores))),
             float(tokens.sum()),
             float(tokens[filtered.keeps].sum()),
-            query.weight,
             group_of(filtered.group),
         )
 
@@ -267,7 +265,6 @@ def _scored_row(query: ScoredQuery, kept: NDArray[np.bool_]) -> Row:
         int(np.count_nonzero(np.isnan(query.scores))),
         math.nan,
         math.nan,
-        query.weight,
         query.group,
     )
 
@@ -279,12 +276,6 @@ def checked(queries: Iterable[Any], calibration: Calibration | None) -> Iterator
     for query in queries:
         if isinstance(query, (JudgedQuery, ScoredQuery)):  # all else is refused by its row
             where = f"query {query.id!r}" if query.id is not None else "a query"
-            propensities = () if query.propensities is None else query.propensities
-            if query.only_kept or min(propensities, default=1.0) < 1:
-                raise ValueError(
-                    f"{where}: only a sample of its snippets was judged, so that nobody knows all "
-                    "its relevant ones; evaluate on queries whose snippets were all judged"
-                )
             if query.id in calibrated_on:
                 raise ValueError(
                     f"{where} has the id of one that the calibration was made from; evaluate on "
@@ -307,7 +298,7 @@ def evaluation_of(
     share = shares(c, level, misses_known=misses_known)
     groups = c.by_group if by_group else {}
     return Evaluation(
-        n_queries=len(c.weight),
+        n_queries=len(c.retrieved),
         n_relevant=int(c.relevant.sum()),
         n_missed=int(c.missed.sum()),
         n_snippets=int(c.retrieved.sum()),

@@ -111,9 +111,7 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
 def _scores(d: Diagnosis) -> Iterator[Finding]:
     c = d.comparison
     if c is None:
-        if d.calibration.weighted:
-            reason = "its queries are weighted, which says that new ones differ"
-        elif not d.calibration.lowest_scores:
+        if not d.calibration.lowest_scores:
             reason = "it holds no lowest scores"
         else:
             reason = "not one of these queries has a score"

@@ -1,12 +1,12 @@
 """What is counted of each query, and the measures that follow, with the query as the unit.
 
-Every measure is a share Σ part_q / Σ whole_q over queries q. With w_q the weight of a query, N_q
-its relevant retrieved snippets, C_q those of them that are kept, M_q the relevant ones that the
-retriever missed, S_q all its snippets and K_q the kept ones:
+Every measure is a share Σ part_q / Σ whole_q over queries q. With N_q the relevant retrieved
+snippets of a query, C_q those of them that are kept, M_q the relevant ones that the retriever
+missed, S_q all its snippets and K_q the kept ones:
 
-    query-recall  Σ w C/N / Σ w         all   Σ w 1{C = N} / Σ w     recall@K   Σ w N/(N+M) / Σ w
-    snippet       Σ w C / Σ w N         any   Σ w 1{C > 0} / Σ w     removal    Σ w (S − K) / Σ w S
-    m1            Σ w 1{K > 0} / Σ w    m2    Σ w K/S / Σ w          precision  Σ w C / Σ w K
+    query-recall  Σ C/N / Σ 1         all   Σ 1{C = N} / Σ 1     recall@K   Σ N/(N+M) / Σ 1
+    snippet       Σ C / Σ N           any   Σ 1{C > 0} / Σ 1     removal    Σ (S − K) / Σ S
+    m1            Σ 1{K > 0} / Σ 1    m2    Σ K/S / Σ 1          precision  Σ C / Σ K
 
 over the queries of which the denominator is above 0. End to end, M_q counts as dropped: N_q + M_q
 stands for N_q. Where not one M_q is above 0, as in files that were judged from what was retrieved,
@@ -53,7 +53,6 @@ class Row(NamedTuple):
     unscorable: int
     tokens: float  # nan where there are no texts
     tokens_kept: float
-    weight: float
     group: str | None
 
 
@@ -72,7 +71,6 @@ class Counts(NamedTuple):
     unscorable: Column
     tokens: Column
     tokens_kept: Column
-    weight: Column
     group: NDArray[np.object_]
 
     @classmethod
@@ -105,9 +103,7 @@ class Counts(NamedTuple):
         some = self.relevant > 0
         if np.count_nonzero(some) < 2:
             return math.nan
-        shares, w = self.relevant_kept[some] / self.relevant[some], self.weight[some]
-        mean = np.average(shares, weights=w)
-        return math.sqrt(np.average((shares - mean) ** 2, weights=w))
+        return float(np.std(self.relevant_kept[some] / self.relevant[some]))
 
 
 # --- shares ---------------------------------------------------------------------------------------
@@ -146,16 +142,13 @@ class Share:
 def ratios(c: Counts, *, misses_known: bool) -> dict[str, tuple[Column, Column]]:
     """Return for each measure its parts and wholes, (K,) each: the measure is Σ parts / Σ wholes.
 
-    The weights of the queries that a measure is about are scaled so that they add up to the number
-    of queries that they are worth, (Σ w)² / Σ w². Unless `misses_known`, there is no query that
-    recall@K and the measures end to end are about.
+    Unless `misses_known`, there is no query that recall@K and the measures end to end are about.
     """
     known = (c.relevant + c.missed) * misses_known
 
     def pooled(part: NDArray[Any], whole: NDArray[Any]) -> tuple[Column, Column]:
-        w = c.weight * (whole > 0)
-        w *= w.sum() / max(np.sum(w**2), np.finfo(float).tiny)
-        return w * part, w * whole
+        some = whole > 0
+        return some * part, some * whole
 
     def mean(value: NDArray[Any], over: Column) -> tuple[Column, Column]:
         return pooled(value, over > 0)
@@ -174,7 +167,7 @@ def ratios(c: Counts, *, misses_known: bool) -> dict[str, tuple[Column, Column]]
         "recall@K": mean(_quotient(c.relevant, known), known),
         "removal": pooled(c.retrieved - c.kept, c.retrieved),
         "precision": pooled(c.relevant_kept, c.kept),
-        "m1": mean(c.passed > 0, np.ones_like(c.weight)),
+        "m1": mean(c.passed > 0, np.ones_like(c.retrieved)),
         "m2": mean(_quotient(c.passed, c.retrieved), c.retrieved),
         "unscorable": pooled(c.unscorable, c.retrieved),
     }

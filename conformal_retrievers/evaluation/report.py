@@ -80,7 +80,7 @@ def _page(
     sources: Mapping[str, str] | None,
 ) -> str:
     environment = Environment(
-        loader=PackageLoader("conformal_retrievers", "."),
+        loader=PackageLoader("conformal_retrievers.evaluation", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

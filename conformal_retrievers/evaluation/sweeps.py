@@ -189,8 +189,6 @@ def reference_lowest(
         scored = np.isfinite(reference.lowest)
         kept = reference.lowest <= reference.thresholds(calibration)
         return reference.lowest[scored], int(np.count_nonzero(kept & scored))
-    if calibration.weighted:  # new queries are not like the judged ones: that is what weights say
-        return np.empty(0), None
     lowest = np.array(calibration.lowest_scores)
     if calibration.by_group:
         return lowest, None

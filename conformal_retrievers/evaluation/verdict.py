@@ -114,7 +114,7 @@ def promise_p_value(calibration: Calibration, coverage: Share, group: str | None
     A threshold of rank k of n calibration queries keeps BetaBinomial(m; k, n + 1 − k) of m new ones
     (Marques 2023, arXiv 2303.02770): coverage varies with the calibration too. That is exact for
     "all" and "any" without ties, and cautious with them. For "query-recall" a query's share counts
-    as all or nothing, which varies most: cautious too. For "snippet", and with weights, n and m are
+    as all or nothing, which varies most: cautious too. For "snippet", n and m are
     effective numbers, and it is approximate, as it is for all groups together. With delta the
     promise is about nearly every calibration, and what is kept is Binomial(m, 1 − alpha). It is 1
     where nothing was measured.
@@ -129,8 +129,6 @@ def promise_p_value(calibration: Calibration, coverage: Share, group: str | None
     worth = 1.0
     if calibration.guarantee == "snippet":
         worth = calibration.effective_n / calibration.n_relevant
-    elif calibration.weighted:
-        worth = calibration.effective_queries / calibration.n_queries
     n = max(1, round(units * worth))
     k = min(n, conformal_rank(n, calibration.alpha))
     return float(beta_binomial_cdf(m, k, n + 1 - k)[kept])

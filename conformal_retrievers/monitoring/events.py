@@ -50,7 +50,6 @@ def event_of(filtered: Filtered, *, query: str | None = None) -> dict[str, Any]:
         "scores": [json_number(score, "inf") for score in filtered.scores.tolist()],
         "m1": filtered.m1,
         "m2": filtered.m2,
-        "explore": filtered.explore,
     }
 
 

@@ -251,19 +251,13 @@ class Monitor:
         """Take in a query whose relevant snippets are known, all of them; `observe` is apart.
 
         Choose the queries to judge at random: not by what was kept. Raises ValueError for a
-        calibration whose promise is not one about equal queries ("snippet", weights, groups), and
-        for a query that is weighted, judged on what a filter let through alone, or, by its id, one
-        that the calibration was made from.
+        calibration whose promise is not one about equal queries ("snippet", groups), and
+        for a query that is, by its id, one that the calibration was made from.
         """
         if not isinstance(query, ScoredQuery):
             raise TypeError(
                 f"query is {query!r:.60}; give a ScoredQuery, as score_queries(scorer, [judged]) "
                 "returns it"
-            )
-        if query.only_kept or query.propensities is not None or query.weight != 1:
-            raise ValueError(
-                f"{query.name}: a query that is weighted, or judged in parts, says nothing on what "
-                "is lost; give queries of which all retrieved snippets were judged"
             )
         if query.id in self.calibration.ids:
             raise ValueError(
@@ -325,12 +319,11 @@ class Monitor:
         """Return u: the loss that the calibration's own threshold has, but for level/2, at most."""
         if self._tolerated is None:
             c = self.calibration
-            if c.guarantee == "snippet" or c.weighted or c.by_group:
+            if c.guarantee == "snippet" or c.by_group:
                 raise ValueError(
                     f"the calibration's guarantee is {c.guarantee!r}"
-                    f"{' by group' if c.by_group else ''}{' with weights' if c.weighted else ''}, "
-                    "but harm is measured query by query, all alike; calibrate for 'query-recall', "
-                    "'all' or 'any' without groups and weights"
+                    f"{' by group' if c.by_group else ''}, but harm is measured query by query, "
+                    "all alike; calibrate for 'query-recall', 'all' or 'any' without groups"
                 )
             # In an order that is no matter of scores, as bets come one after the other.
             order = sorted(range(len(c.queries)), key=lambda i: digest(c.queries[i].id, i))

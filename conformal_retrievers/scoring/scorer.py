@@ -194,10 +194,6 @@ def _scored(scorer: Scorer, query: JudgedQuery) -> ScoredQuery:
         id=query.id,
         group=query.group,
         missed=query.missed,
-        weight=query.weight,
-        propensities=None if query.propensities is None else np.array(query.propensities),
-        only_kept=query.only_kept,
-        explore=query.explore,
         unscorable={
             i: _named(query.snippets[i], reasons[i])
             for i in np.flatnonzero(np.isnan(scores)).tolist()

@@ -22,7 +22,6 @@ over hierarchical data).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -152,13 +151,6 @@ class Masses(NamedTuple):
         share = np.zeros(occurring.max(initial=1) + 1, dtype=kind)
         share[occurring] = [unit // m for m in occurring.tolist()]
         return cls(share[n_q], unit)
-
-    @classmethod
-    def weighted(cls, masses: Sequence[Fraction], new: Fraction) -> Masses:
-        """Return masses (n,) that are any positive fractions, and a new query's."""
-        unit = math.lcm(new.denominator, *(mass.denominator for mass in masses))
-        parts = [mass.numerator * (unit // mass.denominator) for mass in masses]
-        return cls(np.array(parts, dtype=np.object_), new.numerator * (unit // new.denominator))
 
 
 def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:

@@ -257,7 +257,6 @@ class Unpaid:
         ([relevant(0.1, id="a"), relevant(0.2, math.nan, id="b")], r"'b': scores\[1\] is nan"),
         ([relevant(0.1), relevant(math.nan)], r"query number 2: scores\[0\] is nan"),
         ([relevant(0.1, id="a"), relevant(0.2, id="a")], "query id 'a' occurs 2 times"),
-        ([relevant(0.1, id="a", only_kept=True)], r"'a': only_kept .* propensities are missing"),
         ([ScoredQuery([], [], id="a", missed=3)], "none of the 1 judged queries has a relevant"),
     ],
 )
@@ -267,19 +266,6 @@ def test_what_cannot_be_calibrated_on_is_an_error_that_names_query_and_field(
 ):
     with pytest.raises(ValueError, match=message):
         calibration_of(queries, guarantee=guarantee)
-
-
-def test_a_weight_is_what_a_query_counts():
-    # 2 × (1/2 + 1/2) + 1 + 1 = 4 of 4 + 2: ⌈.5 × 6⌉ = 3 is reached at the first's second score.
-    weighted = [relevant(0.1, 0.3, weight=2.0), relevant(0.2), relevant(0.4)]
-    assert calibration_of(weighted, alpha=0.5).threshold() == 0.3
-    assert calibration_of(weighted, alpha=0.5, guarantee="all").threshold() == 0.3
-    assert calibration_of(weighted, alpha=0.5, guarantee="any").threshold() == 0.2
-    # Twice for each of its two snippets: 2 + 1 + 2 + 1 = 6 of 6 + 2.
-    assert calibration_of(weighted, alpha=0.5, guarantee="snippet").threshold() == 0.3
-    assert calibration_of(weighted, alpha=0.6, guarantee="snippet").threshold() == 0.3
-    assert calibration_of(weighted, alpha=0.7, guarantee="snippet").threshold() == 0.2
-    assert calibration_of(weighted).effective_queries == pytest.approx(16 / 6)
 
 
 def test_queries_without_an_id_are_different_queries():
@@ -596,15 +582,12 @@ def test_the_file_is_json_that_its_reader_understands(saved):
     assert content["queries"][0] == {
         "id": "a",
         "group": None,
-        "weight": 1.0,
         "missed": 2,
-        "only_kept": False,
         "scores": [0.1, 0.3],
-        "propensities": None,
     }
     assert [query["id"] for query in content["queries"]] == ["a", "b", "c", "d"]
     assert (content["delta"], content["by_group"], content["merge_groups"]) == (None, False, None)
-    assert (content["count_missed"], content["lowest_propensity"]) == (False, 1.0)
+    assert content["count_missed"] is False
     assert "Café" in saved.read_text(encoding="utf-8")
     assert len(saved.read_text(encoding="utf-8").splitlines()) > 20
 
@@ -739,7 +722,6 @@ def test_a_score_that_was_changed_or_a_checksum_that_was_removed_is_noticed(save
         ({"by_group": True}, "'a': group is None, but the calibration is by group"),
         ({"merge_groups": {"g": "h"}}, "merge_groups is given without by_group=True"),
         ({"threshold": {"": 0.4}}, r"field 'threshold' is \{'': 0.4\}, but its scores give 0.4"),
-        ({"lowest_propensity": 0.0}, "lowest_propensity is "),
         ({"threshold": "none"}, "threshold"),
         ({"scorer": None}, "scorer is "),
         ({"queries": []}, "there are no judged queries"),
@@ -763,13 +745,6 @@ def test_a_changed_field_with_a_checksum_that_fits_is_noticed_too(saved, fields,
         ({"scores": [0.5, 0.6]}, "'threshold' is 0.4, but its scores give 0.6"),
         ({"scores": [0.1, "0.3"]}, r"queries\.0\.scores\.1"),
         ({"scores": [0.1, None]}, r"queries\.0\.scores\.1"),
-        ({"weight": 2.0}, "max_weight is 1.0, but query 'a' has weight 2"),
-        ({"weight": 0.25}, "'threshold' is 0.4, but its scores give 0.9"),
-        ({"only_kept": True}, "'a': only_kept .* propensities are missing"),
-        ({"propensities": [0.5]}, "2 scores but 1 propensities"),
-        ({"propensities": [0.5, 0.0]}, r"propensities\[1\] is .*0\.0"),
-        ({"propensities": [0.5, 1.5]}, r"propensities\[1\] is .*1\.5"),
-        ({"weight": -1.0}, "weight is -1"),
         ({"missed": -1}, "missed"),
         ({"scores": []}, "'threshold' is 0.4, but its scores give 0.9"),
         ({"group": 5}, r"queries\.0\.group"),
@@ -962,7 +937,6 @@ def test_a_scorers_name_is_printable_text(scorer):
     ("written", "instead"),
     [
         ('"alpha": 0.4', '"alpha": 0.5, "alpha": 0.4'),
-        ('"weight": 1.0', '"weight": 1e999'),
     ],
 )
 def test_what_a_reader_could_read_otherwise_is_refused(saved, written, instead):

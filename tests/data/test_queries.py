@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 import pytest
-from lookup import LookupScorer
 
 from conformal_retrievers import (
     JudgedQuery,
@@ -17,7 +16,6 @@ from conformal_retrievers import (
     Snippet,
     read_beir,
     read_jsonl,
-    score_queries,
     write_jsonl,
 )
 
@@ -45,7 +43,7 @@ def test_values_are_frozen():
     for value, field in (
         (Snippet("a"), "text"),
         (JudgedQuery("q", [], []), "missed"),
-        (ScoredQuery([], []), "weight"),
+        (ScoredQuery([], []), "missed"),
     ):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, field, 1)
@@ -78,14 +76,7 @@ def test_values_are_frozen():
             lambda: JudgedQuery("q", [], [], missed=10**13),
         ),
         (ValueError, "missed is 1000001, but", lambda: ScoredQuery([], [], missed=1_000_001)),
-        (ValueError, "weight is 0", lambda: JudgedQuery("q", [], [], weight=0)),
-        (ValueError, "weight is True", lambda: JudgedQuery("q", [], [], weight=True)),
-        (ValueError, "weight is '2'", lambda: JudgedQuery("q", [], [], weight="2")),
         (ValueError, "missed is -2", lambda: ScoredQuery([0.1], [True], missed=-2)),
-        (ValueError, "weight is 0", lambda: ScoredQuery([0.1], [True], weight=0)),
-        (ValueError, "weight is -1", lambda: ScoredQuery([0.1], [True], weight=-1.0)),
-        (ValueError, "weight is nan", lambda: ScoredQuery([0.1], [True], weight=float("nan"))),
-        (ValueError, "weight is inf", lambda: ScoredQuery([0.1], [True], weight=float("inf"))),
     ],
 )
 def test_what_does_not_fit_is_an_error_that_names_the_field(error, field, make):
@@ -498,24 +489,6 @@ def test_an_id_or_group_that_is_no_text_is_refused_before_anything_is_scored(nam
 
 def test_counts_of_numpy_become_plain_ones():
     assert type(ScoredQuery([0.1], [True], missed=np.int64(2)).missed) is int
-    assert type(ScoredQuery([0.1], [True], weight=np.float32(2)).weight) is float
-
-
-@pytest.mark.parametrize("weight", ["a", None, 0, -1, math.nan, math.inf])
-def test_a_weight_that_is_no_positive_number_is_named(weight):
-    with pytest.raises(ValueError, match="weight is .*; give a positive number"):
-        ScoredQuery([0.1], [True], weight=weight)
-
-
-def test_the_weight_of_a_query_goes_through_file_and_scorer(tmp_path):
-    judged = [JudgedQuery("q", ["a"], [True], weight=2.5), JudgedQuery("r", ["a"], [True])]
-    write_jsonl(judged, tmp_path / "judged.jsonl")
-    assert read_jsonl(tmp_path / "judged.jsonl") == judged
-    scored = score_queries(LookupScorer({"a": 0.1}), judged)
-    assert [query.weight for query in scored] == [2.5, 1.0]
-    (tmp_path / "odd.jsonl").write_text('{"query": "q", "snippets": [], "weight": "2"}')
-    with pytest.raises(ValueError, match=r"odd\.jsonl, line 1: .*weight is '2'"):
-        read_jsonl(tmp_path / "odd.jsonl")
 
 
 @pytest.mark.parametrize("name", ["judged.jsonl", "judged.jsonl.gz"])

@@ -235,7 +235,6 @@ def test_a_surprise_that_is_not_known_exactly_is_none():
     assert certify(calibration_of(queries), fresh).surprise is not None
     for calibration in (
         calibration_of(queries, guarantee="query-recall"),
-        calibration_of([replace(q, weight=1.0 + i % 2) for i, q in enumerate(queries)]),
         calibration_of([replace(q, group="g") for q in queries], by_group=True),
         calibration_of(queries[:5]),  # keeps everything
     ):
@@ -299,12 +298,6 @@ def test_a_certificate_does_not_depend_on_the_order_that_the_queries_come_in():
     assert one == certify(1.0, hard + easy, guarantee="query-recall")
     assert one.coverage == 0.5
     assert one.lower < 0.5
-
-
-@pytest.mark.parametrize("odd", [{"weight": 2.0}, {"propensities": [0.5]}, {"only_kept": True}])
-def test_judgements_that_do_not_count_alike_are_not_certified(odd):
-    with pytest.raises(ValueError, match="counts every query and judgement alike"):
-        certify(1.0, [ScoredQuery([0.0], [True], **odd)], guarantee="any")
 
 
 def test_the_queries_of_the_calibration_certify_nothing():

@@ -168,8 +168,6 @@ def test_a_snippet_that_cannot_be_scored_is_kept_and_told():
         ([], ValueError, "queries is empty"),
         ([[[0.1]]], TypeError, r"queries\[0\] is \[\[0.1\]\]; give a ScoredQuery"),
         (["text"], TypeError, r"queries\[0\] is 'text'"),
-        ([ScoredQuery([0.1], [True], weight=2)], ValueError, "counts every query"),
-        ([ScoredQuery([0.1], [True], only_kept=True)], ValueError, "give its scores alone"),
         ([ScoredQuery([0.1], [True], id="seen")], ValueError, "'seen', has the id of one"),
     ],
 )
@@ -662,17 +660,6 @@ def test_queries_that_may_be_the_calibrations_own_are_told_with_the_remedy(rng):
         assert found.severity == "notice"
         assert "give every judged query an id" in found.sentence
         assert found.sentence in d.verdict
-
-
-def test_a_weighted_calibration_is_not_compared_and_says_why(rng):
-    weighted = [replace(q, weight=2.0) for q in draw(rng, 50)]
-    d = diagnose(
-        Calibration.from_scores(weighted, alpha=0.1, scorer="drawn"),
-        [q.scores for q in draw(rng, 50)],
-    )
-    assert d.comparison is None
-    assert "weighted" in by_name(d, "scores").sentence
-    assert "nothing to hold them against" in d.verdict
 
 
 def test_queries_of_an_unknown_group_keep_everything_and_that_is_told(rng):

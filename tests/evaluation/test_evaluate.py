@@ -118,35 +118,6 @@ def test_snippets_that_share_their_querys_fate_are_worth_one_each_query():
     assert e.coverage["snippet"].design_effect == pytest.approx(500 / 99)
 
 
-def test_a_query_of_twice_the_weight_counts_twice():
-    kept, lost = ScoredQuery([0.1], [True]), ScoredQuery([0.9], [True], missed=1)
-    heavy, twice = [replace(kept, weight=2.0), lost], [kept, kept, lost]
-    one, other = evaluate(calibrated(), heavy), evaluate(calibrated(), twice)
-    for name, share in one.shares.items():
-        assert share.estimate == pytest.approx(other.shares[name].estimate, abs=1e-15)
-    with_another = evaluate(calibrated(), [*heavy, ScoredQuery([0.1], [False], weight=7.0)])
-    for e in (one, with_another):  # of which no coverage is a share
-        for share in (e.coverage["all"], e.coverage["query-recall"], e.coverage["snippet"]):
-            assert share.n == pytest.approx(9 / 5)  # (2 + 1)² / (2² + 1²)
-    assert one.coverage_std == pytest.approx(other.coverage_std)
-
-
-def test_the_size_of_the_weights_is_no_matter():
-    rng = np.random.default_rng(3)
-    scores, weights = rng.random((40, 3)), rng.random(40) + 0.1
-
-    def at(scale):
-        return [
-            ScoredQuery(s, [True, False, True], weight=scale * w, missed=1)
-            for s, w in zip(scores, weights, strict=True)
-        ]
-
-    small, large = evaluate(calibrated(), at(1)), evaluate(calibrated(), at(1000))
-    for name, share in small.shares.items():
-        assert share.interval == pytest.approx(large.shares[name].interval)
-        assert share.n == pytest.approx(large.shares[name].n)
-
-
 def test_groups_are_measured_apart():
     queries = [
         ScoredQuery([0.1], [True], group="a"),
@@ -264,14 +235,6 @@ def test_a_query_that_occurs_twice_is_refused():
         evaluate(calibrated(), [ScoredQuery([0.1], [True], id="q")] * 2)
 
 
-@pytest.mark.parametrize("sampled", [{"only_kept": True}, {"propensities": [0.5]}])
-def test_a_query_of_which_a_sample_was_judged_is_refused(sampled):
-    with pytest.raises(ValueError, match="only a sample of its snippets was judged"):
-        evaluate(calibrated(), [ScoredQuery([0.1], [True], **sampled)])
-    with pytest.raises(ValueError, match="only a sample of its snippets was judged"):
-        evaluate(lookup_filter(), [JudgedQuery("q", ["three"], [True], **sampled)])
-
-
 def test_a_query_that_the_scorer_was_fitted_on_is_refused():
     from conformal_retrievers.scoring.scorer import query_digest
 
@@ -329,20 +292,6 @@ def test_a_share_of_a_query_counts_as_one_yes_or_no():
     verdict = evaluate(calibration, new).verdict
     assert verdict.coverage.effective_n > 100
     assert verdict.p_value == pytest.approx(betabinom(50, 90, 10).cdf(35), rel=1e-9)
-
-
-def test_a_calibration_with_weights_counts_by_its_effective_number():
-    weights = [4.0 if i < 20 else 1.0 for i in range(100)]
-    queries = [
-        ScoredQuery([s], [True], weight=w)
-        for s, w in zip(np.linspace(0, 0.5, 100), weights, strict=True)
-    ]
-    calibration = Calibration.from_scores(queries, alpha=0.1, guarantee="all", scorer="lookup")
-    n = round(sum(weights) ** 2 / sum(w * w for w in weights))
-    k = math.ceil((n + 1) * 0.9)
-    p = evaluate(calibration, half_covered(50, 39)).verdict.p_value
-    assert n == 64
-    assert p == pytest.approx(betabinom(50, k, n + 1 - k).cdf(39), rel=1e-9)
 
 
 def test_with_delta_the_p_value_is_binomial():

@@ -10,7 +10,6 @@ import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from frameworks import K, MiniLMEmbedding, halves, snippets, vector_index
 from llama_index.core import Settings
@@ -304,7 +303,7 @@ def test_it_is_dumped_with_its_calibration_and_made_again_with_the_model(calibra
 def test_the_dump_holds_no_model_and_its_json_makes_it_again(postprocessor, monkeypatch):
     assert set(postprocessor.to_dict()) == {"filter", "class_name"}
     assert set(postprocessor.to_dict()["filter"]) == {
-        *("scorer", "calibration", "on_empty", "on_unscorable", "group_of", "explore")
+        *("scorer", "calibration", "on_empty", "on_unscorable", "group_of")
     }
     monkeypatch.setattr(Settings, "_embed_model", MiniLMEmbedding())
     again = ConformalPostprocessor.from_json(postprocessor.to_json())
@@ -328,17 +327,13 @@ def test_what_a_filter_has_beside_its_calibration_is_asked_for_again():
 
     queries = [ScoredQuery([0.5], [True], group=g) for g in ("long", "short")]
     calibration = Calibration.from_scores(queries, alpha=0.5, scorer="lookup", by_group=True)
-    scorer, rng = LookupScorer({"a": 0.1}), np.random.default_rng(0)
-    before = ConformalPostprocessor(
-        filter=ConformalFilter(scorer, calibration, group_of=group, explore=0.1, rng=rng)
-    )
+    scorer = LookupScorer({"a": 0.1})
+    before = ConformalPostprocessor(filter=ConformalFilter(scorer, calibration, group_of=group))
     data = before.to_dict()
     with pytest.raises(ValueError, match=r"group_of is None.*group' before: give the function"):
-        ConformalPostprocessor.from_dict(data, scorer=scorer, rng=rng)
-    with pytest.raises(ValueError, match="explore and rng go together"):
-        ConformalPostprocessor.from_dict(data, scorer=scorer, group_of=group)
-    again = ConformalPostprocessor.from_dict(data, scorer=scorer, group_of=group, rng=rng)
-    assert (again.filter.group_of, again.filter.explore) == (group, 0.1)
+        ConformalPostprocessor.from_dict(data, scorer=scorer)
+    again = ConformalPostprocessor.from_dict(data, scorer=scorer, group_of=group)
+    assert again.filter.group_of == group
 
 
 def test_it_has_a_schema():

@@ -53,7 +53,6 @@ def test_an_event_is_plain_json_that_says_what_was_decided():
         "scores": [0.9, 0.1, None, "inf"],
         "m1": 1.0,
         "m2": 0.5,
-        "explore": 0.0,
     }
     np.testing.assert_array_equal(scores_of(event), [0.9, 0.1, math.nan, math.inf])
 

@@ -175,16 +175,6 @@ def test_losses_are_those_of_the_guarantee_and_of_missed_snippets_where_they_cou
     assert Monitor(calibration_of(rng)).observe_judged(nothing).counts.judged == 0
 
 
-@pytest.mark.parametrize(
-    "odd", [{"only_kept": True}, {"propensities": [0.5] * 11}, {"weight": 2.0}]
-)
-def test_queries_judged_in_parts_say_nothing_of_harm(odd):
-    rng = np.random.default_rng(73)
-    query = ScoredQuery(np.arange(11.0), np.arange(11) < 1, id="a", **odd)
-    with pytest.raises(ValueError, match="'a': .*all retrieved snippets were judged"):
-        Monitor(calibration_of(rng)).observe_judged(query)
-
-
 def test_a_query_that_was_calibrated_on_says_nothing_of_harm():
     rng = np.random.default_rng(74)
     queries = [a_query(rng, id=f"q{i}") for i in range(60)]
@@ -199,12 +189,10 @@ def test_a_query_that_was_calibrated_on_says_nothing_of_harm():
 
 def test_a_promise_that_is_not_about_equal_queries_is_not_watched_for_harm():
     rng = np.random.default_rng(79)
-    queries = [a_query(rng, group="g", weight=1.0 + i % 2) for i in range(60)]
     even = [a_query(rng, group="g") for _ in range(60)]
     for scored, options, said in (
         (even, {"guarantee": "snippet"}, "'snippet'"),
         (even, {"by_group": True}, "by group"),
-        (queries, {}, "with weights"),
     ):
         calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn", **options)
         monitor = Monitor(calibration)

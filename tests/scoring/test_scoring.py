@@ -403,7 +403,7 @@ def test_what_is_known_of_a_query_goes_with_its_scores():
     (scored,) = score_queries(LookupScorer({"a": 0.5, "b": math.nan}), [judged])
     np.testing.assert_array_equal(scored.scores, [0.5, np.nan])
     assert scored.relevant.tolist() == [False, True]
-    assert (scored.id, scored.group, scored.missed, scored.weight) == ("q1", "g", 3, 1.0)
+    assert (scored.id, scored.group, scored.missed) == ("q1", "g", 3)
 
 
 def test_a_query_that_retrieved_nothing_is_not_sent_to_the_scorer():

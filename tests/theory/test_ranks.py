@@ -24,7 +24,6 @@ from conformal_retrievers.theory.ranks import (
     conformal_quantile,
     conformal_rank,
     exact_alpha,
-    mass_threshold,
     p_value_steps,
     p_values,
     queries_needed,
@@ -372,25 +371,6 @@ def test_masses_are_whole_numbers_of_a_unit_of_which_a_query_has_one():
     masses = Masses.of(np.repeat([7, 3, 49], [7, 3, 49]))
     assert masses.parts.sum() == 3 * masses.new
     assert masses.parts[:10].tolist() == [masses.new // 7] * 7 + [masses.new // 3] * 3
-
-
-def test_weighted_masses_are_any_fractions_in_whole_numbers_of_a_unit():
-    given = [Fraction(1, 6), Fraction(1, 6), Fraction(3, 2), Fraction(0.1)]
-    masses = Masses.weighted(given, Fraction(5, 7))
-    assert all(type(part) is int for part in [*masses.parts.tolist(), masses.new])
-    assert [Fraction(part, masses.new) for part in masses.parts] == [
-        f / Fraction(5, 7) for f in given
-    ]
-    # The same masses give the same thresholds and p-values, whatever their unit.
-    shares = Masses.weighted(
-        [Fraction(1, 2), Fraction(1, 2), Fraction(1), *[Fraction(1, 2)] * 2], 1
-    )
-    for hundredths in range(1, 100):
-        alpha = hundredths / 100
-        of_shares = mass_threshold(THREE_QUERIES[0], shares, alpha)
-        assert of_shares == query_recall_threshold(*THREE_QUERIES, alpha)
-    assert p_value_steps(shares).tolist() == p_value_steps(Masses.of([2, 2, 1, 2, 2])).tolist()
-    assert mass_threshold([], Masses.weighted([], Fraction(1)), 0.5) == math.inf
 
 
 # --- in distribution ------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import BaseModel, ConfigDict, Field
@@ -105,7 +104,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             "on_empty": value.on_empty,
             "on_unscorable": value.on_unscorable,
             "group_of": None if group_of is None else getattr(group_of, "__qualname__", "given"),
-            "explore": value.explore,
         }
 
     @classmethod
@@ -117,7 +115,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         llm: LLM | None = None,
         scorer: Scorer | None = None,
         group_of: Callable[[str], str | None] | None = None,
-        rng: np.random.Generator | None = None,
         **kwargs: Any,
     ) -> ConformalPostprocessor:
         """Return the postprocessor that `to_dict` was called on, with the model that it had.
@@ -138,8 +135,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             on_empty=dumped["on_empty"],
             on_unscorable=dumped["on_unscorable"],
             group_of=group_of,
-            explore=dumped["explore"],
-            rng=rng,
         )
         return super().from_dict({**data, "filter": made}, **kwargs)
 
