@@ -6,11 +6,15 @@ filter of snippets (`conformal_retrievers.monitoring.events`).
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
 from conformal_retrievers.claims.answer_filter import FilteredAnswer
-from conformal_retrievers.monitoring.events import CLAIMS_EVENT, VERSION, json_number, set_on_span
+from conformal_retrievers.monitoring.events import (
+    CLAIMS_EVENT,
+    build_event,
+    json_number,
+    set_on_span,
+)
 
 EVENT = CLAIMS_EVENT  # the name of the event and of the run that it belongs to
 
@@ -25,24 +29,23 @@ def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str,
     claims and no more, which is so where it states nothing.
     """
     claims, calibration = filtered.claims, filtered.claims.calibration
-    return {
-        "event": EVENT,
-        "version": VERSION,
-        "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        "calibration": calibration.checksum,
-        "scorer": calibration.scorer,
-        "alpha": calibration.alpha,
-        "share": calibration.share,
-        "group": claims.group,
-        "query": query,
-        "k": len(claims.claims),
-        "kept": claims.kept.tolist(),
-        "unscorable": claims.unscorable.tolist(),
-        "threshold": calibration.named_threshold(claims.group),
-        "relevance": [json_number(r) for r in claims.relevance.tolist()],
-        "undivided": filtered.undivided,
-        "guaranteed": filtered.guaranteed,
-    }
+    return build_event(
+        EVENT,
+        claims,
+        query,
+        {
+            "calibration": calibration.checksum,
+            "scorer": calibration.scorer,
+            "alpha": calibration.alpha,
+            "share": calibration.share,
+        },
+        {
+            "threshold": calibration.named_threshold(claims.group),
+            "relevance": [json_number(r) for r in claims.relevance.tolist()],
+            "undivided": filtered.undivided,
+            "guaranteed": filtered.guaranteed,
+        },
+    )
 
 
 def annotate_span(filtered: FilteredAnswer) -> None:

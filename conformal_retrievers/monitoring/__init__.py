@@ -1,1 +1,25 @@
-"""Filters in operation: events, the log of them, and alarms over live traffic."""
+"""Filters in operation: events, the log of events, and alarms over live traffic."""
+
+from conformal_retrievers.monitoring.events import (
+    CLAIMS_EVENT,
+    EVENT,
+    annotate_span,
+    event_of,
+    json_number,
+)
+from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
+from conformal_retrievers.monitoring.monitor import Counts, Monitor, MonitorStatus
+
+__all__ = [
+    "CLAIMS_EVENT",
+    "EVENT",
+    "Counts",
+    "FilterLog",
+    "Monitor",
+    "MonitorStatus",
+    "Observer",
+    "annotate_span",
+    "event_of",
+    "json_number",
+    "read_log",
+]

@@ -1,24 +1,29 @@
-"""The log of a filter's events (events.py): JSON lines that several processes append."""
+"""The filter log: events as JSON lines that many processes append, and what handlers do with one.
+
+The callbacks of both frameworks hand each event (events.py) to an `Observer`, which counts m1 and
+m2 for each calibration and appends the event to a `FilterLog`.
+"""
 
 from __future__ import annotations
 
-import glob
 import gzip
 import hashlib
 import json
-import math
+import logging
 import os
+import re
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from conformal_retrievers.extras import require
-from conformal_retrievers.monitoring.events import EVENT, FIELDS, check_event
+from conformal_retrievers.monitoring.events import CLAIMS_EVENT, EVENT, MODELS, check_event
+from conformal_retrievers.monitoring.monitor import Counts
 
-LOCK_SECONDS = 1.0  # how long a log waits for others that write or read it
+logger = logging.getLogger("conformal_retrievers")
 
 Queries = Literal["hashed", "text", "none"]
 
@@ -27,56 +32,44 @@ Queries = Literal["hashed", "text", "none"]
 class FilterLog:
     """An append-only file of events, one JSON object a line, that processes and threads may share.
 
-    A file that would grow beyond `max_bytes` is renamed to <name>.1, the older ones to <name>.2 and
-    so on, and of these the `backups` newest stay. `queries` says what is kept of a query: the start
-    of its SHA-256 ("hashed"), its text, or nothing. Raises ValueError for other values, for a
-    folder and for a name that ends in .gz, and ModuleNotFoundError without the extra `log`.
+    The file is opened for each event, so that a host may rotate it at any time: once it is renamed,
+    the next event begins a new file. `queries` chooses what is stored of a query: the start of its
+    SHA-256 ("hashed"), its text ("text") or nothing ("none"). Raises ValueError for other values,
+    and for a path that is a folder or ends in .gz.
     """
 
     path: Path
-    max_bytes: int = field(default=50_000_000, kw_only=True)
-    backups: int = field(default=5, kw_only=True)
     queries: Queries = field(default="hashed", kw_only=True)
 
     def __post_init__(self) -> None:
-        require("log", "filelock")
-        # Absolute, as it shall stay one file where the process changes its folder.
+        # Absolute, because a process may change its working directory.
         object.__setattr__(self, "path", Path(self.path).absolute())
         if self.path.suffix == ".gz":
             raise ValueError(
                 f"path is {str(self.path)!r}, but events are appended as plain text; give a name "
-                "without .gz, and compress what was renamed, which can be read so"
+                "without .gz"
             )
-        if self.queries not in ("hashed", "text", "none"):
-            raise ValueError(f"queries is {self.queries!r}; give 'hashed', 'text' or 'none'")
         if self.path.is_dir():
             raise ValueError(f"path is {str(self.path)!r}, which is a folder; give a file in it")
-        for name, least in (("max_bytes", 1), ("backups", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; give {least} or more")
+        if self.queries not in ("hashed", "text", "none"):
+            raise ValueError(f"queries is {self.queries!r}; give 'hashed', 'text' or 'none'")
 
-    def append(self, event: Mapping[str, Any], *, wait: float = LOCK_SECONDS) -> None:
-        """Append one event, whole, whoever else does so.
-
-        Raises OSError where the file cannot be written, or others hold its lock for `wait` seconds.
-        """
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Append one event with a single write; raise OSError if that fails."""
         row = {**event, "query": self._query(event.get("query"))}
         text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-        # What is no text, a lone surrogate, becomes \\udxxx, which JSON reads as the same again.
+        # A lone surrogate becomes the escape \\udxxx, which JSON reads as the same character.
         line = text.encode("utf-8", "backslashreplace") + b"\n"
-        with _lock(self.path, wait):
-            size = self.path.stat().st_size if self.path.exists() else 0
-            if size and size + len(line) > self.max_bytes:
-                self._rotate()
-            elif size and not _ends_a_line(self.path):
-                line = b"\n" + line  # whoever wrote the last one was stopped in it
-            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                written = os.write(file, line)
-                while written < len(line):
-                    written += os.write(file, line[written:])
-            finally:
-                os.close(file)
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            if os.lseek(file, 0, os.SEEK_END):
+                os.lseek(file, -1, os.SEEK_END)
+                if os.read(file, 1) != b"\n":  # a process was killed while it wrote the last line
+                    line = b"\n" + line
+            if os.write(file, line) < len(line):
+                raise OSError(f"{self.path}: the disk took only part of an event")
+        finally:
+            os.close(file)
 
     def _query(self, query: str | None) -> str | None:
         if query is None or self.queries == "none":
@@ -85,97 +78,126 @@ class FilterLog:
             return query
         return hashlib.sha256(query.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    def _rotate(self) -> None:
-        names = [self.path, *(self._numbered(i) for i in range(1, self.backups + 1))]
-        if not self.backups:
-            self.path.unlink()
-        for older, newer in reversed(list(zip(names[1:], names[:-1], strict=True))):
-            if newer.exists():
-                os.replace(newer, older)
 
-    def _numbered(self, i: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{i}")
+class Observer:
+    """Counts events by calibration, reports them to `logging` and appends them to a log.
+
+    Threads may share one. An error of the log does not stop retrieval: the first is logged, and so
+    is the next one after an event was written again. Raises TypeError unless `log` is a `FilterLog`
+    or None.
+    """
+
+    def __init__(self, log: FilterLog | None = None) -> None:
+        if log is not None and not isinstance(log, FilterLog):
+            path = str(log) if isinstance(log, (str, os.PathLike)) else "filter.jsonl"
+            raise TypeError(f"log is {log!r:.80}; give FilterLog({path!r})")
+        self.log = log
+        self._counts: dict[str, Counts] = {}
+        self._lock = threading.Lock()
+        self._log_fails = False
+
+    @property
+    def counts(self) -> Mapping[str, Counts]:
+        """The counts so far, by the checksum of the calibration."""
+        with self._lock:
+            return dict(self._counts)
+
+    def observe(self, event: Mapping[str, Any]) -> None:
+        """Count, report and log one event of either kind.
+
+        Of claims, m1 counts whether any claim of an answer is kept, and m2 is the share kept.
+        """
+        k, kept = event["k"], len(event["kept"])
+        of_claims = event["event"] == CLAIMS_EVENT
+        one = Counts(
+            queries=1,
+            snippets=k,
+            kept=kept,
+            unscorable=len(event["unscorable"]),
+            with_kept=int(kept > 0 if of_claims else event["m1"]),
+            share_kept=kept / max(k, 1) if of_claims else event["m2"],
+        )
+        with self._lock:
+            total = self._counts.get(event["calibration"], Counts()) + one
+            self._counts[event["calibration"]] = total
+        items = "claims" if of_claims else "snippets"
+        text = "kept %d of %d %s (m1 %.3f, m2 %.3f over %d queries)"
+        logger.info(text, kept, k, items, total.m1, total.m2, total.queries)
+        if one.unscorable:
+            logger.warning("%d of %d %s could not be scored", one.unscorable, k, items)
+        if event.get("undivided") is not None:
+            logger.warning("an answer could not be divided into claims: %s", event["undivided"])
+        if self.log is not None:
+            self._append(self.log, event)
+
+    def _append(self, log: FilterLog, event: Mapping[str, Any]) -> None:
+        failed = self._log_fails
+        try:
+            log.append(event)
+            self._log_fails = False
+        except Exception:
+            self._log_fails = True
+            if not failed:
+                logger.exception("the filter log %s cannot be written; events are lost", log.path)
 
 
 def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]]:
-    """Yield the events of a log, oldest first, those of renamed older files (<name>.1, …) too.
+    """Yield the events of a log, oldest first, including those of its rotated files.
 
-    It is the log as it is when the first event is asked for, whoever writes on. A log may hold
-    events of both kinds: `event` says which are yielded, "conformal_filter" or "conformal_claims".
-    Lines that are no JSON, as a process that is killed leaves them, are skipped and counted in a
-    UserWarning. Raises ValueError for another `event`, for a log of such lines only, and, naming
-    the file, line and field, for what is no event of a version that is known, or has a value that
-    no event has; OSError where the log cannot be read, FileNotFoundError where there is none.
+    Rotated files have logrotate's names: `path` with .1, .2 … (the higher, the older) or a date
+    such as -20260131 appended, with or without .gz. All are opened at the start. A log may hold
+    events of both kinds: `event` selects "conformal_filter" or "conformal_claims". Lines that are
+    not JSON, such as one that a killed process left incomplete, are skipped and counted in a
+    UserWarning.
+
+    Raises ValueError for an unknown `event`, for a log without a valid line, for an incomplete .gz
+    file and, naming file, line and field, for JSON that is not an event of a known version;
+    FileNotFoundError if there is no log.
     """
-    if event not in FIELDS:
-        raise ValueError(f"event is {event!r}; give one of {', '.join(map(repr, FIELDS))}")
-    path = Path(path)
+    if event not in MODELS:
+        raise ValueError(f"event is {event!r}; give one of {', '.join(map(repr, MODELS))}")
     good, bad = 0, []
     with ExitStack() as stack:
-        with _lock(path) if os.access(f"{path}.lock", os.W_OK) else nullcontext():
-            files = [(file, *_open(file, stack)) for file in _files(path)]
-        for file, opened, size in files:
-            for number, line in _lines(file, opened, size):
+        files = [(file, stack.enter_context(_open(file))) for file in _files(Path(path))]
+        for file, opened in files:
+            for number, line in _lines(file, opened):
+                where = f"{file}, line {number}"
                 try:
                     row = json.loads(line)
-                except (ValueError, RecursionError):  # UnicodeDecodeError, too; lists without end
-                    bad.append(f"{file}, line {number}")
+                except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+                    bad.append(where)
                     continue
-                found = check_event(row, f"{file}, line {number}")
+                found = check_event(row, where)
                 good += 1
                 if found["event"] == event:
                     yield found
     if bad and not good:
-        raise ValueError(f"{bad[0]} is no JSON, nor is any other line; give a filter log")
+        raise ValueError(f"{bad[0]} is not JSON, and neither is any other line; give a filter log")
     if bad:
-        many = (
-            f"{len(bad)} lines are no JSON and were"
-            if len(bad) > 1
-            else "a line is no JSON and was"
-        )
-        warnings.warn(f"{many} skipped: {'; '.join(bad[:5])}", UserWarning, stacklevel=2)
-
-
-def _lock(path: Path, wait: float = LOCK_SECONDS) -> AbstractContextManager[object]:
-    """Return the lock of a log; whoever enters it gets an OSError if others hold it too long."""
-    require("log", "filelock")
-    from filelock import FileLock
-
-    return FileLock(f"{path}.lock", timeout=wait, poll_interval=0.002)
-
-
-def _ends_a_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
+        text = f"skipped {len(bad)} lines that are not JSON: {'; '.join(bad[:5])}"
+        warnings.warn(text, UserWarning, stacklevel=2)
 
 
 def _files(path: Path) -> list[Path]:
-    older = sorted(
-        (int(p.suffix[1:]), p)
-        for p in path.parent.glob(f"{glob.escape(path.name)}.*")
-        if p.suffix[1:].isdigit() and p.stem == path.name
-    )
-    return [*(p for _, p in reversed(older)), path]
+    """Return a log and its rotated files, the oldest first."""
+    rotated = []
+    pattern = re.compile(re.escape(path.name) + r"([.-])(\d+)(\.gz)?")
+    for file in path.parent.iterdir() if path.parent.is_dir() else ():
+        if match := pattern.fullmatch(file.name):
+            number = int(match[2])
+            rotated.append((-number if match[1] == "." else number, file))
+    return [*(file for _, file in sorted(rotated)), path]
 
 
-def _open(file: Path, stack: ExitStack) -> tuple[IO[bytes], float]:
-    """Return an open file, which stays the same if it is renamed, and its size, uncompressed."""
-    if file.suffix == ".gz":
-        return stack.enter_context(gzip.open(file)), math.inf  # type: ignore[arg-type]
-    opened = stack.enter_context(file.open("rb"))
-    return opened, os.fstat(opened.fileno()).st_size
+def _open(file: Path) -> IO[bytes]:
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
 
 
-def _lines(file: Path, opened: IO[bytes], size: float) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of an open file that are not blank, with their numbers, up to a size."""
-    read = 0
+def _lines(file: Path, opened: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers."""
     try:
         for number, line in enumerate(opened, start=1):
-            read += len(line)
-            if read > size:
-                return
             if line.strip():
                 yield number, line
-    except (EOFError, gzip.BadGzipFile) as error:  # the last is an OSError
-        raise ValueError(f"{file} is no complete compressed text: {error}") from None
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{file} is not a complete gzip file: {error}") from None

@@ -30,8 +30,8 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.claims.events import event_of
 from conformal_retrievers.llm.ask import Reply, Unanswered
+from conformal_retrievers.monitoring.log import Observer
 from conformal_retrievers.monitoring.monitor import Counts
-from conformal_retrievers.monitoring.observing import Observer
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable
 from llama_index.postprocessor.conformal import (
     ClaimFilterQueryEngine,
@@ -145,7 +145,7 @@ def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, 
     with pytest.raises(ValueError, match="event is 'other'; give one of 'conformal_filter'"):
         next(read_log(log.path, event="other"))
     log.append({"event": "conformal_claims", "version": 1, "calibration": "c", "k": 0, "kept": []})
-    with pytest.raises(ValueError, match="line 4: its field 'relevance' is missing"):
+    with pytest.raises(ValueError, match="line 4.*relevance"):
         list(read_log(log.path, event="conformal_claims"))
 
 

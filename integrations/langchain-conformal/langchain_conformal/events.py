@@ -34,7 +34,8 @@ from conformal_retrievers import (
     Refused,
     Snippet,
 )
-from conformal_retrievers.monitoring import events, observing
+from conformal_retrievers.monitoring import events
+from conformal_retrievers.monitoring.log import Observer
 
 Decided = TypeVar("Decided")
 
@@ -155,7 +156,7 @@ class ConformalCallbackHandler(BaseCallbackHandler):
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
-        self.observer = observing.Observer(log)
+        self.observer = Observer(log)
 
     def on_custom_event(
         self,

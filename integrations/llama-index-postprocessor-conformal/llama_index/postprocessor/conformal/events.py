@@ -33,7 +33,8 @@ from conformal_retrievers import (
     FilterLog,
     Refused,
 )
-from conformal_retrievers.monitoring import events, observing
+from conformal_retrievers.monitoring import events
+from conformal_retrievers.monitoring.log import Observer
 from llama_index.postprocessor.conformal.claims_events import ConformalClaimsEvent
 
 dispatcher = get_dispatcher(__name__)
@@ -58,11 +59,11 @@ class ConformalEventHandler(BaseEventHandler):
     "conformal_retrievers"; `log` is a file that several processes may share.
     """
 
-    _observer: observing.Observer = PrivateAttr()
+    _observer: Observer = PrivateAttr()
 
     def __init__(self, log: FilterLog | None = None) -> None:
         super().__init__()
-        self._observer = observing.Observer(log)
+        self._observer = Observer(log)
 
     @classmethod
     def class_name(cls) -> str:
@@ -70,7 +71,7 @@ class ConformalEventHandler(BaseEventHandler):
         return "ConformalEventHandler"
 
     @property
-    def observer(self) -> observing.Observer:
+    def observer(self) -> Observer:
         """What the handler has counted, and where it logs."""
         return self._observer
 
