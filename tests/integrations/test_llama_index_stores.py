@@ -6,9 +6,10 @@ import itertools
 import warnings
 from functools import cache
 
-import chromadb
-import faiss
 import pytest
+
+chromadb = pytest.importorskip("chromadb")  # which only the extra `dev` installs
+faiss = pytest.importorskip("faiss")
 from frameworks import MODEL, K, MiniLMEmbedding, cosine, halves, snippets, vector_index
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
