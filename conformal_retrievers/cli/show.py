@@ -11,7 +11,7 @@ from rich.text import Text
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.claims import ClaimCalibration
-from conformal_retrievers.cli import claims
+from conformal_retrievers.cli.claims import facts_of as claim_facts_of
 from conformal_retrievers.cli.inputs import is_of_claims
 from conformal_retrievers.cli.options import Json
 from conformal_retrievers.cli.terminal import (
@@ -67,7 +67,7 @@ def _show_claims(path: Path, as_json: bool) -> None:
     with bad_data_in_one_line():
         shown = ClaimCalibration.load(path)
     if as_json:
-        print_json({"file": str(path), **claims.facts_of(shown)})
+        print_json({"file": str(path), **claim_facts_of(shown)})
     else:
         typer.echo(shown.statement)
 
