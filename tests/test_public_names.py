@@ -40,7 +40,13 @@ CIRCLES = {  # to be removed
         "conformal_retrievers.calibration.statement",
         "conformal_retrievers.lookback.flag_statement",
     ),
+    (
+        "conformal_retrievers.calibration.statement",
+        "conformal_retrievers.calibration.calibration",
+    ),
+    ("conformal_retrievers.calibration.record", "conformal_retrievers.calibration.calibration"),
     ("conformal_retrievers.evaluation.findings", "conformal_retrievers.evaluation.diagnose"),
+    ("conformal_retrievers.claims.statement", "conformal_retrievers.claims.calibration"),
 }
 
 

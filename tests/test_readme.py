@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from llama_index.core import Settings
+from llama_index.core.llms import MockLLM
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -23,7 +25,7 @@ def run(page: Path, names: dict[str, object]) -> dict[str, object]:
     for block in BLOCK.finditer(text):
         if block[1] is None:
             above = "\n" * (text.count("\n", 0, block.start(2)))  # for the lines of a traceback
-            exec(compile(above + block[2], str(page), "exec"), names)
+            exec(compile(above + block[2], str(page), "exec", dont_inherit=True), names)
     return names
 
 
@@ -54,6 +56,7 @@ def test_the_code_of_a_page_runs_after_that_of_the_readme(page, readme, tmp_path
     names, folder = readme
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Settings, "_llm", MockLLM())
     run(page, names | {"queries": names["judged"]})
 
 
