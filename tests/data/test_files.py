@@ -1,0 +1,217 @@
+"""Files written whole, and the envelope: its layout, and every way to break it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import pytest
+
+from conformal_retrievers.data.files import (
+    check_derived,
+    checksum,
+    decode_infinite,
+    encode_infinite,
+    envelope_text,
+    parse_envelope,
+    read_envelope,
+    write_envelope,
+    write_whole,
+)
+
+KIND = {"format": "test/thing", "version": 1, "saved_by": "Thing.save", "what": "thing"}
+FIELDS = {
+    "format": "test/thing",
+    "version": 1,
+    "name": "Café",
+    "third": 1 / 3,
+    "none": None,
+    "rows": [{"a": 1}, {"a": [0.1, "inf"]}],
+}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "thing.json"
+    write_envelope(path, FIELDS, what="thing", rows="rows")
+    return path
+
+
+# --- the envelope ---------------------------------------------------------------------------------
+
+
+def test_an_envelope_has_one_field_and_one_row_per_line():
+    lines = envelope_text(FIELDS, rows="rows").splitlines()
+    assert lines == [
+        "{",
+        '  "format": "test/thing",',
+        '  "version": 1,',
+        '  "name": "Café",',
+        '  "third": 0.3333333333333333,',
+        '  "none": null,',
+        f'  "sha256": "{checksum(FIELDS)}",',
+        '  "rows": [',
+        '    {"a": 1},',
+        '    {"a": [0.1, "inf"]}',
+        "  ]",
+        "}",
+    ]
+    small = {"format": "f", "version": 2}
+    assert envelope_text(small).splitlines()[-2] == f'  "sha256": "{checksum(small)}"'
+    assert json.loads(envelope_text({**small, "rows": []}, rows="rows"))["rows"] == []
+
+
+def test_an_envelope_is_read_as_it_was_written(saved):
+    assert read_envelope(saved, **KIND) == FIELDS
+    assert read_envelope(str(saved), **KIND) == FIELDS
+    assert saved.read_text("utf-8") == envelope_text(FIELDS, rows="rows")
+
+
+def test_the_checksum_depends_on_every_field_but_not_on_their_order():
+    assert checksum(dict(reversed(FIELDS.items()))) == checksum(FIELDS)
+    for name in FIELDS:
+        assert checksum({**FIELDS, name: "other"}) != checksum(FIELDS)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_json_does_not_have_is_not_written(tmp_path, number):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_envelope(tmp_path / "t.json", {"score": number}, what="thing")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "problem"),
+    [
+        ('"Café"', '"Cafe"', "sha256"),
+        ('"version": 1,', '"version": 2,', "version 2.*reads version 1; upgrade"),
+        ('"version": 1,', '"version": 1.0,', r"version 1\.0"),
+        ('"version": 1,', "", "version None"),
+        ("test/thing", "test/other", "not a thing file.*'test/thing'.*Thing.save"),
+        ('  "none": null,', '  "none": null,\n  "none": null,', "twice"),
+        ("0.3333333333333333", "NaN", "NaN"),
+        ("0.3333333333333333", "-Infinity", "Infinity"),
+        ("0.3333333333333333", "1e999", "1e999"),
+        ("  ]\n}\n", "", "not a complete thing file"),
+        ("{", "[" * 100_000, "not a complete thing file"),
+    ],
+)
+def test_a_changed_envelope_is_refused(saved, written, instead, problem):
+    text = saved.read_text("utf-8")
+    assert written in text
+    saved.write_text(text.replace(written, instead, 1), "utf-8")
+    with pytest.raises(ValueError, match=problem) as error:
+        read_envelope(saved, **KIND)
+    assert str(saved) in str(error.value)
+
+
+def test_an_envelope_without_its_checksum_is_refused(saved):
+    without = "\n".join(s for s in saved.read_text("utf-8").splitlines() if "sha256" not in s)
+    with pytest.raises(ValueError, match="'sha256' is None"):
+        parse_envelope(without, "the text", **KIND)
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "null", "{}"])
+def test_json_that_is_not_an_envelope_is_refused(text):
+    with pytest.raises(ValueError, match="the text is not a thing file: its field 'format'"):
+        parse_envelope(text, "the text", **KIND)
+
+
+def test_a_path_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"cannot read the thing .*none\.json"):
+        read_envelope(tmp_path / "none.json", **KIND)
+    with pytest.raises(TypeError, match=r"path is \{\}"):
+        read_envelope({}, **KIND)
+    (tmp_path / "latin.json").write_bytes("é".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"latin\.json is not a complete thing file"):
+        read_envelope(tmp_path / "latin.json", **KIND)
+
+
+def test_a_field_that_does_not_follow_from_the_others_is_named():
+    stored = {"n": 3, "mean": 0.5, "other": "kept"}
+    check_derived("f.json", stored, {"n": 3, "mean": 0.5003}, rounded={"mean"}, what="thing")
+    with pytest.raises(ValueError, match=r"f\.json: its field 'n' is 3, but .* give 4"):
+        check_derived("f.json", stored, {"n": 4}, what="thing")
+    with pytest.raises(ValueError, match="'mean' is 0.5"):
+        check_derived("f.json", stored, {"mean": 0.502}, rounded={"mean"}, what="thing")
+    with pytest.raises(ValueError, match="'mean' is 0.5"):
+        check_derived("f.json", stored, {"mean": 0.5003}, what="thing")
+
+
+def test_infinite_numbers_are_written_by_name():
+    numbers = [0.5, math.inf, -math.inf, 0.0]
+    assert encode_infinite(numbers) == [0.5, "inf", "-inf", 0.0]
+    assert decode_infinite(json.loads(json.dumps(encode_infinite(numbers)))) == numbers
+    assert decode_infinite(["Infinity", None, [1]]) == ["Infinity", None, [1]]
+
+
+# --- written whole --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync", "chmod"])
+@pytest.mark.parametrize("fault", [OSError(28, "No space left"), KeyboardInterrupt, MemoryError])
+def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
+    tmp_path, monkeypatch, step, fault
+):
+    path = tmp_path / "thing"
+    path.write_bytes(b"old")
+
+    def fail(*_):
+        raise fault
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises((OSError, KeyboardInterrupt, MemoryError)) as error:
+        write_whole(path, b"new", what="thing")
+    if isinstance(fault, OSError):
+        assert "cannot write the thing (No space" in str(error.value)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_new_file_is_complete_before_the_old_one_goes(tmp_path, monkeypatch):
+    path, replace = tmp_path / "thing", os.replace
+    path.write_bytes(b"old")
+
+    def look(temporary, target):
+        with open(temporary, "rb") as file:
+            assert file.read() == b"new"
+        assert path.read_bytes() == b"old"
+        replace(temporary, target)
+
+    monkeypatch.setattr(os, "replace", look)
+    write_whole(path, b"new", what="thing")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("unwritable", ["none/thing", "file/thing", "."])
+def test_a_path_that_cannot_be_written_is_named(tmp_path, unwritable):
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(OSError, match="cannot write the thing") as error:
+        write_whole(tmp_path / unwritable, b"new", what="thing")
+    assert str(tmp_path) in str(error.value)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_whole(tmp_path / "pipe", b"new", what="thing")
+
+
+def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    write_whole(link, b"new", what="thing")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_is_as_readable_as_any(tmp_path, monkeypatch):
+    (tmp_path / "plain").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    write_whole("thing", b"new", what="thing")  # without a folder
+    assert (tmp_path / "thing").stat().st_mode == (tmp_path / "plain").stat().st_mode
