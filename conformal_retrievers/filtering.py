@@ -15,6 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol, get_args
 
 import numpy as np
@@ -342,6 +343,41 @@ class ConformalFilter:
     def __repr__(self) -> str:
         c = self.calibration
         return f"ConformalFilter({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
+
+
+def open_filter(
+    calibration: str | Path | Calibration,
+    scorer: Scorer,
+    *,
+    alpha: float | None = None,
+    on_empty: OnEmpty = "allow",
+    on_unscorable: OnUnscorable = "keep",
+) -> ConformalFilter:
+    """Return the filter of a calibration, or of the file of one.
+
+    Parameters
+    ----------
+    calibration
+        The calibration, or the path of its file.
+    scorer
+        The scorer that was calibrated with.
+    alpha
+        Another risk than the calibration's, in (0, 1).
+    on_empty, on_unscorable
+        As in `ConformalFilter`.
+
+    Raises
+    ------
+    CalibrationMismatch
+        If the calibration was made with another scorer.
+    ValueError
+        If the file is not a calibration, or the calibration cannot be used at `alpha`.
+    """
+    if not isinstance(calibration, Calibration):
+        calibration = Calibration.load(calibration)
+    if alpha is not None:
+        calibration = calibration.at(alpha)
+    return ConformalFilter(scorer, calibration, on_empty=on_empty, on_unscorable=on_unscorable)
 
 
 def check_same_scorer(name: str, *, calibrated: str) -> None:
