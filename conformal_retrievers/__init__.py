@@ -51,7 +51,6 @@ from conformal_retrievers.scoring import (
     RetrievalScorer,
     Scorer,
     TieBreak,
-    YesScorer,
     score_queries,
 )
 from conformal_retrievers.version import __version__
@@ -93,7 +92,6 @@ __all__ = [
     "Snippet",
     "TieBreak",
     "Unscorable",
-    "YesScorer",
     "__version__",
     "annotate",
     "calibrate",

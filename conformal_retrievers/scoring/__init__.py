@@ -4,11 +4,9 @@ from conformal_retrievers.scoring.cached import CachedScorer
 from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
-from conformal_retrievers.scoring.function import FunctionScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
-from conformal_retrievers.scoring.rating import LLMScorer
-from conformal_retrievers.scoring.ratings import Ratings
-from conformal_retrievers.scoring.retrieval import RetrievalScorer
+from conformal_retrievers.scoring.rating import LLMScorer, Ratings
+from conformal_retrievers.scoring.retrieval import FunctionScorer, RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     AsyncScorer,
     Scorer,
@@ -18,7 +16,6 @@ from conformal_retrievers.scoring.scorer import (
     score_queries,
     score_snippets,
 )
-from conformal_retrievers.scoring.yes import YesScorer
 
 __all__ = [
     "AsyncScorer",
@@ -34,7 +31,6 @@ __all__ = [
     "RetrievalScorer",
     "Scorer",
     "TieBreak",
-    "YesScorer",
     "ascore_snippets",
     "judged_queries",
     "relative_to_query",

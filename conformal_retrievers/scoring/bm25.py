@@ -1,7 +1,7 @@
-"""BM25 as a score: −BM25 of the query against the snippet, in the corpus that it was built on.
+"""BM25 as a score: −BM25 of query and snippet, in the corpus that the scorer was built on.
 
 BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework") weighs words by how rare
-they are in a corpus, so the corpus is a part of the scorer, and of its name. Computed by `bm25s`.
+they are in a corpus, so the corpus is a part of the scorer and of its name. `bm25s` computes it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,31 @@ require("bm25", "bm25s")
 import bm25s
 
 NOT_IN_CORPUS = (
-    "its text is not in the corpus that BM25 was built on (of a corpus.jsonl: title, a space and "
+    "its text is not in the corpus that BM25 was built on (in a corpus.jsonl: title, a space and "
     "text)"
 )
 
 
 class BM25Scorer:
-    """Scores by −BM25 (Lucene's variant, k1 = 1.5, b = 0.75, English stop words left out).
+    """Scores by −BM25 (Lucene's variant, k1 = 1.5, b = 0.75, without English stop words).
 
-    `corpus` is the texts that may be retrieved. A text that is not among them to the letter, and a
-    blank one, cannot be scored: NaN. Ids do not count, since a chunk of a text is another text.
-    Every snippet that shares no word with the query has the score 0.
+    `corpus` contains the texts that may be retrieved. A text that is not exactly one of them, or
+    blank, is unscorable: NaN. Ids do not matter, since a chunk of a text is another text. A snippet
+    that shares no word with the query has the score 0.
+
+    >>> scorer = BM25Scorer(["red and blue", "green", "blue"])
+    >>> scorer.score("blue", ["blue", "green", "yellow"]).round(2)
+    array([-0.21, -0.  ,   nan])
     """
 
     def __init__(self, corpus: Iterable[str]) -> None:
         self.corpus = list(dict.fromkeys(corpus))
-        _check_texts(self.corpus)
+        for text in self.corpus:
+            if not isinstance(text, str):
+                raise TypeError(f"corpus contains {text!r:.60}; give the texts of the snippets")
         tokens = _tokens(self.corpus)
         if not any(tokens):
-            raise ValueError(
-                "corpus holds no words but stop words; give the texts that may be retrieved"
-            )
+            raise ValueError("corpus contains no words except stop words; give the snippets' texts")
         self._places = {text: i for i, text in enumerate(self.corpus) if text.strip()}
         self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
         self._index.index(tokens, show_progress=False)
@@ -59,8 +63,11 @@ class BM25Scorer:
         texts = [s.text for s in as_snippets(snippets)]
         places = [self._places.get(text) for text in texts]
         scores = np.array([np.nan if i is None else -similarities[i] for i in places])
-        lost = [NOT_IN_CORPUS if text.strip() else "blank" for text in texts]
-        return scores, [why if i is None else None for i, why in zip(places, lost, strict=True)]
+        reasons = [
+            None if i is not None else NOT_IN_CORPUS if text.strip() else "blank"
+            for i, text in zip(places, texts, strict=True)
+        ]
+        return scores, reasons
 
     def similarities(self, query: str) -> NDArray[np.float64]:
         """Return the BM25 similarity of the query to each text of the corpus, (len(corpus),)."""
@@ -69,12 +76,6 @@ class BM25Scorer:
         if not known:
             return np.zeros(len(self.corpus))
         return np.asarray(self._index.get_scores(known), dtype=np.float64)
-
-
-def _check_texts(corpus: Sequence[object]) -> None:
-    for text in corpus:
-        if not isinstance(text, str):
-            raise TypeError(f"corpus holds {text!r:.60}; give the texts of the snippets")
 
 
 def _tokens(texts: list[str]) -> list[list[str]]:

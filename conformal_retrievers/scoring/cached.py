@@ -1,4 +1,4 @@
-"""A scorer that remembers: what was scored once is read from a cache."""
+"""A scorer with a memory: a score that was computed once is read from a cache."""
 
 from __future__ import annotations
 
@@ -15,19 +15,29 @@ from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,
     check_scorer,
-    goes_by_texts,
     relative_to_query,
-    score_snippets,
     score_with_reasons,
+    text_only,
 )
 
 
 @dataclass(frozen=True)
 class CachedScorer:
-    """Scores as the scorer does, under its name, but each pair of query and text only once.
+    """Scores as `scorer` does, under its name, but each pair of query and text only once.
 
-    What could not be scored (NaN) is tried again. Raises TypeError for a scorer that is relative to
-    the query's other snippets, or goes by more than texts, as `RetrievalScorer` does.
+    An unscorable snippet (NaN) is tried again. Raises TypeError for a scorer whose scores are
+    relative to the query's other snippets, or depend on more than texts, as `RetrievalScorer`'s do.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> calls = []
+    >>> def length(query, texts):
+    ...     calls.append(texts)
+    ...     return [len(text) for text in texts]
+    >>> scorer = CachedScorer(FunctionScorer(length, "length"), Cache(":memory:"))
+    >>> scorer.score("q", ["a", "bcd"]), scorer.score("q", ["bcd", "ef"])
+    (array([1., 3.]), array([3., 2.]))
+    >>> calls
+    [['a', 'bcd'], ['ef']]
     """
 
     scorer: Scorer
@@ -37,14 +47,14 @@ class CachedScorer:
         check_scorer(self.scorer)
         if relative_to_query(self.scorer):
             raise TypeError(
-                f"{self.scorer.name!r} scores a snippet relative to the others of its query, so no "
-                "score of one snippet can be kept; cache the scorers inside it, or an LLM's "
-                "replies with LLMScorer(..., cache=)"
+                f"{self.scorer.name!r} scores a snippet relative to the query's other snippets, "
+                "so its scores cannot be cached; cache the scorers inside it, or an LLM's replies "
+                "with LLMScorer(..., cache=)"
             )
-        if not goes_by_texts(self.scorer):
+        if not text_only(self.scorer):
             raise TypeError(
-                f"{self.scorer.name!r} reads more of a snippet than its text (a retrieval score, "
-                "an embedding), so that equal texts may score differently; use it without a cache"
+                f"{self.scorer.name!r} reads more of a snippet than its text (a retrieval score or "
+                "an embedding), so its scores cannot be cached; use it without a cache"
             )
 
     @property
@@ -54,21 +64,17 @@ class CachedScorer:
 
     @property
     def name(self) -> str:
-        """The scorer's own."""
+        """The name of the scorer inside."""
         return self.scorer.name
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Return the scores (n,), from the cache where it knows them."""
-        snippets = as_snippets(snippets)
-        scores, unknown = self._known(query, snippets)
-        if unknown:
-            self._learn(query, unknown, score_snippets(self.scorer, query, unknown), scores)
-        return scores
+        """Return the scores (n,), from the cache if it has them."""
+        return self.score_with_reasons(query, snippets)[0]
 
     def score_with_reasons(
         self, query: str, snippets: Sequence[Snippet | str]
     ) -> tuple[NDArray[np.float64], list[str | None]]:
-        """Return what `score` returns, and why the scorer inside could not score a snippet."""
+        """Return the scores (n,), and why the scorer inside could not score a snippet."""
         snippets = as_snippets(snippets)
         scores, unknown = self._known(query, snippets)
         reasons: list[str | None] = [None] * len(snippets)
@@ -80,7 +86,7 @@ class CachedScorer:
         return scores, reasons
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Return what `score` returns, without blocking the event loop."""
+        """Asynchronous twin of `score`."""
         snippets = as_snippets(snippets)
         scores, unknown = await asyncio.to_thread(self._known, query, snippets)
         if unknown:
@@ -91,6 +97,7 @@ class CachedScorer:
     def _known(
         self, query: str, snippets: Sequence[Snippet]
     ) -> tuple[NDArray[np.float64], list[Snippet]]:
+        """Return the cached scores, NaN for the others, and the snippets without one."""
         scores = self.cache.scores(self.name, query, [s.text for s in snippets])
         return scores, [snippets[i] for i in np.flatnonzero(np.isnan(scores)).tolist()]
 
@@ -101,6 +108,6 @@ class CachedScorer:
         new: NDArray[np.float64],
         scores: NDArray[np.float64],
     ) -> None:
-        """Keep the new scores, and fill them in where `scores` has none."""
+        """Cache the new scores, and write them into `scores` in place of NaN."""
         self.cache.add_scores(self.name, query, [s.text for s in unknown], new)
         scores[np.isnan(scores)] = new

@@ -1,17 +1,17 @@
-"""Two scorers as one, and one scorer seen within its query: z-scores, tie-breaks, cascades.
+"""Scorers made of scorers: z-scores within the query, tie-breaks, cascades.
 
     QueryZScore(s)                     (s − mean) / sd over the query's own snippets
     TieBreak(s, then=t)                s, and where s ties, t: p + (p⁺ − p)·u,
                                        p the score as a float32, p⁺ the next one up, u(t) in [0, 1)
     Cascade(s, t, pass_below=b)        t where s ≤ b, else +inf: t is not asked about the rest
 
-Each is a scorer like any other, calibrated once as a whole, so that one guarantee covers it all.
+Each is a scorer like any other and calibrated once as a whole, so one guarantee covers all of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import ClassVar
@@ -19,13 +19,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,
     ascore_together,
     check_scorer,
-    relative_to_query,
     score_snippets,
 )
 
@@ -36,9 +35,14 @@ from conformal_retrievers.scoring.scorer import (
 class QueryZScore:
     """Scores by the z-score of a scorer's scores among the snippets of the same query.
 
-    The same score means more where the others are poor. Where all scores are equal, and of a single
-    one, the z-score is 0. NaN and infinite scores stay as they are and are left out of mean and
-    standard deviation.
+    The same score means more if the others are poor. If all scores are equal, and for a single one,
+    the z-score is 0. NaN and infinite scores stay as they are, outside of mean and standard
+    deviation.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> QueryZScore(length).score("q", [Snippet("a"), Snippet("bcd")])
+    array([-1.,  1.])
     """
 
     scorer: Scorer
@@ -54,7 +58,7 @@ class QueryZScore:
 
     @property
     def name(self) -> str:
-        """The scorer's name, within its query."""
+        """The name of the scorer inside, marked as a z-score."""
         return f"zscore({self.scorer.name})"
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
@@ -62,12 +66,16 @@ class QueryZScore:
         return z_scores(score_snippets(self.scorer, query, snippets))
 
     async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-        """Return what `score` returns, without blocking the event loop."""
+        """Asynchronous twin of `score`."""
         return z_scores(await ascore_snippets(self.scorer, query, snippets))
 
 
 def z_scores(scores: ArrayLike) -> NDArray[np.float64]:
-    """Return (score − mean) / sd of the finite scores (n,); 0 where they are all equal."""
+    """Return (score − mean) / sd of the finite scores (n,); 0 if they are all equal.
+
+    >>> z_scores([1.0, np.inf, 3.0])
+    array([-1., inf,  1.])
+    """
     z = np.array(scores, dtype=np.float64)
     finite = np.isfinite(z)
     values = np.sort(z[finite])  # sums of floats depend on the order, a z-score must not
@@ -85,16 +93,23 @@ def z_scores(scores: ArrayLike) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class TieBreak:
-    """Scores by `scorer`, and snippets that it scores alike by `then`: lexicographic order.
+    """Scores by `scorer`, and snippets with equal scores by `then`: lexicographic order.
 
-    A threshold on coarse scores, such as ratings, keeps all ties at once and so more than it must;
-    where another score breaks the ties, it keeps 1 − alpha and little more. The score is that of
-    `scorer` to the 24 bits of a float32, moved towards the next float32 by what `then` says, in
-    2²⁹ steps (20 bits after the leading one). Scores that differ in more than these bits are never
-    put in the wrong order; closer ones count as tied, and `then` decides.
+    A threshold on coarse scores, such as ratings, keeps all ties at once and so more than it needs
+    to. With the ties broken by another score, it keeps 1 − alpha and little more. The score is that
+    of `scorer` rounded to a float32 (24 bits) and moved towards the next float32 by the score of
+    `then`, in 2²⁹ steps (20 bits after the leading one). Scores that differ in their first 24 bits
+    keep their order. Closer ones count as tied.
 
     A score that is ±inf stays so. NaN of either scorer is NaN. Raises ValueError for a finite score
     beyond the range of a float32.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> letter = FunctionScorer(lambda query, texts: [ord(text[0]) for text in texts], "letter")
+    >>> scores = TieBreak(length, then=letter).score("q", [Snippet("bb"), Snippet("aa")])
+    >>> scores.round(6), scores[1] < scores[0]
+    (array([2., 2.]), np.True_)
     """
 
     scorer: Scorer
@@ -111,40 +126,38 @@ class TieBreak:
 
     @property
     def name(self) -> str:
-        """Both names, in their order."""
+        """Both names, in order."""
         return f"tiebreak({self.scorer.name}, then={self.then.name})"
-
-    @property
-    def relative_to_query(self) -> bool:
-        """Whether either score depends on the query's other snippets."""
-        return relative_to_query(self.scorer) or relative_to_query(self.then)
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
         """Return one number for both scores of each snippet, (n,)."""
         first = score_snippets(self.scorer, query, snippets)
-        return self._lexicographic(first, score_snippets(self.then, query, snippets))
+        return self._broken(first, score_snippets(self.then, query, snippets))
 
     async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-        """Return what `score` returns, waiting for both scorers at once."""
+        """Asynchronous twin of `score`; it awaits both scorers at once."""
         first, second = await ascore_together((self.scorer, self.then), query, snippets)
-        return self._lexicographic(first, second)
+        return self._broken(first, second)
 
-    def _lexicographic(
+    def _broken(
         self, first: NDArray[np.float64], second: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         beyond = first[np.isfinite(first) & np.isinf(_float32(first))]
         if len(beyond):
             raise ValueError(
-                f"scorer {self.scorer.name!r} returned {beyond[0]:g}, beyond the range of a "
-                "float32, to which ties are told; scale the score down"
+                f"scorer {self.scorer.name!r} returned {beyond[0]:g}, but a tie-break takes scores "
+                "in the range of a float32; scale the scores down"
             )
         return lexicographic(first, second)
 
 
 def lexicographic(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
-    """Return numbers (n,) in the order of `first` (n,) as float32, ties in the order of `second`.
+    """Return numbers (n,) in the order of `first` (n,) as float32, with ties ordered by `second`.
 
     24 bits and 29 bits fit into the 53 of a float64, so p + (p⁺ − p)·u is exact.
+
+    >>> lexicographic([0.5, 0.5, 0.1], [2.0, 1.0, 3.0]).argsort()
+    array([2, 1, 0])
     """
     below = _float32(first)
     with np.errstate(over="ignore"):
@@ -160,7 +173,7 @@ def lexicographic(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
 def _fraction(second: ArrayLike) -> NDArray[np.float64]:
     """Map floats to multiples of 2⁻²⁹ in [0, 1) in the same order, by their bits as float32."""
     bits = _float32(second).view(np.int32).astype(np.int64)
-    # Of negative numbers, the bits after the sign count away from zero.
+    # In negative numbers, the bits after the sign count away from zero.
     ordered = np.where(bits < 0, ~(bits & 0x7FFFFFFF), bits) + 2**31
     return (ordered >> 3) / 2.0**29
 
@@ -176,12 +189,18 @@ def _float32(scores: ArrayLike) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Cascade:
-    """Scores by `costly` what `cheap` scores at most `pass_below`, and the rest by +inf: dropped.
+    """Scores by `costly` the snippets that `cheap` scores at most `pass_below`, and the rest +inf.
 
-    `costly` is not asked about what `cheap` drops. What `cheap` cannot score passes on. The whole
-    is calibrated at once, so relevant snippets that `cheap` drops count against alpha: where they
-    are more than that, no threshold can promise anything, and everything is kept. Choose
-    `pass_below` on other queries than those of the calibration; `saved` says what it saves.
+    `costly` is not called for the rest, which the filter drops. A snippet that `cheap` cannot score
+    goes on to `costly`. Relevant snippets that `cheap` drops count against alpha; if their share is
+    larger than alpha, the calibration keeps everything. Choose `pass_below` on other queries than
+    those of the calibration.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> letter = FunctionScorer(lambda query, texts: [ord(text[0]) for text in texts], "letter")
+    >>> Cascade(length, letter, pass_below=2).score("q", [Snippet("a"), Snippet("bcd")])
+    array([97., inf])
     """
 
     cheap: Scorer
@@ -203,67 +222,21 @@ class Cascade:
 
     @property
     def name(self) -> str:
-        """Both names, and where the first stage passes on."""
+        """Both names, and the highest score that passes."""
         return f"cascade({self.cheap.name} ≤ {self.pass_below!r}, {self.costly.name})"
 
-    @property
-    def relative_to_query(self) -> bool:
-        """Whether either score depends on the query's other snippets."""
-        return relative_to_query(self.cheap) or relative_to_query(self.costly)
-
-    def passed(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.bool_]:
-        """Return which snippets (n,) the cheap stage passes on."""
-        return self._passes(score_snippets(self.cheap, query, snippets))
-
     def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-        """Return the costly score of each snippet that passes, +inf of the others, (n,)."""
-        passed = self.passed(query, snippets)
-        return _spread(passed, score_snippets(self.costly, query, _chosen(snippets, passed)))
+        """Return the costly score of each snippet that passes, and +inf for the others, (n,)."""
+        scores, passed = self._passed(score_snippets(self.cheap, query, snippets))
+        scores[passed] = score_snippets(self.costly, query, [snippets[i] for i in passed])
+        return scores
 
     async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-        """Return what `score` returns, without blocking the event loop."""
-        passed = self._passes(await ascore_snippets(self.cheap, query, snippets))
-        return _spread(passed, await ascore_snippets(self.costly, query, _chosen(snippets, passed)))
+        """Asynchronous twin of `score`."""
+        scores, passed = self._passed(await ascore_snippets(self.cheap, query, snippets))
+        scores[passed] = await ascore_snippets(self.costly, query, [snippets[i] for i in passed])
+        return scores
 
-    def saved(self, judged: Iterable[JudgedQuery]) -> Saved:
-        """Return what the cheap stage spares the costly one on judged queries, and loses."""
-        passed = [(self.passed(q.query, q.snippets), np.array(q.relevant, bool)) for q in judged]
-        return Saved(
-            snippets=sum(len(p) for p, _ in passed),
-            passed=sum(int(p.sum()) for p, _ in passed),
-            relevant=sum(int(r.sum()) for _, r in passed),
-            relevant_passed=sum(int((p & r).sum()) for p, r in passed),
-        )
-
-    def _passes(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
-        return ~(scores > self.pass_below)
-
-
-@dataclass(frozen=True)
-class Saved:
-    """How many snippets, and relevant ones, a cheap stage saw and passed on."""
-
-    snippets: int
-    passed: int
-    relevant: int
-    relevant_passed: int
-
-    @property
-    def share(self) -> float:
-        """The share of snippets that the costly stage is not asked about."""
-        return 1 - self.passed / self.snippets if self.snippets else 0.0
-
-    @property
-    def relevant_dropped(self) -> float:
-        """The share of relevant snippets that the cheap stage drops; alpha must be above it."""
-        return 1 - self.relevant_passed / self.relevant if self.relevant else 0.0
-
-
-def _chosen(snippets: Sequence[Snippet], passed: NDArray[np.bool_]) -> list[Snippet]:
-    return [snippet for snippet, passes in zip(snippets, passed, strict=True) if passes]
-
-
-def _spread(passed: NDArray[np.bool_], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    whole = np.full(len(passed), np.inf)
-    whole[passed] = scores
-    return whole
+    def _passed(self, cheap: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[int]]:
+        """Return +inf for each snippet, (n,), and the places of the snippets that pass."""
+        return np.full(len(cheap), np.inf), np.flatnonzero(~(cheap > self.pass_below)).tolist()

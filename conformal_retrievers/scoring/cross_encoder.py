@@ -1,22 +1,19 @@
 """A cross-encoder's logit as the score: −logit of the pair (query, snippet).
 
 A cross-encoder reads query and snippet together (Nogueira and Cho 2019, arXiv 1901.04085). The
-logit is taken rather than its sigmoid, which rounds every confident pair to 1 and makes them tie.
+score is the logit and not its sigmoid, which rounds confident pairs to 1 and makes them tie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
-
-if TYPE_CHECKING:
-    from sentence_transformers import CrossEncoder
 
 
 @dataclass(frozen=True)
@@ -24,17 +21,21 @@ class CrossEncoderScorer:
     """Scores by −logit; `predict` turns m pairs (query, text) into m logits, higher = relevant.
 
     `name` identifies the model. All snippets of a query are one call. A blank text, and a logit
-    that is not finite, cannot be scored: NaN. Raises ValueError where logits do not fit the pairs.
+    that is not finite, is unscorable: NaN. Raises ValueError unless there is a logit for each pair.
+
+    >>> scorer = CrossEncoderScorer(lambda pairs: [len(text) for query, text in pairs], "length")
+    >>> scorer.score("q", ["bread", " "])
+    array([-5., nan])
     """
 
     predict: Callable[[list[tuple[str, str]]], ArrayLike]
     name: str
 
     @classmethod
-    def from_sentence_transformers(cls, model: CrossEncoder, *, name: str) -> CrossEncoderScorer:
+    def from_sentence_transformers(cls, model: Any, *, name: str) -> CrossEncoderScorer:
         """Return the scorer of a `sentence_transformers.CrossEncoder` with one output.
 
-        It gives raw logits, whatever activation the model was saved with.
+        It asks for raw logits, whatever activation the model was saved with.
         """
         return cls(
             lambda pairs: model.predict(
@@ -45,12 +46,11 @@ class CrossEncoderScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return −logit of each snippet, (n,)."""
-        snippets = as_snippets(snippets)
-        scores = np.full(len(snippets), np.nan)
-        readable = np.array([bool(s.text.strip()) for s in snippets], dtype=bool)
-        if readable.any():
-            pairs = [(query, s.text) for s in snippets if s.text.strip()]
-            scores[readable] = -self._logits(pairs)
+        texts = [s.text for s in as_snippets(snippets)]
+        scores = np.full(len(texts), np.nan)
+        readable = [i for i, text in enumerate(texts) if text.strip()]
+        if readable:
+            scores[readable] = -self._logits([(query, texts[i]) for i in readable])
         return np.where(np.isfinite(scores), scores, np.nan)
 
     def _logits(self, pairs: list[tuple[str, str]]) -> NDArray[np.float64]:

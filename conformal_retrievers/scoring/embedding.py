@@ -1,7 +1,7 @@
 """Cosine distance of embeddings: score = 1 − cos(emb(query), emb(snippet)), from 0 to 2.
 
 A_emb of Chakraborty et al. 2025, "Principled Context Engineering for RAG" (arXiv 2511.17908,
-section 3.3). Any embedder enters as a plain function from texts to vectors.
+section 3.3). An embedder is a plain function from texts to vectors.
 """
 
 from __future__ import annotations
@@ -22,14 +22,33 @@ from conformal_retrievers.data.queries import Snippet, as_snippets
 class EmbeddingScorer:
     """Scores by cosine distance between the embeddings of query and snippet.
 
-    `embed` turns n texts into vectors (n, d), as `SentenceTransformer.encode` does; `name`
-    identifies the model. `embed_query` embeds the query where a model treats queries differently;
-    without it, query and snippets go to `embed` as one batch. `aembed` and `aembed_query` are their
-    asynchronous twins; without them `ascore` runs in a thread. With `reuse_embeddings`,
-    `Snippet.embedding` is taken where there is one: say so only if the same model made it.
+    A blank text, and a vector that is zero or not finite, is unscorable: NaN.
 
-    A blank text, and a vector that is zero or not finite, cannot be scored: NaN. Raises ValueError
-    where vectors do not fit the texts or one another.
+    Parameters
+    ----------
+    embed
+        Turns n texts into vectors (n, d), as `SentenceTransformer.encode` does.
+    name
+        Identifies the model.
+    embed_query
+        Embeds the query, for models that treat queries differently. Without it, query and snippets
+        go to `embed` as one batch.
+    aembed, aembed_query
+        Asynchronous twins of `embed` and `embed_query`. Without them, `ascore` uses a thread.
+    reuse_embeddings
+        Use `Snippet.embedding` if a snippet has one. Set it only if the same model made them.
+
+    Raises
+    ------
+    ValueError
+        If the vectors do not match the texts or differ in length.
+
+    Examples
+    --------
+    >>> vectors = {"query": [3, 4], "same": [6, 8], "across": [4, -3]}
+    >>> scorer = EmbeddingScorer(lambda texts: [vectors[text] for text in texts], name="toy")
+    >>> scorer.score("query", ["same", "across", " "])
+    array([ 0.,  1., nan])
     """
 
     embed: Callable[[list[str]], ArrayLike]
@@ -42,13 +61,13 @@ class EmbeddingScorer:
     def __post_init__(self) -> None:
         if self.aembed_query is not None and self.embed_query is None:
             raise ValueError(
-                "aembed_query is given without embed_query; synchronous and asynchronous scores "
-                "would differ, so give both"
+                "aembed_query is given without embed_query, so synchronous and asynchronous "
+                "scores would differ; give both"
             )
 
     @property
-    def goes_by_texts(self) -> bool:
-        """Whether a score depends on texts alone, and not on embeddings that snippets bring."""
+    def text_only(self) -> bool:
+        """Whether a score depends on texts alone, and not on the snippets' own embeddings."""
         return not self.reuse_embeddings
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
@@ -61,7 +80,7 @@ class EmbeddingScorer:
         return self._distances(snippets, embeds, [self.embed_query(query), *vectors])
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Return what `score` returns, without blocking the event loop."""
+        """Asynchronous twin of `score`."""
         snippets = as_snippets(snippets)
         if self.aembed is None:
             return await asyncio.to_thread(self.score, query, snippets)
@@ -77,7 +96,7 @@ class EmbeddingScorer:
         return self._distances(snippets, embeds, [query_vector, *vectors])
 
     def _texts(self, snippets: Sequence[Snippet]) -> tuple[list[bool], list[str]]:
-        """Return whether each of the n snippets is embedded, and the m texts that are."""
+        """Return which of the n snippets have to be embedded, and their m texts."""
         embeds = [
             not (self.reuse_embeddings and s.embedding is not None) and bool(s.text.strip())
             for s in snippets
@@ -87,7 +106,7 @@ class EmbeddingScorer:
     def _distances(
         self, snippets: Sequence[Snippet], embeds: list[bool], embeddings: Any
     ) -> NDArray[np.float64]:
-        """Score the snippets from the embeddings, 1 + m of length d, of query and m texts."""
+        """Return the scores (n,) from the embeddings (1 + m, d) of the query and m texts."""
         vectors = self._matrix(embeddings, sum(embeds))
         query_vector = vectors[0]
         if all(embeds):
@@ -100,8 +119,8 @@ class EmbeddingScorer:
                 if embedding.shape != row.shape:
                     raise ValueError(
                         f"a snippet's embedding has shape {embedding.shape} but {self.name!r} "
-                        f"embeds the query with shape {row.shape}; reuse embeddings of the same "
-                        "model only"
+                        f"returns shape {row.shape} for the query; set reuse_embeddings only for "
+                        "embeddings of the same model"
                     )
                 row[:] = embedding
         return cosine_distances(query_vector, rows)
@@ -116,15 +135,19 @@ class EmbeddingScorer:
         shapes = sorted({np.shape(embedding) for embedding in embeddings})
         raise ValueError(
             f"embedder {self.name!r} returned {len(embeddings)} vectors of shapes "
-            f"{', '.join(map(str, shapes))} for the query and {texts} texts; it must return "
-            "one vector for each, all of one length"
+            f"{', '.join(map(str, shapes))} for the query and {texts} texts; it must return one "
+            "vector for each, all of the same length"
         )
 
 
 def cosine_distances(
     query_vector: NDArray[np.float64], vectors: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return 1 − cos of a vector (d,) with each of (n, d); NaN where a vector has no direction."""
+    """Return 1 − cos of a vector (d,) with each of (n, d); NaN for a vector without a direction.
+
+    >>> cosine_distances(np.array([3.0, 4.0]), np.array([[-3.0, -4.0], [0.0, 0.0]]))
+    array([ 2., nan])
+    """
     lengths = np.sqrt(_row_by_row(vectors, vectors))
     lengths *= math.sqrt(query_vector @ query_vector)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -136,8 +159,8 @@ def cosine_distances(
 def _row_by_row(vectors: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the product of each row of (n, d) with (d,), or with the same row of (n, d).
 
-    As n products of two vectors, not one of matrices: a snippet's score must not depend, not even
-    in its last bit, on which other snippets were retrieved with it.
+    These are n products of two vectors and not one of matrices: a snippet's score must not depend,
+    even in its last bit, on which other snippets were retrieved with it.
     """
     products: NDArray[np.float64] = vectors[:, None, :] @ others[..., :, None]
     return products[:, 0, 0]

@@ -1,15 +1,13 @@
-"""What a learned scorer sees of a snippet: scores within the query, and around it in its document.
+"""The features of a learned scorer: a snippet's scores within its query and within its document.
 
-Each scorer's scores of a query's n snippets give the features of `OF_SCORES`; with documents known,
-those of `OF_DOCUMENTS` too, and with positions, the scores of the neighbours in `NEIGHBOURS`. All
-of them follow from the snippets of the one query, in whatever order these come.
+Each scorer's scores of a query's n snippets give `SCORE_FEATURES`. If every snippet has a document
+they also give `DOCUMENT_FEATURES`, and if every one has a position, the scores of the `NEIGHBOURS`.
+All of them follow from the snippets of one query and do not depend on their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -19,32 +17,33 @@ from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.combine import z_scores
 
 Values = NDArray[np.float64]
+Places = NDArray[np.intp]
 Context = Literal["none", "document", "document+position"]
 
 
 def context_of(snippets: Sequence[Snippet]) -> Context:
-    """Return what is known of where all of the snippets come from."""
+    """Return what all of the snippets state about where they come from.
+
+    >>> context_of([Snippet("a", document="d", position=0), Snippet("b", document="d")])
+    'document'
+    """
     if any(s.document is None for s in snippets):
         return "none"
     return "document" if any(s.position is None for s in snippets) else "document+position"
 
 
-def placed(snippets: Sequence[Snippet], context: Context) -> NDArray[np.bool_]:
-    """Return of which snippets (n,) that is known which the context takes."""
-    known = [
-        context == "none"
-        or (s.document is not None and (context == "document" or s.position is not None))
-        for s in snippets
-    ]
-    return np.array(known, dtype=bool)
+def has_context(snippet: Snippet, context: Context) -> bool:
+    """Return whether a snippet states what the context needs."""
+    if context == "none":
+        return True
+    return snippet.document is not None and (context == "document" or snippet.position is not None)
 
 
 def feature_names(scorers: Sequence[str], context: Context) -> list[str]:
-    """Return the names of the columns of `features`, for scorers of these names."""
-    of_each = [*OF_SCORES]
-    of_all = ["log length", "log number of snippets"]
+    """Return the names of the columns of `features`, for scorers with these names."""
+    of_each, of_all = [*SCORE_FEATURES], ["log length", "log number of snippets"]
     if context != "none":
-        of_each += OF_DOCUMENTS
+        of_each += DOCUMENT_FEATURES
         of_all += ["log size of document"]
     if context == "document+position":
         of_each += NEIGHBOURS
@@ -55,57 +54,75 @@ def feature_names(scorers: Sequence[str], context: Context) -> list[str]:
 def features(scores: Values, snippets: Sequence[Snippet], context: Context) -> Values:
     """Return the features (n, d) of a query's snippets from the finite scores (n, m) of m scorers.
 
-    All snippets are `placed` in the context.
+    Every snippet has what the context needs.
+
+    >>> table = features(np.array([[0.2], [0.4]]), [Snippet("a"), Snippet("b")], "none")
+    >>> feature_names(["s"], "none")[:2], table[:, :2].tolist()
+    (['score by s', 'gap to best by s'], [[0.2, 0.0], [0.4, 0.2]])
     """
     n = len(snippets)
     if n == 0:
         return np.empty((0, len(feature_names([""] * scores.shape[1], context))))
     lengths = np.log1p([len(s.text) for s in snippets])
-    origins = [_origin(s, context) for s in snippets]
-    where = {origin: i for i, origin in enumerate(sorted(set(origins)))}
-    place = np.array([where[origin] for origin in origins], dtype=np.intp)
-    # Sums of floats depend on the order, features must not: take the snippets in one order.
+    origins = [
+        (
+            s.document or "" if context != "none" else "",
+            s.position or 0 if context == "document+position" else 0,
+        )
+        for s in snippets
+    ]
+    # Snippets of one document and position share a place; places are in the order of a document.
+    places = {origin: i for i, origin in enumerate(sorted(set(origins)))}
+    documents = _numbered([document for document, _ in places])  # (places,)
+    place = np.array([places[origin] for origin in origins], dtype=np.intp)
+    # Sums of floats depend on the order, features must not: compute in one order.
     order = np.lexsort((*scores.T, lengths, place))
-    places = Places(place[order], [document for document, _ in where])
+    place = place[order]
+    document = documents[place]
     columns: list[Values] = []
     for x in scores[order].T:
-        columns += [of_scores(x) for of_scores in OF_SCORES.values()]
+        columns += [feature(x) for feature in SCORE_FEATURES.values()]
         if context != "none":
-            columns += [of_documents(x, places) for of_documents in OF_DOCUMENTS.values()]
+            columns += [feature(x, document) for feature in DOCUMENT_FEATURES.values()]
         if context == "document+position":
-            columns += [places.neighbours(x, step) for step in NEIGHBOURS.values()]
+            columns += [_neighbour(x, place, documents, step) for step in NEIGHBOURS.values()]
     columns += [lengths[order], np.full(n, np.log(n))]
     if context != "none":
-        columns.append(np.log(places.sizes[places.document]))
+        columns.append(np.log(np.bincount(document)[document]))
     if context == "document+position":
-        columns.append(places.relative)
+        sizes = np.bincount(documents)
+        first = np.cumsum(sizes) - sizes
+        columns.append((place - first[document]) / np.maximum(sizes - 1, 1)[document])
     table = np.empty((n, len(columns)))
     table[order] = np.column_stack(columns)
     return table
 
 
-def _origin(snippet: Snippet, context: Context) -> tuple[str, int]:
-    document = snippet.document if context != "none" else None
-    position = snippet.position if context == "document+position" else None
-    return document or "", position or 0
+def _numbered(names: Sequence[str]) -> Places:
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names], dtype=np.intp)
 
 
 # --- scores of a query, lower = more relevant -----------------------------------------------------
 
 
 def average_ranks(x: Values) -> Values:
-    """Return the ranks from 1, the lowest, to n; ties share the mean of theirs."""
+    """Return the ranks from 1, the lowest, to n; equal scores share the mean of their ranks.
+
+    >>> average_ranks(np.array([0.5, 0.1, 0.5]))
+    array([2.5, 1. , 2.5])
+    """
     ordered = np.sort(x)
     return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
 
 
 def share_of_best(x: Values) -> Values:
-    """Return how far each is from the worst to the best, 0 to 1; 1 where all are equal."""
+    """Return how far each score is from the worst (0) to the best (1); 1 if all are equal."""
     worst, best = x.max(), x.min()
     return (worst - x) / (worst - best) if best < worst else np.ones_like(x)
 
 
-OF_SCORES: Mapping[str, Callable[[Values], Values]] = {
+SCORE_FEATURES: Mapping[str, Callable[[Values], Values]] = {
     "score": lambda x: x,
     "gap to best": lambda x: x - x.min(),
     "z-score": z_scores,
@@ -115,72 +132,34 @@ OF_SCORES: Mapping[str, Callable[[Values], Values]] = {
 }
 
 
-# --- scores around a snippet in its document ------------------------------------------------------
+# --- scores of a document -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where n snippets stand: `place` (n,) counts document by document, and in each by position.
-
-    `documents` are those of the places. Snippets of one document and position share a place.
-    """
-
-    place: NDArray[np.intp]
-    documents: Sequence[str]
-
-    @cached_property
-    def document_of_place(self) -> NDArray[np.intp]:
-        """The document of each place, numbered from 0."""
-        numbers = {document: i for i, document in enumerate(dict.fromkeys(self.documents))}
-        return np.array([numbers[document] for document in self.documents], dtype=np.intp)
-
-    @cached_property
-    def document(self) -> NDArray[np.intp]:
-        """The document of each snippet (n,), numbered from 0."""
-        return self.document_of_place[self.place]
-
-    @cached_property
-    def sizes(self) -> NDArray[np.intp]:
-        """The number of snippets of each document."""
-        return np.bincount(self.document)
-
-    @cached_property
-    def relative(self) -> Values:
-        """The place within the document (n,): 0 the first, 1 the last."""
-        places = np.bincount(self.document_of_place)
-        first = np.cumsum(places) - places
-        steps = np.maximum(places - 1, 1)
-        return np.asarray((self.place - first[self.document]) / steps[self.document])
-
-    def best(self, x: Values) -> Values:
-        """Return the lowest score of each document."""
-        return _lowest(x, self.document)
-
-    def mean(self, x: Values) -> Values:
-        """Return the mean score of each document."""
-        return np.asarray(np.bincount(self.document, x) / self.sizes)
-
-    def neighbours(self, x: Values, step: int) -> Values:
-        """Return the score (n,) `step` places on; of no snippet, the query's worst."""
-        at_place = _lowest(x, self.place)
-        other = np.arange(len(at_place)) + step
-        there = np.clip(other, 0, len(at_place) - 1)
-        same = (other == there) & (self.document_of_place[there] == self.document_of_place)
-        return np.asarray(np.where(same, at_place[there], x.max())[self.place])
-
-
-def _lowest(x: Values, of: NDArray[np.intp]) -> Values:
+def _lowest(x: Values, of: Places) -> Values:
     lowest = np.full(of.max() + 1, np.inf)
     np.minimum.at(lowest, of, x)
     return lowest
 
 
-OF_DOCUMENTS: Mapping[str, Callable[[Values, Places], Values]] = {
-    "best of document": lambda x, places: places.best(x)[places.document],
-    "mean of document": lambda x, places: places.mean(x)[places.document],
-    "gap to best of document": lambda x, places: x - places.best(x)[places.document],
-    "log rank of document": lambda x, places: np.log(average_ranks(places.best(x)))[
-        places.document
+def _mean(x: Values, of: Places) -> Values:
+    return np.asarray(np.bincount(of, x) / np.bincount(of))
+
+
+def _neighbour(x: Values, place: Places, documents: Places, step: int) -> Values:
+    """Return the score (n,) `step` places on in the document, or the query's worst score."""
+    at_place = _lowest(x, place)
+    other = np.arange(len(at_place)) + step
+    there = np.clip(other, 0, len(at_place) - 1)
+    same = (other == there) & (documents[there] == documents)
+    return np.asarray(np.where(same, at_place[there], x.max())[place])
+
+
+DOCUMENT_FEATURES: Mapping[str, Callable[[Values, Places], Values]] = {
+    "best of document": lambda x, document: _lowest(x, document)[document],
+    "mean of document": lambda x, document: _mean(x, document)[document],
+    "gap to best of document": lambda x, document: x - _lowest(x, document)[document],
+    "log rank of document": lambda x, document: np.log(average_ranks(_lowest(x, document)))[
+        document
     ],
 }
 

@@ -3,8 +3,8 @@
     log-odds = intercept + Σ_j coefficient_j (feature_j − mean_j) / scale_j
 
 The features (`features.py`) are the scorers' scores, where each stands among those of the query,
-and, where documents and positions are known, the scores around it in its document. Fitted by
-scikit-learn on queries that are then no longer fit to calibrate on; scored with numpy alone.
+and, if documents and positions are known, the scores around it in its document. scikit-learn fits
+the regression on queries that must not calibrate; numpy alone scores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from conformal_retrievers.scoring.features import (
     context_of,
     feature_names,
     features,
-    placed,
+    has_context,
 )
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -57,7 +57,7 @@ class Regression(NamedTuple):
 
     def log_odds(self, table: Values) -> Values:
         """Return the log-odds (n,) of features (n, d)."""
-        # Row by row, not as a matrix product: no score depends on another, not in its last bit.
+        # Row by row, not as a matrix product: no score depends on another, even in its last bit.
         terms = (table - self.means) / self.scales * self.coefficients
         return np.asarray(terms.sum(axis=1) + self.intercept)
 
@@ -65,9 +65,13 @@ class Regression(NamedTuple):
 def regress(
     table: Values, relevant: NDArray[np.bool_], weights: Values | None = None
 ) -> Regression:
-    """Fit a logistic regression to features (n, d) and judgements (n,), penalised by L2.
+    """Fit a logistic regression with an L2 penalty to features (n, d) and judgements (n,).
 
     Weights (n,) have the mean 1. Raises ModuleNotFoundError without the extra `learned`.
+
+    >>> table = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> regress(table, np.array([True, True, False, False])).log_odds(table).round(1)
+    array([ 0.2,  0.1, -0.1, -0.2])
     """
     require("learned", "sklearn")
     from sklearn.linear_model import LogisticRegression
@@ -87,8 +91,10 @@ def regress(
 def weights_by_query(relevant: Sequence[NDArray[np.bool_]]) -> Values:
     """Return weights of mean 1 for the snippets of queries, given which are relevant in each.
 
-    In every query, the relevant ones weigh as much together as in any other, and the irrelevant
-    ones too.
+    In every query the relevant snippets have the same total weight, and the irrelevant ones too.
+
+    >>> weights_by_query([np.array([True, False]), np.array([True, True, False])])
+    array([1.25 , 1.25 , 0.625, 0.625, 1.25 ])
     """
     weights = [np.where(r, 1 / max(1, r.sum()), 1 / max(1, (~r).sum())) for r in relevant]
     joined = np.concatenate(weights)
@@ -97,55 +103,56 @@ def weights_by_query(relevant: Sequence[NDArray[np.bool_]]) -> Values:
 
 @dataclass(frozen=True)
 class LearnedScorer:
-    """Scores by −log-odds of being relevant, as learned from judged queries; made by `fit`.
+    """Scores by −log-odds of being relevant, learned from judged queries; `fit` makes one.
 
-    Calibrate on other queries than those it was fitted on, which `fitted_on` tells (their
-    `query_digest`). `context` says what the features take from where snippets come from: a snippet
-    without the document or position that they take, or with a part that is NaN or infinite, cannot
-    be scored: NaN. It is left out of what the others are compared with.
+    Calibrate on other queries than it was fitted on. A snippet without the document or position
+    that `context` needs, or with a part's score that is NaN or infinite, is unscorable: NaN. It
+    does not enter the features of the others.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> fit_part = [JudgedQuery("q", ["a", "bcd", "ef"], [True, False, True])]
+    >>> learned = LearnedScorer.fit(fit_part, [length])
+    >>> learned.score("r", ["a", "bcdef"]).argsort()
+    array([0, 1])
+    >>> LearnedScorer.from_provenance(learned.provenance, [length]) == learned
+    True
     """
 
     scorers: tuple[Scorer, ...]
-    context: Context
+    context: Context  # what the features take from where snippets come from
     regression: Regression = field(repr=False)
-    fitted_on: frozenset[str] = field(repr=False)
+    fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     unit: Unit = "snippet"
     relative_to_query: ClassVar[bool] = True
 
     @classmethod
     def fit(
-        cls,
-        judged: Iterable[JudgedQuery],
-        scorers: Iterable[Scorer],
-        *,
-        unit: Unit = "snippet",
+        cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer], *, unit: Unit = "snippet"
     ) -> LearnedScorer:
         """Return the scorer that logistic regression makes of `scorers`, from judged queries.
 
-        `unit` says what weighs the same. With "snippet", each snippet does: that keeps the fewest
-        snippets in all, at the expense of long lists. With "query", what is relevant in a query
-        weighs as much as in any other, and so does the rest: that keeps the smallest share of a
-        query's snippets, on average over queries. Lists of equal length make it much the same.
-        Documents and positions are taken into account if every snippet has them. Snippets that a
-        part cannot score are left out. Raises ValueError where there are no scorers, two of one
-        name, or not both relevant and irrelevant snippets; ModuleNotFoundError without the extra
-        `learned`.
+        `unit` states what has the same weight. "snippet" keeps the fewest snippets in total, at the
+        expense of long lists. "query" keeps the smallest share of a query's snippets, on average
+        over queries. For lists of equal length they hardly differ. The fit uses documents and
+        positions if every snippet has them, and leaves out snippets that a part cannot score.
+        Raises ValueError unless there are scorers with different names, and both relevant and
+        irrelevant snippets; ModuleNotFoundError without the extra `learned`.
         """
+        if unit not in get_args(Unit):
+            raise ValueError(f"unit is {unit!r}; give 'snippet' or 'query'")
         judged, parts = list(judged), _checked(scorers)
         context = context_of([s for query in judged for s in query.snippets])
         rows, relevant = [], []
         for query in judged:
-            known, table = _table(
-                _scores(parts, query.query, query.snippets), query.snippets, context
-            )
+            scores = _scores(parts, query.query, query.snippets)
+            known, table = _table(scores, query.snippets, context)
             rows.append(table)
             relevant.append(np.array(query.relevant, dtype=bool)[known])
-        if unit not in get_args(Unit):
-            raise ValueError(f"unit is {unit!r}; give one of 'snippet' and 'query'")
         labels = np.concatenate([np.empty(0, dtype=bool), *relevant])
         if len(set(labels.tolist())) < 2:
             raise ValueError(
-                f"judged holds {labels.sum()} relevant and {(~labels).sum()} irrelevant snippets "
+                f"judged has {labels.sum()} relevant and {(~labels).sum()} irrelevant snippets "
                 "that all parts can score; give judged queries with both"
             )
         digests = frozenset(query_digest(query.query) for query in judged)
@@ -156,26 +163,33 @@ class LearnedScorer:
     def from_provenance(
         cls, provenance: Mapping[str, JsonValue], scorers: Iterable[Scorer]
     ) -> LearnedScorer:
-        """Return the scorer whose `provenance` this is, bit for bit, with its parts.
+        """Return the scorer with this `provenance`, bit for bit, from its parts.
 
-        Raises ValueError where the parts are others than those it was fitted with, or where this is
-        no provenance of a learned scorer that this version knows.
+        Raises ValueError if the parts are not those that it was fitted with, or if this version
+        cannot have written the provenance.
         """
         parts = _checked(scorers)
         names = [part.name for part in parts]
         if provenance.get("scorers", names) != names:
             raise ValueError(
-                f"the learned scorer was fitted with {provenance['scorers']}, but scorers are "
-                f"{names}; give the same ones in the same order"
+                f"scorers are {names}, but the learned scorer was fitted with "
+                f"{provenance['scorers']}; give the same scorers in the same order"
             )
+        fields: Mapping[str, Any] = provenance
         try:
-            learned = cls(parts, *_read(provenance))
-            same = learned.provenance == dict(provenance)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"provenance is not that of a learned scorer: {error!r}") from None
-        if not same:
+            rows = [(x["mean"], x["scale"], x["coefficient"]) for x in fields["features"]]
+            means, scales, coefficients = zip(*rows, strict=True)
+            regression = Regression(means, scales, coefficients, fields["intercept"])
+            finite = np.isfinite([*np.ravel(rows), regression.intercept]).all()
+            digests = frozenset(fields["fitted_on"])
+            learned = cls(parts, fields["context"], regression, digests, fields["unit"])
+            known = learned.context in get_args(Context) and learned.unit in get_args(Unit)
+            valid = bool(finite) and known and learned.provenance == dict(provenance)
+        except (KeyError, TypeError, ValueError):
+            valid = False
+        if not valid:
             raise ValueError(
-                "provenance does not say what this version of the library would fit (format "
+                "provenance is not that of a learned scorer of this version (format "
                 f"{provenance.get('format')!r}, version {provenance.get('version')!r}); fit again"
             )
         return learned
@@ -208,7 +222,7 @@ class LearnedScorer:
 
     @cached_property
     def name(self) -> str:
-        """The parts' names, what is known of documents, and a digest of what was fitted."""
+        """The parts' names, the context, and a digest of the fit."""
         text = json.dumps(self.provenance, sort_keys=True, allow_nan=False)
         parts = ", ".join(part.name for part in self.scorers)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -220,7 +234,7 @@ class LearnedScorer:
         return self._combined(_scores(self.scorers, query, snippets), snippets)
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Values:
-        """Return what `score` returns, waiting for all parts at once."""
+        """Asynchronous twin of `score`; it awaits all parts at once."""
         snippets = as_snippets(snippets)
         columns = await ascore_together(self.scorers, query, snippets)
         return self._combined(np.column_stack(columns), snippets)
@@ -234,14 +248,11 @@ class LearnedScorer:
 
 def _checked(scorers: Iterable[Scorer]) -> tuple[Scorer, ...]:
     parts = tuple(scorers)
-    if not parts:
-        raise ValueError("scorers is empty; give the scorers to combine")
     for part in parts:
         check_scorer(part)
     names = [part.name for part in parts]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"scorers holds {twice!r} twice; give each scorer once")
+    if not parts or len(set(names)) < len(names):
+        raise ValueError(f"scorers are {names}; give one or more, each once")
     return parts
 
 
@@ -253,19 +264,7 @@ def _table(
     scores: Values, snippets: Sequence[Snippet], context: Context
 ) -> tuple[NDArray[np.bool_], Values]:
     """Return which snippets (n,) can be scored, and the features of those."""
-    known = np.isfinite(scores).all(axis=1) & placed(snippets, context)
+    finite = np.isfinite(scores).all(axis=1)
+    known = finite & np.array([has_context(s, context) for s in snippets], dtype=bool)
     chosen = [s for s, k in zip(snippets, known, strict=True) if k]
     return known, features(scores[known], chosen, context)
-
-
-def _read(provenance: Mapping[str, Any]) -> tuple[Context, Regression, frozenset[str], Unit]:
-    context, columns, unit = (provenance[field] for field in ("context", "features", "unit"))
-    if context not in get_args(Context) or unit not in get_args(Unit):
-        raise ValueError(f"context is {context!r} and unit is {unit!r}")
-    rows = [(column["mean"], column["scale"], column["coefficient"]) for column in columns]
-    numbers = np.array([provenance["intercept"], *(x for row in rows for x in row)], dtype=float)
-    if not np.isfinite(numbers).all():
-        raise ValueError("a mean, scale or coefficient is not finite")
-    means, scales, coefficients = zip(*rows, strict=True)
-    regression = Regression(means, scales, coefficients, provenance["intercept"])
-    return context, regression, frozenset(provenance["fitted_on"]), unit

@@ -1,16 +1,21 @@
-"""An LLM's rating as a score: 1 − rating, from 0 to 1 = relevant, that it says in JSON.
+"""An LLM's judgement as a score: 1 − its rating, or 1 − the probability that it answers YES.
 
-A_LLM of Chakraborty et al. 2025, "Principled Context Engineering for RAG" (arXiv 2511.17908,
-section 3.3). What is not rated (no reply, a refusal, an answer that cannot be read) is NaN,
-unscorable; never 0.
+A rating is a number from 0 to 1 = relevant, in a JSON reply: A_LLM of Chakraborty et al. 2025,
+"Principled Context Engineering for RAG" (arXiv 2511.17908, section 3.3). The probability of YES is
+P(YES) / (P(YES) + P(NO)) of the first token of a reply. It is continuous, so it has far fewer ties.
+A snippet without a readable rating is unscorable (NaN), never irrelevant.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import (
@@ -20,6 +25,7 @@ from conformal_retrievers.llm.ask import (
     Reply,
     Request,
     Unanswered,
+    Usage,
     aask,
     ask,
     check_cache,
@@ -28,58 +34,125 @@ from conformal_retrievers.llm.ask import (
 )
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import check_fields, short_hash
-from conformal_retrievers.llm.reply import object_schema, reply_fields
-from conformal_retrievers.scoring.ratings import (
-    Rated,
-    Ratings,
-    RatingScorer,
-    ratings_of,
-    texts_to_rate,
-)
+from conformal_retrievers.llm.reply import NO_ANSWER, object_schema, reply_fields
+
+By = Literal["rating", "probability-of-yes"]
+Rated = tuple[float, str | None]  # a rating, or NaN and the reason
 
 _RATING = {"reason": {"type": "string"}, "rating": {"type": "number"}}
 
 
+@dataclass(frozen=True, eq=False)
+class Ratings:
+    """The ratings (n,) of a query's snippets, from 0 to 1, or NaN with a reason.
+
+    A reason is "blank", "unanswered", "refused", "cut off", "unreadable", "out of range", "not
+    rated", "rated twice", "neither yes nor no" or "no log-probabilities".
+
+    >>> Ratings(np.array([0.75, np.nan]), (None, "blank"), Usage()).scores
+    array([0.25,  nan])
+    """
+
+    ratings: NDArray[np.float64]
+    reasons: tuple[str | None, ...]  # why a snippet has no rating; None if it has one
+    usage: Usage  # requests and tokens
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """1 − rating, (n,)."""
+        return 1 - self.ratings
+
+    @property
+    def unscorable(self) -> Mapping[str, int]:
+        """The number of snippets without a rating, by reason."""
+        return Counter(reason for reason in self.reasons if reason is not None)
+
+
 @dataclass(frozen=True)
-class LLMScorer(RatingScorer):
-    """Scores by 1 − the rating that an LLM gives.
+class LLMScorer:
+    """Scores by 1 − an LLM's rating, or by 1 − the probability that it answers YES.
 
-    `prompt` has the fields $query and $snippet; with `snippets_per_call` above 1, several snippets
-    are rated in one call, the prompt has $query and $snippets, a list of {"id", "text"}, and a
-    score may depend on the snippets beside it (`relative_to_query`). At most `concurrency` calls
-    run at a time, of however many queries that are scored at once (see `ask`); `cache` keeps the
-    replies that rate all they were asked about, so that the others are asked again. `max_tokens`
-    bounds a reply; one that is cut off is no rating. `on_ratings` is called with the `Ratings` of
-    each query, for whoever counts them.
+    A blank snippet is not sent, and equal texts of a query are sent once.
 
-    A blank snippet is not sent, and equal texts of a query are sent once. Raises ValueError for a
-    prompt with other fields, and for numbers that are not whole or below 1; TypeError for a `cache`
-    that is no Cache, such as its path.
+    Parameters
+    ----------
+    llm
+        The model: `openai_llm(…)`, or `as_llm(…)` of a framework package.
+    prompt
+        Has the fields $query and $snippet, or $query and $snippets if several are rated in a call.
+        The default is rating.txt, ratings.txt or yes_no.txt of this library.
+    by
+        "rating" reads a number from a JSON reply. "probability-of-yes" reads the first token's
+        log-probabilities; the server has to return them, and the model has to answer at once.
+    snippets_per_call
+        The number of snippets that one call rates. Above 1, a score may depend on the snippets
+        beside it. Only for "rating".
+    max_tokens
+        The bound on the length of a reply. A reply that is cut off has no rating. Only for
+        "rating".
+    top_logprobs
+        The number of alternatives of the first token. If only YES or only NO is among them, the
+        other one's probability is taken as the largest that it can have: that of the least likely
+        alternative, or what all of them leave over. Only for "probability-of-yes".
+    concurrency
+        The number of calls at a time, over all queries that are scored at once.
+    cache
+        Keeps readable replies. The others are asked for again.
+
+    Raises
+    ------
+    TypeError
+        If `llm` is not an LLM, or `cache` not a Cache.
+    ValueError
+        If the prompt has other fields, a number is not a whole one of at least 1, or none of a
+        query's replies has the log-probabilities that "probability-of-yes" needs.
+
+    Examples
+    --------
+    >>> from conformal_retrievers.llm.ask import LLM, Reply
+    >>> llm = LLM(lambda request: Reply('{"reason": "…", "rating": 0.75}'), "toy")
+    >>> LLMScorer(llm).score("Does bread rise?", ["Yeast makes it rise.", " "])
+    array([0.25,  nan])
+    >>> sure = LLM(lambda request: Reply("YES", first_token={"YES": 0.0}), "sure")
+    >>> LLMScorer(sure, by="probability-of-yes").score("Does bread rise?", ["It rises."])
+    array([0.])
     """
 
     llm: LLM
     prompt: Prompt | None = None
+    by: By = field(default="rating", kw_only=True)
     snippets_per_call: int = field(default=1, kw_only=True)
-    concurrency: int = field(default=8, kw_only=True)
     max_tokens: int | None = field(default=None, kw_only=True)
+    top_logprobs: int = field(default=20, kw_only=True)
+    concurrency: int = field(default=8, kw_only=True)
     cache: Cache | None = field(default=None, kw_only=True)
-    on_ratings: Callable[[Ratings], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
         check_cache(self.cache)
-        for name in ("snippets_per_call", "concurrency", "max_tokens"):
-            if (given := getattr(self, name)) is not None or name != "max_tokens":
-                object.__setattr__(self, name, check_count(given, name))
+        if self.by not in get_args(By):
+            raise ValueError(f"by is {self.by!r}; give 'rating' or 'probability-of-yes'")
+        for name in ("snippets_per_call", "max_tokens", "top_logprobs", "concurrency"):
+            if (count := getattr(self, name)) is not None or name != "max_tokens":
+                object.__setattr__(self, name, check_count(count, name))
+        if self._by_yes and (self.relative_to_query or self.max_tokens is not None):
+            raise ValueError(
+                "by is 'probability-of-yes', which reads one token for each snippet; leave out "
+                "snippets_per_call and max_tokens"
+            )
         if self.prompt is None:
-            prompt = Prompt.load("ratings" if self.relative_to_query else "rating")
+            several = "ratings" if self.relative_to_query else "rating"
+            prompt = Prompt.load("yes_no" if self._by_yes else several)
             object.__setattr__(self, "prompt", prompt)
         check_fields(self._prompt, "query", "snippets" if self.relative_to_query else "snippet")
 
     @property
     def name(self) -> str:
         """Model, prompt and form of the reply by their hashes, and what else changes a rating."""
-        parts = [self.llm.name, f"prompt={self._prompt.hash}", f"schema={short_hash(self._schema)}"]
+        parts = [self.llm.name, f"prompt={self._prompt.hash}"]
+        if self._by_yes:
+            return f"p_yes({', '.join(parts)}, top={self.top_logprobs})"
+        parts.append(f"schema={short_hash(self._schema)}")
         if self.relative_to_query:
             parts.append(f"snippets_per_call={self.snippets_per_call}")
         if self.max_tokens is not None:
@@ -88,20 +161,39 @@ class LLMScorer(RatingScorer):
 
     @property
     def relative_to_query(self) -> bool:
-        """Whether a score may depend on the query's other snippets: rated in one call, it may."""
+        """Whether a score may depend on the query's other snippets, rated in the same call."""
         return self.snippets_per_call > 1
 
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+        """Return 1 − rating of each snippet, (n,)."""
+        return self.rate(query, snippets).scores
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+        """Asynchronous twin of `score`."""
+        return (await self.arate(query, snippets)).scores
+
+    def score_with_reasons(
+        self, query: str, snippets: Sequence[Snippet | str]
+    ) -> tuple[NDArray[np.float64], Sequence[str | None]]:
+        """Return the scores (n,), and `Ratings.reasons`."""
+        ratings = self.rate(query, snippets)
+        return ratings.scores, ratings.reasons
+
     def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
-        """Return the rating of each snippet, with the reasons where there is none."""
+        """Return the rating of each snippet, and the reason if it has none."""
         snippets = as_snippets(snippets)
         groups = self._groups(snippets)
         return self._ratings(snippets, groups, self._put(ask, query, groups))
 
     async def arate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
-        """Return what `rate` returns, without blocking the event loop."""
+        """Asynchronous twin of `rate`."""
         snippets = as_snippets(snippets)
         groups = self._groups(snippets)
         return self._ratings(snippets, groups, await self._put(aask, query, groups))
+
+    @property
+    def _by_yes(self) -> bool:
+        return self.by == "probability-of-yes"
 
     @property
     def _prompt(self) -> Prompt:
@@ -116,15 +208,22 @@ class LLMScorer(RatingScorer):
         return object_schema({"ratings": {"type": "array", "items": one}})
 
     def _groups(self, snippets: Sequence[Snippet]) -> list[list[str]]:
-        texts, n = texts_to_rate(snippets), self.snippets_per_call
+        """Return the texts to rate, those of one call together."""
+        texts = list(dict.fromkeys(s.text for s in snippets if s.text.strip()))
+        n = self.snippets_per_call
         return [texts[start : start + n] for start in range(0, len(texts), n)]
 
     def _put(self, ask: Callable[..., Asked], query: str, groups: list[list[str]]) -> Asked:
-        """Ask of each group of texts, by `ask` or `aask`."""
+        """Ask about each group of texts, by `ask` or `aask`."""
+
+        def is_answer(place: int, reply: Reply) -> bool:
+            return all(reason is None for _, reason in self._read(reply, len(groups[place])))
+
+        requests = [self._request(query, group) for group in groups]
         return ask(
             self.llm,
-            [self._request(query, group) for group in groups],
-            is_answer=self._rates_all(groups),
+            requests,
+            is_answer=is_answer,
             concurrency=self.concurrency,
             cache=self.cache,
         )
@@ -135,6 +234,8 @@ class LLMScorer(RatingScorer):
             values["snippets"] = [{"id": i, "text": text} for i, text in enumerate(group, start=1)]
         else:
             values["snippet"] = group[0]
+        if self._by_yes:
+            return self._prompt.request(values, top_logprobs=self.top_logprobs, max_tokens=1)
         return self._prompt.request(values, schema=self._schema, max_tokens=self.max_tokens)
 
     def _ratings(
@@ -143,35 +244,44 @@ class LLMScorer(RatingScorer):
         groups: list[list[str]],
         answers: Sequence[Reply | Unanswered],
     ) -> Ratings:
+        replies = [a for a in answers if isinstance(a, Reply) and a.finish != "refusal"]
+        if self._by_yes and replies and not any(reply.first_token for reply in replies):
+            raise ValueError(
+                f"{self.llm.name!r} replies without log-probabilities; let its server return them "
+                "(for a framework's model: options=openai_options), or use by='rating'"
+            )
         rated: dict[str, Rated] = {}
         for group, answer in zip(groups, answers, strict=True):
-            rated.update(zip(group, self._rated(group, answer), strict=True))
-        return ratings_of(snippets, rated, answers, self.on_ratings)
+            rated.update(zip(group, self._read(answer, len(group)), strict=True))
+        each = [rated.get(snippet.text, (math.nan, "blank")) for snippet in snippets]
+        ratings = np.array([rating for rating, _ in each], dtype=np.float64)
+        return Ratings(ratings, tuple(reason for _, reason in each), Usage.of(answers))
 
-    def _rated(self, group: list[str], answer: Reply | Unanswered) -> list[Rated]:
-        return _ratings_of(answer, len(group)) if self.relative_to_query else [_rating_of(answer)]
-
-    def _rates_all(self, groups: list[list[str]]) -> Callable[[int, Reply], bool]:
-        def rates_all(place: int, reply: Reply) -> bool:
-            return all(reason is None for _, reason in self._rated(groups[place], reply))
-
-        return rates_all
-
-
-def _rating_of(answer: Reply | Unanswered) -> Rated:
-    fields, reason = reply_fields(answer)
-    return _rating(fields) if reason is None else (math.nan, reason)
+    def _read(self, answer: Reply | Unanswered, n: int) -> list[Rated]:
+        """Return the ratings of the n snippets of a call."""
+        if self._by_yes:
+            return [_probability_of_yes(answer)]
+        fields, reason = reply_fields(answer)
+        if reason is not None:
+            return [(math.nan, reason)] * n
+        return _ratings_by_id(fields, n) if self.relative_to_query else [_rating(fields)]
 
 
-def _ratings_of(answer: Reply | Unanswered, n: int) -> list[Rated]:
-    """Return the ratings of the snippets 1 to n; none where the reply speaks of any other."""
-    fields, reason = reply_fields(answer)
+def _rating(fields: Mapping[str, Any]) -> Rated:
+    rating = fields.get("rating")
+    if isinstance(rating, bool) or not isinstance(rating, (int, float)):
+        return math.nan, "unreadable"
+    return (float(rating), None) if 0 <= rating <= 1 else (math.nan, "out of range")
+
+
+def _ratings_by_id(fields: Mapping[str, Any], n: int) -> list[Rated]:
+    """Return the ratings of the snippets 1 to n; none if the reply has any other id."""
     entries = fields.get("ratings")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        return [(math.nan, reason or "unreadable")] * n
+        return [(math.nan, "unreadable")] * n
     by_id: dict[str, list[Rated]] = {str(i): [] for i in range(1, n + 1)}
     for entry in entries:
-        if str(entry.get("id")) not in by_id:  # counted from 0, perhaps: then all are another's
+        if str(entry.get("id")) not in by_id:  # perhaps counted from 0: every id is in doubt
             return [(math.nan, "unreadable")] * n
         by_id[str(entry["id"])].append(_rating(entry))
     return [
@@ -180,8 +290,24 @@ def _ratings_of(answer: Reply | Unanswered, n: int) -> list[Rated]:
     ]
 
 
-def _rating(fields: Mapping[str, Any]) -> Rated:
-    rating = fields.get("rating")
-    if isinstance(rating, bool) or not isinstance(rating, (int, float)):
-        return math.nan, "unreadable"
-    return (float(rating), None) if 0 <= rating <= 1 else (math.nan, "out of range")
+def _probability_of_yes(answer: Reply | Unanswered) -> Rated:
+    if isinstance(answer, Unanswered):
+        return math.nan, "unanswered"
+    if answer.finish in ("refusal", "unknown"):  # "length" is normal: the request asks one token
+        return math.nan, NO_ANSWER[answer.finish]
+    if not answer.first_token:
+        return math.nan, "no log-probabilities"
+    # Some servers show a token's space as a letter of its vocabulary.
+    words = [token.strip(" \t\r\n▁Ġ").upper() for token in answer.first_token]
+    probabilities = [math.exp(min(p, 0.0)) for p in answer.first_token.values()]
+    if words[int(np.argmax(probabilities))] not in ("YES", "NO"):
+        return math.nan, "neither yes nor no"
+    sides = {"YES": 0.0, "NO": 0.0}
+    for word, probability in zip(words, probabilities, strict=True):
+        if word in sides:
+            sides[word] += probability
+    not_listed = max(0.0, min(*probabilities, 1 - math.fsum(probabilities)))
+    yes, no = sides["YES"] or not_listed, sides["NO"] or not_listed
+    if not yes + no > 0:  # 0 or NaN, with which some servers mean that they have none
+        return math.nan, "no log-probabilities"
+    return yes / (yes + no), None

@@ -1,32 +1,38 @@
-"""The retriever's own number as the score, its direction stated by the user.
+"""Scores without a model of this library: the retriever's own number, or any function.
 
 Stores disagree about what their number means: a cosine similarity, a distance, an unbounded BM25.
-A threshold on it holds for the retriever that it was calibrated with, and for no other.
+Therefore the user states its direction. A threshold on it holds only for the retriever that it was
+calibrated with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 
 
 @dataclass(frozen=True)
 class RetrievalScorer:
-    """Scores by `Snippet.retrieval_score`, negated where higher means more relevant.
+    """Scores by `Snippet.retrieval_score`, negated if higher means more relevant.
 
     `retriever` names what produced the numbers (store, metric, embedding model). A snippet without
-    a retrieval score cannot be scored: NaN.
+    a retrieval score is unscorable: NaN.
+
+    >>> similarity = RetrievalScorer("faiss, cosine", higher_is_better=True)
+    >>> similarity.score("q", [Snippet("a", retrieval_score=0.9), Snippet("b")])
+    array([-0.9,  nan])
     """
 
     retriever: str
     higher_is_better: bool
-    goes_by_texts: ClassVar[bool] = False
+    text_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.higher_is_better, bool):
@@ -41,11 +47,42 @@ class RetrievalScorer:
         return f"retrieval({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Return each retrieval score, (n,), turned so that lower = more relevant."""
-        snippets = as_snippets(snippets)
-        return self.turn([s.retrieval_score for s in snippets])
+        """Return the score of each snippet, (n,)."""
+        return self.from_retrieval_scores([s.retrieval_score for s in as_snippets(snippets)])
 
-    def turn(self, numbers: Sequence[float | None]) -> NDArray[np.float64]:
-        """Return the scores (n,) of snippets from their retrieval scores alone."""
-        scores = np.array(numbers, dtype=np.float64)  # None becomes NaN
+    def from_retrieval_scores(
+        self, retrieval_scores: Sequence[float | None]
+    ) -> NDArray[np.float64]:
+        """Return the scores (n,) that belong to these retrieval scores."""
+        scores = np.array(retrieval_scores, dtype=np.float64)  # None becomes NaN
         return -scores if self.higher_is_better else scores
+
+
+@dataclass(frozen=True)
+class FunctionScorer:
+    """Scores by a function: `function(query, texts)` returns n scores, lower = more relevant.
+
+    `name` identifies the function. `afunction` is its asynchronous twin; without it, `ascore` runs
+    in a thread. The function returns NaN for a text that it cannot score.
+
+    >>> def missing_words(query, texts):
+    ...     return [len(set(query.split()) - set(text.split())) for text in texts]
+    >>> FunctionScorer(missing_words, "missing words").score("dry bread", ["dry bread", "bread"])
+    array([0., 1.])
+    """
+
+    function: Callable[[str, list[str]], ArrayLike]
+    name: str
+    afunction: Callable[[str, list[str]], Awaitable[ArrayLike]] | None = None
+
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+        """Return the function's score of each snippet, (n,)."""
+        texts = [s.text for s in as_snippets(snippets)]
+        return np.asarray(self.function(query, texts), dtype=np.float64)
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+        """Asynchronous twin of `score`."""
+        if self.afunction is None:
+            return await asyncio.to_thread(self.score, query, snippets)
+        texts = [s.text for s in as_snippets(snippets)]
+        return np.asarray(await self.afunction(query, texts), dtype=np.float64)

@@ -1,12 +1,20 @@
 """What a scorer is: something with a name that turns a query and its snippets into scores.
 
-A score is a nonconformity: lower = more relevant. NaN says that a snippet could not be scored, and
-nothing else does. The name is the scorer's identity (model, prompt, transformations): a threshold
-belongs to one score distribution, so two scorers that could score differently need two names.
+A score is a nonconformity: lower = more relevant. NaN means that a snippet could not be scored, and
+nothing else signals it. The name is the scorer's identity (model, prompt, transformations). A
+threshold belongs to one score distribution, so scorers that could score differently need different
+names. A scorer may also have these attributes:
+
+    relative_to_query   whether a snippet's score depends on the query's other snippets
+    text_only           False if a score depends on more than the texts of query and snippet
+    parts               the scorers that it is made of
+    fitted_on           the `query_digest` of each query that it was fitted on
+    provenance          what it was made from, as JSON
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -22,19 +30,33 @@ from conformal_retrievers.extras import require
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Anything with a name and a score."""
+    """Anything with a name and a score.
+
+    >>> class Length:
+    ...     name = "length"
+    ...
+    ...     def score(self, query, snippets):
+    ...         return [len(snippet.text) for snippet in snippets]
+    >>> isinstance(Length(), Scorer)
+    True
+    """
 
     @property
     def name(self) -> str:
         """The scorer's identity."""
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> ArrayLike:
-        """Return one score for each snippet, (n,): lower = more relevant, NaN = not scorable."""
+        """Return one score for each snippet, (n,): lower = more relevant, NaN = unscorable."""
 
 
 @runtime_checkable
 class AsyncScorer(Scorer, Protocol):
-    """A scorer that can also wait for its model without holding a thread."""
+    """A scorer that can also be awaited, without holding a thread.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> isinstance(FunctionScorer(lambda query, texts: [0.0] * len(texts), "zero"), AsyncScorer)
+    True
+    """
 
     async def ascore(self, query: str, snippets: Sequence[Snippet]) -> ArrayLike:
         """Return what `score` returns."""
@@ -42,19 +64,22 @@ class AsyncScorer(Scorer, Protocol):
 
 @runtime_checkable
 class ExplainingScorer(Scorer, Protocol):
-    """A scorer that can also say why it could not score a snippet."""
+    """A scorer that can also state why it could not score a snippet."""
 
     def score_with_reasons(
         self, query: str, snippets: Sequence[Snippet]
     ) -> tuple[ArrayLike, Sequence[str | None]]:
-        """Return what `score` returns, and the reason of each NaN, None for other snippets."""
+        """Return the scores, and for each snippet the reason of a NaN or None."""
+
+
+# --- what a scorer states about itself ------------------------------------------------------------
 
 
 def check_scorer(scorer: object) -> None:
-    """Raise TypeError, saying what a scorer is, for anything that is none."""
+    """Raise TypeError unless `scorer` has a name and a score."""
     if not isinstance(scorer, Scorer):
         raise TypeError(
-            f"scorer is {scorer!r:.80}; give something with a name and score(query, snippets), "
+            f"scorer is {scorer!r:.80}; give an object with a name and score(query, snippets), "
             "such as EmbeddingScorer(embed, name='…')"
         )
 
@@ -62,30 +87,35 @@ def check_scorer(scorer: object) -> None:
 def relative_to_query(scorer: Scorer) -> bool:
     """Return whether a snippet's score depends on the query's other snippets.
 
-    A scorer says so with an attribute `relative_to_query`; one that has none scores each alone.
+    >>> from conformal_retrievers.scoring import QueryZScore, RetrievalScorer
+    >>> similarity = RetrievalScorer("store", higher_is_better=True)
+    >>> relative_to_query(similarity), relative_to_query(QueryZScore(similarity))
+    (False, True)
     """
-    return bool(getattr(scorer, "relative_to_query", False))
+    return any(getattr(part, "relative_to_query", False) for part in with_parts(scorer))
 
 
 def with_parts(scorer: Scorer) -> Iterator[Scorer]:
-    """Yield a scorer and all that it is made of: a scorer names those in an attribute `parts`."""
+    """Yield a scorer, its parts and their parts."""
     yield scorer
     for part in getattr(scorer, "parts", ()):
         yield from with_parts(part)
 
 
-def goes_by_texts(scorer: Scorer) -> bool:
-    """Return whether a score depends on the texts of query and snippet alone.
+def text_only(scorer: Scorer) -> bool:
+    """Return whether a score depends on nothing but the texts of query and snippet.
 
-    A scorer that reads something else of a snippet has an attribute `goes_by_texts` that is False.
+    >>> from conformal_retrievers.scoring import RetrievalScorer
+    >>> text_only(RetrievalScorer("store", higher_is_better=True))
+    False
     """
-    return all(getattr(part, "goes_by_texts", True) for part in with_parts(scorer))
+    return all(getattr(part, "text_only", True) for part in with_parts(scorer))
 
 
 def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
-    """Return what a scorer was made from, its attribute `provenance`, None where it has none.
+    """Return what a scorer was made from, or None if it has no provenance.
 
-    Of a scorer with parts that have one, it is a mapping from their names to theirs.
+    If parts of it have one, the result maps their names to theirs.
     """
     found = {p.name: p.provenance for p in with_parts(scorer) if hasattr(p, "provenance")}
     if list(found) == [scorer.name]:
@@ -94,35 +124,44 @@ def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
 
 
 def query_digest(query: str) -> str:
-    """Return what tells a query again without its text: the start of a SHA-256.
+    """Return the start of a SHA-256 that identifies a query without its text.
 
-    It is the same for texts that differ alone in case, in white space or in how Unicode composes
-    their characters.
+    Texts that differ only in case, white space or Unicode composition have the same digest.
+
+    >>> query_digest("abc") == query_digest(" ABC ")
+    True
     """
     same = " ".join(normalize("NFC", query).casefold().split())
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
-    """Raise ValueError, naming the query, if a scorer was fitted on a query to calibrate on.
+    """Raise ValueError if a scorer was fitted on one of these queries.
 
-    A scorer that learned from queries has the attribute `fitted_on`, their `query_digest`s. On them
-    it scores better than on new ones, which are then not exchangeable with them.
+    It scores better on such queries than on new ones, so the two are not exchangeable.
     """
     none: frozenset[str] = frozenset()
     fitted_on = none.union(*(getattr(part, "fitted_on", none) for part in with_parts(scorer)))
     for query in judged if fitted_on else ():
         if query_digest(query.query) in fitted_on:
             raise ValueError(
-                f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}, on which it "
-                "scores better than on new ones; calibrate on other queries than it was fitted on"
+                f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}; calibrate and "
+                "evaluate on other queries than those it was fitted on"
             )
 
 
-def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-    """Return the scores (n,) of a query's snippets; no snippets, no call of the scorer.
+# --- scoring --------------------------------------------------------------------------------------
 
-    Raises ValueError, naming the scorer, unless it returns one number for each snippet.
+
+def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    """Return the scores (n,) of a query's snippets; without snippets the scorer is not called.
+
+    Raises ValueError unless the scorer returns one number for each snippet.
+
+    >>> from conformal_retrievers.scoring import RetrievalScorer
+    >>> similarity = RetrievalScorer("store", higher_is_better=True)
+    >>> score_snippets(similarity, "q", [Snippet("a", retrieval_score=0.9), Snippet("b")])
+    array([-0.9,  nan])
     """
     if not snippets:
         return np.empty(0)
@@ -132,7 +171,7 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> N
 def score_with_reasons(
     scorer: Scorer, query: str, snippets: Sequence[Snippet]
 ) -> tuple[NDArray[np.float64], list[str | None]]:
-    """Return what `score_snippets` returns, and why snippets have no score, where that is known."""
+    """Return the scores (n,), and for each snippet why it has none, if the scorer states it."""
     if not isinstance(scorer, ExplainingScorer) or not snippets:
         scores = score_snippets(scorer, query, snippets)
         return scores, [None if s.text.strip() else "blank" for s in snippets]
@@ -143,14 +182,18 @@ def score_with_reasons(
 async def ascore_snippets(
     scorer: Scorer, query: str, snippets: Sequence[Snippet]
 ) -> NDArray[np.float64]:
-    """Return what `score_snippets` returns; a scorer without `ascore` runs in a thread."""
+    """Return what `score_snippets` returns; a scorer without `ascore` runs in a thread.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> asyncio.run(ascore_snippets(scorer, "q", [Snippet("a"), Snippet("bcd")]))
+    array([1., 3.])
+    """
     if not snippets:
         return np.empty(0)
     if isinstance(scorer, AsyncScorer):
         scores = await scorer.ascore(query, snippets)
     else:
-        import asyncio  # loaded where it is used, since it is half of what numpy takes
-
         scores = await asyncio.to_thread(scorer.score, query, snippets)
     return _checked(scorer, scores, len(snippets))
 
@@ -158,9 +201,7 @@ async def ascore_snippets(
 async def ascore_together(
     scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]
 ) -> list[NDArray[np.float64]]:
-    """Return the scores (n,) of each scorer, all awaited at once; if one fails, none goes on."""
-    import asyncio
-
+    """Return the scores (n,) of each scorer, awaited at once; if one fails, the rest is stopped."""
     tasks = [asyncio.ensure_future(ascore_snippets(s, query, snippets)) for s in scorers]
     try:
         return await asyncio.gather(*tasks)
@@ -171,19 +212,40 @@ async def ascore_together(
 
 
 def score_queries(
-    scorer: Scorer,
-    judged: Iterable[JudgedQuery],
-    *,
-    progress: bool = False,
+    scorer: Scorer, judged: Iterable[JudgedQuery], *, progress: bool = False
 ) -> list[ScoredQuery]:
-    """Score judged queries, one call of the scorer each, with a progress bar if asked for one.
+    """Score judged queries, with one call of the scorer each.
 
-    Raises ValueError where the scorer does not return one number for each snippet, and
-    ModuleNotFoundError where a progress bar is asked for without the extra `cli`.
+    `progress` shows a bar on stderr, which needs the extra `cli`. Raises ValueError unless the
+    scorer returns one number for each snippet.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> [scored] = score_queries(scorer, [JudgedQuery("q", ["a", "bcd"], [True, False])])
+    >>> scored.scores, scored.relevant
+    (array([1., 3.]), array([ True, False]))
     """
     check_scorer(scorer)
     judged = judged_queries(judged)
     return [_scored(scorer, query) for query in (_track(judged) if progress else judged)]
+
+
+def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
+    """Return the queries as a list; raise TypeError if one is not a JudgedQuery.
+
+    >>> judged_queries(["q"])
+    Traceback (most recent call last):
+    TypeError: judged[0] is 'q'; give JudgedQuery objects, as read_jsonl(path) returns
+    """
+    queries: list[JudgedQuery] = []
+    for i, query in enumerate([judged] if isinstance(judged, str) else judged):
+        if not isinstance(query, JudgedQuery):
+            raise TypeError(
+                f"judged[{i}] is {query!r:.60}; give JudgedQuery objects, as read_jsonl(path) "
+                "returns"
+            )
+        queries.append(query)
+    return queries
 
 
 def _scored(scorer: Scorer, query: JudgedQuery) -> ScoredQuery:
@@ -195,28 +257,15 @@ def _scored(scorer: Scorer, query: JudgedQuery) -> ScoredQuery:
         group=query.group,
         missed=query.missed,
         unscorable={
-            i: _named(query.snippets[i], reasons[i])
+            i: _described(query.snippets[i], reasons[i])
             for i in np.flatnonzero(np.isnan(scores)).tolist()
         },
     )
 
 
-def _named(snippet: Snippet, reason: str | None) -> str:
+def _described(snippet: Snippet, reason: str | None) -> str:
     name = repr(snippet.text[:40]) if snippet.id is None else repr(snippet.id)
     return f"snippet {name}: {reason}" if reason else f"snippet {name}"
-
-
-def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
-    """Return the queries as a list; raise TypeError for anything among them that is none."""
-    queries: list[JudgedQuery] = []
-    for i, query in enumerate([judged] if isinstance(judged, str) else judged):
-        if not isinstance(query, JudgedQuery):
-            raise TypeError(
-                f"judged[{i}] is {query!r:.60}; give JudgedQuery(query, snippets, relevant) "
-                "objects, as read_jsonl(path) returns them"
-            )
-        queries.append(query)
-    return queries
 
 
 def _track(judged: list[JudgedQuery]) -> Iterable[JudgedQuery]:
@@ -232,6 +281,6 @@ def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> NDArray[np.float64]:
     if array.shape != (n,):
         raise ValueError(
             f"scorer {scorer.name!r} returned an array of shape {array.shape} for {n} snippets; "
-            "it must return one number for each"
+            "it must return one number for each snippet"
         )
     return array

@@ -27,10 +27,10 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.scoring.scorer import (
     check_not_fitted_on,
-    goes_by_texts,
     provenance_of,
     query_digest,
     relative_to_query,
+    text_only,
 )
 
 OF_QUERIES = ("query-recall", "all", "any")
@@ -150,7 +150,7 @@ def test_what_goes_by_more_than_texts_is_not_cached_wherever_it_is(tmp_path):
         if not relative_to_query(scorer):
             with pytest.raises(TypeError, match="reads more of a snippet than its text"):
                 CachedScorer(scorer, Cache(tmp_path / "cache.db"))
-    assert goes_by_texts(TieBreak(lookup, then=EmbeddingScorer(lambda texts: texts, "e")))
+    assert text_only(TieBreak(lookup, then=EmbeddingScorer(lambda texts: texts, "e")))
 
 
 # --- relevant snippets that cannot be scored ------------------------------------------------------

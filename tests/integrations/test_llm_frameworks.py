@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 import httpx
 import numpy as np
@@ -32,7 +33,6 @@ from conformal_retrievers import (
     ConformalFilter,
     LLMScorer,
     Snippet,
-    YesScorer,
     calibrate,
     openai_options,
 )
@@ -40,6 +40,8 @@ from conformal_retrievers.llm.ask import Reply, Request, Unanswered, aask, ask
 from conformal_retrievers.llm.openai import openai_llm
 from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor
+
+by_yes = partial(LLMScorer, by="probability-of-yes")
 
 QUERY = "What is the highest mountain?"
 REQUEST = Request("Rate.", '<query>\n"q"\n</query>\n<snippet>\n"s"\n</snippet>', {"type": "object"})
@@ -106,7 +108,7 @@ async def test_one_model_has_one_name_and_one_score_in_both_frameworks_and_the_c
 ):
     given = [Snippet(text) for text in toy_corpus.values()]
     core = openai_llm("minilm", base_url=llm_server.url)
-    for build in (LLMScorer, YesScorer, lambda llm: LLMScorer(llm, snippets_per_call=4)):
+    for build in (LLMScorer, by_yes, lambda llm: LLMScorer(llm, snippets_per_call=4)):
         expected = build(core)
         scores = expected.score(QUERY, given)
         sent = list(llm_server.bodies)
@@ -171,7 +173,7 @@ async def test_without_options_a_model_is_asked_for_text_and_named_so(llm_server
         await aask(llm, [REQUEST])
         assert "response_format" not in llm_server.bodies[-1]
         with pytest.raises(ValueError, match=r"options=openai_options"):
-            YesScorer(llm).score(QUERY, [Snippet("a")])
+            by_yes(llm).score(QUERY, [Snippet("a")])
 
 
 def test_a_name_tells_the_temperature(as_llms):

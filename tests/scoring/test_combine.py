@@ -327,8 +327,6 @@ def test_a_cascade_asks_the_costly_scorer_about_what_the_cheap_one_passes():
     scores = cascade.score("q", ABCD)
     np.testing.assert_array_equal(scores, [5.0, 6.0, math.nan, math.inf])
     assert costly.asked == [["a", "b", "c"]]
-    assert cascade.passed("q", ABCD).tolist() == [True, True, True, False]
-    assert costly.asked == [["a", "b", "c"]]
 
 
 async def test_the_costly_scorer_is_not_called_about_nothing():
@@ -337,21 +335,6 @@ async def test_the_costly_scorer_is_not_called_about_nothing():
     assert cascade.score("q", ABCD).tolist() == [math.inf] * 4
     assert (await cascade.ascore("q", ABCD)).tolist() == [math.inf] * 4
     assert costly.asked == []
-
-
-def test_what_a_cascade_saves_and_loses_is_counted():
-    cascade = Cascade(lookup(a=0.1, b=0.2, c=0.3, d=0.4), Counting(), pass_below=0.25)
-    judged = [
-        JudgedQuery("q", ABCD, [True, False, True, False]),
-        JudgedQuery("r", ABCD[:3], [True, False, False]),
-        JudgedQuery("s", [], []),
-    ]
-    saved = cascade.saved(judged)
-    assert (saved.snippets, saved.passed, saved.relevant, saved.relevant_passed) == (7, 4, 3, 2)
-    assert saved.share == pytest.approx(3 / 7)
-    assert saved.relevant_dropped == pytest.approx(1 / 3)
-    nothing = cascade.saved([])
-    assert (nothing.share, nothing.relevant_dropped) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 0.4])

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,13 +23,14 @@ from conformal_retrievers import (
     JudgedQuery,
     LLMScorer,
     Snippet,
-    YesScorer,
     calibrate,
     score_queries,
 )
 from conformal_retrievers.llm.ask import LLM, Prompt, Reply, Unanswered, Usage
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.scoring import AsyncScorer, relative_to_query
+
+YesScorer = partial(LLMScorer, by="probability-of-yes")
 
 QUERY = "What is the highest mountain?"
 
@@ -177,18 +179,6 @@ async def test_blank_snippets_are_not_sent_and_equal_ones_once(llm_server, model
     assert (await both(LLMScorer(model), snippets([" "]))).usage == Usage()
 
 
-async def test_operators_can_count_what_was_not_rated():
-    seen = []
-    scorer = LLMScorer(replying('{"rating": 1}', "?"), concurrency=1, on_ratings=seen.append)
-    scorer.score(QUERY, snippets(["a", "b", "", "d"]))
-    await scorer.ascore(QUERY, snippets(["a"]))
-    assert [dict(ratings.unscorable) for ratings in seen] == [
-        {"unreadable": 1, "blank": 1},
-        {"unreadable": 1},
-    ]
-    assert sum((ratings.usage for ratings in seen), Usage()).requests == 4
-
-
 # --- several in one call --------------------------------------------------------------------------
 
 
@@ -301,9 +291,9 @@ async def test_probabilities_through_http_are_the_servers(llm_server, model, cor
 async def test_a_server_without_log_probabilities_is_an_error_that_says_so(llm_server, model):
     llm_server.trouble = lambda body, times: "no logprobs"
     for scorer in (YesScorer(model), yes(None), yes({})):
-        with pytest.raises(ValueError, match="answers without log-probabilities.*LLMScorer"):
+        with pytest.raises(ValueError, match="without log-probabilities"):
             scorer.score(QUERY, snippets("a"))
-        with pytest.raises(ValueError, match="answers without log-probabilities"):
+        with pytest.raises(ValueError, match="without log-probabilities"):
             await scorer.ascore(QUERY, snippets("a"))
 
 
@@ -336,7 +326,7 @@ def test_a_name_changes_with_all_that_changes_a_score():
         YesScorer(llm, top_logprobs=5),
     ]
     assert len({scorer.name for scorer in scorers}) == len(scorers)
-    assert LLMScorer(llm, concurrency=3, on_ratings=print).name == scorers[0].name
+    assert LLMScorer(llm, concurrency=3).name == scorers[0].name
     assert Prompt.load("rating").hash in scorers[0].name
     assert "canned" in scorers[0].name
     assert all(isinstance(scorer, AsyncScorer) for scorer in scorers)
@@ -392,7 +382,7 @@ async def test_what_could_not_be_read_is_asked_again_once_the_server_is_mended(
     if told_before:
         model = dataclasses.replace(model, complete=remembering(cache, model))
     if trouble == "no logprobs":
-        with pytest.raises(ValueError, match="answers without log-probabilities"):
+        with pytest.raises(ValueError, match="without log-probabilities"):
             build(model, cache=cache).rate(QUERY, corpus)
     else:
         assert np.isnan(build(model, cache=cache).rate(QUERY, corpus).scores).all()
@@ -477,7 +467,7 @@ async def test_a_snippet_reaches_the_server_as_data_and_nothing_else(
         assert not re.search(r"\[[/|@ ]*(INST|endofturn|system|assistant|BOS)", line)
     fields = fields_of(injected)
     assert fields["query"] == injection
-    if scorer.relative_to_query if isinstance(scorer, LLMScorer) else False:
+    if scorer.relative_to_query:
         assert fields["snippets"] == [{"id": 1, "text": injection}]
     else:
         assert fields["snippet"] == injection

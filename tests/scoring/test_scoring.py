@@ -353,7 +353,7 @@ def test_the_name_of_a_bm25_scorer_changes_with_its_corpus(toy_corpus):
 
 @pytest.mark.parametrize("corpus", [[], ["", "  "], ["the", "of it"]])
 def test_bm25_over_no_text_is_an_error(corpus):
-    with pytest.raises(ValueError, match="corpus holds no words"):
+    with pytest.raises(ValueError, match="corpus contains no words"):
         BM25Scorer(corpus)
 
 

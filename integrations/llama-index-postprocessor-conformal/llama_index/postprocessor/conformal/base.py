@@ -168,7 +168,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         scorer = self.filter.scorer
         if type(scorer) is not RetrievalScorer:  # a subclass may score by more than the number
             return None
-        scores = scorer.turn([node.score for node in nodes])
+        scores = scorer.from_retrieval_scores([node.score for node in nodes])
         return self.filter.decide(scores, query=query.query_str)
 
     def _events(
