@@ -21,7 +21,12 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, digest
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.ranks import check_probability, conformal_rank
-from conformal_retrievers.theory.tolerance import betting_p_value, binomial_cdf, tolerance_rank
+from conformal_retrievers.theory.tolerance import (
+    beta_binomial_cdf,
+    betting_lower,
+    binomial_lower,
+    tolerance_rank,
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def certify(
         lower = betting_lower(shares, delta)
     else:
         shares = (shares == 1 if guarantee == "all" else shares > 0).astype(np.float64)
-        lower = _binomial_lower(int(shares.sum()), len(shares), delta)
+        lower = binomial_lower(int(shares.sum()), len(shares), delta)
     return Certificate(
         guarantee,
         len(shares),
@@ -96,17 +101,6 @@ def certify(
         confidence,
         _surprise(calibration, guarantee, shares),
     )
-
-
-def beta_binomial_cdf(m: int, a: int, b: int) -> NDArray[np.float64]:
-    """Return P(BetaBinomial(m; a, b) ≤ j) for j = 0 … m, (m + 1,); a, b > 0."""
-    from scipy.special import betaln
-
-    j = np.arange(m + 1)
-    log_choose = -math.log(m + 1) - betaln(j + 1, m - j + 1)
-    mass = np.exp(log_choose + betaln(j + a, m - j + b) - betaln(a, b))
-    cdf: NDArray[np.float64] = np.minimum(1.0, np.cumsum(mass))
-    return cdf
 
 
 def _in_fixed_order(scored: Iterable[ScoredQuery]) -> list[ScoredQuery]:
@@ -159,27 +153,6 @@ def _shares(
     if not shares:
         raise ValueError("no judged query has a relevant retrieved snippet; judge some that have")
     return np.array(shares)
-
-
-def _binomial_lower(kept: int, n: int, delta: float) -> float:
-    """Return the largest p with P(Bin(n, p) ≥ kept) ≤ δ: Clopper and Pearson's lower limit."""
-    if kept == 0:
-        return 0.0
-    return _largest(lambda p: 1 - float(binomial_cdf(n, p)[kept - 1]) <= delta)
-
-
-def betting_lower(shares: NDArray[np.float64], delta: float) -> float:
-    """Return the largest c for which "the mean share is at most c" is rejected at level δ."""
-    return _largest(lambda c: betting_p_value(1 - shares, 1 - c, delta) <= delta)
-
-
-def _largest(holds: Callable[[float], bool]) -> float:
-    """Return the largest p in [0, 1) at which and below which `holds`, to 1e-9 from below."""
-    low, high = 0.0, 1.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def _surprise(

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.evaluation.certify import beta_binomial_cdf
 from conformal_retrievers.evaluation.measures import MOSTLY, Share
 from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
-from conformal_retrievers.theory.tolerance import binomial_cdf
+from conformal_retrievers.theory.tolerance import beta_binomial_cdf, binomial_cdf
 
 # What is said where a measured coverage tells nothing.
 OUT_OF_REACH = (

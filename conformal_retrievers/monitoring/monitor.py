@@ -39,8 +39,8 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import digest, loss
 from conformal_retrievers.data.files import cannot_read, write_whole
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.certify import betting_lower
 from conformal_retrievers.theory.ranks import check_probability
+from conformal_retrievers.theory.tolerance import betting_lower
 
 FORMAT = "conformal-retrievers/monitor"
 JUMPS = 0.01  # how often the bet on the ranks changes sides

@@ -19,7 +19,7 @@ are tried from the largest down, until one fails (Bates et al. 2021, arXiv 2101.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -81,6 +81,45 @@ def binomial_cdf(n: int, p: float) -> NDArray[np.float64]:
     return np.asarray(bdtr(np.arange(n + 1), n, p), dtype=np.float64)
 
 
+def binomial_lower(kept: int, n: int, delta: float) -> float:
+    """Return Clopper and Pearson's lower limit: the largest p with P(Bin(n, p) ≥ kept) ≤ δ.
+
+    The true share is below it with probability at most δ (Clopper and Pearson 1934, Biometrika 26).
+
+    >>> round(binomial_lower(9, n=10, delta=0.05), 3)
+    0.606
+    """
+    if kept == 0:
+        return 0.0
+    return _largest(lambda p: 1 - float(binomial_cdf(n, p)[kept - 1]) <= delta)
+
+
+def beta_binomial_cdf(m: int, a: int, b: int) -> NDArray[np.float64]:
+    """Return P(BetaBinomial(m; a, b) ≤ j) for j = 0 … m, (m + 1,); a, b > 0.
+
+    A threshold of rank k of n calibration units keeps BetaBinomial(m; k, n + 1 − k) of m new ones,
+    exactly without ties (Marques 2023, arXiv 2303.02770).
+
+    >>> beta_binomial_cdf(2, 1, 1).round(3).tolist()
+    [0.333, 0.667, 1.0]
+    """
+    from scipy.special import betaln
+
+    j = np.arange(m + 1)
+    log_choose = -math.log(m + 1) - betaln(j + 1, m - j + 1)
+    mass = np.exp(log_choose + betaln(j + a, m - j + b) - betaln(a, b))
+    return np.asarray(np.minimum(1.0, np.cumsum(mass)))
+
+
+def _largest(holds: Callable[[float], bool]) -> float:
+    """Return the largest p in [0, 1) at which and below which `holds`, to 1e-9 from below."""
+    low, high = 0.0, 1.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
 # --- shares: the betting bound --------------------------------------------------------------------
 
 
@@ -91,6 +130,19 @@ def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
     variance σ²; the p-value is valid at every level.
     """
     return math.exp(-_log_wealth(np.asarray(losses, dtype=np.float64), alpha, delta))
+
+
+def betting_lower(shares: ArrayLike, delta: float) -> float:
+    """Return the largest c for which a bet rejects "the mean share is at most c" at level δ.
+
+    The true mean is below it with probability at most δ. `shares` (n,) lie in [0, 1], in an order
+    that was fixed without looking at them.
+
+    >>> round(betting_lower([1.0] * 50, delta=0.05), 3)
+    0.938
+    """
+    losses = 1 - np.asarray(shares, dtype=np.float64)
+    return _largest(lambda c: betting_p_value(losses, 1 - c, delta) <= delta)
 
 
 def _log_wealth(x: NDArray[np.float64], alpha: float, delta: float) -> float:

@@ -12,9 +12,9 @@ from scipy.stats import betabinom, binom, binomtest, norm
 
 from conformal_retrievers import Calibration, JudgedQuery, ScoredQuery
 from conformal_retrievers.calibration.guarantees import digest
-from conformal_retrievers.evaluation.certify import beta_binomial_cdf, certify
+from conformal_retrievers.evaluation.certify import certify
 from conformal_retrievers.theory.ranks import conformal_rank
-from conformal_retrievers.theory.tolerance import betting_p_value, tolerance_rank
+from conformal_retrievers.theory.tolerance import beta_binomial_cdf, betting_p_value, tolerance_rank
 
 
 def relevant(*scores, **options):

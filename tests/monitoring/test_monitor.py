@@ -11,8 +11,8 @@ from scipy.stats import binomtest, kstest, norm, spearmanr
 
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import digest
-from conformal_retrievers.evaluation.certify import betting_lower
 from conformal_retrievers.monitoring.monitor import Counts, MonitorStatus, _uniform
+from conformal_retrievers.theory.tolerance import betting_lower
 
 FALSE_ALARM = 1e-4
 OF_QUERIES = ("query-recall", "all", "any")
