@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.data.queries import Snippet
-from conformal_retrievers.llm.ask import LLM, Prompt, Reply, Request, Unanswered, ask
+from conformal_retrievers.llm.ask import LLM, ask
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.reply import object_schema, reply_fields
+from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.reply import Reply, Unanswered, object_schema, reply_fields
 
 PROMPTS = Path(__file__).parent / "prompts"
 

@@ -24,8 +24,10 @@ from pathlib import Path
 import numpy as np
 
 from conformal_retrievers import Cache, CachedScorer, LLMScorer, Snippet
-from conformal_retrievers.llm.ask import LLM, Reply, Request
+from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.llm.reply import Reply
 from tests.llm_server import LLMServer
 
 SNIPPETS, CONCURRENCY, LATENCY = 100, 16, 0.2

@@ -21,8 +21,10 @@ from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
 from conformal_retrievers.claims.texts import as_documents, check_text
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.filtering import NothingKept
-from conformal_retrievers.llm.ask import LLM, Prompt, Usage, check_llm
+from conformal_retrievers.llm.ask import LLM, check_llm
 from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm.reply import Usage
 from conformal_retrievers.monitoring.events import json_number
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from conformal_retrievers.claims.texts import as_claims, check_text
-from conformal_retrievers.llm.ask import LLM, Prompt, Reply, Request, Unanswered, Usage, aask, ask
+from conformal_retrievers.llm.ask import LLM, aask, ask
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.prompt import check_fields
-from conformal_retrievers.llm.reply import object_schema, reply_fields
+from conformal_retrievers.llm.prompt import Prompt, Request, check_fields
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
 
 
 @dataclass(frozen=True)

@@ -194,8 +194,8 @@ def demo(
     from openai import OpenAIError
 
     from conformal_retrievers.cli.claims_demo import run
-    from conformal_retrievers.llm.ask import Unanswered
     from conformal_retrievers.llm.openai import openai_llm
+    from conformal_retrievers.llm.reply import Unanswered
 
     with bad_data_in_one_line():
         embedding = embedding_scorer(model, f"cosine({model})")

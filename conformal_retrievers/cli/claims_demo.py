@@ -25,7 +25,9 @@ from conformal_retrievers.claims.relevance import ClaimRelevance
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.llm.ask import LLM, Prompt, Unanswered, ask
+from conformal_retrievers.llm.ask import LLM, ask
+from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm.reply import Unanswered
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
 K = 4

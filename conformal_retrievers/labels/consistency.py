@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from conformal_retrievers.llm.ask import LLM, Prompt, Request, Usage
+from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.reply import Usage
 from conformal_retrievers.llm.verdicts import VERDICT, Verdicts, aask_verdicts, ask_verdicts
 
 
@@ -109,8 +111,8 @@ def _labelled(verdicts: Verdicts, llm: LLM, prompt: Prompt) -> ConsistencyLabels
         "source": "LLM",
         "llm": llm.name,
         "prompt": prompt.hash,
-        "answers": len(verdicts.said),
+        "answers": len(verdicts.values),
         "answers_without_verdict": len(verdicts.reasons),
     }
-    consistent = tuple(None if isinstance(said, str) else said for said in verdicts.said)
+    consistent = tuple(None if isinstance(said, str) else said for said in verdicts.values)
     return ConsistencyLabels(consistent, verdicts.reasons, labels, verdicts.usage)

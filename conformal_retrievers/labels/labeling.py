@@ -19,7 +19,9 @@ import numpy as np
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm.ask import LLM, Prompt, Request, Usage
+from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.reply import Usage
 from conformal_retrievers.llm.verdicts import VERDICT, Verdicts, aask_verdicts, ask_verdicts
 
 require("labels", "rapidfuzz", "regex")
@@ -170,7 +172,7 @@ def _labelled(
 ) -> Labelled:
     judged = []
     unlabelled = []
-    said_of_each = iter(verdicts.said)
+    said_of_each = iter(verdicts.values)
     for query in queries:
         of_query = [s.text.strip() != "" and next(said_of_each) for s in query.snippets]
         missing = {i: said for i, said in enumerate(of_query) if isinstance(said, str)}

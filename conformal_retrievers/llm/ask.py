@@ -1,8 +1,8 @@
-"""Asking an LLM: the one seam behind LLM scores, labels, claims and consistency judgements.
+"""Asking an LLM many requests at once, with a bound and a cache.
 
-A prompt with its fields filled in is a request (`prompt.py`); what came back is a reply
-(`reply.py`). A model is a plain function from requests to replies, with a name, so that any server,
-framework or test can stand behind it. `ask` and `aask` put many requests to a model at once.
+A prompt with its fields filled in is a request (`prompt.py`); the answer is a reply (`reply.py`). A
+model is a function from requests to replies with a name, so any server, framework or test can stand
+behind it.
 """
 
 from __future__ import annotations
@@ -16,45 +16,32 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.prompt import Prompt, Request
-from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
-
-__all__ = [
-    "LLM",
-    "Asked",
-    "Prompt",
-    "Reply",
-    "Request",
-    "Unanswered",
-    "Usage",
-    "aask",
-    "ask",
-    "check_cache",
-    "check_count",
-    "check_llm",
-    "is_whole",
-]
+from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.llm.reply import Reply, Unanswered
 
 logger = logging.getLogger("conformal_retrievers")
 
-Asked = TypeVar("Asked")  # what `ask` returns, or `aask` is awaited for, where either is called
+Asked = TypeVar("Asked")  # what `ask` returns, or what `aask` is awaited for
 
 
 @dataclass(frozen=True)
 class LLM:
-    """A model as a function from a request to a reply, and the name that identifies it.
+    """A model as a function from a request to a reply, with a name that identifies it.
 
-    `complete` raises `Unanswered` where no reply came, and anything else where asking again could
-    not help (a wrong key, an unknown model). `acomplete` is its asynchronous twin; without it,
-    `complete` runs in a thread. The name tells all that changes what the model answers: a score
-    with another model, even as a fallback, is another score.
+    `complete` raises `Unanswered` if no reply came, and any other exception if asking again cannot
+    help (a wrong key, an unknown model). Without `acomplete`, `complete` runs in a thread. The name
+    states everything that changes what the model answers: scores of another model, even of a
+    fallback, are other scores.
+
+    >>> LLM(lambda request: Reply("4"), name="always four").complete(Request("Add.", "2 + 2")).text
+    '4'
     """
 
     complete: Callable[[Request], Reply]
@@ -63,7 +50,7 @@ class LLM:
 
 
 def is_whole(place: int, reply: Reply) -> bool:
-    """Return whether a reply has come to its own end: neither cut off nor refused."""
+    """Return whether a reply came to its own end: neither cut off nor refused."""
     return reply.finish == "stop"
 
 
@@ -76,59 +63,24 @@ def ask(
     cache: Cache | None = None,
     progress: bool = False,
 ) -> list[Reply | Unanswered]:
-    """Return the answer to each request, in their order, at most `concurrency` asked at a time.
+    """Return the reply to each request (n,) in order, or its `Unanswered` if no reply came.
 
-    That bounds all calls with this model and bound together, from whatever threads; `aask` has a
-    bound of its own in each event loop. A request that nobody answered gives its `Unanswered`; any
-    other exception stops the rest and is raised. The cache answers what it knows, and learns each
-    reply as it comes, so that what was interrupted goes on where it stopped.
+    Parameters
+    ----------
+    llm, requests : the model and the requests (n,).
+    is_answer : whether a reply to the request at this place can be read. Only such replies enter
+        the cache and are taken from it, so an unreadable one is asked for again.
+    concurrency : the number of requests under way at a time. All calls with this model and this
+        bound share it, from all threads; with `acomplete`, from one event loop.
+    cache : replies that are known. A reply is stored as it comes, so an interrupted run continues
+        where it stopped.
+    progress : whether to show a progress bar, which needs the extra `cli`.
 
-    `is_answer` tells of a request's place and a reply to it whether that can be read; it is told by
-    who asks, since only they know what they asked for. Only such replies enter the cache and are
-    taken from it, so that what could not be read is asked again.
+    Raises
+    ------
+    Any other exception of the model, after which no request is sent.
     """
-    check_llm(llm)
-    concurrency = check_count(concurrency, "concurrency")
-    check_cache(cache)
-    answers = _cached(cache, llm, requests, is_answer)
-    missing = [i for i, answer in enumerate(answers) if answer is None]
-
-    if not missing:
-        return [a for a in answers if a is not None]
-
-    slots = _slots(llm, concurrency)
-    stopped = threading.Event()
-
-    with (
-        ThreadPoolExecutor(min(concurrency, len(missing))) as pool,
-        _bar(missing, progress) as step,
-    ):
-
-        def answer(i: int) -> None:
-            try:
-                with slots:
-                    if stopped.is_set():
-                        return
-                    answers[i] = reply = llm.complete(requests[i])
-                if cache is not None and is_answer(i, reply):
-                    _remember(cache, llm, requests[i], reply)
-            except Unanswered as unanswered:
-                answers[i] = unanswered
-            except BaseException:
-                stopped.set()
-                raise
-            step()
-
-        # Each in a copy of this context, where frameworks keep the run that calls belong to.
-        futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in missing]
-        try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-        for future in done:
-            future.result()
-    return _told([a for a in answers if a is not None], llm)
+    return _Run(llm, requests, is_answer, concurrency, cache, progress).in_threads()
 
 
 async def aask(
@@ -142,145 +94,138 @@ async def aask(
 ) -> list[Reply | Unanswered]:
     """Return what `ask` returns, without blocking the event loop.
 
-    Cancelling it, or an exception, cancels what it has asked and waits until that has ended: no
-    task is left behind. A model without `acomplete` is not waited for: its calls under way end in
-    their threads, and keep their places in the bound until then.
+    If it is cancelled, it cancels the requests under way and waits until they have ended. Requests
+    of a model without `acomplete` end in their threads and count towards the bound until then.
     """
-    check_llm(llm)
-    concurrency = check_count(concurrency, "concurrency")
-    check_cache(cache)
-    answers: list[Reply | Unanswered | None] = [None] * len(requests)
-    if cache is not None:
-        answers = await asyncio.to_thread(_cached, cache, llm, requests, is_answer)
-    missing = [i for i, answer in enumerate(answers) if answer is None]
-    if not missing:
-        return [a for a in answers if a is not None]
-    slots = _slots_of_this_loop(llm, concurrency)
-    workers = min(concurrency, len(missing))
-    todo = iter(missing)
+    run = _Run(llm, requests, is_answer, concurrency, cache, progress)
+    if llm.acomplete is not None:
+        return await run.in_tasks(llm.acomplete)
+    pool = ThreadPoolExecutor(1)  # of its own: a closing event loop waits for its default one
+    try:
+        call = pool.submit(contextvars.copy_context().run, run.in_threads)
+        return await asyncio.wrap_future(call)
+    finally:
+        run.stopped.set()
+        pool.shutdown(wait=False)
 
-    with _bounded(llm, slots, workers) as complete, _bar(missing, progress) as step:
+
+@dataclass
+class _Run:
+    """One call of `ask` or `aask`."""
+
+    llm: LLM
+    requests: Sequence[Request]
+    is_answer: Callable[[int, Reply], bool]
+    concurrency: int
+    cache: Cache | None
+    progress: bool
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        check_llm(self.llm)
+        check_cache(self.cache)
+        self.concurrency = check_count(self.concurrency, "concurrency")
+        self.answers: list[Any] = [None] * len(self.requests)
+
+    def in_threads(self) -> list[Reply | Unanswered]:
+        slots = _slots(threading.Semaphore, None, self.llm, self.concurrency)
+        missing = self.read_cache()
+
+        def answer(i: int) -> None:
+            try:
+                with slots:
+                    if self.stopped.is_set():
+                        return
+                    reply = self.llm.complete(self.requests[i])
+                self.answers[i] = reply
+                self.store(i, reply)
+            except Unanswered as unanswered:
+                self.answers[i] = unanswered
+            except BaseException:
+                self.stopped.set()
+                raise
+            advance()
+
+        workers = min(self.concurrency, max(1, len(missing)))
+        with ThreadPoolExecutor(workers) as pool, _bar(missing, self.progress) as advance:
+            # Each in a copy of the context, where frameworks keep the run that calls belong to.
+            futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in missing]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                self.stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+            for future in done:
+                future.result()
+        return self.finished()
+
+    async def in_tasks(
+        self, acomplete: Callable[[Request], Awaitable[Reply]]
+    ) -> list[Reply | Unanswered]:
+        loop = asyncio.get_running_loop()
+        slots = _slots(asyncio.Semaphore, loop, self.llm, self.concurrency)
+        missing = await asyncio.to_thread(self.read_cache)
+        todo = iter(missing)
 
         async def work() -> None:
             for i in todo:
                 try:
-                    reply = await complete(requests[i])
+                    async with slots:
+                        reply = await acomplete(self.requests[i])
+                    self.answers[i] = reply
+                    if self.cache is not None:
+                        await asyncio.to_thread(self.store, i, reply)
                 except Unanswered as unanswered:
-                    answers[i] = unanswered
-                else:
-                    answers[i] = reply
-                    if cache is not None and is_answer(i, reply):
-                        await asyncio.to_thread(_remember, cache, llm, requests[i], reply)
-                step()
+                    self.answers[i] = unanswered
+                advance()
 
-        tasks = [asyncio.create_task(work()) for _ in range(workers)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    return _told([a for a in answers if a is not None], llm)
+        with _bar(missing, self.progress) as advance:
+            workers = range(min(self.concurrency, len(missing)))
+            tasks = [asyncio.create_task(work()) for _ in workers]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        return self.finished()
+
+    def read_cache(self) -> list[int]:
+        """Take the answers from the cache; return the places of the others."""
+        if self.cache is not None:
+            stored = self.cache.replies(self.llm.name, (r.as_json() for r in self.requests))
+            for i, text in enumerate(stored):
+                reply = None if text is None else Reply(**json.loads(text), cached=True)
+                if reply is not None and self.is_answer(i, reply):
+                    self.answers[i] = reply
+        return [i for i, answer in enumerate(self.answers) if answer is None]
+
+    def store(self, i: int, reply: Reply) -> None:
+        if self.cache is not None and self.is_answer(i, reply):
+            fields = {name: value for name, value in vars(reply).items() if name != "cached"}
+            self.cache.add_replies(self.llm.name, {self.requests[i].as_json(): json.dumps(fields)})
+
+    def finished(self) -> list[Reply | Unanswered]:
+        """Return the answers; log the unanswered ones, which a filter only sees as unscorable."""
+        unanswered = [answer for answer in self.answers if isinstance(answer, Unanswered)]
+        if unanswered:
+            numbers = len(unanswered), len(self.answers)
+            message = "%s did not answer %d of %d requests; the last error: %s"
+            logger.warning(message, self.llm.name, *numbers, unanswered[-1])
+        return self.answers
 
 
-# One for each model, bound and event loop, as long as a call holds it, or a thread that outlives
-# its call: that is all who could meet.
-_SLOTS: weakref.WeakValueDictionary[tuple[int, int], threading.Semaphore] = (
-    weakref.WeakValueDictionary()
-)
-_SLOTS_OF_LOOPS: weakref.WeakValueDictionary[
-    tuple[asyncio.AbstractEventLoop, int, int], asyncio.Semaphore
-] = weakref.WeakValueDictionary()
+# A semaphore for each model and bound, and with `acomplete` for each event loop. It lives as long
+# as a call holds it.
+_SLOTS: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
+_Slots = TypeVar("_Slots", threading.Semaphore, asyncio.Semaphore)
 
 
-def _slots(llm: LLM, concurrency: int) -> threading.Semaphore:
+def _slots(kind: type[_Slots], loop: object, llm: LLM, concurrency: int) -> _Slots:
     with _LOCK:
-        return _SLOTS.setdefault((id(llm), concurrency), threading.Semaphore(concurrency))
-
-
-def _slots_of_this_loop(llm: LLM, concurrency: int) -> asyncio.Semaphore:
-    key = asyncio.get_running_loop(), id(llm), concurrency
-    with _LOCK:
-        return _SLOTS_OF_LOOPS.setdefault(key, asyncio.Semaphore(concurrency))
-
-
-def _told(answers: list[Reply | Unanswered], llm: LLM) -> list[Reply | Unanswered]:
-    """Say to `logging` what nobody answered, and why: to the filter it is a snippet like others."""
-    unanswered = [answer for answer in answers if isinstance(answer, Unanswered)]
-    if unanswered:
-        logger.warning(
-            "%s did not answer %d of %d requests, the last because: %s",
-            llm.name,
-            len(unanswered),
-            len(answers),
-            unanswered[-1],
-        )
-    return answers
-
-
-@contextmanager
-def _bounded(
-    llm: LLM, slots: asyncio.Semaphore, workers: int
-) -> Iterator[Callable[[Request], Awaitable[Reply]]]:
-    """Yield what asks the model when there is a place, by `acomplete` or by `complete` in a thread.
-
-    A thread cannot be stopped: the server is at work for it, so it keeps its place to the end,
-    whether or not who asked still waits.
-    """
-    if (acomplete := llm.acomplete) is not None:
-
-        async def natively(request: Request) -> Reply:
-            async with slots:
-                return await acomplete(request)
-
-        yield natively
-        return
-    pool = ThreadPoolExecutor(workers)  # the event loop's own may have fewer threads
-    loop = asyncio.get_running_loop()
-
-    async def in_a_thread(request: Request) -> Reply:
-        def leave(_: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits for a place
-                loop.call_soon_threadsafe(slots.release)
-
-        context = contextvars.copy_context()
-        await slots.acquire()
-        call = pool.submit(context.run, lambda: llm.complete(request))  # llm lives as long as that
-        call.add_done_callback(leave)
-        return await asyncio.wrap_future(call)
-
-    try:
-        yield in_a_thread
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def check_llm(llm: object, name: str = "llm") -> None:
-    """Raise TypeError, naming it and saying what an LLM is here, for anything that is none."""
-    if not isinstance(llm, LLM):
-        raise TypeError(
-            f"{name} is a {type(llm).__name__}; give an LLM: openai_llm(model, base_url=…), or "
-            "as_llm(model) of langchain_conformal or llama_index.postprocessor.conformal"
-        )
-
-
-def check_count(count: object, name: str) -> int:
-    """Return a whole number that is at least 1; raise ValueError, naming it, for anything else."""
-    try:
-        n = 0 if isinstance(count, bool) else operator.index(count)  # type: ignore[arg-type]
-    except TypeError:
-        n = 0
-    if n < 1:
-        raise ValueError(f"{name} is {count!r}; give a whole number, at least 1")
-    return n
-
-
-def check_cache(cache: object) -> None:
-    """Raise TypeError, saying what to give, for what is neither a Cache nor None."""
-    if cache is not None and not isinstance(cache, Cache):
-        path = str(cache) if isinstance(cache, str | Path) else "c.db"
-        raise TypeError(f"cache is a {type(cache).__name__}; give Cache({path!r})")
+        slots: _Slots = _SLOTS.setdefault((loop, id(llm), concurrency), kind(concurrency))
+    return slots
 
 
 @contextmanager
@@ -297,19 +242,28 @@ def _bar(missing: list[int], shown: bool) -> Iterator[Callable[[], None]]:
         yield lambda: progress.advance(task)
 
 
-def _cached(
-    cache: Cache | None,
-    llm: LLM,
-    requests: Sequence[Request],
-    is_answer: Callable[[int, Reply], bool],
-) -> list[Reply | Unanswered | None]:
-    if cache is None or not requests:
-        return [None] * len(requests)
-    known = cache.replies(llm.name, [request.as_json() for request in requests])
-    replies = [None if text is None else Reply(**json.loads(text), cached=True) for text in known]
-    return [r if r is not None and is_answer(i, r) else None for i, r in enumerate(replies)]
+def check_llm(llm: object, name: str = "llm") -> None:
+    """Raise TypeError, naming the argument, if it is not an LLM."""
+    if not isinstance(llm, LLM):
+        raise TypeError(
+            f"{name} is a {type(llm).__name__}; give an LLM, such as openai_llm(model) or "
+            "as_llm(model) of langchain_conformal or llama_index.postprocessor.conformal"
+        )
 
 
-def _remember(cache: Cache, llm: LLM, request: Request, reply: Reply) -> None:
-    fields = {name: value for name, value in vars(reply).items() if name != "cached"}
-    cache.add_replies(llm.name, {request.as_json(): json.dumps(fields)})
+def check_count(count: object, name: str) -> int:
+    """Return a whole number of at least 1; raise ValueError, naming it, for anything else."""
+    try:
+        n = 0 if isinstance(count, bool) else operator.index(count)  # type: ignore[arg-type]
+    except TypeError:
+        n = 0
+    if n < 1:
+        raise ValueError(f"{name} is {count!r}; give a whole number of at least 1")
+    return n
+
+
+def check_cache(cache: object) -> None:
+    """Raise TypeError if `cache` is neither a Cache nor None."""
+    if cache is not None and not isinstance(cache, Cache):
+        path = str(cache) if isinstance(cache, str | Path) else "cache.db"
+        raise TypeError(f"cache is a {type(cache).__name__}; give Cache({path!r})")

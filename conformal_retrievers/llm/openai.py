@@ -1,9 +1,4 @@
-"""A model behind an OpenAI-compatible server (OpenAI, vLLM, Ollama, llama.cpp, …) as an `LLM`.
-
-It speaks Chat Completions through the `openai` SDK, whose clients retry time-outs, broken
-connections and the status 408, 409, 429 and 500 or more, with exponential backoff, or as long as
-the server says in `retry-after`.
-"""
+"""A model behind an OpenAI-compatible server (OpenAI, vLLM, Ollama, llama.cpp, …) as an `LLM`."""
 
 from __future__ import annotations
 
@@ -11,10 +6,12 @@ import asyncio
 import json
 import weakref
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm.ask import LLM, Reply, Request, Unanswered
+from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.llm.reply import Reply, Unanswered
 from conformal_retrievers.llm.wire import (
     finish_of,
     first_of,
@@ -25,12 +22,8 @@ from conformal_retrievers.llm.wire import (
     unanswered_without_reply,
 )
 
-require("llm", "openai")
-from httpx import Response
-from openai import AsyncOpenAI, BadRequestError, OpenAI
-
-# Not by `client.chat.completions.create`, which knows OpenAI's fields only, checks what is sent
-# slowly, and what comes back not at all.
+# Not `client.chat.completions.create`: it knows OpenAI's fields only, checks requests slowly and
+# replies not at all.
 PATH = "/chat/completions"
 
 
@@ -44,106 +37,106 @@ def openai_llm(
     max_retries: int = 3,
     name: str | None = None,
 ) -> LLM:
-    """Return a model of the server at `base_url`, OpenAI's own by default, at temperature 0.
+    """Return a model of an OpenAI-compatible server, at temperature 0.
 
-    `fields` are added to the body of every request, and None leaves a field out: reasoning models
-    of OpenAI take {"temperature": None}. `timeout` is in seconds, for each of the 1 + `max_retries`
-    tries. `api_key` is by default the one in the environment (OPENAI_API_KEY), which is sent to
-    OpenAI alone: give another server its own, if it asks for one.
+    It needs the extra `llm`. The client retries timeouts, broken connections and the status 408,
+    409, 429 and 500 and above, with exponential backoff or when `retry-after` says.
 
-    The name is the model's with the fields. It does not tell the server, so that a calibration
-    holds on another machine: where two servers give other weights (quantised, say) the same model
-    name, give each a `name`. A request that the client gave up on, or whose answer is no Chat
-    Completion with a text, is `Unanswered`; log-probabilities that are not well formed are none,
-    and tokens that are not counted are 0. What asking again cannot mend (a wrong key, an unknown
-    model, a request that the server does not understand) is raised as the SDK raises it. Where a
-    server does not know JSON schemas, {"response_format": None} asks for plain text, which is read
-    as well.
+    Parameters
+    ----------
+    model : the server's name for the model.
+    base_url : the server's address; OpenAI's by default.
+    api_key : the key, by default OPENAI_API_KEY of the environment, which only OpenAI receives.
+    fields : fields added to the body of every request; None removes a field. Reasoning models of
+        OpenAI take {"temperature": None}, servers without JSON schemas {"response_format": None}.
+    timeout : seconds for each of the 1 + `max_retries` tries.
+    max_retries : how often a failed try is repeated.
+    name : the identity of the model; by default `model` with its `fields`. The server is not in it,
+        so a calibration holds on another machine. Give a name if two servers give other weights
+        (quantised ones, for example) the same model name.
+
+    Raises
+    ------
+    The SDK's own exception, here or when the model is asked, if asking again cannot help: a wrong
+    key, an unknown model, an invalid request. A request without a readable Chat Completion raises
+    `Unanswered`.
     """
-    if base_url is not None and api_key is None:
-        api_key = "none"
+    require("llm", "openai")
+    from httpx import Response
+    from openai import AsyncOpenAI, BadRequestError, OpenAI
+
+    key = "none" if base_url is not None and api_key is None else api_key
     fields = dict(fields or {})
-    client = OpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
-    settings = _Settings(base_url, client.api_key, timeout, max_retries)
+    client = OpenAI(base_url=base_url, api_key=key, timeout=timeout, max_retries=max_retries)
+    settings = base_url, client.api_key, timeout, max_retries
+
+    def body(request: Request) -> dict[str, Any]:
+        messages = [
+            {"role": "system", "content": request.system},
+            {"role": "user", "content": request.user},
+        ]
+        options = {"temperature": 0, **openai_options(request), **fields}
+        given = {name: value for name, value in options.items() if value is not None}
+        return {"model": model, "messages": messages, **given}
 
     def complete(request: Request) -> Reply:
-        body = _body(model, fields, request)
         try:
             with unanswered_without_reply():
-                return _reply(client.post(PATH, cast_to=Response, body=body))
+                return _reply(client.post(PATH, cast_to=Response, body=body(request)).content)
         except BadRequestError as error:
             return _filtered(error)
 
     async def acomplete(request: Request) -> Reply:
-        async_client = await _client_of_this_loop(settings)
-        body = _body(model, fields, request)
+        async_client = await _client_of_this_loop(AsyncOpenAI, settings)
         try:
             with unanswered_without_reply():
-                return _reply(await async_client.post(PATH, cast_to=Response, body=body))
+                response = await async_client.post(PATH, cast_to=Response, body=body(request))
+                return _reply(response.content)
         except BadRequestError as error:
             return _filtered(error)
 
-    told = f" {json.dumps(fields, sort_keys=True)}" if fields else ""
-    # The client is in reference cycles, and collecting those may drop its sockets unclosed.
+    parts = f" {json.dumps(fields, sort_keys=True)}" if fields else ""
+    # The client is in reference cycles, and their collection may leave its sockets open.
     weakref.finalize(complete, client.close)
-    return LLM(complete, name or f"{model}{told}", acomplete)
+    return LLM(complete, name or f"{model}{parts}", acomplete)
 
 
-class _Settings(NamedTuple):
-    """What models that share their connections have in common."""
-
-    base_url: str | None
-    api_key: str
-    timeout: float
-    max_retries: int
+# The connections of an asynchronous client belong to an event loop, so each loop has its own client
+# for each server. An asynchronous generator holds it: the loop closes that when it ends.
+_CLIENTS: dict[tuple[asyncio.AbstractEventLoop, object], tuple[Any, AsyncGenerator[Any]]] = {}
 
 
-# An asynchronous client's connections belong to an event loop, so each loop has its own client. It
-# is held by an asynchronous generator: a loop closes those when it ends, and with it the client.
-_CLIENTS: dict[
-    tuple[asyncio.AbstractEventLoop, _Settings], tuple[AsyncOpenAI, AsyncGenerator[AsyncOpenAI]]
-] = {}
-
-
-async def _client_of_this_loop(settings: _Settings) -> AsyncOpenAI:
+async def _client_of_this_loop(kind: Any, settings: tuple[str | None, str, float, int]) -> Any:
     key = asyncio.get_running_loop(), settings
     if key not in _CLIENTS:
         for ended in [other for other in list(_CLIENTS) if other[0].is_closed()]:
             _CLIENTS.pop(ended, None)
-        generator = _open(AsyncOpenAI(**settings._asdict()))
+        base_url, api_key, timeout, max_retries = settings
+        generator = _open(
+            kind(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
+        )
         _CLIENTS[key] = await anext(generator), generator
     return _CLIENTS[key][0]
 
 
-async def _open(client: AsyncOpenAI) -> AsyncGenerator[AsyncOpenAI]:
+async def _open(client: Any) -> AsyncGenerator[Any]:
     async with client:
         yield client
 
 
-def _body(model: str, fields: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    messages = [
-        {"role": "system", "content": request.system},
-        {"role": "user", "content": request.user},
-    ]
-    wishes = {"temperature": 0, **openai_options(request), **fields}
-    wishes = {name: value for name, value in wishes.items() if value is not None}
-    return {"model": model, "messages": messages, **wishes}
-
-
-def _reply(response: Response) -> Reply:
-    """Return the reply of a Chat Completion; the servers that speak it are many, so that nothing in
-    it is relied upon. Raises `Unanswered` where it holds no text."""
+def _reply(content: bytes) -> Reply:
+    """Return the reply in a Chat Completion; raise `Unanswered` if it has no text."""
     try:
-        completion = json.loads(response.content)
+        completion = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise Unanswered(f"{_no_completion(response)} ({type(error).__name__})") from error
+        raise Unanswered(f"{_not_a_completion(content)} ({type(error).__name__})") from error
     choice = first_of(completion, "choices")
     message, usage = part_of(choice, "message"), part_of(completion, "usage")
-    content, refusal = part_of(message, "content"), part_of(message, "refusal")
-    if not isinstance(message, dict) or not isinstance(content, str | None):
-        raise Unanswered(_no_completion(response))
+    text, refusal = part_of(message, "content"), part_of(message, "refusal")
+    if not isinstance(message, dict) or not isinstance(text, str | None):
+        raise Unanswered(_not_a_completion(content))
     return Reply(
-        content or str(refusal or ""),
+        text or str(refusal or ""),
         "refusal" if refusal else finish_of(part_of(choice, "finish_reason")),
         first_token_in(part_of(choice, "logprobs")),
         tokens_in(part_of(usage, "prompt_tokens")),
@@ -151,11 +144,13 @@ def _reply(response: Response) -> Reply:
     )
 
 
-def _no_completion(response: Response) -> str:
-    return f"the server's answer is no Chat Completion: {response.text!r:.200}"
+def _not_a_completion(content: bytes) -> str:
+    return (
+        f"the server's answer is not a Chat Completion: {content.decode(errors='replace')!r:.200}"
+    )
 
 
-def _filtered(error: BadRequestError) -> Reply:
-    if error.code != "content_filter":  # Azure's filter, which reads the prompt
+def _filtered(error: Any) -> Reply:
+    if error.code != "content_filter":  # of Azure, which reads the prompt
         raise error
     return Reply(error.message, "refusal")

@@ -1,8 +1,8 @@
-"""Prompts: text files that are identified by their content, and the requests they become.
+"""Prompts, which are identified by their content, and the requests made from them.
 
-What fills a prompt's fields is not trusted. It enters the user's message as JSON, in which every
-character is escaped that could end a line, a string or a tag, or begin a marker of a chat format
-such as `<|im_start|>`, `[INST]` or `[|user|]`.
+What fills the fields of a prompt is not trusted. It enters the user's message as JSON, in which
+every character is escaped that could end a line, a string or a tag, or begin a role marker of a
+chat format such as `<|im_start|>`, `[INST]` or `[|user|]`.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from string import Template
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Request:
-    """One question: what the system and the user say, and which form the reply shall have.
-
-    `schema` is the JSON schema of the reply, None for free text. `top_logprobs` asks for the
-    log-probabilities of so many alternatives of the first token, `max_tokens` bounds the reply.
-    """
+    """One question to an LLM."""
 
     system: str
     user: str
-    schema: Mapping[str, Any] | None = None
-    top_logprobs: int = 0
-    max_tokens: int | None = None
+    schema: Mapping[str, Any] | None = None  # JSON schema of the reply; None for free text
+    top_logprobs: int = 0  # number of alternatives of the first token with log-probabilities
+    max_tokens: int | None = None  # bound on the length of the reply
 
     def as_json(self) -> str:
-        """Return the whole request as JSON, the same for equal ones."""
+        """Return the request as JSON, the same for equal requests."""
         return json.dumps(vars(self), sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the system and the user say; `$name` in the user's part is a field to be filled in.
+    """The system's and the user's message; `$name` in the user's message is a field.
 
-    `$$` is a dollar sign. Raises ValueError where the system's part has a field, or the user's part
-    none.
+    `$$` stands for a dollar sign. Raises ValueError if the system's message has a field or the
+    user's message has none.
+
+    >>> Prompt("Answer briefly.", "<query>$query</query>").request({"query": "</query>"}).user
+    '<query>"\\\\u003c/query\\\\u003e"</query>'
     """
 
     system: str
@@ -50,38 +50,30 @@ class Prompt:
     def __post_init__(self) -> None:
         for part, text in (("system", self.system), ("user", self.user)):
             if not text.strip():
-                raise ValueError(f"{part} is {text!r}; give the {part}'s part of the prompt")
-        in_system = _fields(self.system)
-        if in_system:
+                raise ValueError(f"{part} is {text!r}; give the {part}'s message")
+        if in_system := _fields(self.system):
             raise ValueError(
-                f"the system's part has the fields {sorted(in_system)}; what fills them is not "
-                "trusted, so put them into the user's part"
+                f"system has the fields {sorted(in_system)}, but the texts that fill fields are "
+                "not trusted; move them into the user's message"
             )
         if not self.fields:
-            raise ValueError("the user's part has no field such as $query; give it one")
+            raise ValueError("user has no field such as $query; add one")
 
     @classmethod
     def parse(cls, text: str) -> Prompt:
-        """Return the prompt of a file's text: a line [system], its part, a line [user], its part.
-
-        Raises ValueError for any other text.
-        """
+        """Return the prompt in a text that has a line [system], its message, a line [user] and its
+        message; raise ValueError for any other text."""
         parts = re.fullmatch(r"\s*\[system\]\n(.*?)\n\[user\]\n(.*)", text, re.DOTALL)
         if parts is None or re.search(r"^\[(system|user)\]$", parts[2], re.MULTILINE):
             raise ValueError(
-                f"prompt is {text!r:.80}; give a line [system], what the system says, a line "
-                "[user] and what the user says"
+                f"prompt is {text!r:.80}; give a line [system], the system's message, a line "
+                "[user] and the user's message"
             )
         return cls(parts[1].strip(), parts[2].strip())
 
     @classmethod
     def load(cls, name: str) -> Prompt:
-        """Return a prompt of this library, prompts/<name>.txt.
-
-        Raises FileNotFoundError where there is none of that name.
-        """
-        from importlib.resources import files
-
+        """Return a prompt of this library, prompts/<name>.txt; raise FileNotFoundError without."""
         file = files("conformal_retrievers.llm") / "prompts" / f"{name}.txt"
         return cls.parse(file.read_text(encoding="utf-8"))
 
@@ -92,7 +84,7 @@ class Prompt:
 
     @property
     def hash(self) -> str:
-        """The first twelve digits of the SHA-256 of both parts: the prompt's identity."""
+        """The first twelve digits of the SHA-256 of both messages: the prompt's identity."""
         return short_hash([self.system, self.user])
 
     def request(
@@ -103,42 +95,25 @@ class Prompt:
         top_logprobs: int = 0,
         max_tokens: int | None = None,
     ) -> Request:
-        """Return the request with each field filled in by its value, as JSON (see `as_data`).
+        """Return the request with each field filled in by its value as JSON (see `as_data`).
 
-        Raises ValueError where the names of the values are not those of the fields.
+        Raises ValueError if `values` has other names than the fields.
         """
         if set(values) != self.fields:
-            raise ValueError(
-                f"the prompt has the fields {sorted(self.fields)}, but is filled with "
-                f"{sorted(values)}; name the fields of its user's part so"
-            )
-        filled = Template(self.user).substitute({k: as_data(v) for k, v in values.items()})
-        return Request(Template(self.system).substitute(), filled, schema, top_logprobs, max_tokens)
+            raise ValueError(f"values has the fields {sorted(values)}; give {sorted(self.fields)}")
+        user = Template(self.user).substitute({k: as_data(v) for k, v in values.items()})
+        return Request(Template(self.system).substitute(), user, schema, top_logprobs, max_tokens)
 
 
 def check_fields(prompt: Prompt, *fields: str) -> None:
-    """Raise TypeError for what is no prompt, and ValueError unless it has exactly these fields."""
+    """Raise TypeError unless it is a prompt, and ValueError unless it has exactly these fields."""
     if not isinstance(prompt, Prompt):
-        raise TypeError(
-            f"prompt is {prompt!r:.60}; give Prompt.parse(text) or Prompt(system, user)"
-        )
+        raise TypeError(f"prompt is {prompt!r:.60}; give a Prompt, such as Prompt.parse(text)")
     if prompt.fields != set(fields):
-        *others, last = (f"${name}" for name in fields)
         raise ValueError(
-            f"the prompt has the fields {sorted(prompt.fields)}; write {', '.join(others)} and "
-            f"{last} into its user's part, and no other"
+            f"prompt has the fields {sorted(prompt.fields)}; its user's message needs exactly "
+            f"{', '.join(f'${name}' for name in fields)}"
         )
-
-
-def _fields(text: str) -> frozenset[str]:
-    fields = set()
-    for found in Template.pattern.finditer(text):
-        if found["invalid"] is not None:
-            raise ValueError(
-                f"a $ stands alone in {text[found.start() :]!r:.40}; write $$ for a dollar sign"
-            )
-        fields.add(found["named"] or found["braced"])
-    return frozenset(fields - {None})
 
 
 def short_hash(value: object) -> str:
@@ -146,11 +121,21 @@ def short_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-# Tags and entities; the bracket of [INST], [/INST], [control_8], [|user|], [@BOS@] and all that has
-# their form, a name without white space, between signs or not; and what is read though it is not
-# seen: controls, separators, marks of annotations, halves of a character, and Unicode's
-# Default_Ignorable_Code_Point (directions, widths of zero, fillers, variation selectors, tag
-# letters) but for the two joiners, which scripts need.
+def _fields(text: str) -> frozenset[str]:
+    found = list(Template.pattern.finditer(text))
+    for match in found:
+        if match["invalid"] is not None:
+            raise ValueError(
+                f"a single $ is not allowed in {text[match.start() :]!r:.40}; write $$ for a dollar"
+            )
+    return frozenset(match["named"] or match["braced"] for match in found) - {None}
+
+
+# Escaped are tags and entities; the bracket of [INST], [/INST], [control_8], [|user|], [@BOS@] and
+# of everything with that form: a name without white space, between signs or not; and characters
+# that are read but not seen: controls, separators, halves of a character, and Unicode's
+# Default_Ignorable_Code_Point (directions, fillers, variation selectors, tag letters) except the
+# two joiners, which many scripts need.
 _ESCAPED = re.compile(
     r"[<>&]|\[(?=\s*[^]\w\s[\"\\']{0,3}[A-Za-z_][^]\s[]*\s*\])"
     "|[\x7f-\x9f\u2028\u2029\ufff9-\ufffb\ud800-\udfff]"
@@ -158,14 +143,16 @@ _ESCAPED = re.compile(
     "|[\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8]"
     "|[\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # of JSON; the brackets of lists are outside
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # in JSON; the brackets of lists are outside
 
 
 def as_data(value: object) -> str:
-    """Return a value as JSON on one line, in which no text can end its string or pass for more.
+    """Return a value as JSON on one line, in which no text can end its string or pass for markup.
 
-    "</snippet>" becomes "\\u003c/snippet\\u003e", a line break \\n; `json.loads` gives the value
-    back.
+    `json.loads` gives the value back.
+
+    >>> print(as_data("</snippet> [INST]"))
+    "\\u003c/snippet\\u003e \\u005bINST]"
     """
 
     def escape(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Replies: what an LLM said and what it cost, and how its JSON is read."""
+"""Replies: what an LLM answered and what it cost, and how its JSON is read."""
 
 from __future__ import annotations
 
@@ -13,40 +13,37 @@ Finish = Literal["stop", "length", "refusal", "unknown"]
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: the text, why it ended, and what it cost.
+    """What came back from an LLM: the text, why it ended, and what it cost.
 
-    `finish` is "length" for a reply that was cut off, "refusal" for one that the model or its
-    server declined, and "unknown" for one that ended in any other way; none is an answer.
-    `first_token` maps the alternatives of the first token to their log-probabilities where they
-    were asked for and given. `cached` replies cost nothing.
+    Only a reply with the finish "stop" is an answer: "length" is cut off, "refusal" is declined by
+    the model or its server, "unknown" is any other end.
     """
 
     text: str
     finish: Finish = "stop"
-    first_token: Mapping[str, float] | None = None
+    first_token: Mapping[str, float] | None = None  # log-probabilities of its alternatives
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached: bool = False
+    cached: bool = False  # came from the cache and cost nothing
 
 
 class Unanswered(Exception):
-    """No reply came, after the client's own retries: a time-out, a full or failing server."""
+    """No reply came, after the client's own retries: a timeout, a full or failing server."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How many requests there were, how many of them the cache answered and nobody did, and the
-    tokens of the others' prompts and replies as their server counted them."""
+    """Numbers of requests, and of the tokens of those that the server answered, by its count."""
 
     requests: int = 0
-    cached: int = 0
+    cached: int = 0  # requests that the cache answered
     unanswered: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
     @classmethod
     def of(cls, answers: Iterable[Reply | Unanswered]) -> Usage:
-        """Return what these answers of `ask` took."""
+        """Return the usage of these answers of `ask`."""
         answers = list(answers)
         replies = [answer for answer in answers if isinstance(answer, Reply)]
         paid = [reply for reply in replies if not reply.cached]
@@ -59,16 +56,11 @@ class Usage:
         )
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.requests + other.requests,
-            self.cached + other.cached,
-            self.unanswered + other.unanswered,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-        )
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Usage(*(a + b for a, b in both))
 
 
-NO_ANSWER: Mapping[Finish, str] = {  # why a reply that did not come to its own end is none
+NO_ANSWER: Mapping[Finish, str] = {  # the reasons why a reply is not an answer
     "length": "cut off",
     "refusal": "refused",
     "unknown": "unreadable",
@@ -76,7 +68,7 @@ NO_ANSWER: Mapping[Finish, str] = {  # why a reply that did not come to its own 
 
 
 def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | None]:
-    """Return the fields of a reply in JSON, or none and the reason why there are none.
+    """Return the JSON fields of a reply, or no fields and the reason.
 
     The reasons are "unanswered", "refused", "cut off" and "unreadable".
     """
@@ -91,15 +83,16 @@ def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | N
 def parse_json(text: str) -> dict[str, Any] | None:
     """Return the one JSON object of a reply, bare, fenced or between words; None if in doubt.
 
-    In doubt is a reply with a brace outside the object, which may be a second one or a piece of a
-    broken one, with a name twice, and with a number that JSON does not know. What a reasoning model
-    thinks aloud, up to </think>, is left out.
+    A reply is in doubt if it has a brace outside the object (a second object or a piece of a broken
+    one), a repeated name, or a number that JSON does not have. The thoughts of a reasoning model,
+    up to </think>, are skipped.
+
+    >>> parse_json('Sure: {"rating": 0.5}')
+    {'rating': 0.5}
     """
     text = text.rpartition("</think>")[2]
-    if "<think>" in text:
-        return None  # it never ended, so that nothing is said yet
     start = text.find("{")
-    if start < 0:
+    if start < 0 or "<think>" in text:  # a thought without an end has no answer yet
         return None
     try:
         value, end = _DECODER.raw_decode(text, start)
@@ -109,9 +102,9 @@ def parse_json(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and not re.search(r"[{}]", outside) else None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a name occurs twice")
+        raise ValueError("a name is repeated")
     return dict(pairs)
 
 
@@ -119,13 +112,13 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats, parse_constant=_no_constant)
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of an object with exactly these fields.
 
-    Bounds of a number are left to who reads it: not every server knows them.
+    It has no bounds for numbers, which not every server knows; the reader checks them.
     """
     return {
         "type": "object",

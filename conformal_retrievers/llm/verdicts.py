@@ -1,16 +1,14 @@
-"""Asking an LLM what is answered by yes or no: labels, support of sentences, consistency.
-
-A reply that is cut off, refused or not to be read is no verdict, and never a no.
-"""
+"""Asking an LLM questions with the answer yes or no: relevance, support, consistency."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from conformal_retrievers.llm.ask import LLM, Asked, Reply, Request, Unanswered, Usage, aask, ask
-from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.reply import object_schema, parse_json
+from conformal_retrievers.llm.ask import LLM, aask, ask
+from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
 
 # The reasoning comes first, so that the verdict can follow from it.
 VERDICT = object_schema(
@@ -19,76 +17,52 @@ VERDICT = object_schema(
 
 
 def verdict_of(answer: Reply | Unanswered) -> bool | str:
-    """Return whether a reply with the schema `VERDICT` says yes, or why it has no verdict."""
+    """Return whether a reply with the schema `VERDICT` says yes, or why it has no verdict.
+
+    An unanswered, refused, cut off or unreadable reply has no verdict; it never counts as a no.
+    """
+    fields, reason = reply_fields(answer)
+    verdict = fields.get("verdict")
+    word = verdict.strip().lower() if isinstance(verdict, str) else ""
+    if word in ("yes", "no"):
+        return word == "yes"
     if isinstance(answer, Unanswered):
         return f"unanswered: {answer}"
-    if answer.finish != "stop":
-        odd = "ended for an unknown reason"
-        return {"length": "cut off", "refusal": "refused", "unknown": odd}[answer.finish]
-    said = (parse_json(answer.text) or {}).get("verdict")
-    verdict = said.strip().lower() if isinstance(said, str) else None
-    if verdict not in ("yes", "no"):
+    if answer.finish == "stop":
         return f"unreadable: {answer.text!r:.200}"
-    return verdict == "yes"
+    return reason or "unreadable"
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Of each request whether the reply says yes, or why it has no verdict; and what they took."""
+    """The verdict on each request, and the usage of the different ones among them."""
 
-    said: tuple[bool | str, ...]
+    values: tuple[bool | str, ...]  # whether the reply says yes, or why it has no verdict
     usage: Usage
 
     @property
     def reasons(self) -> dict[int, str]:
         """Why there is no verdict, by the place of the request."""
-        return {i: said for i, said in enumerate(self.said) if isinstance(said, str)}
+        return {i: value for i, value in enumerate(self.values) if isinstance(value, str)}
 
 
-def ask_verdicts(
-    llm: LLM,
-    requests: Sequence[Request],
-    *,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = False,
-) -> Verdicts:
-    """Return the verdicts on requests of schema `VERDICT`; equal ones are asked once, as by `ask`.
+def ask_verdicts(llm: LLM, requests: Sequence[Request], **options: Any) -> Verdicts:
+    """Return the verdicts on requests with the schema `VERDICT`; equal requests are asked once.
 
-    A reply without a verdict is not kept by the cache, so that it is asked for again.
+    The options are those of `ask`. The cache stores only replies with a verdict.
     """
-    return _verdicts(requests, _put(ask, llm, requests, concurrency, cache, progress))
+    different = _different(requests)
+    return _verdicts(requests, ask(llm, different, is_answer=_has_verdict, **options))
 
 
-async def aask_verdicts(
-    llm: LLM,
-    requests: Sequence[Request],
-    *,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = False,
-) -> Verdicts:
+async def aask_verdicts(llm: LLM, requests: Sequence[Request], **options: Any) -> Verdicts:
     """Return what `ask_verdicts` returns, without blocking the event loop."""
-    return _verdicts(requests, await _put(aask, llm, requests, concurrency, cache, progress))
+    different = _different(requests)
+    return _verdicts(requests, await aask(llm, different, is_answer=_has_verdict, **options))
 
 
-def _put(
-    ask: Callable[..., Asked],
-    llm: LLM,
-    requests: Sequence[Request],
-    concurrency: int,
-    cache: Cache | None,
-    progress: bool,
-) -> Asked:
-    """Put each different request to the model once, by `ask` or `aask`."""
-    return ask(
-        llm,
-        list({request.as_json(): request for request in requests}.values()),
-        is_answer=_has_verdict,
-        concurrency=concurrency,
-        cache=cache,
-        progress=progress,
-    )
+def _different(requests: Sequence[Request]) -> list[Request]:
+    return list({request.as_json(): request for request in requests}.values())
 
 
 def _has_verdict(place: int, reply: Reply) -> bool:
@@ -96,7 +70,6 @@ def _has_verdict(place: int, reply: Reply) -> bool:
 
 
 def _verdicts(requests: Sequence[Request], answers: Sequence[Reply | Unanswered]) -> Verdicts:
-    """Return the verdict on each request, from the answers to the different ones among them."""
     keys = [request.as_json() for request in requests]
-    said = dict(zip(dict.fromkeys(keys), map(verdict_of, answers), strict=True))
-    return Verdicts(tuple(said[key] for key in keys), Usage.of(answers))
+    values = dict(zip(dict.fromkeys(keys), map(verdict_of, answers), strict=True))
+    return Verdicts(tuple(values[key] for key in keys), Usage.of(answers))

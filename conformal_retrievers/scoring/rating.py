@@ -18,20 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.llm.ask import (
-    LLM,
-    Asked,
-    Prompt,
-    Reply,
-    Request,
-    Unanswered,
-    Usage,
-    aask,
-    ask,
-    check_cache,
-    check_count,
-    check_llm,
-)
+from conformal_retrievers.llm.ask import LLM, Asked, aask, ask, check_cache, check_count, check_llm
+from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import check_fields, short_hash
 from conformal_retrievers.llm.reply import NO_ANSWER, object_schema, reply_fields

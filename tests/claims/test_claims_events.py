@@ -29,7 +29,7 @@ from conformal_retrievers import (
     read_log,
 )
 from conformal_retrievers.claims.events import event_of
-from conformal_retrievers.llm.ask import Reply, Unanswered
+from conformal_retrievers.llm.reply import Reply, Unanswered
 from conformal_retrievers.monitoring.log import Observer
 from conformal_retrievers.monitoring.monitor import Counts
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable

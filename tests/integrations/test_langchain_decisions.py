@@ -14,7 +14,7 @@ from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from pydantic import PrivateAttr
 
 from conformal_retrievers import Cache, CalibrationMismatch, ConformalFilter, Snippet, calibrate
-from conformal_retrievers.llm.ask import Prompt
+from conformal_retrievers.llm.prompt import Prompt
 from langchain_conformal import (
     ConformalCompressor,
     ConformalRetriever,

@@ -36,8 +36,10 @@ from conformal_retrievers import (
     calibrate,
     openai_options,
 )
-from conformal_retrievers.llm.ask import Reply, Request, Unanswered, aask, ask
+from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.llm.reply import Reply, Unanswered
 from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 
@@ -185,7 +187,7 @@ def test_options_of_ones_own_need_a_name(chat_openai, openai_like):
         (langchain_conformal.as_llm, chat_openai()),
         (llama_index_conformal.as_llm, openai_like()),
     ):
-        with pytest.raises(ValueError, match="give a name"):
+        with pytest.raises(ValueError, match="name"):
             as_llm(model, options=lambda request: {})
         assert as_llm(model, options=lambda request: {}, name="mine").name == "mine"
 

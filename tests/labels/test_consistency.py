@@ -8,9 +8,9 @@ import pytest
 from llm_server import fields_of
 
 from conformal_retrievers.labels.consistency import Response, alabel_consistency, label_consistency
-from conformal_retrievers.llm.ask import Prompt
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm.prompt import Prompt
 
 RESPONSES = [
     Response("How long to wait?", ("Wait six hours.", "Bread rises."), "six hours"),

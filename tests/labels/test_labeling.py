@@ -19,9 +19,9 @@ from conformal_retrievers.labels.labeling import (
     label_by_source,
     rouge_l,
 )
-from conformal_retrievers.llm.ask import Prompt
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm.prompt import Prompt
 
 # --- by an LLM ------------------------------------------------------------------------------------
 

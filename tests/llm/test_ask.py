@@ -13,7 +13,9 @@ import pytest
 
 from conformal_retrievers import Cache
 from conformal_retrievers.llm import ask as llm_module
-from conformal_retrievers.llm.ask import LLM, Reply, Request, Unanswered, Usage, aask, ask
+from conformal_retrievers.llm.ask import LLM, aask, ask
+from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
 
 REQUESTS = [Request("s", str(i)) for i in range(20)]
 
@@ -187,7 +189,7 @@ def test_a_thread_that_outlives_its_event_loop_ends_in_silence(caplog):
     assert caplog.records == []
     assert len(asyncio.run(aask(held.llm, REQUESTS, concurrency=1))) == 20
     gc.collect()
-    assert all(id(held.llm) not in key for key in llm_module._SLOTS_OF_LOOPS)
+    assert all(id(held.llm) not in key for key in llm_module._SLOTS)
 
 
 def test_event_loops_do_not_wait_for_one_another():
@@ -217,7 +219,7 @@ def test_an_event_loop_that_ended_leaves_no_places_taken():
         assert len(asyncio.run(aask(llm, REQUESTS, concurrency=2))) == 20
     assert len(ask(llm, REQUESTS, concurrency=2)) == 20
     gc.collect()
-    assert all(id(llm) not in key for key in (*llm_module._SLOTS, *llm_module._SLOTS_OF_LOOPS))
+    assert all(id(llm) not in key for key in (*llm_module._SLOTS, *llm_module._SLOTS))
 
 
 async def test_what_nobody_answered_comes_back_in_its_place():

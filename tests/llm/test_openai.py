@@ -10,8 +10,10 @@ import time
 import openai
 import pytest
 
-from conformal_retrievers.llm.ask import Prompt, Reply, Request, Unanswered, aask, ask
+from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.reply import Reply, Unanswered
 
 QUERY = "What is the highest mountain?"
 EVEREST = "Mount Everest is the highest mountain on Earth."
@@ -94,8 +96,8 @@ async def test_a_server_is_not_asked_before_it_says(llm_server, model):
         ("429 for good", "RateLimitError"),
         ("500", "InternalServerError"),
         ("malformed", "JSONDecodeError"),
-        ("not json", "no Chat Completion"),
-        ("no choices", "no Chat Completion"),
+        ("not json", "not a Chat Completion"),
+        ("no choices", "not a Chat Completion"),
     ],
 )
 async def test_what_is_left_after_the_retries_is_unanswered(llm_server, model, trouble, error):

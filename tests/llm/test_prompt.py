@@ -1,4 +1,4 @@
-"""Prompts, and what may fill them."""
+"""Prompts, and untrusted text in their fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_prompt_is_filled_with_json():
     assert request == Request("Judge.", request.user, None, 0, 3)
 
 
-def test_what_fills_one_field_cannot_name_another():
+def test_the_text_in_one_field_cannot_name_another():
     prompt = Prompt("s", "$query $snippet")
     filled = prompt.request({"query": "$snippet ${snippet} $$", "snippet": "secret"}).user
     assert filled == '"$snippet ${snippet} $$" "secret"'
@@ -41,7 +41,7 @@ def test_the_prompts_of_the_library_have_these_fields():
     }
 
 
-def test_a_prompt_is_known_by_twelve_digits_of_its_content():
+def test_the_hash_of_a_prompt_is_twelve_digits_of_its_content():
     prompts = [Prompt("a", "$b"), Prompt("a", "$b "), Prompt("a $$", "$b"), Prompt.load("rating")]
     hashes = [prompt.hash for prompt in prompts]
     assert len(set(hashes)) == 4
@@ -49,7 +49,7 @@ def test_a_prompt_is_known_by_twelve_digits_of_its_content():
     assert Prompt("a", "$b").hash == hashes[0]
 
 
-def test_a_prompts_file_has_two_headings():
+def test_the_file_of_a_prompt_has_two_headings():
     text = "[system]\nDo so.\n\nAnd so.\n[user]\n<q>\n$query\n</q>\n"
     assert Prompt.parse(text) == Prompt("Do so.\n\nAnd so.", "<q>\n$query\n</q>")
 
@@ -58,17 +58,17 @@ def test_a_prompts_file_has_two_headings():
     "text",
     ["", "$query", "[user]\n$query\n[system]\nx\n", "[system]\na\n[user]\n$b\n[user]\n$c"],
 )
-def test_a_text_without_two_headings_is_no_prompt(text):
-    with pytest.raises(ValueError, match=r"give a line \[system\]"):
+def test_a_text_without_two_headings_is_refused(text):
+    with pytest.raises(ValueError, match="prompt"):
         Prompt.parse(text)
 
 
 @pytest.mark.parametrize(
     ("system", "user", "match"),
     [
-        ("Rate $snippet", "$query", r"system's part has the fields \['snippet'\]"),
-        ("Rate", "no field", "has no field"),
-        ("Rate", "5 $ for $query", r"\$ stands alone"),
+        ("Rate $snippet", "$query", r"system has the fields \['snippet'\]"),
+        ("Rate", "no field", "user has no field"),
+        ("Rate", "5 $ for $query", r"single \$"),
         ("  ", "$query", "system is"),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_prompt_that_could_not_be_filled_is_refused(system, user, match):
 
 
 def test_all_fields_are_filled_and_no_others():
-    with pytest.raises(ValueError, match=r"fields \['query'\].*\['query', 'snippet'\]"):
+    with pytest.raises(ValueError, match="values"):
         Prompt("s", "$query").request({"query": "a", "snippet": "b"})
 
 
@@ -126,14 +126,14 @@ def test_untrusted_text_stays_one_string_on_one_line(text):
 
 
 @pytest.mark.parametrize("marker", MARKERS)
-def test_no_marker_of_a_chat_format_stays_as_it_is(marker):
+def test_every_role_marker_of_a_chat_format_is_escaped(marker):
     data = as_data(f"before{marker}after")
     assert marker not in data
     assert not re.search(r"\[\W?\w+\W?\]", data)
 
 
-def test_what_unicode_calls_ignorable_does_not_stay_as_it_is():
-    """But for the joiners: without them, words of many scripts are others."""
+def test_characters_that_unicode_calls_ignorable_are_escaped():
+    """Except the joiners, without which words of many scripts change."""
     ignorable = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Cc}\p{Zl}\p{Zp}\p{Cs}]")
     for code in range(0x110000):
         if ignorable.match(chr(code)) and code not in (0x200C, 0x200D):
@@ -145,10 +145,10 @@ def test_what_unicode_calls_ignorable_does_not_stay_as_it_is():
 @given(st.recursive(st.text("[]a/{}<") | st.booleans() | st.none() | st.integers(), st.lists))
 @example([True])
 @example([[None], "[true]", ["[INST]"]])
-def test_brackets_of_lists_are_left_and_those_of_texts_are_not(value):
+def test_brackets_of_texts_are_escaped_and_those_of_lists_are_not(value):
     data = as_data(value)
     assert json.loads(data) == value
-    assert not re.search(r"\[/?a[^]\s[]*\]", data)
+    assert not re.search(r"\[/?a[^]\s[\"]*\]", data)
 
 
 def test_ordinary_text_of_any_script_is_left_readable():

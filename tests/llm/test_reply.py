@@ -38,7 +38,7 @@ from conformal_retrievers.llm.reply import parse_json
         ('{"a":' * 100_000, None),
     ],
 )
-def test_a_reply_holds_one_json_object_or_none(text, value):
+def test_a_reply_has_one_json_object_or_none_is_read(text, value):
     assert parse_json(text) == value
 
 

@@ -1,17 +1,27 @@
-"""What servers of LLMs tell in many words, and are asked in those of Chat Completions."""
+"""The wire formats of LLM servers, and the names of frameworks' models."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import json
 import types
 
 import httpx
 import openai
+import pydantic
 import pytest
 
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.llm.wire import finish_of, no_reply, openai_options, reason_in
+from conformal_retrievers.llm.reply import Unanswered
+from conformal_retrievers.llm.wire import (
+    finish_of,
+    name_of,
+    openai_options,
+    reason_in,
+    settings_of,
+    unanswered_without_reply,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +45,7 @@ from conformal_retrievers.llm.wire import finish_of, no_reply, openai_options, r
         ("FinishReason.FINISH_REASON_UNSPECIFIED", "unknown"),
     ],
 )
-def test_servers_have_many_words_for_how_a_reply_ended(reason, finish):
+def test_the_words_of_servers_for_the_end_of_a_reply(reason, finish):
     assert finish_of(reason) == finish
 
 
@@ -63,7 +73,7 @@ class Ended(enum.IntEnum):  # its text is the number, as of Python 3.11
         *[(odd, "stop") for odd in ({"choices": {"0": 1}}, {"candidates": 3}, {"choices": "abc"})],
     ],
 )
-def test_how_a_reply_ended_is_found_wherever_servers_say_it(told, finish):
+def test_the_word_for_the_end_of_a_reply_is_found_in_any_format(told, finish):
     assert finish_of(reason_in(told)) == finish
 
 
@@ -73,26 +83,46 @@ class StatusError(Exception):
         self.request = self.response = "…"
 
 
-def test_what_a_later_try_may_mend_is_no_reply():
-    for status, mended in ((429, True), (503, True), (408, True), (400, False), (401, False)):
-        assert no_reply(StatusError(status)) == mended
-    request = httpx.Request("POST", "http://a")
-    for status, mended in ((429, True), (500, True), (404, False)):
-        response = httpx.Response(status, request=request)
-        assert no_reply(httpx.HTTPStatusError("", request=request, response=response)) == mended
-    assert no_reply(httpx.ReadTimeout("", request=request))
-    assert no_reply(httpx.ConnectError("no request yet"))
-    assert no_reply(openai.APIConnectionError(request=request))
-    assert no_reply(openai.APITimeoutError(request))
-    assert no_reply(TimeoutError())
-    assert no_reply(asyncio.TimeoutError())
-    assert no_reply(ConnectionResetError())
-    assert no_reply(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
-    assert not no_reply(ValueError("bad"))
-    assert not no_reply(KeyError("choices"))
+REQUEST = httpx.Request("POST", "http://a")
 
 
-def test_a_request_asks_in_the_words_of_chat_completions():
+def http_error(status):
+    response = httpx.Response(status, request=REQUEST)
+    return httpx.HTTPStatusError("", request=REQUEST, response=response)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *map(StatusError, (408, 429, 503)),
+        *map(http_error, (429, 500)),
+        httpx.ReadTimeout("", request=REQUEST),
+        httpx.ConnectError("no request yet"),
+        openai.APIConnectionError(request=REQUEST),
+        openai.APITimeoutError(REQUEST),
+        TimeoutError(),
+        asyncio.TimeoutError(),
+        ConnectionResetError(),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    ],
+    ids=repr,
+)
+def test_an_error_that_may_pass_leaves_the_request_unanswered(error):
+    with pytest.raises(Unanswered, match=type(error).__name__), unanswered_without_reply():
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [*map(StatusError, (400, 401)), http_error(404), ValueError("bad"), KeyError("choices")],
+    ids=repr,
+)
+def test_an_error_that_will_not_pass_is_raised(error):
+    with pytest.raises(type(error)), unanswered_without_reply():
+        raise error
+
+
+def test_options_become_fields_of_chat_completions():
     assert openai_options(Request("s", "u")) == {}
     options = openai_options(Request("s", "u", {"type": "object"}, 5, 9))
     assert options == {
@@ -104,3 +134,52 @@ def test_a_request_asks_in_the_words_of_chat_completions():
         "top_logprobs": 5,
         "max_tokens": 9,
     }
+
+
+# --- names of frameworks' models ------------------------------------------------------------------
+
+
+def test_the_name_of_a_model_has_its_temperature_settings_and_options():
+    assert name_of("m", temperature=0.0, settings={}) == "m"
+    assert name_of("m", temperature=0.1, settings={}) == "m, temperature=0.1"
+    assert name_of("m", temperature=0, settings={"top_p": 0.1}) == 'm {"top_p": 0.1}'
+    as_text = name_of("m", temperature=None, settings={}, options=None)
+    assert as_text == "m, temperature=None, as text"
+    with pytest.raises(ValueError, match="name"):
+        name_of("m", temperature=0, settings={}, options=lambda request: {})
+
+
+class Grammar(pydantic.BaseModel):
+    rules: set[str] = {"a"}
+    strict: bool = False
+    api_key: str = ""
+    client: object = None
+
+
+class Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    grammar: Grammar | None = None
+    banned: set[str] = set()
+    bias: dict[int, float] = {}
+    key: pydantic.SecretStr | None = None
+    client: object = None
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ({"banned": {"b", "a", "c"}}, {"banned": ["a", "b", "c"]}),
+        ({"bias": {7: 1.0}}, {"bias": {7: 1.0}}),
+        ({"grammar": Grammar()}, {"grammar": {"rules": ["a"], "strict": False}}),
+        (
+            {"grammar": Grammar(strict=True, api_key="secret", client=object())},
+            {"grammar": {"rules": ["a"], "strict": True}},
+        ),
+        ({"key": pydantic.SecretStr("secret"), "client": object()}, {}),
+        ({}, {}),
+    ],
+    ids=["set", "dict", "defaults of a part", "part", "no JSON", "nothing"],
+)
+def test_settings_are_plain_json_without_keys(given, settings):
+    assert settings_of(Model(**given)) == settings
+    json.dumps(settings)

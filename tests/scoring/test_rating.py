@@ -26,8 +26,10 @@ from conformal_retrievers import (
     calibrate,
     score_queries,
 )
-from conformal_retrievers.llm.ask import LLM, Prompt, Reply, Unanswered, Usage
+from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
 from conformal_retrievers.scoring import AsyncScorer, relative_to_query
 
 YesScorer = partial(LLMScorer, by="probability-of-yes")

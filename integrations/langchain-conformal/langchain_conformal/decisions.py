@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from langchain_core import __version__
 from pydantic import ValidationError
 
-from conformal_retrievers import Cache, LLMScorer
-from conformal_retrievers.llm import ask as llm
-from conformal_retrievers.llm import model_names
+from conformal_retrievers import Cache, LLMScorer, llm
 from conformal_retrievers.llm import wire as servers
 from langchain_conformal.naming import told_name
 
@@ -84,10 +82,10 @@ def decision_scorer(
 
 
 def _name_of(model: BaseDecisionModel) -> str:
-    named = model_names.name_with_settings(
+    named = servers.name_of(
         told_name(model, "decision_scorer(model, name='…')"),
         temperature=getattr(model, "temperature", 0),
-        settings=model_names.settings_of(model),
+        settings=servers.settings_of(model),
     )
     return f"{named}, as decision"
 

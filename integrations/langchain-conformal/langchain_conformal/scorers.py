@@ -26,9 +26,8 @@ from conformal_retrievers import (
     Scorer,
     Snippet,
     filtering,
+    llm,
 )
-from conformal_retrievers.llm import ask as llm
-from conformal_retrievers.llm import model_names
 from conformal_retrievers.llm import wire as servers
 from langchain_conformal.decisions import decision_scorer, is_decision_model
 from langchain_conformal.naming import told_name
@@ -172,11 +171,11 @@ def as_llm(
     return llm.LLM(
         complete,
         name
-        or model_names.name_of(
+        or servers.name_of(
             told_name(chat_model, "llm_scorer(chat_model, name='…')"),
             temperature=temperature,
             options=options,
-            settings=model_names.settings_of(chat_model),
+            settings=servers.settings_of(chat_model),
         ),
         acomplete,
     )

@@ -10,9 +10,7 @@ from llama_index.core.base.llms.generic_utils import messages_to_prompt
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM, MessageRole
 from llama_index.core.llms.llm import default_completion_to_prompt
 
-from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer
-from conformal_retrievers.llm import ask as llm
-from conformal_retrievers.llm import model_names
+from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm
 from conformal_retrievers.llm import wire as servers
 
 
@@ -104,7 +102,7 @@ def as_llm(
 
     if name is None:
         temperature = getattr(model, "temperature", 0)
-        name = model_names.name_of(
+        name = servers.name_of(
             _llm_name(model), temperature=temperature, options=options, settings=_settings(model)
         )
     return llm.LLM(complete, name, acomplete)
@@ -137,10 +135,10 @@ def _settings(model: LLM) -> Mapping[str, Any]:
         _check_prompts(model)
     chats = getattr(model, "is_chat_model", None)
     if isinstance(model, CustomLLM) or chats is None:
-        return model_names.settings_of(model, without={"is_chat_model"})
+        return servers.settings_of(model, without={"is_chat_model"})
     if chats:
-        return model_names.settings_of(model, without={"is_chat_model", "context_window"})
-    return {**model_names.settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
+        return servers.settings_of(model, without={"is_chat_model", "context_window"})
+    return {**servers.settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
 
 
 def _check_prompts(model: LLM) -> None:
