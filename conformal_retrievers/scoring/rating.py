@@ -19,11 +19,16 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import LLM, Asked, aask, ask, check_cache, check_count, check_llm
-from conformal_retrievers.llm.prompt import Prompt, Request
-from conformal_retrievers.llm.reply import Reply, Unanswered, Usage
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.prompt import check_fields, short_hash
-from conformal_retrievers.llm.reply import NO_ANSWER, object_schema, reply_fields
+from conformal_retrievers.llm.prompt import Prompt, Request, check_fields, short_hash
+from conformal_retrievers.llm.reply import (
+    NO_ANSWER,
+    Reply,
+    Unanswered,
+    Usage,
+    object_schema,
+    reply_fields,
+)
 
 By = Literal["rating", "probability-of-yes"]
 Rated = tuple[float, str | None]  # a rating, or NaN and the reason

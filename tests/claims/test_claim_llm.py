@@ -331,7 +331,7 @@ def test_what_was_not_merged_is_the_claims_one_after_the_other(reply):
     ],
 )
 def test_a_prompt_with_other_fields_and_what_is_none_are_refused(ask):
-    with pytest.raises(ValueError, match="the prompt has the fields"):
+    with pytest.raises(ValueError, match="prompt"):
         ask(saying(), Prompt("system", "$other"))
-    with pytest.raises(TypeError, match=r"prompt is 'text'; give Prompt\.parse"):
+    with pytest.raises(TypeError, match="prompt"):
         ask(saying(), "text")
