@@ -164,7 +164,7 @@ def measure(
     measured = {name: np.empty((halvings, len(TARGETS), 3)) for name in names}
     for h, (calibrating, filtered) in enumerate(halves([q for q, _ in rows], halvings)):
         calibration = calibrate_claims(
-            [answers[i] for i in calibrating], 0.1, scorer="published", by_group=by_group
+            [answers[i] for i in calibrating], alpha=0.1, scorer="published", by_group=by_group
         )
         for t, target in enumerate(TARGETS):
             at = calibration.at(round(1 - target, 2))
@@ -238,7 +238,9 @@ def left_out_in_turn(answers: list[AnnotatedAnswer]) -> Table:
     """Return a table of factual / removed / empty: each answer by a calibration on the others."""
     each = np.empty((len(TARGETS), len(answers), 3))
     for i, answer in enumerate(answers):
-        calibration = calibrate_claims(answers[:i] + answers[i + 1 :], 0.1, scorer="published")
+        calibration = calibrate_claims(
+            answers[:i] + answers[i + 1 :], alpha=0.1, scorer="published"
+        )
         factual = np.array(answer.factual, dtype=bool)
         for t, target in enumerate(TARGETS):
             kept = calibration.at(round(1 - target, 2)).keep(answer.relevance)
@@ -300,7 +302,8 @@ def speed() -> None:
         for i, n in enumerate(rng.integers(1, 12, 100_000))
     ]
     times = [
-        seconds(lambda: calibrate_claims(answers, 0.1, scorer="s").threshold(), 1) for _ in range(5)
+        seconds(lambda: calibrate_claims(answers, alpha=0.1, scorer="s").threshold(), 1)
+        for _ in range(5)
     ]
     print(f"calibrating 100,000 answers: {statistics.median(times):.2f} s of processor time")
 

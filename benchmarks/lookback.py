@@ -43,7 +43,7 @@ from conformal_retrievers.lookback.classifier import (
     JudgedRatios,
     lookback_ratios,
 )
-from conformal_retrievers.lookback.flag import FactualityFlag
+from conformal_retrievers.lookback.flag import calibrate_flag
 from conformal_retrievers.lookback.model import LocalModel, RagPrompt
 
 RESULTS = Path(__file__).parent / "results" / "lookback.md"
@@ -249,7 +249,7 @@ def quality(steps, n_answers, seed):
 
 
 def flagged(classifier, calibration, test, shifted):
-    flag = FactualityFlag.calibrate(classifier, [answer for answer, _ in calibration], alpha=0.1)
+    flag = calibrate_flag([answer for answer, _ in calibration], classifier, alpha=0.1)
     lines = [
         "| template | inconsistent answers flagged, % | consistent answers flagged, % |",
         "|---|---|---|",

@@ -1,11 +1,9 @@
 """Conformal filters for retrieval: of a query's relevant snippets, a share ≥ 1 − alpha is kept."""
 
-from conformal_retrievers.calibration.calibration import Calibration, calibrate
-from conformal_retrievers.calibration.planning import plan, promise
+from conformal_retrievers.calibration import Calibration, CalibrationMismatch, calibrate, plan
 from conformal_retrievers.claims import (
     AnnotatedAnswer,
     AnswerFilter,
-    ClaimCalibration,
     ClaimEvaluation,
     ClaimFilter,
     ClaimRelevance,
@@ -27,7 +25,6 @@ from conformal_retrievers.evaluation.compare import compare, fixed_thresholds, t
 from conformal_retrievers.evaluation.diagnose import Diagnosis, diagnose
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate
 from conformal_retrievers.filtering import (
-    CalibrationMismatch,
     ConformalFilter,
     Filtered,
     NothingKept,
@@ -64,7 +61,6 @@ __all__ = [
     "Calibration",
     "CalibrationMismatch",
     "Cascade",
-    "ClaimCalibration",
     "ClaimEvaluation",
     "ClaimFilter",
     "ClaimRelevance",
@@ -108,7 +104,6 @@ __all__ = [
     "merge",
     "openai_options",
     "plan",
-    "promise",
     "read_beir",
     "read_jsonl",
     "read_log",

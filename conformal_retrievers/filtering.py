@@ -22,6 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import (
+    CalibrationMismatch,
+    check_same_scorer,
+    check_subject,
+)
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -30,16 +36,22 @@ from conformal_retrievers.scoring.scorer import (
     score_snippets,
 )
 
+__all__ = [
+    "CalibrationMismatch",
+    "ConformalFilter",
+    "Decision",
+    "Filtered",
+    "NothingKept",
+    "Refused",
+    "Unscorable",
+]
+
 logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 OnUnscorable = Literal["keep", "raise"]
 MOST_ALPHAS = 32  # that one filter remembers itself at
 MOST_GROUPS = 100  # unknown to the calibration, that one filter tells of
-
-
-class CalibrationMismatch(ValueError):
-    """A filter's scorer is not the one that the calibration was made with."""
 
 
 class Refused(Exception):
@@ -197,6 +209,7 @@ class ConformalFilter:
                 f"calibration is {calibration!r:.80}; give a Calibration, from calibrate(...) or "
                 "Calibration.load(path)"
             )
+        check_subject(calibration.subject, SNIPPETS)
         check_scorer(scorer)
         check_same_scorer(scorer.name, calibrated=calibration.scorer)
         for name, value, known in (
@@ -378,20 +391,3 @@ def open_filter(
     if alpha is not None:
         calibration = calibration.at(alpha)
     return ConformalFilter(scorer, calibration, on_empty=on_empty, on_unscorable=on_unscorable)
-
-
-def check_same_scorer(name: str, *, calibrated: str) -> None:
-    """Raise `CalibrationMismatch` unless a filter's scorer is the one that was calibrated with."""
-    if name == calibrated:
-        return
-    same = ""
-    if calibrated.startswith("cosine(") and name.startswith("cosine("):
-        # The frameworks and a folder call one model differently; only the user knows.
-        same = (
-            "; if both are the same model, say so: "
-            f"scorer=embedding_scorer(model, name={calibrated!r})"
-        )
-    raise CalibrationMismatch(
-        f"calibrated with scorer {calibrated!r}, but this filter scores with {name!r}: a threshold "
-        "belongs to one scorer, so calibrate again with this one or filter with that one" + same
-    )

@@ -1,1 +1,23 @@
 """Calibrations: what is guaranteed, the value that is saved, its file and its statement."""
+
+from conformal_retrievers.calibration.calibrate import calibrate
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.planning import Plan, plan, smallest_alpha
+from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, SNIPPETS, OnUnscorable, Subject
+
+__all__ = [
+    "CLAIMS",
+    "FLAGS",
+    "SNIPPETS",
+    "Calibration",
+    "CalibrationMismatch",
+    "Guarantee",
+    "OnUnscorable",
+    "Plan",
+    "Subject",
+    "calibrate",
+    "plan",
+    "smallest_alpha",
+]

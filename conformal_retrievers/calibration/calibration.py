@@ -1,38 +1,35 @@
 """A calibration: the scores of judged queries' relevant snippets, and the thresholds they give.
 
-`calibrate` scores judged queries; the result is a frozen value that is saved, loaded, and asked at
-any alpha and for any guarantee. Which guarantees there are and what they count is in
-`guarantees.py`, the theorems are in `conformal.py` and `tolerance.py`, the file format is in
-`calibration_file.py` and the sentences of the statement in `statement.py`.
+A calibration is a frozen value that is saved, loaded, and asked at any alpha. The guarantees and
+what they count are in `guarantees.py`, the theorems in `theory/`, the file in `record.py` and the
+words of the statement in `statement.py`. Claims and flags are other subjects of the same value:
+`subjects.py`.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
+from conformal_retrievers.calibration import record
 from conformal_retrievers.calibration.checks import (
-    QUERIES,
-    Words,
     check_flags,
     check_groups,
-    check_merging,
+    check_merged_exist,
     check_name,
+    check_on_unscorable,
     check_scored,
     check_some_scorable,
     json_copy,
     warn_if_reversed,
-    with_retrieval,
 )
 from conformal_retrievers.calibration.guarantees import (
     Guarantee,
@@ -40,139 +37,53 @@ from conformal_retrievers.calibration.guarantees import (
     check_guarantee,
     check_relative,
 )
+from conformal_retrievers.calibration.record import Record
 from conformal_retrievers.calibration.statement import statement
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.scoring.scorer import (
-    Scorer,
-    check_not_fitted_on,
-    check_scorer,
-    judged_queries,
-    provenance_of,
-    relative_to_query,
-    score_queries,
-)
-from conformal_retrievers.theory import intervals, ranks
+from conformal_retrievers.calibration.subjects import SNIPPETS, SUBJECTS, OnUnscorable, Subject
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.theory.intervals import effective_n
+from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.version import __version__
-
-if TYPE_CHECKING:
-    from conformal_retrievers.calibration.record import CalibrationRecord
-
-
-OnUnscorable = Literal["raise", "keep"]
-
-
-def calibrate(
-    judged: Iterable[JudgedQuery],
-    scorer: Scorer,
-    *,
-    alpha: float,
-    guarantee: Guarantee = "query-recall",
-    delta: float | None = None,
-    by_group: bool = False,
-    merge_groups: Mapping[str, str] | None = None,
-    count_missed: bool = False,
-    on_unscorable: OnUnscorable = "raise",
-    retrieval: Mapping[str, JsonValue] | None = None,
-    labels: Mapping[str, JsonValue] | None = None,
-    progress: bool = False,
-) -> Calibration:
-    """Score judged queries and return the calibration that their relevant snippets give.
-
-    `alpha` and `guarantee` say what is promised; `delta`, that it holds for all calibrations but a
-    share delta, not on average over them; `by_group`, that it holds within each group of queries,
-    some of them merged by `merge_groups` (from the name of a group to a common name);
-    `count_missed`, that relevant snippets that were not retrieved count as dropped. A relevant
-    snippet that cannot be scored raises ValueError, or with `on_unscorable="keep"` counts as kept
-    at every threshold, as the filter keeps it.
-    `retrieval` ("retriever", "k", chunking) and `labels` (source, prompt) are written into the file
-    for its reader, as are the scorer's own provenance and the judged queries' retriever and k.
-    Raises ValueError as `Calibration.from_scores` does, for a query that the scorer was fitted on,
-    and where judged queries were retrieved by different retrievers or at different depths. Warns
-    where the threshold would not drop a single snippet of the judged queries.
-    """
-    ranks.exact_alpha(alpha)  # before the scorer is paid for
-    check_scorer(scorer)
-    check_guarantee(guarantee, delta)
-    check_relative(guarantee, relative_to_query(scorer), scorer.name)
-    judged = judged_queries(judged)
-    check_not_fitted_on(scorer, judged)
-    retrieval = with_retrieval(judged, retrieval)
-    scored = score_queries(scorer, judged, progress=progress)
-    calibration = Calibration.from_scores(
-        scored,
-        alpha=alpha,
-        guarantee=guarantee,
-        delta=delta,
-        by_group=by_group,
-        merge_groups=merge_groups,
-        count_missed=count_missed,
-        on_unscorable=on_unscorable,
-        scorer=scorer.name,
-        relative_to_query=relative_to_query(scorer),
-        scorer_provenance=provenance_of(scorer),
-        retrieval=retrieval,
-        labels=labels,
-    )
-    _warn_if_nothing_drops(calibration, scored)
-    return calibration
-
-
-def _warn_if_nothing_drops(calibration: Calibration, scored: list[ScoredQuery]) -> None:
-    """Warn where no score of the queries is above a threshold; of +inf the statement speaks."""
-    with_threshold = [q for q in scored if calibration.threshold(q.group) < math.inf]
-    irrelevant = [q.scores[~q.relevant] for q in with_threshold]
-    if np.isnan(np.concatenate([np.empty(0), *irrelevant])).all():
-        return  # there is nothing that should have been dropped
-    if all(calibration.keep(q.scores, q.group).all() for q in with_threshold):
-        warnings.warn(
-            f"this calibration would not drop a single snippet of its own queries: no score of "
-            f"{calibration.scorer!r} is above the threshold at alpha = {calibration.alpha:g}; a "
-            "larger alpha, or a scorer that tells relevant snippets better, drops some",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration:
-    """Relevant scores of judged queries, with all that follows from them; made by `calibrate`.
+    """The relevant scores of judged queries, with everything that follows from them.
 
-    `queries` hold, of each judged query with a known relevant snippet, the sorted scores of its
-    relevant retrieved snippets alone; `n_without_relevant` counts the other queries, whose ids are
-    `other_ids`. `lowest_scores` hold, ascending, the lowest score of each judged query that has
-    one, relevant or not, which new queries can be held against without judgements. `words` are
-    those of its errors. Two calibrations are equal if their files are.
+    `calibrate` makes calibrations of snippets, `calibrate_claims` of claims and `calibrate_flag` of
+    flags. Two calibrations are equal if their files are.
     """
 
     alpha: float
     guarantee: Guarantee
-    scorer: str
-    queries: tuple[ScoredQuery, ...]
+    scorer: str  # the name of what scored
+    queries: tuple[ScoredQuery, ...]  # with a known relevant snippet: its relevant scores, sorted
+    subject: Subject = SNIPPETS
     delta: float | None = None
     by_group: bool = False
     merge_groups: Mapping[str, str] | None = None
     count_missed: bool = False
-    n_without_relevant: int = 0
-    other_ids: tuple[str, ...] = field(default=(), repr=False)
-    lowest_scores: tuple[float, ...] = field(default=(), repr=False)
+    n_without_relevant: int = 0  # how many other queries there were
+    other_ids: tuple[str, ...] = ()  # their ids
+    lowest_scores: tuple[float, ...] = ()  # of each query, ascending: needs no judgements
     relative_to_query: bool = False
     scorer_provenance: Mapping[str, JsonValue] | None = None
     retrieval: Mapping[str, JsonValue] | None = None
     labels: Mapping[str, JsonValue] | None = None
+    details: Mapping[str, JsonValue] = field(default_factory=dict)  # what only its subject has
     library: str = __version__
     created: str = field(
         default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds")
     )
-    words: Words = QUERIES
 
     def __post_init__(self) -> None:
-        ranks.exact_alpha(self.alpha)
+        exact_alpha(self.alpha)
         check_guarantee(self.guarantee, self.delta)
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
-        check_scored(self.queries, self.words)
-        check_groups(self.queries, self.by_group, self.merge_groups is not None, self.words)
-        if self.delta is not None:
-            self._check_feasible(self.delta)
+        check_scored(self.queries, self.subject)
+        check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
+        if self.delta is not None and not self.by_group:  # a small group keeps everything instead
+            self._check_enough(self.delta)
 
     @classmethod
     def from_scores(
@@ -180,41 +91,66 @@ class Calibration:
         scored_queries: Iterable[ScoredQuery],
         *,
         alpha: float,
+        scorer: str,
         guarantee: Guarantee = "query-recall",
         delta: float | None = None,
         by_group: bool = False,
         merge_groups: Mapping[str, str] | None = None,
         count_missed: bool = False,
         on_unscorable: OnUnscorable = "raise",
-        scorer: str,
         relative_to_query: bool = False,
         scorer_provenance: Mapping[str, JsonValue] | None = None,
         retrieval: Mapping[str, JsonValue] | None = None,
         labels: Mapping[str, JsonValue] | None = None,
     ) -> Calibration:
-        """Return the calibration of queries whose snippets are scored already.
+        """Return the calibration of queries whose snippets are already scored.
 
-        `scorer` is the name of the scorer that scored them, `relative_to_query` says whether it
-        scores a snippet by the others of its query too, and `scorer_provenance` what it was made
-        from; the other arguments are those of `calibrate`. Raises ValueError, naming query and
-        field, where alpha or delta is not in (0, 1), the guarantee is unknown or cannot be had with
-        delta or such a scorer, a relevant score is NaN, an id occurs twice, a group is missing,
-        no query has a relevant snippet, or there are too few for delta. Warns where relevant
-        snippets score higher than irrelevant ones.
+        Parameters
+        ----------
+        scored_queries
+            A `ScoredQuery` for each judged query, with scores (n,) and judgements (n,).
+        alpha
+            Miscoverage rate in (0, 1).
+        scorer
+            The name of the scorer. Filters with a scorer of another name are refused.
+        relative_to_query
+            Whether the scorer scores a snippet relative to the others of its query.
+        scorer_provenance
+            What the scorer was made from; written into the file.
+        guarantee, delta, by_group, merge_groups, count_missed, on_unscorable, retrieval, labels
+            As in `calibrate`.
+
+        Returns
+        -------
+        Calibration
+            With `subject` "snippets".
+
+        Raises
+        ------
+        ValueError
+            For an argument out of range, a repeated id, a relevant score that is NaN, a missing
+            group, no relevant snippet, or too few queries for delta.
+
+        Warns
+        -----
+        UserWarning
+            If relevant snippets score higher than irrelevant ones.
         """
-        ranks.exact_alpha(alpha)
+        exact_alpha(alpha)
         check_guarantee(guarantee, delta)
         check_name(scorer)
         check_flags(by_group=by_group, count_missed=count_missed)
-        given = list(scored_queries)
-        check_some_scorable(given, scorer)
-        scored = [_with_unscorable_kept(query, on_unscorable) for query in given]
-        check_merging(merge_groups, [query.group for query in scored])
-        check_scored(scored)
+        check_on_unscorable(on_unscorable, SNIPPETS)
+        scored = list(scored_queries)
+        check_some_scorable(scored, scorer)
+        if on_unscorable == "keep":
+            scored = [_with_unscorable_kept(query) for query in scored]
+        check_merged_exist(merge_groups, [query.group for query in scored])
+        check_scored(scored, SNIPPETS)
         warn_if_reversed(scored)
         known = [query for query in scored if query.relevant.any() or query.missed]
         return cls(
-            float(ranks.exact_alpha(alpha)),
+            float(exact_alpha(alpha)),
             guarantee,
             scorer,
             tuple(map(relevant_only, known)),
@@ -231,50 +167,46 @@ class Calibration:
             labels=json_copy("labels", labels),
         )
 
-    def at(
-        self,
-        alpha: float,
-        *,
-        guarantee: Guarantee | None = None,
-        delta: float | Literal["same"] | None = "same",
-    ) -> Calibration:
-        """Return the same calibration for another alpha, guarantee or delta: nothing is scored.
+    def at(self, alpha: float) -> Calibration:
+        """Return the same calibration for another alpha, without scoring anything again.
 
-        A guarantee that cannot be had with the calibration's delta takes `delta=None`.
+        Raises ValueError unless alpha is in (0, 1) and there are enough queries for delta.
         """
-        return replace(
-            self,
-            alpha=float(ranks.exact_alpha(alpha)),
-            guarantee=self.guarantee if guarantee is None else guarantee,
-            delta=self.delta if isinstance(delta, str) else _decimal(delta),
-        )
+        return replace(self, alpha=float(exact_alpha(alpha)))
+
+    def guaranteeing(self, guarantee: Guarantee, *, delta: float | None = None) -> Calibration:
+        """Return the same calibration for another guarantee, without scoring anything again.
+
+        Raises ValueError for an unknown guarantee, or one that is impossible with delta or with
+        this scorer.
+        """
+        return replace(self, guarantee=guarantee, delta=_decimal(delta))
 
     # --- what is kept -----------------------------------------------------------------------------
 
     def threshold(self, group: str | None = None) -> float:
-        """Return the largest score that is kept: +inf where everything is, −inf where nothing is
-        that has a score.
+        """Return the threshold of a group, ±inf if there is no finite one.
 
-        With `by_group` this is the threshold of the query's group, and +inf for a group that the
-        calibration does not know; without, every group has the same.
+        Snippets and answers to flag are kept at or below it: +inf keeps everything. Claims are kept
+        above it: +inf keeps nothing. With `by_group`, an unknown group has the threshold +inf.
         """
         return self._thresholds.get(self._key(group), math.inf)
 
     def keep(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.bool_]:
-        """Return which of the scores (n,) are kept: those ≤ threshold, and NaN, the unscorable.
+        """Return which of the scores (n,) are kept, by the comparison of the subject.
 
-        An unscorable snippet may be relevant, so only keeping it preserves the guarantee.
+        For snippets these are the scores ≤ threshold, and NaN: an unscorable snippet may be
+        relevant, so only keeping it preserves the guarantee.
         """
-        s = np.asarray(scores, dtype=np.float64)
-        return (s <= self.threshold(group)) | np.isnan(s)
+        return self.subject.keep(np.asarray(scores, dtype=np.float64), self.threshold(group))
 
     def p_values(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
-        """Return the conformal p-value of each score (n,): without delta, kept at α iff p > α.
+        """Return the conformal p-value of each score (n,); NaN stays NaN.
 
-        (An α that is itself a p-value, rounded to a float such as 1/3, may tie.)
-
-        p = (1 + Σ_{A_i ≥ score} m_i) / (1 + Σ m_i): m_i is 1/N_q(i) for "query-recall" and 1 for
-        the other guarantees. p is 1 in a group that the calibration does not know. NaN stays NaN.
+        p = (1 + Σ_{A_i ≥ score} m_i) / (1 + Σ m_i), where m_i is 1/N_q(i) for "query-recall" and 1
+        for the other guarantees. Without delta, a snippet is kept at α iff p > α, and a claim iff
+        p ≤ α. (An α that equals a p-value, rounded to a float such as 1/3, may tie.) p is 1 in a
+        group that the calibration does not know.
         """
         units = self._units.get(self._key(group))
         if units is None:
@@ -282,36 +214,47 @@ class Calibration:
         return units.p_values(scores)
 
     def units(self, group: str | None = None) -> Units:
-        """Return the units that the threshold of a group is taken from, of all queries by default.
+        """Return the units that the threshold of a group is taken from, by default of all queries.
 
         Raises ValueError for a group that the calibration does not know.
         """
         key = self._key(group)
         if key not in self._units:
             known = ", ".join(map(repr, self._units))
-            raise ValueError(f"group is {group!r}, which no judged query has; there are {known}")
+            raise ValueError(f"group is {group!r}; the calibration has {known}")
         return self._units[key]
+
+    def knows(self, group: str | None) -> bool:
+        """Return whether a query of this group has a threshold of its own, or one for all."""
+        return not self.by_group or self._key(group) in self._units
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The known groups, by every name that `merge_groups` gives; empty without `by_group`."""
+        if not self.by_group:
+            return ()
+        return tuple(sorted({*map(str, self._units), *(self.merge_groups or {})}))
 
     # --- what it is worth -------------------------------------------------------------------------
 
     @property
     def n_queries(self) -> int:
-        """K, the number of queries that enter: with a relevant snippet that counts."""
-        return sum(len(units.entering) for units in self._units.values())
+        """K, the number of queries that contribute a score."""
+        return sum(len(units.contributing) for units in self._units.values())
 
     @cached_property
     def ids(self) -> frozenset[str]:
-        """The ids of all judged queries that it was made from, also those that did not enter."""
+        """The ids of all judged queries, including those that do not contribute."""
         return frozenset([*self.other_ids, *(query.id for query in self.queries if query.id)])
 
     @property
-    def without_id(self) -> int:
-        """How many of the judged queries that it was made from cannot be told by an id."""
+    def n_without_id(self) -> int:
+        """The number of judged queries that have no id."""
         return len(self.queries) + self.n_without_relevant - len(self.ids)
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether missed snippets count and no threshold keeps the promise, so that there is none.
+        """Whether missed snippets count and no threshold gives the guarantee.
 
         By group it is False: the statement names the groups of which it is true.
         """
@@ -319,7 +262,7 @@ class Calibration:
 
     @property
     def k(self) -> int | None:
-        """The depth that the retriever was asked for, where `retrieval` tells it."""
+        """The depth that the retriever was asked for, if `retrieval` states it."""
         k = (self.retrieval or {}).get("k")
         return k if isinstance(k, int) else None
 
@@ -335,29 +278,29 @@ class Calibration:
 
     @property
     def n_units(self) -> Mapping[str | None, int]:
-        """What the rank is counted in, by group: queries, or snippets for "snippet"."""
+        """The number of units by group: queries, or snippets for "snippet"."""
         return {group: units.n for group, units in self._units.items()}
 
     @property
     def n_needed(self) -> int:
-        """How many units it takes, in each group, for a threshold that drops anything."""
+        """The number of units that a group needs for a finite threshold."""
         return next(iter(self._units.values())).n_needed(self.alpha, self.delta)
 
     @cached_property
     def effective_n(self) -> float:
-        """How many independent relevant snippets are worth as much as these, at the threshold."""
-        kept = [self.keep(q.scores, q.group).sum() for q in self.queries]
-        n = intervals.effective_n(kept, [len(q.scores) for q in self.queries])
+        """The number of independent relevant snippets that are worth as much as these."""
+        kept = [float(self.keep(q.scores, q.group).sum()) for q in self.queries]
+        n = effective_n(kept, [float(len(q.scores)) for q in self.queries])
         return min(n, float(self.n_relevant))
 
     @property
     def design_effect(self) -> float:
-        """How many times more relevant snippets it takes because they come in queries (Kish)."""
+        """How many times more relevant snippets are needed because they come in queries (Kish)."""
         return self.n_relevant / self.effective_n
 
     @property
     def statement(self) -> str:
-        """One paragraph: what is promised, over what, assuming what, from how many queries."""
+        """The guarantee, the threshold, the assumptions and the numbers, a line each."""
         return statement(self)
 
     # --- the file ---------------------------------------------------------------------------------
@@ -365,74 +308,86 @@ class Calibration:
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of the file's fields: the identity of this calibration."""
-        return self._record.sha256
+        return record.checksum(self._record)
 
     def save(self, path: str | Path) -> None:
         """Write the calibration as JSON; an old file stays until the new one is complete.
 
-        Raises OSError, naming the path, where it cannot be written.
+        Raises OSError, naming the path, if it cannot be written.
         """
-        from conformal_retrievers.calibration.record import write
-
-        write(self._record, path)
+        record.write(self._record, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
         """Read a calibration that `save` wrote, bit for bit the same.
 
-        Raises ValueError, naming path, field and remedy, where the file is broken, newer or
-        changed, or where its threshold does not follow from its scores; FileNotFoundError where
-        there is none.
+        Raises ValueError, naming path, field and remedy, for a file that is broken, newer or
+        changed, or whose threshold does not follow from its scores; FileNotFoundError for none.
         """
-        from conformal_retrievers.calibration.record import read_text
-
-        return cls._parse(read_text(path), str(path))
+        return cls._of(record.read(path), str(path))
 
     def to_json(self) -> str:
         """Return the text that `save` writes."""
-        from conformal_retrievers.calibration.record import text_of
-
-        return text_of(self._record)
+        return record.to_text(self._record)
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
-        """Return the calibration whose `to_json` the text is.
-
-        Raises ValueError as `load` does; white space and the order of fields do not matter.
-        """
-        return cls._parse(text, "the text")
+        """Return the calibration that `to_json` wrote. Raises ValueError as `load` does."""
+        return cls._of(record.parse(text, "the text"), "the text")
 
     @classmethod
-    def _parse(cls, text: str, where: str) -> Calibration:
-        from conformal_retrievers.calibration.record import calibration_of, check_derived, parse
-
-        record = parse(text, where)
+    def _of(cls, stored: Record, where: str) -> Calibration:
         try:
-            calibration = calibration_of(record)
+            calibration = cls(
+                stored.alpha,
+                stored.guarantee,
+                stored.scorer,
+                tuple(relevant_only(row.scored()) for row in stored.queries),
+                subject=SUBJECTS[stored.subject],
+                **{name: getattr(stored, name) for name in record.SHARED},
+                other_ids=tuple(stored.other_ids),
+                lowest_scores=tuple(stored.lowest_scores),
+            )
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
-        exact = ("threshold", "n_queries", "n_relevant")
-        sums = ("design_effect", "effective_n")  # which another machine may round otherwise
-        check_derived(where, record, calibration._record, exact=exact, sums=sums)
+        record.check_derived(where, stored, calibration._record)
         return calibration
+
+    @cached_property
+    def _record(self) -> Record:
+        thresholds = {
+            group or "": self.subject.threshold_name(self.threshold(group))
+            for group in self.n_units
+        }
+        return Record(
+            subject=self.subject.name,
+            guarantee=self.guarantee,
+            alpha=self.alpha,
+            scorer=self.scorer,
+            threshold=thresholds if self.by_group else thresholds[""],
+            n_queries=self.n_queries,
+            n_relevant=self.n_relevant,
+            design_effect=round(self.design_effect, 3),
+            effective_n=round(self.effective_n, 3),
+            other_ids=list(self.other_ids),
+            lowest_scores=list(self.lowest_scores),
+            queries=[record.QueryRow.of(query) for query in self.queries],
+            **{name: getattr(self, name) for name in record.SHARED},
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Calibration) and self._record == other._record
 
-    def __repr__(self) -> str:
-        return (
-            f"Calibration({self.guarantee!r}, alpha={self.alpha:g}, scorer={self.scorer!r}, "
-            f"{self.n_queries} queries, {self.n_relevant} relevant snippets)"
-        )
-
     def __hash__(self) -> int:
         return hash(self.checksum)
 
-    @cached_property
-    def _record(self) -> CalibrationRecord:
-        from conformal_retrievers.calibration.record import record_of
-
-        return record_of(self)
+    def __repr__(self) -> str:
+        about = "" if self.subject == SNIPPETS else f"{self.subject.name}, "
+        return (
+            f"Calibration({about}{self.guarantee!r}, alpha={self.alpha:g}, "
+            f"scorer={self.scorer!r}, {self.n_queries} {self.subject.units}, "
+            f"{self.n_relevant} {self.subject.item}s)"
+        )
 
     # --- derived once, from the scores ------------------------------------------------------------
 
@@ -459,44 +414,36 @@ class Calibration:
             return None
         return (self.merge_groups or {}).get(group, group)
 
-    def _check_feasible(self, delta: float) -> None:
-        if self.by_group:
-            return  # a group that is too small keeps everything, as in every calibration by group
+    def _check_enough(self, delta: float) -> None:
         n, needed = self.n_units[None], self.n_needed
         if n < needed:
             raise ValueError(
-                f"delta is {delta:g} with alpha {self.alpha:g}, which {n} {self.words.judged} "
-                f"cannot promise: it takes at least {needed}; {self.words.judge} "
+                f"delta is {delta:g} with alpha {self.alpha:g}, which needs at least {needed} "
+                f"{self.subject.judged}; there are {n}. {self.subject.judge.capitalize()} "
                 f"{needed - n} more, or raise alpha or delta"
             )
 
 
-def _with_unscorable_kept(query: ScoredQuery, on_unscorable: OnUnscorable) -> ScoredQuery:
-    """Return the query with −inf for what could not be scored: kept whatever the threshold."""
-    if on_unscorable not in get_args(OnUnscorable):
-        raise ValueError(f"on_unscorable is {on_unscorable!r}; give 'raise' or 'keep'")
+def _with_unscorable_kept(query: ScoredQuery) -> ScoredQuery:
+    """Return the query with −inf for relevant snippets without a score: kept at any threshold."""
     lost = np.isnan(query.scores) & query.relevant
-    if on_unscorable == "raise" or not lost.any():
+    if not lost.any():
         return query
     return replace(query, scores=np.where(lost, -math.inf, query.scores), unscorable={})
 
 
-def _lowest_scores(scored: Sequence[ScoredQuery]) -> tuple[float, ...]:
+def _lowest_scores(scored: Iterable[ScoredQuery]) -> tuple[float, ...]:
     finite = (query.scores[np.isfinite(query.scores)] for query in scored)
     return tuple(sorted(float(scores.min()) for scores in finite if len(scores)))
 
 
 def _decimal(delta: float | None) -> float | None:
-    return None if delta is None else float(str(delta))  # what was written, whatever its precision
+    return None if delta is None else float(str(delta))  # what was written, at any precision
 
 
 def relevant_only(query: ScoredQuery) -> ScoredQuery:
-    """Return the query with its relevant snippets alone, by ascending score."""
+    """Return the query with only its relevant snippets, by ascending score."""
     order = np.flatnonzero(query.relevant)
     order = order[np.argsort(query.scores[order])]
-    return replace(
-        query,
-        scores=query.scores[order],
-        relevant=query.relevant[order],
-        unscorable={},
-    )
+    scores, relevant = query.scores[order], query.relevant[order]
+    return replace(query, scores=scores, relevant=relevant, unscorable={})

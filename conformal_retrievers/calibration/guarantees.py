@@ -5,12 +5,11 @@
     "all"           P(no relevant snippet of a new query is dropped) ≥ 1 − α
     "any"           P(at least one relevant snippet of a new query is kept) ≥ 1 − α
 
-Exchangeable are the units: the snippets for "snippet", else the queries. A query enters with all
-its relevant scores, with their maximum for "all", with their minimum for "any". A relevant snippet
-that was not retrieved has the score +inf where missed snippets count, and does not exist where they
-do not: then each promise is one about retrieved snippets. Where they count, the promise is kept on
-average over calibrations that include those whose threshold is +inf, which say that it is out of
-reach: no query can be said to lose what no calibration claimed to keep.
+The exchangeable units are the snippets for "snippet" and the queries otherwise. A query contributes
+all its relevant scores, their maximum for "all", or their minimum for "any". A relevant snippet
+that was not retrieved is ignored, and each guarantee is about retrieved snippets, unless missed
+snippets count: then its score is +inf. In that case the guarantee holds on average over
+calibrations, including those with a threshold of +inf, which state that the target is out of reach.
 """
 
 from __future__ import annotations
@@ -36,10 +35,11 @@ Guarantee = Literal["query-recall", "snippet", "all", "any"]
 def loss(
     query: ScoredQuery, keeps: NDArray[np.bool_], guarantee: Guarantee, *, count_missed: bool
 ) -> float | None:
-    """Return what a query loses by keeping some snippets (n,), None without a relevant one.
+    """Return the loss of a query if the snippets in `keeps` (n,) are kept.
 
-    That is the share of its relevant snippets that is dropped for "query-recall", and 0 or 1 for
-    "all" (one is dropped) and "any" (all are dropped); missed ones are dropped where they count.
+    The loss is the share of relevant snippets that is dropped for "query-recall", and 0 or 1 for
+    "all" (one is dropped) and "any" (all are dropped). Missed snippets count as dropped if
+    `count_missed`. A query without a relevant snippet has no loss: None.
     """
     known = int(query.relevant.sum()) + query.missed * count_missed
     if not known:
@@ -51,7 +51,7 @@ def loss(
 
 
 def check_guarantee(guarantee: str, delta: float | None) -> None:
-    """Raise ValueError unless the guarantee is known and can be had for all but a share delta."""
+    """Raise ValueError for an unknown guarantee, or one that is impossible with delta."""
     if guarantee not in get_args(Guarantee):
         known = ", ".join(map(repr, get_args(Guarantee)))
         raise ValueError(f"guarantee is {guarantee!r}; give one of {known}")
@@ -60,9 +60,8 @@ def check_guarantee(guarantee: str, delta: float | None) -> None:
     tolerance.check_delta(delta)
     if guarantee == "snippet":
         raise ValueError(
-            f"delta is {delta:g} with guarantee 'snippet', but the snippets of a query come "
-            "together, so that coverage varies more over calibrations than any bound for single "
-            "snippets says; give delta with 'query-recall', 'all' or 'any'"
+            f"delta is {delta:g} with guarantee 'snippet', but snippets cluster by query, so no "
+            "bound for independent snippets applies. Use 'query-recall', 'all' or 'any' with delta"
         )
 
 
@@ -70,17 +69,16 @@ def check_relative(guarantee: str, relative_to_query: bool, scorer: str) -> None
     """Raise ValueError for "snippet" with scores that depend on the query's other snippets."""
     if relative_to_query and guarantee == "snippet":
         raise ValueError(
-            f"guarantee is 'snippet', but {scorer!r} scores a snippet by the others of its query "
-            "too, so that snippets are not exchangeable one by one; choose 'query-recall', 'all' "
-            "or 'any', where the query is the unit"
+            f"guarantee is 'snippet', but {scorer!r} scores a snippet relative to the others of "
+            "its query, so snippets are not exchangeable. Use 'query-recall', 'all' or 'any'"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of a guarantee in some calibration queries: all of them, or those of one group.
+    """The units of a guarantee in calibration queries: all of them, or those of one group.
 
-    The queries hold their relevant scores alone, ascending, as those of a `Calibration` do.
+    The queries hold only their relevant scores, ascending, as those of a `Calibration` do.
     """
 
     guarantee: Guarantee
@@ -88,18 +86,18 @@ class Units:
     count_missed: bool
 
     @cached_property
-    def entering(self) -> list[ScoredQuery]:
+    def contributing(self) -> list[ScoredQuery]:
         """The queries that have a relevant score."""
         return [q for q in self.queries if len(q.scores) or (self.count_missed and q.missed)]
 
     @cached_property
     def scores_by_query(self) -> list[NDArray[np.float64]]:
-        """The scores of each entering query's unit, or units, ascending."""
+        """The scores of each contributing query's unit, or units, ascending."""
         scores = [
             np.append(q.scores, np.full(q.missed, math.inf))
             if self.count_missed and q.missed
             else q.scores
-            for q in self.entering
+            for q in self.contributing
         ]
         if self.guarantee == "all":
             return [s[-1:] for s in scores]
@@ -115,11 +113,11 @@ class Units:
     @property
     def n(self) -> int:
         """The number of units."""
-        return len(self.scores) if self.guarantee == "snippet" else len(self.entering)
+        return len(self.scores) if self.guarantee == "snippet" else len(self.contributing)
 
     @cached_property
     def masses(self) -> Masses:
-        """What each score counts: 1/N_q for "query-recall", else 1."""
+        """What each score counts: 1/N_q for "query-recall", 1 for the other guarantees."""
         lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
         sizes = lengths if self.guarantee == "query-recall" else np.ones_like(lengths)
         return Masses.of(sizes.repeat(lengths))
@@ -132,7 +130,7 @@ class Units:
         return float(Fraction(int(self.masses.parts[finite].sum()), total)) if total else math.nan
 
     def threshold(self, alpha: float, delta: float | None) -> float:
-        """Return the largest score to keep, +inf where no finite one gives the guarantee."""
+        """Return the largest score to keep, +inf if no finite threshold gives the guarantee."""
         if delta is None:
             return ranks.mass_threshold(self.scores, self.masses, alpha)
         if self.guarantee == "query-recall":
@@ -141,11 +139,13 @@ class Units:
         return math.inf if k > self.n else float(np.partition(self.scores, k - 1)[k - 1])
 
     def in_fixed_order(self) -> list[NDArray[np.float64]]:
-        """Return the scores by query, in an order that is no matter of scores and always the same.
+        """Return the scores by query, in a deterministic order that is independent of the scores.
 
-        Bets come one after the other; the order is that of a hash of the queries' ids.
+        Bets are placed one after the other; the order is that of a hash of the queries' ids.
         """
-        order = sorted(range(len(self.entering)), key=lambda i: digest(self.entering[i].id, i))
+        order = sorted(
+            range(len(self.contributing)), key=lambda i: digest(self.contributing[i].id, i)
+        )
         return [self.scores_by_query[i] for i in order]
 
     def n_needed(self, alpha: float, delta: float | None) -> int:
@@ -168,5 +168,5 @@ class Units:
 
 
 def digest(id: str | None, position: int) -> str:
-    """Return what orders queries the same in every run: a hash of the id, or of the position."""
+    """Return a sort key that is the same in every run: a hash of the id, or of the position."""
     return hashlib.sha256((id or f"#{position}").encode()).hexdigest()

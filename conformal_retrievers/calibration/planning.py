@@ -1,9 +1,9 @@
-"""How many judged queries it takes, and what so many can promise.
+"""How many judged queries a calibration needs, and the smallest alpha that n queries allow.
 
 Over calibrations with n scalar units, the coverage of the k-th smallest score is Beta(k, n + 1 − k)
 (Vovk 2012, arXiv 1209.2673), which gives the chance that it lies within some distance of 1 − α. For
 "query-recall" that law is a guide, not a theorem: the share of a query's snippets that is kept
-varies less than a yes or no. Units that come in clusters count for less: give a design effect.
+varies less than a yes or no. Units in clusters count for less: give a design effect.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from conformal_retrievers.calibration.guarantees import Guarantee, Units, check_
 from conformal_retrievers.theory.ranks import check_probability, conformal_rank, exact_alpha
 from conformal_retrievers.theory.tolerance import betting_p_value, tolerance_rank
 
-LEAST = 1e-4  # the least distance, and alpha, that is planned for: some 10⁷ queries
-SURE = 0.9  # how surely the coverage of a calibration lies where `within` says
+MIN_DISTANCE = 1e-4  # the smallest distance, and alpha, to plan for: about 10⁷ queries
+PROBABILITY = 0.9  # that the coverage of a calibration is `within` its target
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many units it takes: judged queries, or relevant snippets for "snippet".
+    """The number of units needed: judged queries, or relevant snippets for "snippet".
 
-    `feasible` is the number below which everything is kept. `enough` is the number from which on
-    the coverage of a calibration lies within ± `within` of its target with probability 0.9, None if
-    no `within` was asked for.
+    Below `feasible` units everything is kept. From `enough` units on, the coverage of a calibration
+    is within ± `within` of its target with probability 0.9; None without `within`.
     """
 
     alpha: float
@@ -45,7 +44,7 @@ class Plan:
             about = "" if self.guarantee in ("all", "any") else "about "
             text += (
                 f"; {about}{self.enough} for a coverage within ± {self.within:g} of "
-                f"{1 - self.alpha:g} in {SURE:.0%} of calibrations"
+                f"{1 - self.alpha:g} in {PROBABILITY:.0%} of calibrations"
             )
         return text
 
@@ -60,16 +59,41 @@ def plan(
 ) -> Plan:
     """Return how many units a calibration needs.
 
-    `within` in (0, 1) is the distance from 1 − α that realised coverage may have. `design_effect`
-    ≥ 1 multiplies all numbers, for units that come in clusters. Raises ValueError or TypeError,
-    naming the argument, for anything out of range.
+    Parameters
+    ----------
+    alpha, delta, guarantee
+        As in `calibrate`.
+    within
+        The distance from 1 − alpha, in (0, 1), that realised coverage may have.
+    design_effect
+        Multiplies all numbers, for units that come in clusters; 1 or more.
+
+    Returns
+    -------
+    Plan
+        It prints as a sentence.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For an argument out of range.
+
+    Notes
+    -----
+    A finite threshold needs n ≥ ⌈(1 − α)/α⌉ without delta. Over calibrations, coverage follows
+    Beta(k, n + 1 − k) with k = ⌈(n + 1)(1 − α)⌉ (Vovk 2012, arXiv 1209.2673).
+
+    >>> print(plan(0.1))
+    9 judged queries for a threshold that drops anything
     """
     exact_alpha(alpha)
     check_guarantee(guarantee, delta)
-    if within is not None and check_probability("within", within, "a distance") < LEAST:
-        raise ValueError(f"within is {within!r}; give a distance of {LEAST:g} or more")
-    if within is not None and not LEAST <= alpha <= 1 - LEAST:
-        raise ValueError(f"alpha is {alpha!r}, too near to 0 or 1 to plan a distance from it for")
+    if within is not None and check_probability("within", within, "a distance") < MIN_DISTANCE:
+        raise ValueError(f"within is {within!r}; give a distance of {MIN_DISTANCE:g} or more")
+    if within is not None and not MIN_DISTANCE <= alpha <= 1 - MIN_DISTANCE:
+        raise ValueError(
+            f"alpha is {alpha!r}; with within, give {MIN_DISTANCE:g} to {1 - MIN_DISTANCE:g}"
+        )
     _check_design_effect(design_effect)
     feasible = Units(guarantee, (), False).n_needed(alpha, delta)
     enough = None if within is None else _enough(alpha, delta, within, feasible)
@@ -92,8 +116,8 @@ def _check_design_effect(design_effect: float) -> None:
 def chance_within(n: int, alpha: float, within: float, delta: float | None = None) -> float:
     """Return P(|C − (1 − α)| ≤ within) for the coverage C of a calibration with n scalar units.
 
-    The rank is that of `conformal_rank`, or of `tolerance_rank` where delta is given. C is 1 where
-    there is no such rank, because everything is kept.
+    The rank is `conformal_rank`, or `tolerance_rank` with delta. Without such a rank everything is
+    kept, and C is 1.
     """
     k = conformal_rank(n, alpha) if delta is None else tolerance_rank(n, alpha, delta)
     if k > n:
@@ -111,14 +135,14 @@ def _beta_cdf(x: float, k: int, n: int) -> float:
 
 
 def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> int:
-    """Return the smallest n from which on the chance is high enough for every larger n tried."""
+    """Return the smallest n from which on the chance is high enough for all larger n tried."""
     # The chance rises like that of a normal law, with saw teeth from the rank that jumps: search
     # for the first whole tooth, 1/α or 1/(1 − α) units, that is high enough, by doubling and
     # halving; then look at each n before it.
     tooth = math.ceil(1 / min(alpha, 1 - alpha))
 
     def good(n: int) -> bool:
-        return chance_within(n, alpha, within, delta) >= SURE
+        return chance_within(n, alpha, within, delta) >= PROBABILITY
 
     def whole(number: int) -> bool:
         start = feasible + number * tooth
@@ -137,58 +161,39 @@ def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> 
     return n
 
 
-@dataclass(frozen=True)
-class Promise:
-    """What n units can promise: `smallest_alpha` still drops something, and none below it does."""
-
-    n: int
-    delta: float | None
-    guarantee: Guarantee
-    smallest_alpha: float
-
-    def __str__(self) -> str:
-        unit = "relevant snippets" if self.guarantee == "snippet" else "judged queries"
-        most = (
-            math.floor((1 - self.smallest_alpha) * 10_000 + 1e-6) / 10_000
-        )  # never more than is true
-        text = f"{self.n} {unit} can promise up to {most:g}"
-        return text if self.delta is None else f"{text} with delta {self.delta:g}"
-
-
-def promise(
+def smallest_alpha(
     n: int,
     *,
     delta: float | None = None,
     guarantee: Guarantee = "query-recall",
     design_effect: float = 1.0,
-) -> Promise:
-    """Return what n units can promise, the inverse of `plan`: alpha to 1e-6, from above.
+) -> float:
+    """Return the smallest alpha, to 1e-6 from above, for which n units give a finite threshold.
 
-    With a `design_effect` d they count as ⌊n/d⌋. Raises ValueError unless that is 1 or more, and as
-    `plan` does.
+    This is the inverse of `plan`. With a `design_effect` d, n units count as ⌊n/d⌋. Raises
+    ValueError if that is below 1, and as `plan` does.
+
+    >>> smallest_alpha(19)
+    0.05
     """
     check_guarantee(guarantee, delta)
     _check_design_effect(design_effect)
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
         raise TypeError(f"n is {n!r}; give a whole number of units")
     if n < design_effect:
-        raise ValueError(
-            f"n is {n!r} with design_effect {design_effect:g}; give at least so many units"
-        )
+        raise ValueError(f"n is {n!r} with design_effect {design_effect:g}; give at least as many")
     independent = math.floor(n / design_effect)
 
-    def feasible(n: int, alpha: float) -> bool:
+    def feasible(alpha: float) -> bool:
         if delta is None:
-            return conformal_rank(n, alpha) <= n
+            return conformal_rank(independent, alpha) <= independent
         if guarantee == "query-recall":
-            return betting_p_value([0.0] * n, alpha, delta) <= delta
-        return tolerance_rank(n, alpha, delta) <= n
+            return betting_p_value([0.0] * independent, alpha, delta) <= delta
+        return tolerance_rank(independent, alpha, delta) <= independent
 
     low, high = 0.0, 1.0
     while high - low > 1e-6:
         middle = (low + high) / 2
-        low, high = (low, middle) if feasible(independent, middle) else (middle, high)
-    plain = round(low, 4)  # 0.05 rather than 0.0500003, where it is feasible
-    if low < plain < high and feasible(independent, plain):
-        high = plain
-    return Promise(n, delta, guarantee, high)
+        low, high = (low, middle) if feasible(middle) else (middle, high)
+    plain = round(low, 4)  # 0.05 rather than 0.0500003, if it is feasible
+    return plain if low < plain < high and feasible(plain) else high

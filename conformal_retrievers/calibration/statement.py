@@ -1,212 +1,336 @@
-"""What a calibration promises, in words: of what, over what, assuming what, from how much."""
+"""What a calibration guarantees, in words: one template for snippets, claims and flags.
 
+Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the numbers behind them.
+"""
+
+# ruff: noqa: D102
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import Protocol
 
 from pydantic import JsonValue
 
-from conformal_retrievers.lookback.flag_statement import flag_statement, is_flag
-from conformal_retrievers.theory import ranks
+from conformal_retrievers.calibration.guarantees import Guarantee, Units
+from conformal_retrievers.calibration.subjects import Subject
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.theory.ranks import exact_alpha
 
-if TYPE_CHECKING:
-    from conformal_retrievers.calibration.calibration import Calibration
 
-PROMISES = {
-    "query-recall": (
-        "of the relevant snippets {which} a new query, an expected share of at least {target} is "
-        "kept, so that one picked at random is kept with probability at least {target}"
-    ),
-    "snippet": "a new relevant snippet {that} is kept with probability at least {target}",
-    "all": (
-        "with probability at least {target}, none of the relevant snippets {which} a new query is "
-        "dropped"
-    ),
-    "any": (
-        "with probability at least {target}, one or more of the relevant snippets {which} a new "
-        "query are kept, if there are any"
-    ),
+class Facts(Protocol):
+    """What a statement is made from: the values of a calibration."""
+
+    # Read-only, as the fields of a frozen dataclass are.
+    @property
+    def subject(self) -> Subject: ...
+    @property
+    def guarantee(self) -> Guarantee: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def delta(self) -> float | None: ...
+    @property
+    def scorer(self) -> str: ...
+    @property
+    def by_group(self) -> bool: ...
+    @property
+    def merge_groups(self) -> Mapping[str, str] | None: ...
+    @property
+    def count_missed(self) -> bool: ...
+    @property
+    def queries(self) -> tuple[ScoredQuery, ...]: ...
+    @property
+    def details(self) -> Mapping[str, JsonValue]: ...
+    @property
+    def labels(self) -> Mapping[str, JsonValue] | None: ...
+    @property
+    def n_without_relevant(self) -> int: ...
+    @property
+    def n_queries(self) -> int: ...
+    @property
+    def n_relevant(self) -> int: ...
+    @property
+    def n_missed(self) -> int: ...
+    @property
+    def n_units(self) -> Mapping[str | None, int]: ...
+    @property
+    def n_needed(self) -> int: ...
+    @property
+    def effective_n(self) -> float: ...
+    @property
+    def design_effect(self) -> float: ...
+    def threshold(self, group: str | None = None) -> float: ...
+    def units(self, group: str | None = None) -> Units: ...
+
+
+SNIPPET_GUARANTEES: dict[str, str] = {
+    "query-recall": "keeps at least {target} of the relevant snippets {which}, on average over "
+    "queries",
+    "snippet": "keeps a relevant snippet {that} with probability at least {target}",
+    "all": "keeps all relevant snippets {which} for a query, with probability at least {target}",
+    "any": "keeps at least one relevant snippet {that} for a query, with probability at least "
+    "{target}, if there is any",
+}
+SAME = {
+    "snippets": "the same kind of question, retriever, depth, chunking and scorer, and the same "
+    "meaning of relevant",
+    "claims": "the same kind of question, retriever, generator, division into claims and scorer, "
+    "and the same meaning of factual",
+    "flags": "the same kind of question, retriever, model and prompt, and the same meaning of "
+    "consistent",
 }
 
-WHY_NOTHING = (
-    "the relevant snippets that could not be scored, or score −inf, are enough to reach this, so "
-    "that only such snippets are kept; let the scorer score them, or lower alpha"
-)
+
+WHY_NONE_KEPT = "relevant snippets that have no score, or score −inf, suffice to reach the target"
 
 
-def statement(calibration: Calibration) -> str:
-    """Return the promise of a calibration as one paragraph, of a flag's in words of answers."""
-    if is_flag(calibration):
-        return flag_statement(calibration)
-    parts = (_promise, _groups, _rule, _assumption, _basis)
-    return " ".join(sentence for part in parts if (sentence := part(calibration)))
+def statement(calibration: Facts) -> str:
+    """Return the guarantee, the threshold, the assumptions and the numbers, a line each."""
+    c = calibration
+    lines = [
+        _guarantee(c),
+        _thresholds(c),
+        f"Assumptions: {_assumptions(c)}",
+        f"Basis: {_basis(c)}",
+    ]
+    return "\n".join([*lines, f"Not covered: {_not_covered(c)}"])
 
 
-def _promise(c: Calibration) -> str:
-    promise = PROMISES[c.guarantee].format(
-        target=repr(float(1 - ranks.exact_alpha(c.alpha))),
-        which="of" if c.count_missed else "that are retrieved for",
-        that="of any query" if c.count_missed else "that is retrieved",
-    )
-    if c.delta is None:
-        named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha!r})"
-    else:
-        named = f"(guarantee {c.guarantee!r}, alpha = {c.alpha!r}, delta = {c.delta!r})"
-        promise = (
-            f"of all calibrations like this one, at least {1 - c.delta:.6g} keep what follows: "
-            f"{promise}"
-        )
+# --- the guarantee --------------------------------------------------------------------------------
+
+
+def _guarantee(c: Facts) -> str:
+    text = _guaranteed(c, percent(1 - exact_alpha(c.alpha)))
+    if c.delta is not None:
+        confident = percent(1 - exact_alpha(c.delta))
+        text += f". This holds for at least {confident} of calibrations like this one"
     if c.by_group:
-        # Where missed snippets count, keeping everything does not make the promise true.
-        which = " that has a threshold below" if c.count_missed else ""
-        promise = f"in each group of queries{which}, {promise}"
+        text = f"within each group that has a threshold, {text}"
     elif c.count_missed and c.threshold() == math.inf:
-        promise = f"this is out of reach, and is not promised: that {promise}"
-    return f"{promise[0].upper()}{promise[1:]} {named}."
+        return f"Out of reach at this depth: no threshold {text}."
+    return f"{text[0].upper()}{text[1:]}."
 
 
-def _groups(c: Calibration) -> str:
+def _guaranteed(c: Facts, target: str) -> str:
+    if c.subject.name == "flags":
+        return f"flags an inconsistent answer with probability at least {target}"
+    if c.subject.name == "claims":
+        share = percent(float(str(c.details.get("share", 1.0))))
+        which = "all kept claims of an answer"
+        if share != "100 %":
+            which = f"at least {share} of an answer's kept claims"
+        return f"{which} are factual with probability at least {target}"
+    return SNIPPET_GUARANTEES[c.guarantee].format(
+        target=target,
+        which="(retrieved or not)" if c.count_missed else "that were retrieved",
+        that="(retrieved or not)" if c.count_missed else "that was retrieved",
+    )
+
+
+def percent(share: float | Fraction) -> str:
+    """Return a share in percent, exactly as far as a float can hold it.
+
+    >>> percent(0.9), percent(0.875)
+    ('90 %', '87.5 %')
+    """
+    return f"{float(100 * share):.10g} %"
+
+
+# --- the threshold --------------------------------------------------------------------------------
+
+
+def _thresholds(c: Facts) -> str:
     if not c.by_group:
-        return ""
-    finite = [g for g in c.n_units if math.isfinite(c.threshold(g))]
-    rest = {g: n for g, n in c.n_units.items() if c.threshold(g) == math.inf}
-    none = {g: n for g, n in c.n_units.items() if c.threshold(g) == -math.inf}
-    sentences = []
-    if finite:
-        named = ", ".join(
-            f"{_members(c, g)} ({c.n_units[g]}, score ≤ {c.threshold(g):.6g})" for g in finite
-        )
-        sentences.append(f"The groups, with their number of {_unit(c)} and what is kept: {named}.")
-    sentences += [
-        f"Everything is kept in {_members(c, g)} ({n}): {_why_everything(c, g)}."
-        for g, n in rest.items()
-    ]
-    sentences += [
-        f"Nothing that has a score is kept in {_members(c, g)} ({n}): {WHY_NOTHING}."
-        for g, n in none.items()
-    ]
-    sentences.append("In a group that is not named here, everything is kept.")
-    return " ".join(sentences)
+        threshold = c.threshold()
+        rule = _rule(c, f"{threshold:.6g}") if math.isfinite(threshold) else _no_rule(c, None)
+        return f"Threshold: {rule}."
+    groups = "; ".join(
+        f"{_members(c, g)}: "
+        + (f"{c.threshold(g):.6g}" if math.isfinite(c.threshold(g)) else _no_rule(c, g))
+        + f" ({_count(n, *_unit(c))})"
+        for g, n in c.n_units.items()
+    )
+    rest = _all_or_none(c, c.subject.at_infinity == "keep_all")
+    rule = _rule(c, "that of their group")
+    return f"Thresholds: {rule}. By group: {groups}. In any other group, {rest}."
 
 
-def _members(c: Calibration, group: str | None) -> str:
-    """Name a group, and those that were merged into it."""
-    merged = [one for one, other in (c.merge_groups or {}).items() if other == group != one]
-    return f"{group} ({', '.join(merged)})" if merged else f"{group}"
+def _rule(c: Facts, threshold: str) -> str:
+    if c.subject.name == "claims":
+        return f"claims with a relevance > {threshold} are kept (scorer {c.scorer})"
+    if c.subject.name == "flags":
+        return f"answers with a confidence ≤ {threshold} are flagged (classifier {c.scorer})"
+    return f"snippets with a score ≤ {threshold} are kept (scorer {c.scorer})"
 
 
-def _rule(c: Calibration) -> str:
-    if c.by_group:
-        return f"Scores are those of {c.scorer!r}."
-    if math.isfinite(c.threshold()):
-        return f"Kept is what {c.scorer!r} scores at most {c.threshold():.6g}."
-    if c.threshold() < 0:
-        return f"Nothing that has a score is kept: {WHY_NOTHING}."
-    return f"Everything is kept: {_why_everything(c, None)}."
+def _no_rule(c: Facts, group: str | None) -> str:
+    above = c.threshold(group) > 0
+    effect = _all_or_none(c, above == (c.subject.at_infinity == "keep_all"))
+    if above:
+        return f"none, so {effect}: {_why_none(c, group)}"
+    if c.subject.name == "claims":
+        return f"none, so {effect}"
+    return f"none, so {effect} unless it has no score: {WHY_NONE_KEPT}"
 
 
-def _why_everything(c: Calibration, group: str | None) -> str:
+def _all_or_none(c: Facts, everything: bool) -> str:
+    if c.subject.name == "flags":
+        return "every answer is flagged" if everything else "no answer is flagged"
+    if c.subject.name == "claims":
+        return "every claim that has a relevance is kept" if everything else "no claim is kept"
+    return "every snippet is kept" if everything else "no snippet is kept"
+
+
+def _why_none(c: Facts, group: str | None) -> str:
     units, n = c.units(group), c.n_units[group]
     if n < c.n_needed:
         return (
-            f"{n} {_unit(c, n)} too few for any threshold to promise this, which takes at least "
-            f"{c.n_needed}, that is {c.n_needed - n} more"
+            f"{_count(n, *_unit(c))} are too few, at least {c.n_needed} are needed "
+            f"({c.n_needed - n} more)"
         )
+    if c.subject.name != "snippets":
+        return "no finite threshold gives this guarantee"
     found = sum(len(query.scores) for query in units.queries)
     missed = sum(query.missed for query in units.queries) * c.count_missed
     dropped = sum(int((query.scores == math.inf).sum()) for query in units.queries)
     if dropped:
-        lost = f"the scorer itself drops {dropped} of {found} relevant snippets (score inf)"
-        remedy = "let it drop fewer, or raise alpha"
+        cause = f"the scorer gives {dropped} of {found} relevant snippets a score of inf"
+        remedy = "Make the scorer drop fewer, or raise alpha"
     else:
-        lost = (
-            f"the retriever misses too many relevant snippets: it returns {found} of all "
-            f"{found + missed} known ones ({found / (found + missed):.3f})"
-        )
-        remedy = "raise K or alpha"
-    more = "judge more queries, which leaves less to chance, or raise alpha"
+        cause = f"the retriever returns {found} of {found + missed} known relevant snippets"
+        remedy = "Retrieve deeper, or raise alpha"
     if units.reach <= 1 - c.alpha:
-        return (
-            f"no threshold reaches this at this depth K, because {lost}, and keeping all that is "
-            f"left would give {units.reach:.3f}; {remedy}"
+        most = percent(round(units.reach, 3))
+        return f"{cause}, so keeping everything reaches {most}. {remedy}"
+    return f"{cause}, and there are too few judged queries. Judge more queries, or raise alpha"
+
+
+def _members(c: Facts, group: str | None) -> str:
+    """Return the name of a group, and of those that were merged into it."""
+    merged = [one for one, other in (c.merge_groups or {}).items() if other == group != one]
+    return f"{group} ({', '.join(merged)})" if merged else f"{group}"
+
+
+# --- assumptions and numbers ----------------------------------------------------------------------
+
+
+def _assumptions(c: Facts) -> str:
+    unit, same = c.subject.unit, SAME[c.subject.name]
+    calibrated = {
+        "snippets": "the calibration queries",
+        "claims": "the annotated answers",
+        "flags": "the judged answers",
+    }[c.subject.name]
+    new = "inconsistent answers" if c.subject.name == "flags" else f"{c.subject.units}"
+    if c.guarantee == "snippet":
+        first = (
+            f"New relevant snippets are exchangeable with those of the calibration: {same}. "
+            "Snippets that come in queries are not: if queries with many relevant snippets are "
+            "easier, the other queries keep a smaller share. 'query-recall' assumes less."
         )
-    return f"no threshold is sure to reach this with so few {_unit(c)}, because {lost}; {more}"
-
-
-def _count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one if n == 1 else many or one + 's'}"
-
-
-def _unit(c: Calibration, n: int | None = None) -> str:
-    one, many = (
-        ("relevant snippet", "relevant snippets")
-        if c.guarantee == "snippet"
-        else ("judged query", "judged queries")
-    )
-    return many if n is None else f"{one} is" if n == 1 else f"{many} are"
-
-
-def _assumption(c: Calibration) -> str:
-    same = (
-        "the same kind of question, the same retriever, depth, chunking and scorer, and the same "
-        "meaning of relevant"
-    )
+    else:
+        first = f"New {new} are exchangeable with {calibrated}: {same}."
     over = (
-        "The probability is over calibration and new query together."
+        f"The probability is over the calibration and the new {unit} together."
         if c.delta is None
-        else "The probability is over the new query, and the share over calibrations like this one."
+        else f"The probability is over the new {unit}."
     )
     if c.count_missed and c.delta is None:
-        over += " A calibration that finds no threshold for this, and says so, counts as kept."
-    if c.guarantee != "snippet":
-        return (
-            f"This assumes new queries exchangeable with those of the calibration: {same}. {over}"
+        over += " A calibration without a finite threshold counts as covering."
+    failed = c.details.get("n_unscorable", 0)
+    if failed:
+        over += f" New claims fail to be scored as often as these, {failed} of which did."
+    return f"{first} {over}"
+
+
+def _basis(c: Facts) -> str:
+    delta = "" if c.delta is None else f", delta = {c.delta!r}"
+    given = f"guarantee = {c.guarantee!r}, " if c.subject.name == "snippets" else ""
+    sentences = [f"{given}alpha = {c.alpha!r}{delta}."]
+    if c.subject.name == "snippets":
+        sentences += _snippets(c)
+    elif c.subject.name == "claims":
+        sentences += _claims(c)
+    else:
+        sentences.append(
+            f"{_count(c.n_queries, 'inconsistent answer')}; "
+            f"{_count(c.n_without_relevant, 'consistent answer')} not used."
         )
-    return (
-        "This assumes new relevant snippets exchangeable with those of the calibration, which "
-        "snippets that come in queries are not: where queries with many relevant snippets are the "
-        "easy ones, the other queries keep a smaller share, however large the calibration; "
-        f"'query-recall' assumes less. It also takes {same}. {over}"
-    )
+    return " ".join(sentences)
 
 
-def _labels(labels: Mapping[str, JsonValue]) -> list[str]:
-    """Return what is to be said of labels that no person gave: what they are, and who checked."""
-    if labels.get("source") != "LLM":
-        return []
-    llm = f"LLM {labels['llm']!r}" if labels.get("llm") else "LLM"
-    said = f"Relevant is what {'an' if llm == 'LLM' else 'the'} {llm} called so"
-    audit = labels.get("audit")
-    if not isinstance(audit, dict):
-        return [f"{said}, which nobody audited."]
-    return [f"{said}, and a person judged {audit.get('audited')} of its labels again."]
-
-
-def _basis(c: Calibration) -> str:
+def _snippets(c: Facts) -> list[str]:
     sentences = [
-        f"It rests on {_count(c.n_relevant, 'relevant snippet')} of "
+        f"{_count(c.n_relevant, 'relevant snippet')} of "
         f"{_count(c.n_queries, 'query', 'queries')}, worth "
         f"{_count(round(c.effective_n), 'independent snippet')} (design effect "
         f"{c.design_effect:.1f})."
     ]
     unscorable = sum(int((query.scores == -math.inf).sum()) for query in c.queries)
     if unscorable:
-        sentences.append(
-            f"{_count(unscorable, 'of them', 'of them')} could not be scored, or score −inf, and "
-            "count as kept at every threshold."
-        )
+        sentences.append(f"{unscorable} of them have no score, or −inf, and count as kept.")
     left_out = len(c.queries) - c.n_queries + c.n_without_relevant
     if left_out:
-        sentences.append(
-            f"{left_out} more had no relevant snippet {'' if c.count_missed else 'retrieved '}and "
-            "did not enter."
+        retrieved = "" if c.count_missed else " retrieved"
+        without = _count(left_out, "query", "queries")
+        sentences.append(f"{without} without a relevant snippet{retrieved} were not used.")
+    labels = c.labels or {}
+    if labels.get("source") == "LLM":
+        llm = f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"
+        audit = labels.get("audit")
+        checked = (
+            f"a person audited {audit.get('audited')} labels"
+            if isinstance(audit, dict)
+            else "not audited"
         )
-    sentences += _labels(c.labels or {})
-    if not c.count_missed:
-        sentences.append("Nothing is promised about relevant snippets that the retriever misses")
-        if c.n_missed:
-            sentences[-1] += f": here {c.n_missed} of the {c.n_relevant + c.n_missed} known ones"
-        sentences[-1] += "."
-    return " ".join(sentences)
+        sentences.append(f"Relevance was labelled by {llm} ({checked}).")
+    return sentences
+
+
+def _claims(c: Facts) -> list[str]:
+    sentences = [f"{_count(c.n_queries, 'annotated answer')}."]
+    if c.details.get("n_without_claims"):
+        sentences.append(f"{c.details['n_without_claims']} answers without claims were not used.")
+    unannotated = c.details.get("unannotated")
+    if isinstance(unannotated, list) and unannotated:
+        named = ", ".join(map(str, unannotated[:5])) + (", …" if len(unannotated) > 5 else "")
+        sentences.append(
+            f"{len(unannotated)} answers with an unannotated claim were not used ({named}): the "
+            "guarantee is about answers like those that could be annotated."
+        )
+    return sentences
+
+
+def _not_covered(c: Facts) -> str:
+    if c.subject.name == "claims":
+        return (
+            "a text that an LLM writes from the kept claims. Answers without a kept claim count as "
+            "factual; evaluate_claims reports how many there are."
+        )
+    if c.subject.name == "flags":
+        return "consistent answers, which may be flagged too."
+    if c.count_missed:
+        return "relevant snippets that were not judged."
+    if not c.n_missed:
+        return "relevant snippets that the retriever does not return."
+    known = c.n_relevant + c.n_missed
+    return (
+        "relevant snippets that the retriever does not return, here "
+        f"{c.n_missed} of {known} known ones."
+    )
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
+def _unit(c: Facts) -> tuple[str, str]:
+    if c.guarantee == "snippet":
+        return "relevant snippet", "relevant snippets"
+    return {
+        "snippets": ("judged query", "judged queries"),
+        "claims": ("answer", "answers"),
+        "flags": ("inconsistent answer", "inconsistent answers"),
+    }[c.subject.name]

@@ -10,7 +10,7 @@ from conformal_retrievers.claims import events
 from conformal_retrievers.claims.annotating import Annotations, Verdict, aannotate, annotate
 from conformal_retrievers.claims.answer_filter import AnswerFilter, FilteredAnswer
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
-from conformal_retrievers.claims.calibration import ClaimCalibration, calibrate_claims
+from conformal_retrievers.claims.calibrate import calibrate_claims
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.evaluation import ClaimEvaluation, evaluate_claims
 from conformal_retrievers.claims.file import read_answers, write_answers
@@ -28,7 +28,6 @@ __all__ = [
     "Annotations",
     "AnswerFilter",
     "AsyncClaimScorer",
-    "ClaimCalibration",
     "ClaimEvaluation",
     "ClaimFilter",
     "ClaimRelevance",

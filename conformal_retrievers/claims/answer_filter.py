@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from conformal_retrievers.claims.calibration import ClaimCalibration
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.claims.dividing import Decomposition, adecompose, decompose
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.merging import Merged, amerge, joined, merge
@@ -45,7 +45,7 @@ class FilteredAnswer:
     usage: Usage
 
     @property
-    def calibration(self) -> ClaimCalibration:
+    def calibration(self) -> Calibration:
         """The calibration that the claims were filtered by."""
         return self.claims.calibration
 
@@ -73,7 +73,7 @@ class FilteredAnswer:
         return {
             "kept": [entries[i] for i in c.kept],
             "removed": [entries[i] for i in c.dropped],
-            "threshold": c.calibration.named_threshold(c.group),
+            "threshold": c.calibration.subject.threshold_name(c.threshold),
             "alpha": c.calibration.alpha,
             "scorer": c.calibration.scorer,
             "guaranteed": self.guaranteed,

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.claims.answers import AnnotatedAnswer
-from conformal_retrievers.claims.calibration import ClaimCalibration, named
+from conformal_retrievers.claims.calibrate import named, share_of
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import promise_p_value
 from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval
-from conformal_retrievers.theory.ranks import exact_alpha, exact_share
+from conformal_retrievers.theory.ranks import exact_alpha
 
 NOT_TOLD_APART = (
     "Nobody can tell whether these answers are new: of them, or of those that the calibration was "
@@ -112,7 +113,7 @@ class ClaimEvaluation:
 
 
 def evaluate_claims(
-    calibration: ClaimCalibration, answers: Iterable[AnnotatedAnswer], *, level: float = 0.95
+    calibration: Calibration, answers: Iterable[AnnotatedAnswer], *, level: float = 0.95
 ) -> ClaimEvaluation:
     """Measure what the threshold does to annotated answers that it was not made from.
 
@@ -132,11 +133,11 @@ def evaluate_claims(
         _measured(calibration, known, level, None),
         left_out=left_out,
         groups=calibration.groups,
-        told_apart=calibration.answers.without_id == 0 and all(a.id is not None for a in known),
+        told_apart=calibration.n_without_id == 0 and all(a.id is not None for a in known),
     )
-    if not calibration.answers.by_group:
+    if not calibration.by_group:
         return whole
-    merged = calibration.answers.merge_groups or {}
+    merged = calibration.merge_groups or {}
     members: dict[str | None, list[AnnotatedAnswer]] = {}
     for answer in known:
         name = answer.group
@@ -149,10 +150,10 @@ def evaluate_claims(
     return replace(whole, p_value=min(1.0, len(by_group) * worst), by_group=by_group)
 
 
-def _check_new(calibration: ClaimCalibration, given: Sequence[AnnotatedAnswer]) -> None:
+def _check_new(calibration: Calibration, given: Sequence[AnnotatedAnswer]) -> None:
     ids = Counter(answer.id for answer in given if answer.id is not None)
     for id, times in ids.items():
-        if id in calibration.answers.ids:
+        if id in calibration.ids:
             raise ValueError(
                 f"answer {id!r} has the id of one that the calibration was made from; evaluate on "
                 "answers that it did not look at"
@@ -165,12 +166,12 @@ def _check_new(calibration: ClaimCalibration, given: Sequence[AnnotatedAnswer]) 
 
 
 def _measured(
-    calibration: ClaimCalibration,
+    calibration: Calibration,
     known: Sequence[AnnotatedAnswer],
     level: float,
     group: str | None,
 ) -> ClaimEvaluation:
-    share = exact_share(calibration.share)
+    share = share_of(calibration)
     keeps = [calibration.keep(answer.relevance, answer.group) for answer in known]
     facts = [np.array([f is True for f in answer.factual]) for answer in known]
     claims = np.array([len(f) for f in facts])
@@ -184,7 +185,7 @@ def _measured(
     p_value = 1.0  # of a filter that keeps nothing
     if calibration.threshold(group) < math.inf:
         seen = Share(*factuality, n=len(known), effective_n=len(known))
-        p_value = promise_p_value(calibration.answers, seen, group)
+        p_value = promise_p_value(calibration, seen, group)
     return ClaimEvaluation(
         target=float(1 - exact_alpha(calibration.alpha)),
         n_answers=len(known),
@@ -195,5 +196,5 @@ def _measured(
         kept=cluster_interval(kept / claims, one, level),
         kept_factual=cluster_interval(kept_factual[some] / factual[some], one[some], level),
         p_value=p_value,
-        share=calibration.share,
+        share=float(share),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from conformal_retrievers.claims.answer_filter import FilteredAnswer
+from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.monitoring.events import (
     CLAIMS_EVENT,
     build_event,
@@ -37,10 +38,10 @@ def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str,
             "calibration": calibration.checksum,
             "scorer": calibration.scorer,
             "alpha": calibration.alpha,
-            "share": calibration.share,
+            "share": float(share_of(calibration)),
         },
         {
-            "threshold": calibration.named_threshold(claims.group),
+            "threshold": calibration.subject.threshold_name(claims.threshold),
             "relevance": [json_number(r) for r in claims.relevance.tolist()],
             "undivided": filtered.undivided,
             "guaranteed": filtered.guaranteed,
@@ -59,7 +60,7 @@ def annotate_span(filtered: FilteredAnswer) -> None:
         lambda: {
             "conformal.calibration": calibration.checksum,
             "conformal.alpha": calibration.alpha,
-            "conformal.share": calibration.share,
+            "conformal.share": float(share_of(calibration)),
             "conformal.threshold": claims.threshold,
             "conformal.claims": len(claims.claims),
             "conformal.kept": len(claims.kept),

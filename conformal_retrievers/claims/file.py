@@ -1,7 +1,4 @@
-"""Files of claims: the calibration, and annotated answers as JSON lines.
-
-Imported where a file is read or written, because pydantic takes longer to load than all the rest.
-"""
+"""Files of annotated answers: JSON lines."""
 
 from __future__ import annotations
 
@@ -9,90 +6,14 @@ import gzip
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    field_serializer,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from conformal_retrievers.calibration.record import (
-    INFINITE,
-    NAMES,
-    Record,
-    read_fields,
-    write_record,
-)
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.jsonl import numbered_lines
 from conformal_retrievers.data.rows import explain
-
-FORMAT = "conformal-retrievers/claims"
-VERSION = 1
-
-Threshold = float | Literal["keep_none", "keep_all"]
-
-
-class AnswerRecord(Record):
-    """One annotated answer: its score, "-inf" if all its claims are factual."""
-
-    id: str | None
-    group: str | None
-    score: float
-
-    @field_serializer("score")
-    def _with_name(self, score: float) -> float | str:
-        return NAMES.get(score, score)
-
-    @field_validator("score", mode="before")
-    @classmethod
-    def _without_name(cls, score: object) -> object:
-        return INFINITE.get(score, score) if isinstance(score, str) else score
-
-
-class ClaimsRecord(Record):
-    """The fields of a calibration of claims, but for the checksum."""
-
-    format: Literal["conformal-retrievers/claims"]
-    version: Literal[1]
-    alpha: float
-    share: float
-    delta: float | None
-    by_group: bool
-    merge_groups: dict[str, str] | None
-    threshold: Threshold | dict[str, Threshold]
-    scorer: str
-    unannotated: list[str]
-    n_without_claims: int = Field(ge=0)
-    n_unscorable: int = Field(ge=0)
-    labels: dict[str, JsonValue] | None
-    library: str
-    created: str
-    answers: list[AnswerRecord]
-
-
-def write(record: ClaimsRecord, path: str | Path) -> None:
-    """Write the file, replacing an old one only once the new one is complete on disk."""
-    write_record(record, path, rows="answers")
-
-
-def read(path: str | Path) -> ClaimsRecord:
-    """Read and check a file; raises ValueError as `read_fields` does, or naming the field."""
-    fields = read_fields(path, FORMAT, VERSION, saved_by="ClaimCalibration.save")
-    try:
-        return ClaimsRecord.model_validate(fields)
-    except ValidationError as error:
-        raise ValueError(f"{path}: {explain(error)}; calibrate and save again") from None
-
-
-# --- annotated answers ----------------------------------------------------------------------------
 
 
 class ClaimRow(BaseModel):

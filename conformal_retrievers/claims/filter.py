@@ -15,10 +15,13 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.claims.calibration import ClaimCalibration, named
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_same_scorer, check_subject
+from conformal_retrievers.calibration.subjects import CLAIMS
+from conformal_retrievers.claims.calibrate import named
 from conformal_retrievers.claims.texts import as_claims, as_documents, check_text
 from conformal_retrievers.data.queries import Snippet
-from conformal_retrievers.filtering import Decision, NothingKept, check_same_scorer
+from conformal_retrievers.filtering import Decision, NothingKept
 
 
 @runtime_checkable
@@ -61,7 +64,7 @@ class FilteredClaims(Decision):
     claims: tuple[str, ...]
     relevance: NDArray[np.float64]
     keeps: NDArray[np.bool_]
-    calibration: ClaimCalibration = field(repr=False)
+    calibration: Calibration = field(repr=False)
     group: str | None = None
 
     @property
@@ -89,16 +92,17 @@ class ClaimFilter:
     """
 
     scorer: ClaimScorer
-    calibration: ClaimCalibration
+    calibration: Calibration
     on_empty: Literal["allow", "raise"] = field(default="allow", kw_only=True)
     group_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.calibration, ClaimCalibration):
+        if not isinstance(self.calibration, Calibration):
             raise TypeError(
-                f"calibration is a {type(self.calibration).__name__}, {self.calibration!r:.80}; "
-                "give a ClaimCalibration, from calibrate_claims(...) or ClaimCalibration.load(path)"
+                f"calibration is {self.calibration!r:.80}; give a Calibration, from "
+                "calibrate_claims(...) or Calibration.load(path)"
             )
+        check_subject(self.calibration.subject, CLAIMS)
         if not isinstance(self.scorer, ClaimScorer):
             raise TypeError(
                 f"scorer is a {type(self.scorer).__name__}, {self.scorer!r:.80}; give something "
@@ -166,7 +170,7 @@ class ClaimFilter:
         if group is None and self.group_of is not None:
             group = self.group_of(query)
         known = self.calibration.groups
-        if claims and known and group not in known:
+        if claims and not self.calibration.knows(group):
             # One text and one place, so that Python says it once, of each such group.
             said = "none" if group is None else f"the group {group!r}, which it does not know"
             warnings.warn(

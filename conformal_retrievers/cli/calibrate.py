@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from conformal_retrievers.calibration import calibration
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import check_guarantee
+from conformal_retrievers.calibration.subjects import OnUnscorable
 from conformal_retrievers.cli.inputs import judged_queries, scored
 from conformal_retrievers.cli.options import (
     Alpha,
@@ -87,7 +88,7 @@ def calibrate(
         ),
     ] = False,
     on_unscorable: Annotated[
-        calibration.OnUnscorable,
+        OnUnscorable,
         typer.Option(
             help="What to do where a relevant snippet cannot be scored: raise (stop), or keep "
             "(count it as kept, as the filter keeps it).",
@@ -131,7 +132,7 @@ def calibrate(
             "embedding": lambda: embedding_scorer(model, name and f"cosine({name})"),
         }
         chosen = makers[scorer]()
-        calibrated = calibration.Calibration.from_scores(
+        calibrated = Calibration.from_scores(
             scored(chosen, tracked(queries, "Scoring")),
             alpha=alpha,
             guarantee=guarantee,

@@ -8,15 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.subjects import OnUnscorable
 from conformal_retrievers.claims import (
     AnnotatedAnswer,
-    ClaimCalibration,
     calibrate_claims,
     evaluate_claims,
 )
-from conformal_retrievers.claims.calibration import OnUnscorable
 from conformal_retrievers.cli.options import Delta, Json, check_out, checked_alpha
 from conformal_retrievers.cli.scorers import embedding_scorer
+from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail, print_json
 from conformal_retrievers.extras import missing, require
 from conformal_retrievers.theory.ranks import exact_share
@@ -77,7 +78,7 @@ def calibrate(
     with bad_data_in_one_line():
         calibration = calibrate_claims(
             read_answers(answers),
-            alpha,
+            alpha=alpha,
             scorer=scorer,
             by_group=by_group,
             delta=delta,
@@ -90,25 +91,6 @@ def calibrate(
         print_json({"file": str(out), **facts_of(calibration)})
         return
     typer.echo(f"{calibration.statement}\n\nSaved as {out}")
-
-
-def facts_of(calibration: ClaimCalibration) -> dict[str, object]:
-    """Return what there is to know of a calibration of claims, as names and plain values."""
-    c, groups = calibration, calibration.answers.n_units
-    return {
-        "statement": c.statement,
-        "alpha": c.alpha,
-        "share": c.share,
-        "delta": c.answers.delta,
-        "by_group": c.answers.by_group,
-        "scorer": c.scorer,
-        "answers": c.n_answers,
-        "without_claims": c.n_without_claims,
-        "unannotated": c.unannotated,
-        "unscorable_claims": c.n_unscorable,
-        "sha256": c.checksum,
-        "thresholds": {group or "": c.named_threshold(group) for group in groups},
-    }
 
 
 @app.command()
@@ -137,7 +119,7 @@ def evaluate(
     if alpha is not None:
         checked_alpha(alpha)
     with bad_data_in_one_line():
-        loaded = ClaimCalibration.load(calibration)
+        loaded = Calibration.load(calibration)
         loaded = loaded if alpha is None else loaded.at(alpha)
         new, own = _new_answers(loaded, read_answers(answers))
         measured = evaluate_claims(loaded, new)
@@ -160,10 +142,10 @@ def evaluate(
 
 
 def _new_answers(
-    calibration: ClaimCalibration, answers: list[AnnotatedAnswer]
+    calibration: Calibration, answers: list[AnnotatedAnswer]
 ) -> tuple[list[AnnotatedAnswer], int]:
     """Return the answers that a calibration was not made from, and how many others there are."""
-    ids = calibration.answers.ids
+    ids = calibration.ids
     new = [answer for answer in answers if answer.id not in ids]
     if answers and not new:
         raise ValueError(

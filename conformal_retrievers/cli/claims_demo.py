@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformal_retrievers.calibration.calibration import calibrate
+from conformal_retrievers.calibration.calibrate import calibrate
 from conformal_retrievers.claims.annotating import annotate
 from conformal_retrievers.claims.answer_filter import AnswerFilter
 from conformal_retrievers.claims.answers import AnnotatedAnswer
-from conformal_retrievers.claims.calibration import calibrate_claims
+from conformal_retrievers.claims.calibrate import calibrate_claims
 from conformal_retrievers.claims.dividing import decompose
 from conformal_retrievers.claims.evaluation import evaluate_claims
 from conformal_retrievers.claims.filter import ClaimFilter
@@ -75,7 +75,7 @@ def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int)
 
     answers = [annotated(query) for query in known[1::3]]
     yield from _failed(undivided, untold)
-    calibration = calibrate_claims(answers, alpha, scorer=relevance.name)
+    calibration = calibrate_claims(answers, alpha=alpha, scorer=relevance.name)
     yield f"\n{calibration.statement}"
     undivided.clear()
     untold.clear()

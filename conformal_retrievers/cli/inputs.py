@@ -9,11 +9,12 @@ from pathlib import Path
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_subject
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import iter_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.filtering import Filtered
-from conformal_retrievers.lookback.flag_statement import is_flag
 from conformal_retrievers.monitoring.events import is_event, scores_of
 from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.scoring import Scorer, score_queries
@@ -52,32 +53,10 @@ def depth_of(calibration: Calibration, run: str | None, k: int | None) -> int | 
 
 
 def calibration_of_snippets(path: Path) -> Calibration:
-    """Read a calibration for retrieval. Raises ValueError, with what to use, for one of answers."""
-    if is_of_claims(path):
-        raise ValueError(
-            f"{path} is a calibration of claims, not of snippets; use `conformal-retrievers claims "
-            "evaluate`, or `conformal-retrievers show`"
-        )
+    """Read a calibration of snippets. Raises ValueError for one of another subject."""
     calibration = Calibration.load(path)
-    if is_flag(calibration):
-        raise ValueError(
-            f"{path} is the calibration of a flag for answers, not of snippets; use "
-            "FactualityFlag.evaluate(answers) in Python, or `conformal-retrievers show`"
-        )
+    check_subject(calibration.subject, SNIPPETS)
     return calibration
-
-
-def is_of_claims(path: Path) -> bool:
-    """Return whether a file says that it is a calibration of claims; of a pipe nobody can tell."""
-    from conformal_retrievers.claims.file import FORMAT
-
-    if not path.is_file():
-        return False
-    try:
-        fields = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False  # loading it says what is wrong
-    return isinstance(fields, dict) and fields.get("format") == FORMAT
 
 
 class NewQueries:

@@ -33,7 +33,7 @@ def plan(
     have: Annotated[
         int | None,
         typer.Option(
-            help="How many judged queries there are: what can they promise?",
+            help="How many judged queries there are: which alpha is possible?",
             min=1,
             metavar="NUMBER",
         ),
@@ -45,15 +45,15 @@ def plan(
         needed = planning.plan(
             alpha, delta=delta, within=within, guarantee=guarantee, design_effect=design_effect
         )
-        promised = have and planning.promise(
+        smallest = have and planning.smallest_alpha(
             have, delta=delta, guarantee=guarantee, design_effect=design_effect
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
-        print_json({"plan": needed, "promise": promised})
+        print_json({"plan": needed, "smallest_alpha": smallest})
         return
     console = Console(highlight=False)
     console.print(Text(f"It takes {needed}."))
-    if promised:
-        console.print(Text(f"{promised}."))
+    if smallest:
+        console.print(Text(f"With {have}, the smallest alpha is {smallest:.6g}."))

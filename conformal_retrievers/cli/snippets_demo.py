@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.calibration import Calibration, calibrate
+from conformal_retrievers.calibration import Calibration, calibrate
 from conformal_retrievers.cli.docstrings import DocstringCorpus, docstring_corpus
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate, measure

@@ -241,7 +241,7 @@ def _told_apart(calibration: Calibration, queries: Sequence[object]) -> bool:
     """Return whether no scored query can be one of the calibration's without its id saying so."""
     scored = [query for query in queries if isinstance(query, ScoredQuery)]
     return not scored or (
-        calibration.without_id == 0 and all(query.id is not None for query in scored)
+        calibration.n_without_id == 0 and all(query.id is not None for query in scored)
     )
 
 

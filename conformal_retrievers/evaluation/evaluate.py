@@ -160,7 +160,7 @@ def evaluate(
     counts = Counts.of(rows())
     misses_known = calibration.count_missed or bool(counts.missed.any())
     measured = _with_verdicts(evaluation_of(counts, level, misses_known), calibration)
-    known = calibration.without_id == 0
+    known = calibration.n_without_id == 0
     return replace(
         measured,
         by_group={

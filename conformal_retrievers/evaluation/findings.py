@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from conformal_retrievers.calibration.statement import WHY_NOTHING
+from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
 from conformal_retrievers.evaluation.measures import MOSTLY
 from conformal_retrievers.evaluation.verdict import NOT_TOLD_APART
 from conformal_retrievers.theory.intervals import Interval
@@ -156,7 +156,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
 
 def _ids(d: Diagnosis) -> Iterator[Finding]:
     if not d.told_apart:
-        without = {"calibration_without_id": d.calibration.without_id}
+        without = {"calibration_without_id": d.calibration.n_without_id}
         yield Finding("ids", "notice", NOT_TOLD_APART, without)
 
 
@@ -256,7 +256,7 @@ def _removes(d: Diagnosis) -> Iterator[Finding]:
         yield Finding(
             "threshold",
             "notice",
-            f"Nothing that has a score is kept{of_some}: {WHY_NOTHING}.",
+            f"Nothing that has a score is kept{of_some}: {WHY_NONE_KEPT}.",
             evidence | {"keep_none": d.keep_none},
         )
     scored = 1 - d.scores.unscorable  # the others are kept, which is no fault of the scores

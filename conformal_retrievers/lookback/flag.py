@@ -22,17 +22,26 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import (
+    CalibrationMismatch,
+    check_flags,
+    check_groups,
+    check_same_scorer,
+    check_subject,
+    check_unique_ids,
+    json_copy,
+)
+from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.filtering import CalibrationMismatch
 from conformal_retrievers.lookback.classifier import (
     FactualityClassifier,
     JudgedRatios,
     check_once,
     judged_answers,
 )
-from conformal_retrievers.lookback.flag_statement import calibrated_on, flag_labels, is_flag
 from conformal_retrievers.lookback.ratios import LookbackRatios, check_ratios, kind_of
 from conformal_retrievers.theory import intervals, ranks
+from conformal_retrievers.theory.ranks import exact_alpha
 
 
 @dataclass(frozen=True)
@@ -58,11 +67,8 @@ WITHOUT_CONFIDENCE = Confidence(math.nan, flagged=True)
 class FactualityFlag:
     """Flags answers whose confidence is at most a threshold, which inconsistent answers set.
 
-    What a calibration calls the relevant snippet of a query is here an inconsistent answer, what it
-    keeps is what is flagged, and an answer without confidence (NaN) is flagged. Both parts are
-    saved and loaded by themselves, and the calibration's labels say that it is one of a flag.
-    Raises `CalibrationMismatch` for a calibration that was made with another classifier, ValueError
-    for one of snippets, TypeError for parts that are something else.
+    An answer without a confidence (NaN) is flagged. Classifier and calibration are saved and loaded
+    separately. Raises `CalibrationMismatch` for a calibration of another classifier or subject.
     """
 
     classifier: FactualityClassifier
@@ -70,86 +76,13 @@ class FactualityFlag:
 
     def __post_init__(self) -> None:
         _check_classifier(self.classifier)
-        if isinstance(self.calibration, FactualityFlag):
-            raise TypeError("calibration is a FactualityFlag; give its .calibration")
         if not isinstance(self.calibration, Calibration):
             raise TypeError(
                 f"calibration is {kind_of(self.calibration)}; give Calibration.load(…) of the file "
                 "that flag.calibration.save wrote"
             )
-        if not is_flag(self.calibration):
-            raise ValueError(
-                f"calibration is one of snippets, scored by {self.calibration.scorer!r}, as its "
-                "labels do not say that it is a flag's; give the one that FactualityFlag.calibrate "
-                "made, or Calibration.load(…) of the file that flag.calibration.save wrote"
-            )
-        if self.classifier.name != self.calibration.scorer:
-            raise CalibrationMismatch(
-                f"calibrated with {self.calibration.scorer!r}, but the confidence is that of "
-                f"{self.classifier.name!r}: a threshold belongs to one classifier, so calibrate "
-                "again with this one or load that one"
-            )
-
-    @classmethod
-    def calibrate(
-        cls,
-        classifier: FactualityClassifier,
-        answers: Iterable[JudgedRatios],
-        *,
-        alpha: float,
-        delta: float | None = None,
-        by_group: bool = False,
-        labels: Mapping[str, JsonValue] | None = None,
-    ) -> FactualityFlag:
-        """Return the flag that P(answer flagged | answer inconsistent) ≥ 1 − alpha holds for.
-
-        `delta` and `by_group` are those of `calibrate` for retrieval. `labels` says where the
-        judgements come from, as `ConsistencyLabels.labels` does: it is written into the file. Warns
-        where consistent answers have clearly less confidence than others. Raises ValueError for
-        answers that the classifier was fitted on, one that is there twice or without a token, none
-        that is inconsistent, or too few for delta.
-        """
-        _check_classifier(classifier)
-        if labels is not None and not isinstance(labels, Mapping):
-            raise TypeError(
-                f"labels is {kind_of(labels)}; give a mapping, which of a ConsistencyLabels is its "
-                ".labels"
-            )
-        answers = judged_answers("answers", answers)
-        classifier.check_new(answers)
-        check_once(answers)
-        _check_ids(answers)
-        confidence = classifier.predict_proba(answer.ratios for answer in answers)
-        unread = np.flatnonzero([math.isnan(c) for c in confidence])
-        if len(unread):
-            raise ValueError(f"answers[{unread[0]}] has no token, so no confidence; leave it out")
-        if all(answer.consistent for answer in answers):
-            raise ValueError(
-                f"all of the {len(answers)} answers are consistent; a threshold takes inconsistent "
-                "ones, so judge more"
-            )
-        if by_group:
-            _check_groups(answers)
-        _warn_if_reversed(confidence, answers)
-        scored = [
-            ScoredQuery(
-                np.array([c]), np.array([not answer.consistent]), id=answer.id, group=answer.group
-            )
-            for c, answer in zip(confidence, answers, strict=True)
-        ]
-        # With one score a query, every guarantee has the same rank; "all" knows delta exactly.
-        with warnings.catch_warnings():  # said above, in words of answers
-            warnings.filterwarnings("ignore", "relevant snippets score higher")
-            calibration = Calibration.from_scores(
-                scored,
-                alpha=alpha,
-                guarantee="all",
-                delta=delta,
-                by_group=by_group,
-                scorer=classifier.name,
-                labels=flag_labels([answer.ratios.digest for answer in answers], labels),
-            )
-        return cls(classifier, calibration)
+        check_subject(self.calibration.subject, FLAGS)
+        check_same_scorer(self.classifier.name, calibrated=self.calibration.scorer)
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
         """Return the confidence in an answer and whether it is flagged.
@@ -164,7 +97,7 @@ class FactualityFlag:
 
     def _warn_of_no_group(self, group: str | None) -> None:
         c = self.calibration
-        if not c.by_group or (c.merge_groups or {}).get(str(group), group) in c.n_units:
+        if c.knows(group):
             return
         # One text and one place, so that Python says it once.
         known = ", ".join(map(repr, c.n_units))
@@ -187,7 +120,7 @@ class FactualityFlag:
             raise ValueError("there are no answers; give judged ones that are new to the flag")
         self.classifier.check_new(answers)
         check_once(answers)
-        _check_ids(answers)
+        check_unique_ids((one.id for one in answers), "answer")
         self._check_new(answers)
         flagged = np.array([self(one.ratios, one.group).flagged for one in answers])
         consistent = np.array([one.consistent for one in answers], dtype=bool)
@@ -200,7 +133,8 @@ class FactualityFlag:
         )
 
     def _check_new(self, answers: Sequence[JudgedRatios]) -> None:
-        digests, ids = calibrated_on(self.calibration), self.calibration.ids
+        stored, ids = self.calibration.details.get("answers"), self.calibration.ids
+        digests = frozenset(map(str, stored)) if isinstance(stored, list) else frozenset()
         for i, one in enumerate(answers):
             if one.ratios.digest in digests or one.id in ids:
                 named = "" if one.id is None else f", id {one.id!r},"
@@ -242,25 +176,87 @@ class FlagEvaluation:
         )
 
 
-def _check_ids(answers: Sequence[JudgedRatios]) -> None:
-    """Raise ValueError for an id that two answers have."""
-    places: dict[str, int] = {}
-    for i, one in enumerate(answers):
-        first = i if one.id is None else places.setdefault(one.id, i)
-        if first != i:
-            raise ValueError(
-                f"answers[{i}].id is {one.id!r}, and so is that of answers[{first}]; an id names "
-                "one answer, so leave one of them out, or give each its own"
-            )
+def calibrate_flag(
+    answers: Iterable[JudgedRatios],
+    classifier: FactualityClassifier,
+    *,
+    alpha: float,
+    delta: float | None = None,
+    by_group: bool = False,
+    labels: Mapping[str, JsonValue] | None = None,
+) -> FactualityFlag:
+    """Return the flag for which P(answer flagged | answer inconsistent) ≥ 1 − alpha.
 
+    Parameters
+    ----------
+    answers
+        Judged answers, new to the classifier, with at least one that is inconsistent.
+    classifier
+        Gives each answer its confidence.
+    alpha
+        Miscoverage rate in (0, 1): the share of inconsistent answers that may pass unflagged.
+    delta, by_group
+        As in `calibrate`.
+    labels
+        Facts about the judgements, as in `ConsistencyLabels.labels`; written into the file.
 
-def _check_groups(answers: Sequence[JudgedRatios]) -> None:
-    nameless = next((i for i, answer in enumerate(answers) if answer.group is None), None)
-    if nameless is not None:
-        raise ValueError(
-            f"answers[{nameless}].group is None, but by_group is True; name the group of every "
-            "answer"
+    Returns
+    -------
+    FactualityFlag
+        Its `calibration` has `subject` "flags", and the answers' digests in `details`.
+
+    Raises
+    ------
+    ValueError
+        For answers that the classifier was fitted on, that are repeated or have no token, for no
+        inconsistent answer, or too few for delta.
+
+    Warns
+    -----
+    UserWarning
+        If consistent answers have clearly less confidence than inconsistent ones.
+    """
+    _check_classifier(classifier)
+    check_flags(by_group=by_group)
+    if labels is not None and not isinstance(labels, Mapping):
+        raise TypeError(
+            f"labels is {kind_of(labels)}; give a mapping, such as ConsistencyLabels.labels"
         )
+    answers = judged_answers("answers", answers)
+    classifier.check_new(answers)
+    check_once(answers)
+    check_unique_ids((one.id for one in answers), "answer")
+    confidence = classifier.predict_proba(answer.ratios for answer in answers)
+    unread = np.flatnonzero(np.isnan(confidence))
+    if len(unread):
+        raise ValueError(f"answers[{unread[0]}] has no token, so no confidence; leave it out")
+    if all(answer.consistent for answer in answers):
+        raise ValueError(
+            f"all {len(answers)} answers are consistent; the threshold comes from inconsistent "
+            "ones, so judge more answers"
+        )
+    check_groups(answers, by_group, None, FLAGS)
+    _warn_if_reversed(confidence, answers)
+    one = np.ones(1, dtype=bool)
+    consistent = [answer for answer in answers if answer.consistent]
+    calibration = Calibration(
+        float(exact_alpha(alpha)),
+        "all",  # with one score an answer, every guarantee has the same rank
+        classifier.name,
+        tuple(
+            ScoredQuery(np.array([c]), one, id=answer.id, group=answer.group)
+            for c, answer in zip(confidence, answers, strict=True)
+            if not answer.consistent
+        ),
+        subject=FLAGS,
+        delta=None if delta is None else float(delta),
+        by_group=by_group,
+        n_without_relevant=len(consistent),
+        other_ids=tuple(answer.id for answer in consistent if answer.id),
+        labels=json_copy("labels", labels),
+        details={"answers": [*sorted(answer.ratios.digest for answer in answers)]},
+    )
+    return FactualityFlag(classifier, calibration)
 
 
 def _check_classifier(classifier: object) -> None:

@@ -791,7 +791,7 @@ def thresholds():
     for _ in range(700):
         calibration = calibration_of(clustered_queries(rng, K), 0.1)
         for guarantee in GUARANTEES:
-            found[guarantee].append(calibration.at(0.1, guarantee=guarantee).threshold())
+            found[guarantee].append(calibration.at(0.1).guaranteeing(guarantee).threshold())
     return found
 
 

@@ -11,7 +11,7 @@ from scipy.stats import beta, binom
 from typer.testing import CliRunner
 
 from conformal_retrievers import Calibration, ScoredQuery
-from conformal_retrievers.calibration.planning import chance_within, plan, promise
+from conformal_retrievers.calibration.planning import chance_within, plan, smallest_alpha
 from conformal_retrievers.cli import app
 from conformal_retrievers.theory.tolerance import betting_n, tolerance_n
 
@@ -146,7 +146,7 @@ def test_what_n_can_promise_is_the_inverse_of_how_many_a_promise_takes(guarantee
     if guarantee == "snippet" and delta is not None:
         return
     for n in (1, 2, 5, 9, 19, 22, 45, 99, 230):
-        promised = promise(n, delta=delta, guarantee=guarantee)
+        promised = smallest_alpha(n, delta=delta, guarantee=guarantee)
         assert (promised.n, promised.delta, promised.guarantee) == (n, delta, guarantee)
         alpha = promised.smallest_alpha
         if alpha < 1:
@@ -157,9 +157,9 @@ def test_what_n_can_promise_is_the_inverse_of_how_many_a_promise_takes(guarantee
 def test_what_n_can_promise_by_hand():
     # Without delta 1/(n + 1), with delta for whole queries 1 − delta^(1/n).
     for n in (1, 9, 19, 99):
-        assert promise(n).smallest_alpha == pytest.approx(1 / (n + 1), abs=2e-6)
-        assert promise(n).smallest_alpha >= 1 / (n + 1)
-        of_all = promise(n, delta=0.1, guarantee="all").smallest_alpha
+        assert smallest_alpha(n) == pytest.approx(1 / (n + 1), abs=2e-6)
+        assert smallest_alpha(n) >= 1 / (n + 1)
+        of_all = smallest_alpha(n, delta=0.1, guarantee="all")
         assert of_all == pytest.approx(1 - 0.1 ** (1 / n), abs=2e-6)
         assert of_all >= 1 - 0.1 ** (1 / n)
 
@@ -208,7 +208,7 @@ def test_a_plan_for_something_out_of_range_is_an_error_that_names_it(error, mess
 )
 def test_a_promise_of_something_out_of_range_is_an_error_that_names_it(message, arguments):
     with pytest.raises(ValueError, match=message):
-        promise(**arguments)
+        smallest_alpha(**arguments)
 
 
 # --- in words, and on the command line ------------------------------------------------------------
@@ -237,21 +237,21 @@ def test_a_narrow_plan_is_enough_and_not_too_much():
 
 @pytest.mark.parametrize("n", [1, 9, 12, 19, 24, 333, 1999, 20_010])
 def test_a_promise_says_no_more_than_is_true(n):
-    said = float(str(promise(n)).split()[-1])
+    said = float(str(smallest_alpha(n)).split()[-1])
     assert said <= n / (n + 1) < said + 1.01e-4
 
 
 def test_units_that_come_in_clusters_promise_as_much_as_their_share():
     for guarantee in ("query-recall", "all", "snippet"):
-        clustered = promise(100, guarantee=guarantee, design_effect=5)
-        assert clustered.smallest_alpha == promise(20, guarantee=guarantee).smallest_alpha
+        clustered = smallest_alpha(100, guarantee=guarantee, design_effect=5)
+        assert clustered.smallest_alpha == smallest_alpha(20, guarantee=guarantee)
         assert clustered.n == 100
     with pytest.raises(ValueError, match="n is 4 with design_effect 5; give at least so many"):
-        promise(4, design_effect=5)
+        smallest_alpha(4, design_effect=5)
     with pytest.raises(ValueError, match=r"design_effect is 0\.5"):
-        promise(4, design_effect=0.5)
+        smallest_alpha(4, design_effect=0.5)
     planned = on_the_command_line("--alpha", "0.1", "--have", "100", "--design-effect", "5")
-    assert planned.output.splitlines()[-1] == f"{promise(100, design_effect=5)}."
+    assert planned.output.splitlines()[-1] == f"{smallest_alpha(100, design_effect=5)}."
 
 
 def test_a_plan_says_its_numbers():
@@ -260,8 +260,8 @@ def test_a_plan_says_its_numbers():
         "9 relevant snippets for a threshold that drops anything; about 90 for a coverage within ± "
         "0.05 of 0.9 in 90% of calibrations"
     )
-    assert str(promise(19)) == "19 judged queries can promise up to 0.95"
-    assert str(promise(22, delta=0.1, guarantee="all")) == (
+    assert str(smallest_alpha(19)) == "19 judged queries can promise up to 0.95"
+    assert str(smallest_alpha(22, delta=0.1, guarantee="all")) == (
         "22 judged queries can promise up to 0.9006 with delta 0.1"
     )
 
@@ -281,14 +281,14 @@ def on_the_command_line(*arguments):
             [plan(0.05, delta=0.1, guarantee="all")],
         ),
         (["--alpha", "0.1", "--design-effect", "2.5"], [plan(0.1, design_effect=2.5)]),
-        (["--alpha", "0.1", "--have", "19"], [plan(0.1), promise(19)]),
+        (["--alpha", "0.1", "--have", "19"], [plan(0.1), smallest_alpha(19)]),
         (
             ["--alpha", "0.1", "--delta", "0.1", "--have", "50"],
-            [plan(0.1, delta=0.1), promise(50, delta=0.1)],
+            [plan(0.1, delta=0.1), smallest_alpha(50, delta=0.1)],
         ),
         (
             ["--alpha", "0.1", "--have", "50", "--guarantee", "any", "--delta", "0.2"],
-            [plan(0.1, delta=0.2, guarantee="any"), promise(50, delta=0.2, guarantee="any")],
+            [plan(0.1, delta=0.2, guarantee="any"), smallest_alpha(50, delta=0.2, guarantee="any")],
         ),
     ],
 )

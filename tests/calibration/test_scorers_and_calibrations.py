@@ -73,7 +73,7 @@ def test_scores_relative_to_the_query_are_refused_for_single_snippets(judged):
         calibration = calibrate(judged, Telling(), alpha=0.2, guarantee=guarantee)
         assert calibration.relative_to_query is True
         with pytest.raises(ValueError, match="scores a snippet by the others of its query"):
-            calibration.at(0.2, guarantee="snippet")
+            calibration.at(0.2).guaranteeing("snippet")
     with pytest.raises(ValueError, match="scores a snippet by the others of its query"):
         Calibration.from_scores(
             scored, alpha=0.2, guarantee="snippet", scorer="z", relative_to_query=True
@@ -87,7 +87,7 @@ def test_the_file_keeps_what_the_scorer_was_made_from(judged, tmp_path):
     assert loaded == calibration
     assert loaded.scorer_provenance == {"coefficients": [0.1, -2.5], "features": ["gap"]}
     with pytest.raises(ValueError, match="scores a snippet by the others of its query"):
-        loaded.at(0.3, guarantee="snippet")
+        loaded.at(0.3).guaranteeing("snippet")
 
 
 def test_provenance_is_copied_and_must_fit_into_json(judged):

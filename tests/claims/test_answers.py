@@ -103,7 +103,7 @@ def by_hand(texts):
             return [{"low": 0.1, "nan": float("nan")}.get(c.split()[-1][:-1], 0.9) for c in claims]
 
     answers = [AnnotatedAnswer([0.5], [False])] * 4
-    return ClaimFilter(Lookup(), calibrate_claims(answers, 0.4, scorer="lookup"))
+    return ClaimFilter(Lookup(), calibrate_claims(answers, alpha=0.4, scorer="lookup"))
 
 
 # --- the whole path -------------------------------------------------------------------------------
@@ -141,10 +141,12 @@ def test_from_a_question_to_a_filtered_answer_in_both_frameworks(
         return AnnotatedAnswer(filtered.relevance, told.factual, id=query.id)
 
     probe = ClaimFilter(
-        scorer, calibrate_claims([AnnotatedAnswer([0.0], [True])], 0.5, scorer=scorer.name)
+        scorer, calibrate_claims([AnnotatedAnswer([0.0], [True])], alpha=0.5, scorer=scorer.name)
     )
     calibrating, new = halves()
-    calibration = calibrate_claims(map(annotated, calibrating[:28]), ALPHA, scorer=scorer.name)
+    calibration = calibrate_claims(
+        map(annotated, calibrating[:28]), alpha=ALPHA, scorer=scorer.name
+    )
     measured = evaluate_claims(calibration, map(annotated, new[:16]))
     n, m = calibration.n_answers, measured.n_answers
     assert n + calibration.n_without_claims == 28
@@ -263,7 +265,7 @@ def test_what_is_of_another_kind_is_named_where_a_filter_is_made(llm):
     engine = vector_index().as_query_engine(llm=MockLLM())
     retriever = vector_index().as_retriever()
     for make, message in (
-        (lambda: AnswerFilter(claim_filter.calibration, llm), "filter is a ClaimCalibration.*give"),
+        (lambda: AnswerFilter(claim_filter.calibration, llm), "filter is a Calibration.*give"),
         (lambda: AnswerFilter(llm, claim_filter), "filter is a LLM, .*give a ClaimFilter"),
         (lambda: AnswerFilter(claim_filter, MockLLM()), "llm is a MockLLM"),
         (
@@ -355,7 +357,7 @@ async def test_an_answer_that_is_no_text_is_refused(llm):
 
 def test_the_runnable_passes_the_group_on(llm):
     answers = [AnnotatedAnswer([r], [False], group=g) for g, r in (("x", 0.5), ("y", 0.95)) * 4]
-    calibration = calibrate_claims(answers, 0.4, scorer="lookup", by_group=True)
+    calibration = calibrate_claims(answers, alpha=0.4, scorer="lookup", by_group=True)
     runnable = answer_filter_runnable(
         AnswerFilter(ClaimFilter(by_hand([]).scorer, calibration), llm, abstention="No.")
     )

@@ -282,7 +282,7 @@ def test_a_blank_reference_is_refused(reference):
 )
 async def test_documents_of_another_kind_are_named_before_anything_is_asked(documents, message):
     llm, scorer = never_asked(), ClaimRelevance(EmbeddingScorer(never_asked, "e"))
-    calibration = calibrate_claims([AnnotatedAnswer([0.5], [False])], 0.5, scorer=scorer.name)
+    calibration = calibrate_claims([AnnotatedAnswer([0.5], [False])], alpha=0.5, scorer=scorer.name)
     claim_filter = ClaimFilter(scorer, calibration)
     for ask in (
         lambda: annotate(llm, QUERY, ["a"], reference="r", documents=documents),

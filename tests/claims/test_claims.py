@@ -18,7 +18,6 @@ from conformal_retrievers import (
     AnnotatedAnswer,
     Calibration,
     CalibrationMismatch,
-    ClaimCalibration,
     ClaimFilter,
     NothingKept,
     ScoredQuery,
@@ -52,7 +51,7 @@ def five_answers():
 
 def calibration_of(answers=None, alpha=0.4, **options):
     return calibrate_claims(
-        five_answers() if answers is None else answers, alpha, scorer="lookup", **options
+        five_answers() if answers is None else answers, alpha=alpha, scorer="lookup", **options
     )
 
 
@@ -372,7 +371,7 @@ def test_what_cannot_be_right_is_refused_by_name(make, message):
 def test_a_calibration_comes_back_from_its_file_as_it_was(calibration, tmp_path):
     path = tmp_path / "claims.json"
     calibration.save(path)
-    loaded = ClaimCalibration.load(path)
+    loaded = Calibration.load(path)
     assert loaded == calibration
     assert loaded.checksum == calibration.checksum
     assert loaded.statement == calibration.statement
@@ -422,10 +421,10 @@ def test_a_file_that_was_changed_or_is_another_is_refused(tmp_path):
     ]:
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
-            ClaimCalibration.load(path)
+            Calibration.load(path)
     Calibration.from_scores([ScoredQuery([0.1], [True])], alpha=0.5, scorer="s").save(path)
-    with pytest.raises(ValueError, match="that ClaimCalibration.save wrote"):
-        ClaimCalibration.load(path)
+    with pytest.raises(ValueError, match="that Calibration.save wrote"):
+        Calibration.load(path)
     calibration_of().save(path)
     with pytest.raises(ValueError, match="that Calibration.save wrote"):
         Calibration.load(path)
@@ -510,7 +509,7 @@ def test_a_filter_refuses_another_scorers_calibration_and_a_scorer_that_loses_cl
 
     with pytest.raises(CalibrationMismatch, match="'lookup', but this filter scores with 'other'"):
         ClaimFilter(Other(), calibration_of())
-    with pytest.raises(TypeError, match="give a ClaimCalibration"):
+    with pytest.raises(TypeError, match="give a Calibration"):
         ClaimFilter(Lookup(), calibration_of().answers)
     with pytest.raises(TypeError, match="relevance"):
         ClaimFilter(print, calibration_of())

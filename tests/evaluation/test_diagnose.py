@@ -96,7 +96,7 @@ def test_four_queries_by_hand():
     ],
 )
 def test_coverage_has_the_sense_of_the_guarantee(guarantee, coverage, end_to_end):
-    j = diagnose(CALIBRATION.at(0.25, guarantee=guarantee), QUERIES).judgements
+    j = diagnose(CALIBRATION.at(0.25).guaranteeing(guarantee), QUERIES).judgements
     assert j.coverage.estimate == pytest.approx(coverage, abs=1e-15)
     assert j.end_to_end.estimate == pytest.approx(end_to_end, abs=1e-15)
 

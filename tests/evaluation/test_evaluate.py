@@ -392,7 +392,7 @@ def test_a_promise_that_holds_is_called_broken_in_at_most_5_of_100():
         new = queries(80)
         for guarantee in GUARANTEES:
             alarms[guarantee] += evaluate(
-                calibration.at(0.1, guarantee=guarantee), new
+                calibration.at(0.1).guaranteeing(guarantee), new
             ).verdict.fails
     for number in alarms.values():
         assert binomtest(number, 400, 0.05, alternative="greater").pvalue > 1e-4

@@ -37,8 +37,7 @@ from conformal_retrievers.lookback.classifier import (
     JudgedRatios,
     lookback_ratios,
 )
-from conformal_retrievers.lookback.flag import FactualityFlag
-from conformal_retrievers.lookback.flag_statement import flag_labels
+from conformal_retrievers.lookback.flag import FactualityFlag, calibrate_flag
 from conformal_retrievers.lookback.model import LocalModel, RagPrompt
 from langchain_conformal.confidence import confidence_runnable
 from llama_index.postprocessor.conformal import ConformalPostprocessor
@@ -65,7 +64,7 @@ def flag(model):
     ]
     classifier = FactualityClassifier.fit(judged[:24], n_snippets=2)
     inconsistent = [JudgedRatios(one.ratios, False) for one in judged[24:]]
-    return FactualityFlag.calibrate(classifier, inconsistent, alpha=0.3)
+    return calibrate_flag(inconsistent, classifier, alpha=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -424,7 +423,6 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
         guarantee="all",
         by_group=True,
         scorer=flag.classifier.name,
-        labels=flag_labels([], None),
     )
     grouped = FactualityFlag(flag.classifier, calibration)
     runnable = confidence_runnable(model, grouped, max_new_tokens=5)

@@ -24,8 +24,7 @@ from conformal_retrievers.lookback.classifier import (
     JudgedRatios,
     LookbackRatios,
 )
-from conformal_retrievers.lookback.flag import Confidence, FactualityFlag
-from conformal_retrievers.lookback.flag_statement import is_flag
+from conformal_retrievers.lookback.flag import Confidence, FactualityFlag, calibrate_flag
 
 # Confidence is a logistic function of the middle one of three heads; the others fix the scale.
 CLASSIFIER = FactualityClassifier(
@@ -55,7 +54,7 @@ ANSWERS = judged([*INCONSISTENT, 0.95, 0.15, 0.97], [False] * len(INCONSISTENT) 
 
 def test_the_threshold_by_hand():
     """⌈10 · 0.8⌉ = 8th of nine confidences of inconsistent answers, that of 0.8."""
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     assert flag.calibration.threshold() == pytest.approx(confidence_of(0.8))
     assert flag(ratios_of(0.8)) == Confidence(pytest.approx(confidence_of(0.8)), True)
     assert flag(ratios_of(0.81)) == Confidence(pytest.approx(confidence_of(0.81)), False)
@@ -63,7 +62,7 @@ def test_the_threshold_by_hand():
 
 
 def test_an_answer_without_confidence_is_flagged():
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m")
     said = flag(nothing)
     assert math.isnan(said.value)
@@ -76,7 +75,7 @@ def test_inconsistent_answers_are_flagged_as_often_as_promised():
     flagged = 0
     for _ in range(1000):
         values = rng.beta(2, 1, 20)
-        flag = FactualityFlag.calibrate(CLASSIFIER, judged(values[:19], [False] * 19), alpha=0.25)
+        flag = calibrate_flag(judged(values[:19], [False] * 19), CLASSIFIER, alpha=0.25)
         flagged += flag(ratios_of(values[19])).flagged
     low, high = binom.ppf([5e-5, 1 - 5e-5], 1000, 0.75)
     assert low <= flagged <= high
@@ -92,9 +91,7 @@ def test_of_answers_left_out_in_turn_as_many_are_flagged_as_promised(n, alpha):
         flagged = 0
         for i, value in enumerate(values):
             others = judged(np.delete(values, i), [False] * n)
-            flagged += FactualityFlag.calibrate(CLASSIFIER, others, alpha=alpha)(
-                ratios_of(value)
-            ).flagged
+            flagged += calibrate_flag(others, CLASSIFIER, alpha=alpha)(ratios_of(value)).flagged
         promised = math.ceil((n + 1) * (1 - Fraction(str(alpha))))
         assert flagged == promised if len(set(values)) == n + 1 else flagged >= promised
 
@@ -105,15 +102,13 @@ def test_with_delta_all_calibrations_but_a_few_flag_enough():
     short = 0
     for _ in range(300):
         values = rng.random(60)
-        flag = FactualityFlag.calibrate(
-            CLASSIFIER, judged(values, [False] * 60), alpha=0.2, delta=0.1
-        )
+        flag = calibrate_flag(judged(values, [False] * 60), CLASSIFIER, alpha=0.2, delta=0.1)
         threshold = flag.calibration.threshold()
         coverage = 0.5 + math.log(threshold / (1 - threshold))
         short += coverage < 0.8
     assert short <= binom.ppf(1 - 1e-4, 300, 0.1)
     with pytest.raises(ValueError, match="delta"):
-        FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.1, delta=0.1)
+        calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.1, delta=0.1)
 
 
 def test_groups_have_thresholds_of_their_own():
@@ -122,7 +117,7 @@ def test_groups_have_thresholds_of_their_own():
         [False] * 13 + [True],
         ["hard"] * 9 + ["easy"] * 4 + ["easy"],
     )
-    flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=True)
+    flag = calibrate_flag(answers, CLASSIFIER, alpha=0.2, by_group=True)
     assert flag(ratios_of(0.5), "hard").flagged
     assert not flag(ratios_of(0.5), "easy").flagged
     assert not flag(ratios_of(0.99), "hard").flagged
@@ -133,7 +128,7 @@ def test_groups_have_thresholds_of_their_own():
 def test_an_answer_of_no_known_group_is_flagged_and_that_is_said_once():
     groups = ["hard"] * 9 + ["easy"] * 4
     answers = judged([*INCONSISTENT, 0.05, 0.06, 0.07, 0.08], [False] * 13, groups)
-    flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=True)
+    flag = calibrate_flag(answers, CLASSIFIER, alpha=0.2, by_group=True)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")  # as Python shows them: each text and place once
         for group in (None, "unknown", "another", None):
@@ -143,7 +138,7 @@ def test_an_answer_of_no_known_group_is_flagged_and_that_is_said_once():
         "the flag is by group ('hard', 'easy'), and a question has none of these, so its answer is "
         "flagged; give the group of each question, or calibrate with more groups"
     ]
-    of_all = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    of_all = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not of_all(ratios_of(0.99)).flagged
@@ -151,7 +146,7 @@ def test_an_answer_of_no_known_group_is_flagged_and_that_is_said_once():
 
 
 def test_the_statement_speaks_of_answers():
-    statement = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2).statement
+    statement = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2).statement
     assert statement.startswith(
         "An inconsistent answer is flagged with probability at least 0.8 (alpha = 0.2, "
         "delta = None). Flagged is, by 'factuality(m; full-context, 1×3×1, fit="
@@ -162,7 +157,7 @@ def test_the_statement_speaks_of_answers():
 
 
 def test_the_statement_of_a_file_is_that_of_the_flag(tmp_path):
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     flag.calibration.save(tmp_path / "flag.json")
     loaded = Calibration.load(tmp_path / "flag.json")
     assert loaded.statement == flag.statement
@@ -170,14 +165,14 @@ def test_the_statement_of_a_file_is_that_of_the_flag(tmp_path):
 
 
 def test_too_few_inconsistent_answers_flag_everything_and_say_so():
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.05)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.05)
     assert flag(ratios_of(1.0)).flagged
     assert "every answer, as 9 inconsistent ones are too few: it takes 19" in flag.statement
 
 
 def test_delta_is_part_of_the_statement():
     answers = judged(np.linspace(0, 1, 40), [False] * 40)
-    statement = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, delta=0.1).statement
+    statement = calibrate_flag(answers, CLASSIFIER, alpha=0.2, delta=0.1).statement
     assert statement.startswith(
         "Of all calibrations like this one, at least 0.9 keep that an inconsistent answer is "
         "flagged with probability at least 0.8 (alpha = 0.2, delta = 0.1)."
@@ -185,7 +180,7 @@ def test_delta_is_part_of_the_statement():
 
 
 def test_a_saved_calibration_flags_the_same(tmp_path):
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     flag.calibration.save(tmp_path / "flag.json")
     CLASSIFIER.save(tmp_path / "factuality.json")
     again = FactualityFlag(
@@ -200,7 +195,7 @@ def test_a_saved_calibration_flags_the_same(tmp_path):
 def test_show_speaks_of_the_answers_of_a_flags_file(tmp_path, by_group):
     groups = ["easy", "hard"] * 6
     answers = [dataclasses.replace(a, group=g) for a, g in zip(ANSWERS, groups, strict=True)]
-    flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=by_group)
+    flag = calibrate_flag(answers, CLASSIFIER, alpha=0.2, by_group=by_group)
     path = tmp_path / "flag.json"
     flag.calibration.save(path)
     shown = CliRunner().invoke(app, ["show", str(path)])
@@ -218,13 +213,13 @@ def test_show_speaks_of_the_answers_of_a_flags_file(tmp_path, by_group):
     assert facts["statement"] == flag.statement
     assert (facts["inconsistent_answers"], facts["consistent_answers"]) == (9, 3)
     assert facts["classifier"] == CLASSIFIER.name
-    assert is_flag(Calibration.load(path))
+    assert Calibration.load(path).subject.name == "flags"
 
 
 @pytest.mark.parametrize("command", ["evaluate", "diagnose", "report"])
 def test_a_command_for_snippets_says_what_a_flags_file_is(tmp_path, command):
     path, judged_file = tmp_path / "flag.json", tmp_path / "judged.jsonl"
-    FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2).calibration.save(path)
+    calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2).calibration.save(path)
     judged_file.write_text('{"query": "a", "snippets": [{"text": "b", "relevant": true}]}\n')
     more = ["--out", str(tmp_path / "report.html")] if command == "report" else []
     ran = CliRunner().invoke(app, [command, str(path), str(judged_file), *more])
@@ -238,8 +233,6 @@ def test_a_command_for_snippets_says_what_a_flags_file_is(tmp_path, command):
 def test_a_calibration_of_snippets_is_no_flag():
     scored = [ScoredQuery([0.1], [True])] * 9
     calibration = Calibration.from_scores(scored, alpha=0.2, scorer="s", labels={"source": "us"})
-    assert not is_flag(calibration)
-    assert not is_flag(dataclasses.replace(calibration, labels=None))
     message = r"calibration is one of snippets, scored by {}, .* give the one that FactualityFlag"
     with pytest.raises(ValueError, match=message.format("'s'")):
         FactualityFlag(CLASSIFIER, calibration)
@@ -249,7 +242,7 @@ def test_a_calibration_of_snippets_is_no_flag():
 
 
 def test_a_calibration_of_another_classifier_is_refused():
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     other = FactualityClassifier(
         "m", "full-context", 1, 3, 1, np.array([0.0, 2.0, 0.0]), -0.5, frozenset()
     )
@@ -258,7 +251,7 @@ def test_a_calibration_of_another_classifier_is_refused():
 
 
 def test_a_flag_is_made_of_a_classifier_and_a_calibration():
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     with pytest.raises(TypeError, match=r"classifier is the str 'factuality.json'; give a Factua"):
         FactualityFlag("factuality.json", flag.calibration)
     with pytest.raises(TypeError, match=r"calibration is a FactualityFlag; give its .calibration"):
@@ -271,7 +264,7 @@ def test_a_flag_is_made_of_a_classifier_and_a_calibration():
 
 @pytest.mark.parametrize("given", ["six hours", ANSWERS[0]], ids=["text", "judged"])
 def test_a_flag_is_asked_about_ratios(given):
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     with pytest.raises(
         TypeError, match="ratios is (the str 'six hours'|a JudgedRatios); give a Look"
     ):
@@ -279,7 +272,7 @@ def test_a_flag_is_asked_about_ratios(given):
 
 
 def test_answers_are_judged_before_they_calibrate():
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     for use in (partial(FactualityFlag.calibrate, CLASSIFIER, alpha=0.2), flag.evaluate):
         with pytest.raises(
             TypeError, match=r"answers\[0\] is a LookbackRatios; give a JudgedRatios"
@@ -297,24 +290,24 @@ def test_what_cannot_calibrate_is_refused():
         frozenset({ANSWERS[4].ratios.digest}),
     )
     with pytest.raises(ValueError, match=r"answers\[4\] is one that the classifier was fitted on"):
-        FactualityFlag.calibrate(fitted_on, ANSWERS, alpha=0.2)
+        calibrate_flag(ANSWERS, fitted_on, alpha=0.2)
     with pytest.raises(ValueError, match=r"answers\[0\].group is None, but by_group is True; name"):
-        FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2, by_group=True)
+        calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2, by_group=True)
     with pytest.raises(ValueError, match="all of the 2 answers are consistent"):
-        FactualityFlag.calibrate(CLASSIFIER, judged([0.1, 0.2], [True, True]), alpha=0.2)
+        calibrate_flag(judged([0.1, 0.2], [True, True]), CLASSIFIER, alpha=0.2)
     nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m")
     with pytest.raises(ValueError, match=r"answers\[12\] has no token, so no confidence"):
-        FactualityFlag.calibrate(CLASSIFIER, [*ANSWERS, JudgedRatios(nothing, False)], alpha=0.2)
+        calibrate_flag([*ANSWERS, JudgedRatios(nothing, False)], CLASSIFIER, alpha=0.2)
 
 
 def test_where_the_labels_come_from_is_written_into_the_file(tmp_path):
     source = {"source": "LLM", "llm": "judge", "relevant": "anything"}
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2, labels=source)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2, labels=source)
     path = tmp_path / "flag.json"
     flag.calibration.save(path)
     again = Calibration.load(path)
     assert again.labels["judged_by"] == source
-    assert is_flag(again)
+    assert again.subject.name == "flags"
     shown = CliRunner().invoke(app, ["show", str(path)]).output
     assert "source: LLM, llm: judge" in " ".join(shown.split())
     assert "answer 3" not in shown
@@ -324,7 +317,7 @@ def test_where_the_labels_come_from_is_written_into_the_file(tmp_path):
     with pytest.raises(
         TypeError, match="labels is a ConsistencyLabels; give a mapping, .*its .labels"
     ):
-        FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2, labels=labelled)
+        calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2, labels=labelled)
 
 
 def judged_anew(values, consistent):
@@ -336,7 +329,7 @@ def judged_anew(values, consistent):
 
 def test_the_shares_that_are_flagged_of_new_answers_by_hand():
     """The threshold is the confidence of 0.8; Wilson's interval of 3 of 4 and of 1 of 2."""
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)
     nothing = LookbackRatios(np.full((1, 3, 1), np.nan), np.full((1, 3), np.nan), "m", "nothing")
     new = judged_anew([0.1, 0.8, 0.81, 0.79, 0.99], [False, False, False, True, True])
     found = flag.evaluate([*new, JudgedRatios(nothing, False)])
@@ -359,7 +352,7 @@ def test_the_shares_that_are_flagged_of_new_answers_by_hand():
 def test_a_flag_is_evaluated_group_by_group_where_it_has_groups():
     groups = ["hard"] * 9 + ["easy"] * 4
     answers = judged([*INCONSISTENT, 0.05, 0.06, 0.07, 0.08], [False] * 13, groups)
-    flag = FactualityFlag.calibrate(CLASSIFIER, answers, alpha=0.2, by_group=True)
+    flag = calibrate_flag(answers, CLASSIFIER, alpha=0.2, by_group=True)
     new = [
         dataclasses.replace(a, group=g)
         for a, g in zip(judged_anew([0.5] * 3, [False] * 3), ("hard", "easy", "hard"), strict=True)
@@ -369,7 +362,7 @@ def test_a_flag_is_evaluated_group_by_group_where_it_has_groups():
 
 def test_a_flag_is_not_evaluated_on_what_made_it(tmp_path):
     named = [dataclasses.replace(a, id=f"q{i}") for i, a in enumerate(ANSWERS)]
-    flag = FactualityFlag.calibrate(CLASSIFIER, named, alpha=0.2)
+    flag = calibrate_flag(named, CLASSIFIER, alpha=0.2)
     flag.calibration.save(tmp_path / "flag.json")
     flag = FactualityFlag(CLASSIFIER, Calibration.load(tmp_path / "flag.json"))
     new = judged_anew([0.1], [False])
@@ -386,7 +379,7 @@ def test_a_flag_is_not_evaluated_on_what_made_it(tmp_path):
         flag.evaluate([])
     fitted = dataclasses.replace(CLASSIFIER, fitted_on=frozenset({new[0].ratios.digest}))
     with pytest.raises(ValueError, match=r"answers\[0\] is one that the classifier was fitted on"):
-        FactualityFlag.calibrate(fitted, ANSWERS, alpha=0.2).evaluate(new)
+        calibrate_flag(ANSWERS, fitted, alpha=0.2).evaluate(new)
 
 
 def test_an_answer_that_is_there_twice_is_refused():
@@ -394,11 +387,11 @@ def test_an_answer_that_is_there_twice_is_refused():
     with pytest.raises(
         ValueError, match=r"answers\[12\] is the same answer as answers\[2\].*leave"
     ):
-        FactualityFlag.calibrate(CLASSIFIER, [*ANSWERS, again], alpha=0.2)
+        calibrate_flag([*ANSWERS, again], CLASSIFIER, alpha=0.2)
 
 
 def test_an_id_names_one_answer():
-    flag = FactualityFlag.calibrate(CLASSIFIER, ANSWERS, alpha=0.2)  # of none of which it is known
+    flag = calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2)  # of none of which it is known
     first, *others = judged_anew([0.1, 0.2, 0.3], [False, True, False])
     same = [first, others[0], dataclasses.replace(others[1], id=first.id)]
     message = r"answers\[2\].id is 'n0', and so is that of answers\[0\]; an id names one answer"
@@ -410,8 +403,8 @@ def test_an_id_names_one_answer():
 def test_a_confidence_that_points_the_wrong_way_is_said():
     swapped = judged(INCONSISTENT[1:], [True] * 4 + [False] * 4)
     with pytest.warns(UserWarning, match=r"less confidence than inconsistent ones \(AUROC 0.00"):
-        flag = FactualityFlag.calibrate(CLASSIFIER, swapped, alpha=0.4)
+        flag = calibrate_flag(swapped, CLASSIFIER, alpha=0.4)
     assert flag(ratios_of(0.8)).flagged  # and the promise stands
     # An AUROC of 0.25 is within chance of so few: 1.96 · √(9/192) = 0.42 below 0.5.
     mixed = judged([0.1, 0.2, 0.5, 0.6, 0.3, 0.4, 0.7, 0.8], [True] * 4 + [False] * 4)
-    FactualityFlag.calibrate(CLASSIFIER, mixed, alpha=0.4)  # a warning would be an error here
+    calibrate_flag(mixed, CLASSIFIER, alpha=0.4)  # a warning would be an error here

@@ -1,0 +1,97 @@
+"""What a calibration is about: snippets of queries, claims of answers, or answers to flag.
+
+The theorem is the same for all three; their nouns and their comparison differ:
+
+    snippets  kept     iff  score ≤ threshold        a snippet without a score is kept
+    claims    kept     iff  relevance > threshold    a claim without a relevance is dropped
+    flags     flagged  iff  confidence ≤ threshold   an answer without a confidence is flagged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scores = NDArray[np.float64]
+OnUnscorable = Literal["raise", "keep", "drop"]
+KeepsAt = Literal["keep_all", "keep_none"]
+
+
+def at_most(scores: Scores, threshold: float) -> NDArray[np.bool_]:
+    """Return which scores (n,) are at most the threshold; NaN counts as kept.
+
+    >>> at_most(np.array([0.1, 0.3, 0.5, np.nan]), 0.3).tolist()
+    [True, True, False, True]
+    """
+    return (scores <= threshold) | np.isnan(scores)
+
+
+def above(scores: Scores, threshold: float) -> NDArray[np.bool_]:
+    """Return which scores (n,) are above the threshold; NaN counts as dropped.
+
+    >>> above(np.array([0.1, 0.3, 0.5, np.nan]), 0.3).tolist()
+    [False, False, True, False]
+    """
+    return scores > threshold
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The nouns of a calibration, and the comparison by which it keeps."""
+
+    name: Literal["snippets", "claims", "flags"]
+    unit: str  # what has one or more scores, and a new one of which the guarantee is about
+    units: str
+    judged: str  # the units of a calibration
+    judge: str  # what a person does to get more of them
+    item: str  # what a calibration counts in a unit
+    keep: Callable[[Scores, float], NDArray[np.bool_]] = field(repr=False)
+    unscorable: Literal["keep", "drop"]  # what happens to an item without a score
+    at_infinity: KeepsAt  # what a threshold of +inf does; one of −inf does the opposite
+
+    def threshold_name(self, threshold: float) -> float | KeepsAt:
+        """Return a threshold as JSON can hold it: a number, or what an infinite one keeps."""
+        if np.isfinite(threshold):
+            return threshold
+        other: KeepsAt = "keep_none" if self.at_infinity == "keep_all" else "keep_all"
+        return self.at_infinity if threshold > 0 else other
+
+
+SNIPPETS = Subject(
+    "snippets",
+    unit="query",
+    units="queries",
+    judged="judged queries",
+    judge="judge",
+    item="relevant snippet",
+    keep=at_most,
+    unscorable="keep",
+    at_infinity="keep_all",
+)
+CLAIMS = Subject(
+    "claims",
+    unit="answer",
+    units="answers",
+    judged="annotated answers",
+    judge="annotate",
+    item="answer",
+    keep=above,
+    unscorable="drop",
+    at_infinity="keep_none",
+)
+FLAGS = Subject(
+    "flags",
+    unit="answer",
+    units="answers",
+    judged="judged answers",
+    judge="judge",
+    item="inconsistent answer",
+    keep=at_most,
+    unscorable="keep",
+    at_infinity="keep_all",
+)
+SUBJECTS = {subject.name: subject for subject in (SNIPPETS, CLAIMS, FLAGS)}

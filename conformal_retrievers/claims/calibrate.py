@@ -1,0 +1,142 @@
+"""The calibration of claims: a claim is kept iff its relevance is above the threshold.
+
+The answers' scores S (answers.py) go into a `Calibration` with the guarantee "all", one score an
+answer: its threshold q is the k(n, α)-th smallest S, and a new exchangeable answer has S ≤ q with
+probability ≥ 1 − α. Relevance is high for a good claim, so the comparison is the other one:
+
+    keep c  iff  R(c) > q
+
+Sources: Feng et al. 2025, Conformal-RAG (arXiv 2506.20978, eq. 4, which keeps R(c) ≥ q, and so
+keeps the false claim itself if relevances tie); Mohri and Hashimoto 2024 (arXiv 2402.10978,
+theorem 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+from pydantic import JsonValue
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import (
+    check_flags,
+    check_merged_exist,
+    check_name,
+    check_on_unscorable,
+    json_copy,
+)
+from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
+from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name, answer_scores
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.theory.ranks import exact_alpha, exact_share
+
+
+def calibrate_claims(
+    answers: Iterable[AnnotatedAnswer],
+    *,
+    alpha: float,
+    scorer: str,
+    by_group: bool = False,
+    merge_groups: Mapping[str, str] | None = None,
+    delta: float | None = None,
+    share: float = 1.0,
+    on_unscorable: OnUnscorable = "raise",
+    labels: Mapping[str, JsonValue] | None = None,
+) -> Calibration:
+    """Return the calibration of claims that annotated answers give.
+
+    An answer without claims is not used, and neither is one with a claim that has a relevance but
+    no annotation, since its score is unknown. `details` of the calibration counts them.
+
+    Parameters
+    ----------
+    answers
+        Answers with a relevance and an annotation for each claim.
+    alpha
+        Miscoverage rate in (0, 1): kept claims are all factual with probability ≥ 1 − alpha.
+    scorer
+        The name of what gave the relevances.
+    by_group, merge_groups, delta, labels
+        As in `calibrate`.
+    share
+        The share of an answer's kept claims that must be factual, in (0, 1]; 1 for all.
+    on_unscorable
+        "raise" refuses a claim without a relevance (NaN) that is not known to be factual. "drop"
+        counts it as dropped, as the filter drops it, which assumes that new claims fail as often.
+
+    Returns
+    -------
+    Calibration
+        With `subject` "claims" and the guarantee "all".
+
+    Raises
+    ------
+    ValueError
+        For an argument out of range, a repeated id, a missing group, no usable answer, or too few
+        answers for delta.
+    """
+    exact_alpha(alpha)
+    exact_share(share)
+    check_name(scorer)
+    check_flags(by_group=by_group)
+    check_on_unscorable(on_unscorable, CLAIMS)
+    given = list(answers)
+    for i, answer in enumerate(given):
+        if not isinstance(answer, AnnotatedAnswer):
+            raise TypeError(f"answers[{i}] is {answer!r:.60}; give AnnotatedAnswer objects")
+    unannotated = [answer_name(given, i) for i, a in enumerate(given) if not a.annotated]
+    used = [answer for answer in given if answer.annotated and answer.factual]
+    without_claims = len(given) - len(unannotated) - len(used)
+    if not used:
+        raise ValueError(
+            f"none of {len(given)} answers can be used: {without_claims} have no claims and "
+            f"{len(unannotated)} have an unannotated claim. Annotate the claims of some"
+        )
+    n_unscorable = int(np.isnan(np.concatenate([a.relevance for a in used])).sum())
+    if n_unscorable and on_unscorable == "raise":
+        _check_scorable(given)
+    check_merged_exist(merge_groups, [answer.group for answer in used])
+    scores, one = answer_scores(used, share), np.ones(1, dtype=bool)
+    return Calibration(
+        float(exact_alpha(alpha)),
+        "all",
+        scorer,
+        tuple(
+            ScoredQuery(scores[i : i + 1], one, id=answer.id, group=answer.group)
+            for i, answer in enumerate(used)
+        ),
+        subject=CLAIMS,
+        delta=None if delta is None else float(delta),
+        by_group=by_group,
+        merge_groups=None if merge_groups is None else dict(merge_groups),
+        labels=json_copy("labels", labels),
+        details={
+            "share": float(share),
+            "unannotated": [*unannotated],
+            "n_without_claims": without_claims,
+            "n_unscorable": n_unscorable,
+        },
+    )
+
+
+def share_of(calibration: Calibration) -> Fraction:
+    """Return the share of an answer's kept claims that a calibration of claims is about."""
+    return exact_share(float(str(calibration.details.get("share", 1.0))))
+
+
+def _check_scorable(answers: Sequence[AnnotatedAnswer]) -> None:
+    for i, answer in enumerate(answers):
+        for j in np.flatnonzero(np.isnan(answer.relevance)).tolist():
+            if answer.annotated and answer.factual[j] is not True:
+                raise ValueError(
+                    f"{answer_name(answers, i)}: relevance[{j}] is nan, but the claim may not be "
+                    "factual. Score it again, leave the answer out, or give on_unscorable='drop'"
+                )
+
+
+def named(groups: Sequence[str | None], most: int = 8) -> str:
+    """Return the names of groups as messages give them, the first few of many."""
+    more = f" and {len(groups) - most} more" if len(groups) > most else ""
+    return ", ".join("none" if g is None else repr(g) for g in groups[:most]) + more
