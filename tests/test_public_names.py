@@ -115,12 +115,13 @@ CORE = """
 """
 LANGCHAIN = """
     ConformalCallbackHandler ConformalCompressor ConformalRetriever answer_filter_runnable as_llm
-    as_scorer compressor_scorer cross_encoder_scorer decision_scorer embedding_scorer
-    judge_retriever llm_scorer
+    as_scorer confidence_runnable cross_encoder_scorer embedding_scorer judge_retriever llm_scorer
+    reranker_scorer
 """
 LLAMA_INDEX = """
     ConformalClaimsEvent ConformalClaimsStartEvent ConformalEventHandler ConformalFilterEvent
-    ConformalPostprocessor ClaimFilterQueryEngine as_llm embedding_scorer judge_retriever llm_scorer
+    ClaimFilterQueryEngine ConfidenceQueryEngine ConformalPostprocessor as_llm as_scorer
+    embedding_scorer judge_retriever llm_scorer reranker_scorer
 """
 
 

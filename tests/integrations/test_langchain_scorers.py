@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import sys
 import warnings
 
 import httpx
@@ -29,12 +28,11 @@ from langchain_conformal import (
     ConformalCompressor,
     ConformalRetriever,
     as_scorer,
-    compressor_scorer,
     cross_encoder_scorer,
-    decision_scorer,
     embedding_scorer,
     judge_retriever,
     llm_scorer,
+    reranker_scorer,
 )
 
 QUERY = "cat"
@@ -145,7 +143,7 @@ async def test_any_model_filters_in_both_classes(model_and_scorer, tmp_path):
 
 
 async def test_a_rerankers_documents_are_told_apart_though_it_loses_their_ids():
-    scorer = compressor_scorer(BM25Reranker())
+    scorer = reranker_scorer(BM25Reranker())
     texts = [snippets()[0].text, snippets()[1].text, snippets()[0].text]  # one of them twice
     given = [Snippet(text, id="same") for text in texts]
     expected = float32_bm25(QUERY, texts).tolist()
@@ -154,7 +152,7 @@ async def test_a_rerankers_documents_are_told_apart_though_it_loses_their_ids():
 
 
 def test_what_a_reranker_does_not_return_counts_as_dropped_by_the_scorer():
-    scorer = compressor_scorer(BM25Reranker(top_n=1))
+    scorer = reranker_scorer(BM25Reranker(top_n=1))
     scores = scorer.score(snippets()[3].text, snippets()[:5])
     assert [math.isfinite(score) for score in scores] == [False, False, False, True, False]
     assert sorted(scores)[1:] == [math.inf] * 4
@@ -167,7 +165,7 @@ def test_what_a_reranker_does_not_return_counts_as_dropped_by_the_scorer():
 
 async def test_a_blank_text_is_not_sent_and_cannot_be_scored():
     reranker = BM25Reranker()
-    scorer = compressor_scorer(reranker)
+    scorer = reranker_scorer(reranker)
     assert np.isnan(scorer.score(QUERY, [Snippet(" "), Snippet("")])).all()
     assert np.isnan(await scorer.ascore(QUERY, [Snippet("\n")])).all()
     assert reranker.calls == 0
@@ -193,7 +191,7 @@ class Writing(BaseDocumentCompressor):
 
 @pytest.mark.parametrize("relevance", [None, math.nan])
 def test_a_relevance_that_is_missing_cannot_be_scored(relevance):
-    scorer = compressor_scorer(Writing(written={"relevance_score": relevance}), name="odd")
+    scorer = reranker_scorer(Writing(written={"relevance_score": relevance}), name="odd")
     assert np.isnan(scorer.score(QUERY, [Snippet("a")])).all()
 
 
@@ -201,7 +199,7 @@ def test_a_relevance_that_is_missing_cannot_be_scored(relevance):
     "compressor", [Writing(written={}), Writing(written={"relevance_score": 1.0}, keeps=False)]
 )
 def test_a_compressor_that_writes_no_relevance_or_loses_metadata_is_no_scorer(compressor):
-    scorer = compressor_scorer(compressor, name="odd")
+    scorer = reranker_scorer(compressor, name="odd")
     with pytest.raises(ValueError, match="Writing returned .* lacks relevance_score or what"):
         scorer.score(QUERY, [Snippet("a")])
 
@@ -245,14 +243,5 @@ def test_another_reranker_than_the_calibrated_one_is_refused(tmp_path):
 
 
 def test_a_compressor_with_a_reranker_can_be_pickled():
-    scorer = compressor_scorer(BM25Reranker())
+    scorer = reranker_scorer(BM25Reranker())
     assert pickle.loads(pickle.dumps(scorer)).name == scorer.name
-
-
-def test_below_the_core_that_has_decision_models_the_release_that_has_them_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "langchain_core.decisions", None)  # as it is below 1.8
-    with pytest.raises(TypeError, match=r"came with langchain-core 1\.8.*; this is 1\."):
-        decision_scorer(BM25Reranker())
-    assert as_scorer(BM25Reranker()).name == "reranker(bm25)"
-    with pytest.raises(TypeError, match="a chat or decision model"):
-        as_scorer("jev-1")

@@ -30,11 +30,8 @@ def test_the_text_in_one_field_cannot_name_another():
 
 
 def test_the_prompts_of_the_library_have_these_fields():
-    fields = {
-        name: Prompt.load(name).fields for name in ("decision", "rating", "ratings", "yes_no")
-    }
+    fields = {name: Prompt.load(name).fields for name in ("rating", "ratings", "yes_no")}
     assert fields == {
-        "decision": {"query", "snippet"},
         "rating": {"query", "snippet"},
         "ratings": {"query", "snippets"},
         "yes_no": {"query", "snippet"},

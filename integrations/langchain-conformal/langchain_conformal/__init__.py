@@ -2,17 +2,17 @@
 
 from langchain_conformal.claims import answer_filter_runnable
 from langchain_conformal.compressor import ConformalCompressor
-from langchain_conformal.decisions import decision_scorer
+from langchain_conformal.confidence import confidence_runnable
 from langchain_conformal.events import ConformalCallbackHandler
 from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
 from langchain_conformal.scorers import (
     as_llm,
     as_scorer,
-    compressor_scorer,
     cross_encoder_scorer,
     embedding_scorer,
     llm_scorer,
+    reranker_scorer,
 )
 
 __all__ = [
@@ -22,10 +22,10 @@ __all__ = [
     "answer_filter_runnable",
     "as_llm",
     "as_scorer",
-    "compressor_scorer",
+    "confidence_runnable",
     "cross_encoder_scorer",
-    "decision_scorer",
     "embedding_scorer",
     "judge_retriever",
     "llm_scorer",
+    "reranker_scorer",
 ]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
-from typing_extensions import NotRequired, TypedDict  # pydantic wants this one below Python 3.12
+from typing_extensions import NotRequired, TypedDict  # pydantic requires these below Python 3.12
 
-from conformal_retrievers import AnswerFilter, FilteredAnswer, Snippet, claims
+from conformal_retrievers import Snippet
+from conformal_retrievers.claims import AnswerFilter, FilteredAnswer, events
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.events import ain_run, in_run
 
 
 class AnswerInput(TypedDict):
-    """What `answer_filter_runnable` takes: `context` is what the answer was written from."""
+    """The input of `answer_filter_runnable`: `context` is what the answer was written from."""
 
     question: str
     context: list[Document] | list[str] | Document | str
@@ -26,63 +28,56 @@ class AnswerInput(TypedDict):
 def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput, AIMessage]:
     """Return a Runnable from {"question", "context", "answer"} to the filtered answer.
 
-    It goes behind the model of a chain. The message's text is what is kept;
-    response_metadata["conformal_claims"] holds the kept and the removed claims with their
-    relevances and p-values, as plain values (`FilteredAnswer.details`). `StrOutputParser()` behind
-    it leaves the text. Before it stands `RunnablePassthrough.assign(answer=prompt | chat)`, since
-    `prompt | chat` alone loses question and context. Raises TypeError for a filter of another kind
-    and for an input that is no mapping, and ValueError for one without one of the three. An answer
-    can be filtered only once it is complete: nothing streams. Where there are handlers, filtering
-    is a run of its own, "conformal_claims", with one custom event in it: that of
-    `conformal_retrievers.claims.events`, which is also the run's output.
-    """
+    Put it after the model of a chain, and `RunnablePassthrough.assign(answer=prompt | chat)` before
+    it, since `prompt | chat` alone loses question and context. The message's text is what is kept;
+    response_metadata["conformal_claims"] has the kept and the removed claims with their relevances
+    and p-values as plain values (`FilteredAnswer.details`). Nothing streams, because only a
+    complete answer can be filtered. With handlers, filtering is a run of its own,
+    "conformal_claims", with one custom event, which is also its output.
 
+    Raises TypeError for another kind of filter or an input that is not a mapping, and ValueError
+    for an input without one of the three keys.
+    """
     if not isinstance(answer_filter, AnswerFilter):
         raise TypeError(
             f"answer_filter is a {type(answer_filter).__name__}; give an AnswerFilter: "
             "AnswerFilter(claim_filter, as_llm(chat))"
         )
 
+    def run_of(question: str, config: RunnableConfig) -> dict[str, Any]:
+        return {
+            "name": events.EVENT,
+            "calibration": answer_filter.filter.calibration,
+            "to_event": lambda filtered: events.event_of(filtered, query=question),
+            "inputs": {"query": question},
+            "config": config,
+        }
+
     def filter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
-        question, text, documents, group = _read(given)
-        filtered = in_run(
-            claims.events.EVENT,
-            lambda: answer_filter(question, text, documents, group),
-            lambda filtered: claims.events.event_of(filtered, query=question),
-            calibration=answer_filter.filter.calibration,
-            inputs={"query": question},
-            config=config,
-        )
-        return _message(filtered)
+        arguments = _arguments(given)
+        run = run_of(given["question"], config)
+        return _message(in_run(lambda: answer_filter(*arguments), **run))
 
     async def afilter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
-        question, text, documents, group = _read(given)
-        filtered = await ain_run(
-            claims.events.EVENT,
-            lambda: answer_filter.acall(question, text, documents, group),
-            lambda filtered: claims.events.event_of(filtered, query=question),
-            calibration=answer_filter.filter.calibration,
-            inputs={"query": question},
-            config=config,
-        )
-        return _message(filtered)
+        arguments = _arguments(given)
+        run = run_of(given["question"], config)
+        return _message(await ain_run(lambda: answer_filter.acall(*arguments), **run))
 
     runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_answer_filter")
     return runnable.with_types(input_type=AnswerInput)
 
 
-def _read(given: AnswerInput) -> tuple[str, str, list[Snippet | str], str | None]:
+def _arguments(given: AnswerInput) -> tuple[str, str, list[Snippet | str], str | None]:
     if not isinstance(given, Mapping):
         raise TypeError(
-            f"the input is of type {type(given).__name__}; give {{'question', 'context', 'answer'}}"
-            ": to a mapping with the first two, RunnablePassthrough.assign(answer=prompt | chat) "
-            "adds the third"
+            f"the input is a {type(given).__name__}; give {{'question', 'context', 'answer'}}, as "
+            "RunnablePassthrough.assign(answer=prompt | chat) makes of the first two"
         )
     missing = [name for name in ("question", "context", "answer") if name not in given]
     if missing:
         raise ValueError(
-            f"the input has no {missing[0]!r}, only {sorted(given)}; give 'question', 'context' "
-            "(what the answer was written from) and 'answer'"
+            f"{missing[0]!r} is missing from the input, which has {sorted(given)}; give "
+            "'question', 'context' (what the answer was written from) and 'answer'"
         )
     answer = given["answer"]
     text = str(answer.text) if isinstance(answer, BaseMessage) else answer

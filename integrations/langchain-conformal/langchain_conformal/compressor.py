@@ -3,69 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict
-from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this one below Python 3.12
 
-from conformal_retrievers import Calibration, ConformalFilter, filtering
+from conformal_retrievers import ConformalFilter
 from langchain_conformal.documents import as_documents, kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
-from langchain_conformal.scorers import AnyScorer, load_filter
+from langchain_conformal.scorers import FromCalibration
 
 
 class CompressorInput(TypedDict):
-    """What `ConformalCompressor.as_runnable()` takes."""
+    """The input of `ConformalCompressor.as_runnable()`."""
 
     query: str
     documents: list[Document]
 
 
-class ConformalCompressor(BaseDocumentCompressor):
-    """Drops the documents that the filter drops; the rest come back in order, as copies.
+class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
+    """Drops the documents that the filter drops, and returns copies of the others in their order.
 
-    Copies carry <metadata_prefix>score and <metadata_prefix>p_value in their metadata, in the place
-    of what it holds under these names; a prefix of None leaves metadata as it is. What the filter
-    promises, it promises of documents as the calibrated retriever returns them: put the compressor
-    directly behind it.
+    Copies have <metadata_prefix>score and <metadata_prefix>p_value in their metadata, which replace
+    fields of the same name; a prefix of None leaves metadata unchanged. The guarantee is about
+    documents as the calibrated retriever returns them: put the compressor directly behind it.
     """
 
     filter: ConformalFilter
     metadata_prefix: str | None = "conformal_"
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
-
-    @classmethod
-    def from_calibration(
-        cls,
-        path: str | Path | Calibration,
-        *,
-        embeddings: Embeddings | None = None,
-        llm: BaseChatModel | None = None,
-        scorer: AnyScorer | None = None,
-        metadata_prefix: str | None = "conformal_",
-        on_empty: filtering.OnEmpty = "allow",
-        on_unscorable: filtering.OnUnscorable = "keep",
-    ) -> ConformalCompressor:
-        """Return the compressor of a calibration, or of its file, and the model used for it.
-
-        `scorer` is anything that `as_scorer` takes; `on_empty` and `on_unscorable` are those of
-        `ConformalFilter`.
-        """
-        conformal_filter = load_filter(
-            path,
-            embeddings=embeddings,
-            chat_model=llm,
-            scorer=scorer,
-            on_empty=on_empty,
-            on_unscorable=on_unscorable,
-        )
-        return cls(filter=conformal_filter, metadata_prefix=metadata_prefix)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -86,8 +55,7 @@ class ConformalCompressor(BaseDocumentCompressor):
     def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:
         """Return the compressor as a Runnable from {"query", "documents"} to documents.
 
-        It raises TypeError for an input that is no such mapping, and ValueError naming what is
-        missing from one.
+        It raises TypeError for an input that is not a mapping, and ValueError for a missing key.
         """
 
         def compress(given: CompressorInput, config: RunnableConfig) -> list[Document]:

@@ -1,10 +1,9 @@
 """The filter as a run of its own in LangChain's callbacks, with one custom event in it.
 
-The run and the event are called "conformal_filter". The event's data, a copy of which is the run's
-output, is that of `conformal_retrievers.monitoring.events`: plain JSON, without any snippet's text.
-A filter that is told to raise, where nothing is kept or a snippet cannot be scored, raises behind
-the run, which ends as any other with what was decided. Without a handler there is no run, and
-nothing is built for it.
+Run and event have the same name, "conformal_filter" for snippets. The event's data is that of
+`conformal_retrievers.monitoring.event_of`, plain JSON without any snippet's text, and a copy of it
+is the output of the run. A filter that raises because nothing is kept, or because a snippet cannot
+be scored, raises after its run has ended with the decision. Without a handler there is no run.
 """
 
 from __future__ import annotations
@@ -27,132 +26,122 @@ from langchain_core.runnables.config import (
     get_callback_manager_for_config,
 )
 
-from conformal_retrievers import (
-    ConformalFilter,
-    Filtered,
-    FilterLog,
-    Refused,
-    Snippet,
-)
-from conformal_retrievers.monitoring import events
-from conformal_retrievers.monitoring.log import Observer
+from conformal_retrievers import ConformalFilter, Filtered, Snippet
+from conformal_retrievers.filtering import Refused
+from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
 
 Decided = TypeVar("Decided")
 
 
 def filter_in_run(
-    conformal_filter: ConformalFilter,
-    query: str,
-    snippets: list[Snippet],
-    callbacks: Callbacks,
+    conformal_filter: ConformalFilter, query: str, snippets: list[Snippet], callbacks: Callbacks
 ) -> Filtered:
-    """Filter a query's snippets in a run below that of `callbacks`, or of the run one is in."""
-    return in_run(
-        events.EVENT,
-        lambda: conformal_filter(query, snippets),
-        lambda filtered: events.event_of(filtered, query=query),
-        calibration=conformal_filter.calibration,
-        inputs={"query": query, "k": len(snippets)},
-        config=ensure_config({"callbacks": callbacks}),
-    )
+    """Filter a query's snippets in a run below that of `callbacks`, or of the current run."""
+    run = _run_of(conformal_filter, query, snippets, callbacks)
+    filtered: Filtered = in_run(lambda: conformal_filter(query, snippets), **run)
+    return filtered
 
 
 async def afilter_in_run(
-    conformal_filter: ConformalFilter,
-    query: str,
-    snippets: list[Snippet],
-    callbacks: Callbacks,
+    conformal_filter: ConformalFilter, query: str, snippets: list[Snippet], callbacks: Callbacks
 ) -> Filtered:
     """Do what `filter_in_run` does, without blocking the event loop."""
-    return await ain_run(
-        events.EVENT,
-        lambda: conformal_filter.acall(query, snippets),
-        lambda filtered: events.event_of(filtered, query=query),
-        calibration=conformal_filter.calibration,
-        inputs={"query": query, "k": len(snippets)},
-        config=ensure_config({"callbacks": callbacks}),
-    )
+    run = _run_of(conformal_filter, query, snippets, callbacks)
+    return await ain_run(lambda: conformal_filter.acall(query, snippets), **run)
+
+
+def _run_of(
+    conformal_filter: ConformalFilter, query: str, snippets: list[Snippet], callbacks: Callbacks
+) -> dict[str, Any]:
+    return {
+        "name": EVENT,
+        "calibration": conformal_filter.calibration,
+        "to_event": lambda filtered: event_of(filtered, query=query),
+        "inputs": {"query": query, "k": len(snippets)},
+        "config": ensure_config({"callbacks": callbacks}),
+    }
 
 
 def in_run(
-    name: str,
     decide: Callable[[], Decided],
-    event_of: Callable[[Decided], dict[str, Any]],
     *,
+    name: str,
     calibration: object,
+    to_event: Callable[[Decided], dict[str, Any]],
     inputs: dict[str, Any],
     config: RunnableConfig,
 ) -> Decided:
     """Return what a filter decides, in a run with an event, both of that name.
 
-    What the filter with this calibration refuses is told as any decision, and raised behind it.
+    If the filter with this calibration refuses, its decision is reported like any other, and the
+    error is raised after the run.
     """
     if not get_callback_manager_for_config(config).handlers:
         return decide()
-    decided: list[Decided | Refused] = []
+    outcome: list[Decided | Refused] = []
 
     def run(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         try:
-            filtered = decide()
-            decided.append(filtered)
+            outcome.append(decide())
         except Refused as error:
-            filtered = _refused_by(calibration, error)
-            decided.append(error)
-        event = event_of(filtered)
+            outcome.append(_own(error, calibration))
+        event = to_event(_decision(outcome[0]))
         dispatch_custom_event(name, deepcopy(event), config=config)
         return event
 
     RunnableLambda(run, name=name).invoke(inputs, config)
-    return _unless_refused(decided.pop())
+    return _unless_refused(outcome[0])
 
 
 async def ain_run(
-    name: str,
     decide: Callable[[], Awaitable[Decided]],
-    event_of: Callable[[Decided], dict[str, Any]],
     *,
+    name: str,
     calibration: object,
+    to_event: Callable[[Decided], dict[str, Any]],
     inputs: dict[str, Any],
     config: RunnableConfig,
 ) -> Decided:
     """Do what `in_run` does, without blocking the event loop."""
     if not get_async_callback_manager_for_config(config).handlers:
         return await decide()
-    decided: list[Decided | Refused] = []
+    outcome: list[Decided | Refused] = []
 
     async def run(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         try:
-            filtered = await decide()
-            decided.append(filtered)
+            outcome.append(await decide())
         except Refused as error:
-            filtered = _refused_by(calibration, error)
-            decided.append(error)
-        event = event_of(filtered)
+            outcome.append(_own(error, calibration))
+        event = to_event(_decision(outcome[0]))
         await adispatch_custom_event(name, deepcopy(event), config=config)
         return event
 
     await RunnableLambda(run, name=name).ainvoke(inputs, config)
-    return _unless_refused(decided.pop())
+    return _unless_refused(outcome[0])
 
 
-def _refused_by(calibration: object, error: Refused) -> Any:
-    """Return what was decided; raise the error where another filter raised it, as in a scorer."""
+def _own(error: Refused, calibration: object) -> Refused:
+    """Return the error; raise it if another filter raised it, such as one inside the scorer."""
     if not error.of(calibration):
         raise error
-    return error.filtered
+    return error
 
 
-def _unless_refused(decided: Decided | Refused) -> Decided:
-    if isinstance(decided, Refused):
-        raise decided
-    return decided
+def _decision(outcome: Decided | Refused) -> Any:
+    return outcome.filtered if isinstance(outcome, Refused) else outcome
+
+
+def _unless_refused(outcome: Decided | Refused) -> Decided:
+    if isinstance(outcome, Refused):
+        raise outcome
+    return outcome
 
 
 class ConformalCallbackHandler(BaseCallbackHandler):
-    """Counts m1 and m2 of each calibration, says what is filtered to `logging`, and logs it.
+    """Counts m1 and m2 for each calibration, reports each decision to `logging`, and logs it.
 
-    Give it where LangChain takes callbacks, sync or async: `config={"callbacks": [handler]}`. The
-    logger is "conformal_retrievers"; `log` is a file that several processes may share.
+    Pass it as LangChain's callbacks, sync or async: `config={"callbacks": [handler]}`. The logger
+    is "conformal_retrievers"; `log` is a file that several processes may share.
     """
 
     def __init__(self, log: FilterLog | None = None) -> None:
@@ -168,6 +157,6 @@ class ConformalCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Take in an event of either filter; others are none of its business."""
-        if name in (events.EVENT, events.CLAIMS_EVENT):
+        """Observe an event of either filter, and ignore others."""
+        if name in (EVENT, CLAIMS_EVENT):
             self.observer.observe(data)

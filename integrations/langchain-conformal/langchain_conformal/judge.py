@@ -1,4 +1,4 @@
-"""Judged queries as a LangChain retriever sees them."""
+"""Judged queries as a LangChain retriever returns their documents."""
 
 from __future__ import annotations
 
@@ -13,44 +13,62 @@ from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from conformal_retrievers import ConformalFilter, JudgedQuery, scoring
+from conformal_retrievers import ConformalFilter, JudgedQuery
+from conformal_retrievers.llm.frameworks import model_name
+from conformal_retrievers.scoring import judged_queries
 from langchain_conformal.documents import to_snippets
-from langchain_conformal.naming import model_name
 
 
 def judge_retriever(
-    retriever: RetrieverLike, judged: Iterable[JudgedQuery], *, max_concurrency: int | None = None
+    retriever: RetrieverLike,
+    judged: Iterable[JudgedQuery],
+    *,
+    name: str | None = None,
+    max_concurrency: int | None = None,
 ) -> list[JudgedQuery]:
     """Retrieve for each judged query, and carry its judgements over to what was retrieved.
 
-    Calibrate on the result, with the very retriever that will be filtered: what it returns is what
-    the guarantee is about. A document is known by its id, or by its text where either side has no
-    id or its id was not judged for the query, as where the store gives ids of its own; unknown ones
-    count as irrelevant, and known relevant ones that are not returned are counted in `missed`. At
-    most `max_concurrency` queries run at a time.
+    Calibrate on the result, with the very retriever that will be filtered: the guarantee is about
+    what it returns. A document is recognised by its id, or by its text if either side has no id or
+    its id was not judged for the query, as in a store that assigns ids of its own. Unknown
+    documents count as irrelevant; relevant ones that are not returned are counted in `missed`.
 
-    Each query carries the retriever's name and k, the depth that it is asked for, or none where it
-    does not tell that; calibrations record both. Raises TypeError for anything but a retriever and
-    judged queries, and ValueError for a retriever that is filtered already: calibrated on its own
-    survivors, a filter loses more every time.
+    Parameters
+    ----------
+    retriever
+        The retriever. A filtered one is refused: calibrated on its own survivors, a filter loses
+        more every time.
+    judged
+        The judged queries.
+    name
+        The retriever's name in the calibration, by default its class, or store and model.
+    max_concurrency
+        The largest number of queries that run at a time.
+
+    Raises
+    ------
+    TypeError
+        For anything but a retriever and judged queries.
+    ValueError
+        For a retriever that is filtered already.
     """
     check_retriever(retriever)
     _check_unfiltered(retriever)
-    queries = scoring.judged_queries(judged)
+    queries = judged_queries(judged)
     retrieved = retriever.batch(
         [query.query for query in queries], config={"max_concurrency": max_concurrency}
     )
-    # One that returns more than it is asked for has the depth that is seen.
     asked = depth_of(retriever)
+    # A retriever may return more than it is asked for.
     k = None if asked is None else max([asked, *map(len, retrieved)])
     return [
-        query.retrieved_as(to_snippets(documents), retriever=name_of(retriever), k=k)
+        query.retrieved_as(to_snippets(documents), retriever=name or name_of(retriever), k=k)
         for query, documents in zip(queries, retrieved, strict=True)
     ]
 
 
 def check_retriever(retriever: object) -> None:
-    """Raise TypeError for what is no runnable, such as a vector store."""
+    """Raise TypeError unless the retriever is a runnable; a vector store, for example, is not."""
     if not isinstance(retriever, Runnable):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give a retriever, such as "
@@ -67,14 +85,14 @@ def _check_unfiltered(retriever: RetrieverLike) -> None:
     ):
         if isinstance(getattr(part, "filter", None), ConformalFilter):
             raise ValueError(
-                f"retriever is a {type(within).__name__} that filters already, and calibrated on "
-                "what it keeps a filter loses more every time; give the retriever inside it, "
+                f"retriever is a {type(within).__name__} that is filtered already, and calibrated "
+                "on its own survivors a filter loses more every time; give the retriever inside, "
                 f"filtered.{inside}"
             )
 
 
 def name_of(retriever: RetrieverLike) -> str:
-    """Return the retriever's name; of a vector store's with the store, its model and the search."""
+    """Return the retriever's name; for a vector store, the store, its model and the search."""
     within, _ = _unbound(retriever)
     if not isinstance(within, VectorStoreRetriever):
         return within.get_name()
@@ -84,19 +102,19 @@ def name_of(retriever: RetrieverLike) -> str:
 
 
 def depth_of(retriever: RetrieverLike) -> int | None:
-    """Return how many documents the retriever is asked for, where it tells."""
+    """Return how many documents the retriever is asked for, None if that is unknown."""
     within, bound = _unbound(retriever)
     settings = getattr(within, "search_kwargs", None)
     k = settings.get("k") if isinstance(settings, dict) else getattr(within, "k", None)
     k = bound.get("k", k)
-    if k is None and isinstance(within, VectorStoreRetriever):  # then its store's default
+    if k is None and isinstance(within, VectorStoreRetriever):  # the default of its store
         known = signature(within.vectorstore.similarity_search).parameters.get("k")
         k = None if known is None else known.default
     return k if isinstance(k, int) else None
 
 
 def _unbound(retriever: RetrieverLike) -> tuple[RetrieverLike, Mapping[str, Any]]:
-    """Return the retriever inside retries, bindings and configurations, and what is bound to it."""
+    """Return the retriever inside retries, bindings and configurations, and its bound arguments."""
     within: Any = retriever
     config, bound = RunnableConfig(), dict[str, Any]()
     while isinstance(within, RunnableBindingBase | DynamicRunnable):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -11,33 +10,29 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from pydantic import ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
-from conformal_retrievers import Calibration, ConformalFilter, filtering
+from conformal_retrievers import ConformalFilter
 from langchain_conformal.documents import as_documents, kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.judge import check_retriever, depth_of
-from langchain_conformal.scorers import AnyScorer, load_filter
+from langchain_conformal.scorers import FromCalibration
 
 
-class ConformalRetriever(BaseRetriever):
-    """Retrieves with another retriever and drops what the filter drops.
+class ConformalRetriever(FromCalibration, BaseRetriever):
+    """Retrieves with another retriever and drops the documents that the filter drops.
 
-    `retriever` is any runnable from a query to documents, at the depth that it was calibrated at.
-    (One that returns an iterator is read once: here, unless a handler has read it before.)
-    Keyword arguments of `invoke`, and what is `configurable` in its config, go to it. Documents
-    come back in its order, as copies whose metadata carries <metadata_prefix>score and
-    <metadata_prefix>p_value, in the place of what it holds under these names (None: metadata as it
-    is).
-    `alpha` is another risk than the calibration's, which `configurable_fields(alpha=…)` opens to
-    callers; ValueError where it is not in (0, 1). Warns of a retriever that is asked for fewer
-    documents than k, the depth that was calibrated at.
+    The others come back in order, as copies whose metadata has <metadata_prefix>score and
+    <metadata_prefix>p_value, which replace fields of the same name (None: metadata unchanged).
+    `retriever` is any runnable from a query to documents, at the depth that was calibrated at; it
+    receives the keyword arguments of `invoke` and what is `configurable` in its config. An iterator
+    that it returns is read once. `alpha` is another risk than the calibration's, which
+    `configurable_fields(alpha=…)` opens to callers; ValueError if it is not in (0, 1). Warns if the
+    retriever is asked for fewer documents than k, the depth that was calibrated at.
     """
 
     retriever: RetrieverLike
@@ -53,46 +48,18 @@ class ConformalRetriever(BaseRetriever):
         check_retriever(retriever)
         return retriever
 
-    @classmethod
-    def from_calibration(
-        cls,
-        path: str | Path | Calibration,
-        *,
-        retriever: RetrieverLike,
-        embeddings: Embeddings | None = None,
-        llm: BaseChatModel | None = None,
-        scorer: AnyScorer | None = None,
-        metadata_prefix: str | None = "conformal_",
-        on_empty: filtering.OnEmpty = "allow",
-        on_unscorable: filtering.OnUnscorable = "keep",
-    ) -> ConformalRetriever:
-        """Return the filtered retriever of a calibration, or of its file, and the model used.
-
-        `scorer` is anything that `as_scorer` takes; `on_empty` and `on_unscorable` are those of
-        `ConformalFilter`.
-        """
-        conformal_filter = load_filter(
-            path,
-            embeddings=embeddings,
-            chat_model=llm,
-            scorer=scorer,
-            on_empty=on_empty,
-            on_unscorable=on_unscorable,
-        )
-        return cls(retriever=retriever, filter=conformal_filter, metadata_prefix=metadata_prefix)
-
     def model_post_init(self, context: Any, /) -> None:
-        """Raise ValueError for an alpha that the calibration cannot be asked at."""
+        """Raise ValueError for an alpha at which the calibration has no threshold."""
         super().model_post_init(context)
         try:
             self._filter_at_alpha()
-        except ValueError as error:  # of which pydantic would say "Value error, …"
-            raise PydanticCustomError("alpha", "{said}", {"said": str(error)}) from None
+        except ValueError as error:  # pydantic would prefix "Value error, "
+            raise PydanticCustomError("alpha", "{text}", {"text": str(error)}) from None
 
     def invoke(
         self, input: str, config: RunnableConfig | None = None, **kwargs: Any
     ) -> list[Document]:
-        """Return the documents that are kept; what is configurable in the retriever stays so."""
+        """Return the kept documents; what is configurable in the retriever stays configurable."""
         return super().invoke(input, config, **_with_configurable(config, kwargs))
 
     async def ainvoke(
@@ -147,14 +114,14 @@ class ConformalRetriever(BaseRetriever):
     def _asked(
         self, configurable: dict[str, Any] | None, kwargs: dict[str, Any]
     ) -> Runnable[str, list[Document]]:
-        """Return the retriever as a caller configures it; warn where it returns fewer than k."""
+        """Return the retriever as a caller configures it; warn if it returns fewer than k."""
         retriever = self.retriever
         if configurable:
             config = RunnableConfig(configurable=configurable)
             retriever = RunnableBinding(bound=retriever, config=config)
         k, calibrated = kwargs.get("k", depth_of(retriever)), self.filter.calibration.k
         if k is not None and calibrated is not None and k < calibrated:
-            # One text and one place, so that Python says it once; of a larger k the filter says it.
+            # One text from one line: Python shows it once. The filter warns of a larger k.
             warnings.warn(
                 f"the retriever is asked for {k} documents, but was calibrated at k = "
                 f"{calibrated}: what it returns is not what the guarantee is about; retrieve "
@@ -165,6 +132,6 @@ class ConformalRetriever(BaseRetriever):
 
 
 def _with_configurable(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with what a caller configures, which BaseRetriever does not hand on."""
+    """Return the arguments with the caller's configuration, which BaseRetriever drops."""
     configurable = ensure_config(config).get("configurable")
     return {**kwargs, "configurable": configurable} if configurable else kwargs

@@ -1,7 +1,4 @@
-"""LangChain models as scorers: embeddings, cross-encoders, rerankers, chat models.
-
-`decisions.py` has the scorer of decision models.
-"""
+"""LangChain models as scorers: embeddings, cross-encoders, rerankers and chat models."""
 
 from __future__ import annotations
 
@@ -9,108 +6,98 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from typing_extensions import Self
 
 from conformal_retrievers import (
-    Cache,
     Calibration,
-    ConformalFilter,
     CrossEncoderScorer,
     EmbeddingScorer,
     LLMScorer,
     Scorer,
     Snippet,
-    filtering,
-    llm,
 )
-from conformal_retrievers.llm import wire as servers
-from langchain_conformal.decisions import decision_scorer, is_decision_model
-from langchain_conformal.naming import told_name
+from conformal_retrievers.filtering import OnEmpty, OnUnscorable, open_filter
+from conformal_retrievers.llm import LLM, Cache, Reply, Request
+from conformal_retrievers.llm.frameworks import framework_llm, model_name, required_name
+from conformal_retrievers.llm.wire import (
+    finish_of,
+    first_token_in,
+    name_of,
+    part_of,
+    reason_in,
+    settings_of,
+    tokens_in,
+)
 
-if TYPE_CHECKING:
-    from langchain_core.decisions import BaseDecisionModel
+Options = Callable[[Request], Mapping[str, Any]]
 
 
 @runtime_checkable
 class CrossEncoder(Protocol):
-    """LangChain's BaseCrossEncoder, which has lived in more than one of its packages."""
+    """LangChain's BaseCrossEncoder, which is in several of its packages."""
 
     def score(self, text_pairs: list[tuple[str, str]]) -> Sequence[float]:
         """Return a number for each pair of query and text, higher = more relevant."""
 
 
-# In quotes: langchain-core has decision models from 1.8 on.
-AnyScorer: TypeAlias = (
-    "Scorer | Embeddings | CrossEncoder | BaseChatModel | BaseDocumentCompressor"
-    " | BaseDecisionModel"
-)
+AnyScorer: TypeAlias = Scorer | Embeddings | CrossEncoder | BaseChatModel | BaseDocumentCompressor
 
 
 def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
-    """Return the scorer of embeddings, a cross-encoder, a chat or decision model, or a reranker.
+    """Return the scorer of embeddings, a cross-encoder, a chat model or a reranker.
 
-    That is `embedding_scorer`, `cross_encoder_scorer`, `llm_scorer`, `decision_scorer` or
-    `compressor_scorer` of it; a scorer is returned as it is. `FunctionScorer` makes one of a plain
-    function. Raises TypeError for anything else.
+    It is `embedding_scorer`, `cross_encoder_scorer`, `llm_scorer` or `reranker_scorer` of the
+    model. A scorer is returned as it is; `FunctionScorer` makes one of a function. Raises TypeError
+    for anything else.
     """
     if isinstance(model, Embeddings):
         return embedding_scorer(model, name=name)
     if isinstance(model, BaseChatModel):
         return llm_scorer(model, name=name)
-    if is_decision_model(model):
-        return decision_scorer(model, name=name)
     if isinstance(model, BaseDocumentCompressor):
-        return compressor_scorer(model, name=name)
+        return reranker_scorer(model, name=name)
     if isinstance(model, Scorer) and name is None:
         return model
     if isinstance(model, CrossEncoder) and not isinstance(model, Scorer):
         return cross_encoder_scorer(model, name=name)
     raise TypeError(
-        f"scorer is {model!r:.80}; give embeddings, a cross-encoder, a chat or decision model, "
-        "a compressor that writes relevance_score, or a scorer, such as "
-        "FunctionScorer(function, name='…')"
+        f"scorer is {model!r:.80}; give embeddings, a cross-encoder, a chat model, a compressor "
+        "that writes relevance_score, or a scorer, such as FunctionScorer(function, name='…')"
     )
 
 
 def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> EmbeddingScorer:
     """Return the scorer 1 − cosine of LangChain embeddings, synchronous and asynchronous.
 
-    Its name is "cosine(<model>)" with the model's name as the embeddings tell it, so that the same
-    model has the same name in LlamaIndex; a `name` that is given is the scorer's, whole. Raises
-    TypeError for anything but LangChain's Embeddings, and ValueError where they do not tell the
-    model's name and no `name` is given.
+    The scorer's name is `name`, by default "cosine(<model name>)", which is the same for the same
+    model in LlamaIndex. Raises TypeError for anything but Embeddings, and ValueError if the model's
+    name is unknown.
     """
-    check_embeddings(embeddings)
-    told = name or told_name(
-        embeddings, "embedding_scorer(embeddings, name='cosine(<model name>)')"
-    )
+    if not isinstance(embeddings, Embeddings):
+        raise TypeError(
+            f"embeddings is a {type(embeddings).__name__}; give LangChain's Embeddings, or another "
+            "model as scorer=EmbeddingScorer(embed, name='cosine(<model name>)')"
+        )
+    remedy = "embedding_scorer(embeddings, name='cosine(<model name>)')"
     return EmbeddingScorer(
         embeddings.embed_documents,
-        name or f"cosine({told})",
+        name or f"cosine({required_name(model_name(embeddings), embeddings, remedy)})",
         embed_query=embeddings.embed_query,
         aembed=embeddings.aembed_documents,
         aembed_query=embeddings.aembed_query,
     )
 
 
-def check_embeddings(embeddings: object) -> None:
-    """Raise TypeError, saying what may be given instead, for what is no Embeddings."""
-    if not isinstance(embeddings, Embeddings):
-        raise TypeError(
-            f"embeddings is a {type(embeddings).__name__}; give LangChain's Embeddings, or as "
-            "scorer= another model's EmbeddingScorer(embed, name='cosine(<model name>)')"
-        )
-
-
 def llm_scorer(
     chat_model: BaseChatModel,
     *,
-    options: Callable[[llm.Request], Mapping[str, Any]] | None = None,
+    options: Options | None = None,
     name: str | None = None,
     concurrency: int = 8,
     cache: Cache | None = None,
@@ -122,63 +109,73 @@ def llm_scorer(
 
 
 def as_llm(
-    chat_model: BaseChatModel,
-    *,
-    options: Callable[[llm.Request], Mapping[str, Any]] | None = None,
-    name: str | None = None,
-) -> llm.LLM:
+    chat_model: BaseChatModel, *, options: Options | None = None, name: str | None = None
+) -> LLM:
     """Return a LangChain chat model as an `LLM`, with its own retries, sync and async.
 
-    `options` turns a request into arguments of the model's `invoke`: a model that speaks OpenAI's
-    Chat Completions takes `openai_options`, without which a reply's schema, its length and
-    log-probabilities are not asked for. The name is the model's, with its temperature unless that
-    is 0, and "as text" without options, so that the same model asked in the same way has the same
-    name in LlamaIndex and in `openai_llm`. Settings that JSON can tell are in it. Functions,
-    clients and other objects are not: where yours change what it answers, give a `name` that says
-    so.
+    `options` turns a request into arguments of the model's `invoke`. Give `openai_options` for a
+    model with OpenAI's Chat Completions; without it a reply's schema, length and log-probabilities
+    are not requested. The default name is the model's with its settings, see
+    `conformal_retrievers.llm.wire.name_of`; the same model, asked in the same way, has the same
+    name in LlamaIndex and in `openai_llm`. Functions, clients and other objects are not part of it:
+    give a `name` if yours change the answers.
 
-    Raises TypeError for anything but a chat model, such as one with fallbacks: another model is
-    another score. Raises ValueError where the model does not tell its name, or is asked with
-    options of your own, and no `name` is given.
+    Raises TypeError for anything but a chat model, such as one with fallbacks, since another model
+    is another score; ValueError if the model's name is unknown, or `options` is your own function,
+    and there is no `name`.
     """
     if not isinstance(chat_model, BaseChatModel):
         raise TypeError(
-            f"chat_model is a {type(chat_model).__name__}; give the chat model itself: settings "
-            "and retries go into it, and a fallback is another model, thus another score"
+            f"chat_model is a {type(chat_model).__name__}; give the chat model itself, with its "
+            "settings and retries, since a fallback is another model and thus another score"
         )
 
-    def messages(request: llm.Request) -> list[BaseMessage]:
+    def messages(request: Request) -> list[BaseMessage]:
         return [SystemMessage(request.system), HumanMessage(request.user)]
 
-    def arguments(request: llm.Request) -> Mapping[str, Any]:
-        return {} if options is None else options(request)
-
-    def complete(request: llm.Request) -> llm.Reply:
+    def chat(request: Request, arguments: Mapping[str, Any]) -> BaseMessage:
         try:
-            with servers.unanswered_without_reply():
-                return _reply(chat_model.invoke(messages(request), **arguments(request)))
+            return chat_model.invoke(messages(request), **arguments)
         except Exception as error:
             return _ended(error)
 
-    async def acomplete(request: llm.Request) -> llm.Reply:
+    async def achat(request: Request, arguments: Mapping[str, Any]) -> BaseMessage:
         try:
-            with servers.unanswered_without_reply():
-                return _reply(await chat_model.ainvoke(messages(request), **arguments(request)))
+            return await chat_model.ainvoke(messages(request), **arguments)
         except Exception as error:
             return _ended(error)
 
-    temperature = getattr(chat_model, "temperature", 0)
-    return llm.LLM(
-        complete,
-        name
-        or servers.name_of(
-            told_name(chat_model, "llm_scorer(chat_model, name='…')"),
-            temperature=temperature,
-            options=options,
-            settings=servers.settings_of(chat_model),
-        ),
-        acomplete,
+    name = name or name_of(
+        required_name(model_name(chat_model), chat_model, "llm_scorer(chat_model, name='…')"),
+        temperature=getattr(chat_model, "temperature", 0),
+        settings=settings_of(chat_model),
+        options=options,
     )
+    return framework_llm(chat, achat, _reply, name=name, options=options)
+
+
+def _reply(message: BaseMessage) -> Reply:
+    metadata = message.response_metadata
+    refusal = message.additional_kwargs.get("refusal")
+    usage = message.usage_metadata if isinstance(message, AIMessage) else None
+    return Reply(
+        str(message.text) or str(refusal or ""),
+        "refusal" if refusal else finish_of(reason_in(metadata)),
+        first_token_in(metadata.get("logprobs")),
+        tokens_in(part_of(usage, "input_tokens")),
+        tokens_in(part_of(usage, "output_tokens")),
+    )
+
+
+def _ended(error: Exception) -> AIMessage:
+    """Return the message for an error that OpenAI's client raises if a schema was requested."""
+    reasons = {
+        "LengthFinishReasonError": "length",
+        "ContentFilterFinishReasonError": "content_filter",
+    }
+    if type(error).__name__ not in reasons:
+        raise error
+    return AIMessage("", response_metadata={"finish_reason": reasons[type(error).__name__]})
 
 
 def cross_encoder_scorer(
@@ -186,38 +183,41 @@ def cross_encoder_scorer(
 ) -> CrossEncoderScorer:
     """Return the scorer −score of a LangChain cross-encoder.
 
-    Its name is "cross-encoder(<model>)" with the model's name as the cross-encoder tells it. Raises
-    ValueError where it does not tell it and no `name` is given. A cross-encoder that returns
-    probabilities instead of logits may round the highest ones to 1, so that they tie.
+    The scorer's name is `name`, by default "cross-encoder(<model name>)"; ValueError if the model's
+    name is unknown. A cross-encoder that returns probabilities instead of logits may round the
+    highest ones to 1, so that they tie.
     """
-    told = name or told_name(
-        cross_encoder, "cross_encoder_scorer(cross_encoder, name='cross-encoder(<model name>)')"
-    )
-    return CrossEncoderScorer(cross_encoder.score, name or f"cross-encoder({told})")
+    remedy = "cross_encoder_scorer(cross_encoder, name='cross-encoder(<model name>)')"
+    if name is None:
+        name = f"cross-encoder({required_name(model_name(cross_encoder), cross_encoder, remedy)})"
+    return CrossEncoderScorer(cross_encoder.score, name)
 
 
-def compressor_scorer(
+def reranker_scorer(
     compressor: BaseDocumentCompressor, *, name: str | None = None
-) -> CompressorScorer:
+) -> RerankerScorer:
     """Return the scorer −relevance_score of a compressor that writes it, as rerankers do.
 
-    Its name is "reranker(<model>)" with the model's name as the compressor tells it. Raises
-    ValueError where it does not tell it and no `name` is given.
+    The scorer's name is `name`, by default "reranker(<model name>)"; ValueError if the model's name
+    is unknown.
     """
-    told = name or told_name(
-        compressor, "compressor_scorer(compressor, name='reranker(<model name>)')"
-    )
-    return CompressorScorer(compressor, name or f"reranker({told})")
+    remedy = "reranker_scorer(compressor, name='reranker(<model name>)')"
+    if name is None:
+        name = f"reranker({required_name(model_name(compressor), compressor, remedy)})"
+    return RerankerScorer(compressor, name)
+
+
+PLACE = "conformal_place"  # the metadata that identifies a reranked document: few keep the id
 
 
 @dataclass(frozen=True)
-class CompressorScorer:
+class RerankerScorer:
     """Scores by −metadata["relevance_score"] as a compressor writes it.
 
-    A blank text, and a relevance score that is None or NaN, cannot be scored: NaN. What the
-    compressor does not return scores +inf, which no threshold keeps: give it a top_n of at least
-    the retriever's depth. Raises ValueError where it returns documents without a relevance score,
-    or other documents than it was given.
+    A blank text, and a relevance score that is None or NaN, scores NaN. A snippet that the
+    compressor does not return scores +inf, which no threshold keeps: set its top_n to at least the
+    retriever's depth. Raises ValueError if it returns documents without a relevance score, or other
+    documents than it was given.
     """
 
     compressor: BaseDocumentCompressor
@@ -241,16 +241,13 @@ class CompressorScorer:
         for document in returned:
             if not {PLACE, "relevance_score"} <= document.metadata.keys():
                 raise ValueError(
-                    f"{type(self.compressor).__name__} returned a document whose metadata "
-                    f"({', '.join(document.metadata)}) lacks relevance_score or what tells the "
-                    "document; give a compressor that writes relevance_score and keeps metadata"
+                    f"{type(self.compressor).__name__} returned a document without relevance_score "
+                    f"or {PLACE} in its metadata ({', '.join(document.metadata)}); give a "
+                    "compressor that writes relevance_score and keeps metadata"
                 )
             relevance = document.metadata["relevance_score"]
             scores[document.metadata[PLACE]] = math.nan if relevance is None else -float(relevance)
         return scores
-
-
-PLACE = "conformal_place"  # the metadata that tells a reranked document: few rerankers keep its id
 
 
 def _placed(snippets: Sequence[Snippet]) -> list[Document]:
@@ -261,60 +258,58 @@ def _placed(snippets: Sequence[Snippet]) -> list[Document]:
     ]
 
 
-def load_filter(
-    path: str | Path | Calibration,
-    *,
-    embeddings: Embeddings | None = None,
-    chat_model: BaseChatModel | None = None,
-    scorer: AnyScorer | None = None,
-    on_empty: filtering.OnEmpty = "allow",
-    on_unscorable: filtering.OnUnscorable = "keep",
-) -> ConformalFilter:
-    """Return the filter of a calibration, or of its file, and one of the models.
+class FromCalibration:
+    """Makes a compressor or retriever from a calibration and the model that it was made with."""
 
-    Raises TypeError unless exactly one of them is given, and is what its argument says,
-    `CalibrationMismatch` if it is not what the calibration was made with, and what
-    `Calibration.load` raises.
-    """
-    if sum(given is not None for given in (embeddings, chat_model, scorer)) != 1:
-        raise TypeError(
-            "give one of embeddings=, llm= and scorer=, the one that was calibrated with"
+    @classmethod
+    def from_calibration(
+        cls,
+        path: str | Path | Calibration,
+        *,
+        embeddings: Embeddings | None = None,
+        llm: BaseChatModel | None = None,
+        scorer: AnyScorer | None = None,
+        alpha: float | None = None,
+        on_empty: OnEmpty = "allow",
+        on_unscorable: OnUnscorable = "keep",
+        **fields: Any,
+    ) -> Self:
+        """Return the component for a calibration, or for its file.
+
+        Parameters
+        ----------
+        path
+            The calibration, or the path of its file.
+        embeddings, llm, scorer
+            The model that was calibrated with, exactly one: `scorer` is anything that `as_scorer`
+            accepts.
+        alpha
+            Another risk than the calibration's, in (0, 1).
+        on_empty, on_unscorable
+            As in `ConformalFilter`.
+        fields
+            The component's other fields: `metadata_prefix`, and the `retriever` of a
+            `ConformalRetriever`.
+
+        Raises
+        ------
+        TypeError
+            Unless exactly one model is given, of the argument's type.
+        CalibrationMismatch
+            If the calibration was made with another model.
+        """
+        given = [model for model in (embeddings, llm, scorer) if model is not None]
+        if len(given) != 1:
+            raise TypeError(
+                "give one of embeddings=, llm= and scorer=, the one that was calibrated with"
+            )
+        if llm is not None and not isinstance(llm, BaseChatModel):
+            raise TypeError(
+                f"llm is a {type(llm).__name__}; give a BaseChatModel, or another model as scorer="
+            )
+        chosen = as_scorer(given[0]) if embeddings is None else embedding_scorer(embeddings)
+        conformal_filter = open_filter(
+            path, chosen, alpha=alpha, on_empty=on_empty, on_unscorable=on_unscorable
         )
-    if embeddings is not None:
-        check_embeddings(embeddings)
-    if chat_model is not None and not isinstance(chat_model, BaseChatModel):
-        raise TypeError(
-            f"llm is a {type(chat_model).__name__}; give a BaseChatModel, or another model as "
-            "scorer="
-        )
-    given = next(model for model in (embeddings, chat_model, scorer) if model is not None)
-    return ConformalFilter(
-        as_scorer(given),
-        path if isinstance(path, Calibration) else Calibration.load(path),
-        on_empty=on_empty,
-        on_unscorable=on_unscorable,
-    )
-
-
-def _reply(message: BaseMessage) -> llm.Reply:
-    told = message.response_metadata
-    refusal = message.additional_kwargs.get("refusal")
-    usage = message.usage_metadata if isinstance(message, AIMessage) else None
-    return llm.Reply(
-        str(message.text) or str(refusal or ""),
-        "refusal" if refusal else servers.finish_of(servers.reason_in(told)),
-        servers.first_token_in(told.get("logprobs")),
-        servers.tokens_in(servers.part_of(usage, "input_tokens")),
-        servers.tokens_in(servers.part_of(usage, "output_tokens")),
-    )
-
-
-def _ended(error: Exception) -> llm.Reply:
-    """Return the reply that OpenAI's client raises, where it was asked for a schema."""
-    reasons = {
-        "LengthFinishReasonError": "length",
-        "ContentFilterFinishReasonError": "content_filter",
-    }
-    if type(error).__name__ not in reasons:
-        raise error
-    return llm.Reply("", servers.finish_of(reasons[type(error).__name__]))
+        component: Callable[..., Self] = cls
+        return component(filter=conformal_filter, **fields)

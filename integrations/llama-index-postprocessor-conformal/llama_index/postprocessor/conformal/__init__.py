@@ -1,27 +1,35 @@
 """Conformal filters for LlamaIndex: a node postprocessor and a query engine with a guarantee."""
 
 from llama_index.postprocessor.conformal.base import ConformalPostprocessor
-from llama_index.postprocessor.conformal.claims_events import (
-    ConformalClaimsEvent,
-    ConformalClaimsStartEvent,
-)
+from llama_index.postprocessor.conformal.confidence import ConfidenceQueryEngine
 from llama_index.postprocessor.conformal.engine import ClaimFilterQueryEngine
 from llama_index.postprocessor.conformal.events import (
+    ConformalClaimsEvent,
+    ConformalClaimsStartEvent,
     ConformalEventHandler,
     ConformalFilterEvent,
 )
 from llama_index.postprocessor.conformal.judge import judge_retriever
-from llama_index.postprocessor.conformal.scorers import as_llm, embedding_scorer, llm_scorer
+from llama_index.postprocessor.conformal.scorers import (
+    as_llm,
+    as_scorer,
+    embedding_scorer,
+    llm_scorer,
+    reranker_scorer,
+)
 
 __all__ = [
     "ClaimFilterQueryEngine",
+    "ConfidenceQueryEngine",
     "ConformalClaimsEvent",
     "ConformalClaimsStartEvent",
     "ConformalEventHandler",
     "ConformalFilterEvent",
     "ConformalPostprocessor",
     "as_llm",
+    "as_scorer",
     "embedding_scorer",
     "judge_retriever",
     "llm_scorer",
+    "reranker_scorer",
 ]

@@ -17,34 +17,32 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import WithJsonSchema, field_serializer
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    Filtered,
-    RetrievalScorer,
-    Scorer,
-    filtering,
-)
+from conformal_retrievers import Calibration, ConformalFilter, Filtered, RetrievalScorer, Scorer
+from conformal_retrievers.filtering import OnEmpty, OnUnscorable, open_filter
 from llama_index.postprocessor.conformal.events import Outcome, rerank_events
 from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_snippets
-from llama_index.postprocessor.conformal.scorers import embedding_scorer, llm_scorer
+from llama_index.postprocessor.conformal.scorers import (
+    AnyScorer,
+    as_scorer,
+    embedding_scorer,
+    llm_scorer,
+)
 
 dispatcher = get_dispatcher(__name__)
 
 
 class ConformalPostprocessor(BaseNodePostprocessor):
-    """Drops the nodes that the filter drops; the rest come back in order, as they were.
+    """Drops the nodes that the filter drops, and returns copies of the others in their order.
 
-    Snippets are scored against the query's text, `query_str`, also where the query is embedded by
-    other texts. What the filter promises, it promises of nodes as the calibrated retriever returns
-    them: put the postprocessor first in the list, and set `similarity_top_k` to the depth that was
-    calibrated at.
+    Nodes are scored against the query's text, `query_str`, even if the query is embedded by other
+    texts. The guarantee is about nodes as the calibrated retriever returns them: put the
+    postprocessor first in the list, and set `similarity_top_k` to the depth that was calibrated at.
 
-    What an engine does where no node is kept is up to the filter's `on_empty`. With "allow" it gets
-    none: query and chat engines then answer "Empty Response" without asking the LLM, an agent's
-    tool returns no text, and `RetrieverEvaluator` raises ValueError. With "keep_best" it gets the
-    best one and goes on as ever, and "raise" raises `NothingKept` out of the engine's call, of
-    streaming engines before the stream begins. The package's README goes through them all.
+    If no node is kept, the filter's `on_empty` decides. With "allow" query and chat engines answer
+    "Empty Response" without asking the LLM, an agent's tool returns no text, and
+    `RetrieverEvaluator` raises ValueError. With "keep_best" engines get the best node. "raise"
+    raises `NothingKept` out of the engine's call, before a stream begins. The package's README
+    lists all engines.
     """
 
     model_config = ConfigDict(
@@ -57,17 +55,17 @@ class ConformalPostprocessor(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name that LlamaIndex knows the class by."""
+        """Return the class's name in LlamaIndex."""
         return "ConformalPostprocessor"
 
     def __getstate__(self) -> dict[str, Any]:
-        # BaseComponent's own deletes what it cannot pickle from the living object, and goes on
-        # without it: a filter must not be lost in silence. The callback manager is made anew.
+        # BaseComponent's own silently deletes from the living object what it cannot pickle. A
+        # filter must not be lost. The callback manager is made anew.
         state = BaseModel.__getstate__(self)
         fields = {k: v for k, v in state["__dict__"].items() if k != "callback_manager"}
         return {**state, "__dict__": fields}
 
-    # --- made from a file, or from what another one was dumped to ---------------------------------
+    # --- from a file, or from a dump --------------------------------------------------------------
 
     @classmethod
     def from_calibration(
@@ -76,24 +74,37 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         *,
         embed_model: BaseEmbedding | None = None,
         llm: LLM | None = None,
-        scorer: Scorer | None = None,
-        on_empty: filtering.OnEmpty = "allow",
-        on_unscorable: filtering.OnUnscorable = "keep",
+        scorer: AnyScorer | None = None,
+        alpha: float | None = None,
+        on_empty: OnEmpty = "allow",
+        on_unscorable: OnUnscorable = "keep",
     ) -> ConformalPostprocessor:
-        """Return the postprocessor of a calibration, or of its file, and the model used for it.
+        """Return the postprocessor for a calibration, or for its file.
 
-        That is `scorer`, `llm` or `embed_model`, or else `Settings.embed_model`. `on_empty` and
-        `on_unscorable` are those of `ConformalFilter`. Raises TypeError if more than one model is
-        given, or one in another's place, `CalibrationMismatch` if it is not what the calibration
-        was made with, and what `Calibration.load` raises.
+        Parameters
+        ----------
+        path
+            The calibration, or the path of its file.
+        embed_model, llm, scorer
+            The model that was calibrated with, at most one: `scorer` is anything that `as_scorer`
+            accepts, and the default is `Settings.embed_model`.
+        alpha
+            Another risk than the calibration's, in (0, 1).
+        on_empty, on_unscorable
+            As in `ConformalFilter`.
+
+        Raises
+        ------
+        TypeError
+            If more than one model is given, or one of another type.
+        CalibrationMismatch
+            If the calibration was made with another model.
         """
-        calibration = path if isinstance(path, Calibration) else Calibration.load(path)
         chosen = _scorer(embed_model, llm, scorer)
-        return cls(
-            filter=ConformalFilter(
-                chosen, calibration, on_empty=on_empty, on_unscorable=on_unscorable
-            )
+        made = open_filter(
+            path, chosen, alpha=alpha, on_empty=on_empty, on_unscorable=on_unscorable
         )
+        return cls(filter=made)
 
     @field_serializer("filter")
     def _filter_without_models(self, value: ConformalFilter) -> dict[str, Any]:
@@ -113,21 +124,22 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         *,
         embed_model: BaseEmbedding | None = None,
         llm: LLM | None = None,
-        scorer: Scorer | None = None,
+        scorer: AnyScorer | None = None,
         group_of: Callable[[str], str | None] | None = None,
         **kwargs: Any,
     ) -> ConformalPostprocessor:
-        """Return the postprocessor that `to_dict` was called on, with the model that it had.
+        """Return the postprocessor of a `to_dict`, with its model.
 
-        The calibration is in `data`, with its checksum; models and functions are not, and are given
-        as to `from_calibration` and `ConformalFilter`. Raises ValueError where `group_of` is
-        missing, and what `Calibration.from_json`, `from_calibration` and `ConformalFilter` raise.
+        `data` has the calibration with its checksum, but no models and functions: give them as to
+        `from_calibration` and `ConformalFilter`. Raises ValueError if `group_of` is missing or
+        superfluous, or the calibration was changed, and TypeError and `CalibrationMismatch` as
+        `from_calibration` does.
         """
         dumped = data["filter"]
         if (group_of is None) != (dumped["group_of"] is None):
             raise ValueError(
-                f"group_of is {group_of!r}, but was {dumped['group_of']!r} before: give the "
-                "function that told the groups then, from_dict(data, group_of=…)"
+                f"group_of is {group_of!r}, but the dumped filter had {dumped['group_of']!r}; give "
+                "the same function, from_dict(data, group_of=…)"
             )
         made = ConformalFilter(
             _scorer(embed_model, llm, scorer),
@@ -164,7 +176,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         return outcome.nodes
 
     def _known(self, query: QueryBundle, nodes: list[NodeWithScore]) -> Filtered | None:
-        """Decide by the retriever's own scores where they are what is calibrated: no snippets."""
+        """Decide by the retriever's own scores if they are the score: without making snippets."""
         scorer = self.filter.scorer
         if type(scorer) is not RetrievalScorer:  # a subclass may score by more than the number
             return None
@@ -178,44 +190,35 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         return rerank_events(query, nodes, self.filter, self.callback_manager)
 
 
-def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: Scorer | None) -> Scorer:
+def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: AnyScorer | None) -> Scorer:
     if sum(given is not None for given in (embed_model, llm, scorer)) > 1:
         raise TypeError(
             "give one of embed_model=, llm= and scorer=, the one that was calibrated with"
         )
-    if isinstance(scorer, BaseEmbedding):
-        kind = type(scorer).__name__
-        raise TypeError(f"scorer is a {kind}, an embedding model; give it as embed_model=")
-    if isinstance(scorer, LLM):
-        raise TypeError(f"scorer is a {type(scorer).__name__}, an LLM; give it as llm=")
     if scorer is not None:
-        return scorer
-    if llm is not None and not isinstance(llm, LLM):
+        return as_scorer(scorer)
+    if llm is None:
+        return embedding_scorer(_default_embed_model() if embed_model is None else embed_model)
+    if not isinstance(llm, LLM):
         raise TypeError(f"llm is a {type(llm).__name__}; give LlamaIndex's LLM")
-    if llm is not None:
-        return llm_scorer(llm)
-    return embedding_scorer(_default_embed_model() if embed_model is None else embed_model)
+    return llm_scorer(llm)
 
 
 def _default_embed_model() -> BaseEmbedding:
     try:
         return Settings.embed_model
-    except (ImportError, ValueError) as error:  # of OpenAI's model, where nobody has set another
+    except (ImportError, ValueError) as error:  # LlamaIndex's default is a model of OpenAI
         raise ValueError(
-            "no model is given, and Settings.embed_model is not set: give embed_model=, the one "
-            "that was calibrated with, or llm= or scorer= if that was one"
+            "no model is given and Settings.embed_model is not set; give embed_model=, llm= or "
+            "scorer=, the one that was calibrated with"
         ) from error
 
 
 def _checked(query_bundle: QueryBundle | None) -> QueryBundle:
+    form = "give query_str= or query_bundle= to postprocess_nodes"
     if query_bundle is None:
-        raise ValueError(
-            "query is missing, and snippets are scored against it: give query_str= or "
-            "query_bundle= to postprocess_nodes"
-        )
+        raise ValueError(f"query is missing, and nodes are scored against it; {form}")
     if not isinstance(query_bundle, QueryBundle):
-        raise TypeError(
-            f"query_bundle is a {type(query_bundle).__name__}, {query_bundle!r:.60}; give "
-            "query_str=, or a QueryBundle"
-        )
+        kind = type(query_bundle).__name__
+        raise TypeError(f"query_bundle is a {kind}, {query_bundle!r:.60}; {form}")
     return query_bundle

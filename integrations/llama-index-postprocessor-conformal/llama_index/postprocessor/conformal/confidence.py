@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import Response
@@ -11,44 +12,66 @@ from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from conformal_retrievers.lookback import flag as flagging
-from conformal_retrievers.lookback import model as huggingface
-from conformal_retrievers.lookback import ratios
+from conformal_retrievers.lookback.flag import WITHOUT_CONFIDENCE, FactualityFlag, check_flag
+from conformal_retrievers.lookback.prompt import RagPrompt
+from conformal_retrievers.lookback.ratios import lookback_ratios
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
-_EMPTY = "Empty Response"  # what LlamaIndex's own engines answer from no nodes
+_EMPTY = "Empty Response"  # the answer of LlamaIndex's own engines without nodes
 
 
 class ConfidenceQueryEngine(BaseQueryEngine):
-    """Answers from what a query engine retrieves, with a confidence and a flag.
+    """Answers from the nodes that a query engine retrieves, with a confidence and a flag.
 
-    The engine retrieves and postprocesses nodes; the answer is `llm`'s, a HuggingFaceLLM of
-    llama-index-llms-huggingface or a `LocalModel`. The model has the name that the flag was made
-    for: it is the one that it was loaded by, or `LocalModel(model, tokenizer, name=…)` says it.
-    Only model and tokenizer are used: what the flag promises is for answers made as those that it
-    was calibrated on, by `LocalModel.generate` with this `generation` from this `prompt` of
-    question and snippets, and not as the HuggingFaceLLM is set. `group` is a function from a
-    question's text to the name of its group, for a flag that has groups. metadata["factuality"]
-    holds "confidence" (None for an answer without a token) and "flagged". Where the engine
-    retrieves no node the answer is "Empty Response", without confidence and flagged. Raises
-    TypeError for a model that does not run here: nobody can see its attention, for what is no flag,
-    no number of tokens or no GenerationConfig, and for a `group` that cannot be called;
-    `CalibrationMismatch` for the flag of another model; ValueError for `max_new_tokens` below 1,
-    for `generate_kwargs` or `stopping_ids` where there is no `generation`, and for a prompt of the
-    HuggingFaceLLM's own where there is no `prompt`.
+    metadata["factuality"] of the response has "confidence" (None for an answer without a token) and
+    "flagged". Without nodes the answer is "Empty Response", flagged and without a confidence. Only
+    the model and the tokenizer of `llm` are used: the guarantee is about answers that
+    `LocalModel.generate` makes as for the calibration, not as the HuggingFaceLLM is set.
+
+    Parameters
+    ----------
+    engine
+        Retrieves and postprocesses the nodes.
+    llm
+        A HuggingFaceLLM of llama-index-llms-huggingface, or a `LocalModel`. Its name must be the
+        one that the flag was made for: the name that the model was loaded by, or that of
+        `LocalModel(model, tokenizer, name=…)`.
+    flag
+        The classifier and its calibration.
+    max_new_tokens
+        The largest number of tokens of an answer.
+    generation
+        The transformers.GenerationConfig of the calibration, if there was one.
+    prompt
+        Makes the prompt from question and chunks, as for the calibration.
+    group
+        Returns the group of a question, for a flag with groups.
+
+    Raises
+    ------
+    TypeError
+        For a model that does not run here, since its attention is hidden, and for arguments of
+        another type.
+    CalibrationMismatch
+        If the flag is for another model.
+    ValueError
+        For `max_new_tokens` below 1; for a HuggingFaceLLM with generate_kwargs or stopping_ids if
+        there is no `generation`, or with a prompt of its own if there is no `prompt`.
     """
 
     def __init__(
         self,
         engine: BaseQueryEngine,
         llm: object,
-        flag: flagging.FactualityFlag,
+        flag: FactualityFlag,
         *,
         max_new_tokens: int,
-        generation: huggingface.GenerationConfig | None = None,
-        prompt: Callable[[str, tuple[str, ...]], huggingface.RagPrompt] = huggingface.RagPrompt,
+        generation: Any = None,
+        prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt,
         group: Callable[[str], str] | None = None,
     ) -> None:
+        from conformal_retrievers.lookback.model import check_answering  # loads torch
+
         if group is not None and not callable(group):
             raise TypeError(
                 f"group is the {type(group).__name__} {group!r:.60}; give a function from a "
@@ -56,11 +79,11 @@ class ConfidenceQueryEngine(BaseQueryEngine):
             )
         self.engine = engine
         self.local = _local(llm)
-        flagging.check_flag(flag, self.local)
-        huggingface.check_answering(max_new_tokens, generation)
+        check_flag(flag, self.local)
+        check_answering(max_new_tokens, generation)
         if generation is None:
             _check_settings(llm)
-        if prompt is huggingface.RagPrompt:
+        if prompt is RagPrompt:
             _check_prompt(llm)
         self.flag = flag
         self.max_new_tokens = max_new_tokens
@@ -76,17 +99,17 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     def _query(self, query_bundle: QueryBundle) -> Response:
         nodes = self.engine.retrieve(query_bundle)
         if not nodes:
-            return Response(_EMPTY, [], {"factuality": flagging.WITHOUT_CONFIDENCE.details})
-        snippets = tuple(snippet.text for snippet in to_snippets(nodes))
+            return Response(_EMPTY, [], {"factuality": WITHOUT_CONFIDENCE.details})
+        chunks = tuple(snippet.text for snippet in to_snippets(nodes))
         question = query_bundle.query_str
         [generated] = self.local.generate(
-            [self.prompt(question, snippets)],
+            [self.prompt(question, chunks)],
             max_new_tokens=self.max_new_tokens,
             generation=self.generation,
         )
         group = None if self.group is None else self.group(question)
-        said = self.flag(ratios.lookback_ratios(generated.attention), group)
-        return Response(generated.text, nodes, {"factuality": said.details})
+        confidence = self.flag(lookback_ratios(generated.attention), group)
+        return Response(generated.text, nodes, {"factuality": confidence.details})
 
     async def _aquery(self, query_bundle: QueryBundle) -> Response:
         return await asyncio.to_thread(self._query, query_bundle)
@@ -95,46 +118,48 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         return {"query_engine": self.engine}
 
 
-def _local(llm: object) -> huggingface.LocalModel:
-    if isinstance(llm, huggingface.LocalModel):
+def _local(llm: object) -> Any:
+    """Return the `LocalModel` of an LLM."""
+    from conformal_retrievers.lookback.model import LocalModel  # loads torch
+
+    if isinstance(llm, LocalModel):
         return llm
     model, tokenizer = getattr(llm, "_model", None), getattr(llm, "_tokenizer", None)
     if model is None or tokenizer is None:
         raise TypeError(
-            f"llm is a {type(llm).__name__}, whose attention cannot be seen from here; give a "
-            "HuggingFaceLLM or a LocalModel"
+            f"llm is a {type(llm).__name__}, whose attention is hidden; give a HuggingFaceLLM or a "
+            "LocalModel"
         )
-    return huggingface.LocalModel(model, tokenizer)
+    return LocalModel(model, tokenizer)
 
 
 def _check_settings(llm: object) -> None:
-    """Raise ValueError for settings of generation that would be dropped without a word."""
+    """Raise ValueError for settings of generation that would be dropped silently."""
     for name in ("generate_kwargs", "stopping_ids"):
-        value = getattr(llm, name, None)
-        if value:
+        if value := getattr(llm, name, None):
             raise ValueError(
-                f"llm.{name} is {value!r:.120}, which does not enter here; give the "
+                f"llm.{name} is {value!r:.120}, which is not used here; give the "
                 "generation=GenerationConfig(…) that the flag was calibrated with (an id that "
-                "stops is one of its eos_token_id)"
+                "stops is an eos_token_id)"
             )
 
 
 def _check_prompt(llm: object) -> None:
-    """Raise ValueError for what would be said around a question, and dropped without a word."""
+    """Raise ValueError for texts around a question that would be dropped silently."""
     wrapper = getattr(llm, "query_wrapper_prompt", None)
     template = "{query_str}" if wrapper is None else wrapper.get_template()
-    ways = {
+    functions = {
         "completion_to_prompt": default_completion_to_prompt,
         "messages_to_prompt": getattr(llm, "_tokenizer_messages_to_prompt", None),
     }
-    said = {
+    found = {
         "system_prompt": getattr(llm, "system_prompt", None),
         "query_wrapper_prompt": template if template != "{query_str}" else None,
-        **{n: way for n, own in ways.items() if (way := getattr(llm, n, own)) != own},
+        **{n: given for n, own in functions.items() if (given := getattr(llm, n, own)) != own},
     }
-    for name, value in said.items():
+    for name, value in found.items():
         if value:
             raise ValueError(
-                f"llm.{name} is {value!r:.120}, which does not enter here; give the prompt= that "
-                "the flag was calibrated with, from question and snippets to a RagPrompt"
+                f"llm.{name} is {value!r:.120}, which is not used here; give the prompt= that the "
+                "flag was calibrated with, from question and chunks to a RagPrompt"
             )

@@ -16,29 +16,29 @@ from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from conformal_retrievers import AnswerFilter, FilteredAnswer
-from llama_index.postprocessor.conformal.claims_events import claims_events
+from conformal_retrievers.claims import AnswerFilter, FilteredAnswer
+from llama_index.postprocessor.conformal.events import claims_events
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 dispatcher = get_dispatcher(__name__)
 
 
 class ClaimFilterQueryEngine(BaseQueryEngine):
-    """Asks a query engine, and keeps of its answer the claims that the filter keeps.
+    """Asks a query engine, and keeps the claims of its answer that the filter keeps.
 
-    The response has the engine's `source_nodes`, which the claims are held against, and its
-    metadata, to which "conformal_claims" is added: the kept and the removed claims with their
-    relevances and p-values, as plain values (`FilteredAnswer.details`). An answer can be filtered
-    only once it is complete, so that one that streams is waited for, and streams as one piece. Two
-    events tell of each filtering, see claims_events.py. Raises TypeError for an engine or a filter
-    of another kind, and for an engine whose answers are no text.
+    The response has the engine's `source_nodes`, which the claims are compared with, and its
+    metadata, with "conformal_claims" added: the kept and the removed claims with their relevances
+    and p-values as plain values (`FilteredAnswer.details`). A streaming answer is completed first,
+    since only a complete one can be filtered, and streams as one piece. Each filtering emits two
+    events, see events.py. Raises TypeError for another kind of engine or filter, and for an engine
+    whose answers are not texts.
     """
 
     def __init__(self, engine: BaseQueryEngine, filter: AnswerFilter) -> None:
         if not isinstance(engine, BaseQueryEngine):
             raise TypeError(
-                f"engine is a {type(engine).__name__}; give a query engine: "
-                "index.as_query_engine(), or RetrieverQueryEngine.from_args(retriever)"
+                f"engine is a {type(engine).__name__}; give a query engine, such as "
+                "index.as_query_engine() or RetrieverQueryEngine.from_args(retriever)"
             )
         if not isinstance(filter, AnswerFilter):
             raise TypeError(
@@ -94,16 +94,16 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
     @dispatcher.span
     def _filter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
         text, documents = _text(response), to_snippets(response.source_nodes)
-        with claims_events(query, self.filter) as decided:
-            decided.append(self.filter(query, text, documents))
-        return decided[0]
+        with claims_events(query, self.filter) as outcome:
+            outcome.answer = self.filter(query, text, documents)
+        return outcome.answer
 
     @dispatcher.span
     async def _afilter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
         text, documents = _text(response), to_snippets(response.source_nodes)
-        with claims_events(query, self.filter) as decided:
-            decided.append(await self.filter.acall(query, text, documents))
-        return decided[0]
+        with claims_events(query, self.filter) as outcome:
+            outcome.answer = await self.filter.acall(query, text, documents)
+        return outcome.answer
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"query_engine": self.engine}
@@ -113,8 +113,8 @@ def _text(response: RESPONSE_TYPE) -> str:
     if not isinstance(response, Response):
         what = type(getattr(response, "response", response)).__name__
         raise TypeError(
-            f"the engine answered with a {type(response).__name__} of {what}, whose claims cannot "
-            "be told from a text; give an engine that answers in text, without output_cls"
+            f"the engine answered with a {type(response).__name__} of {what}, which is not a text; "
+            "give an engine without output_cls"
         )
     return response.response or ""
 

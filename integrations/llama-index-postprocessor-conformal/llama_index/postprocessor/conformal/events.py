@@ -1,22 +1,21 @@
-"""The filter in LlamaIndex's instrumentation: two events that always come in pairs.
+"""The filters in LlamaIndex's instrumentation: pairs of events, before and after each decision.
 
-`ReRankStartEvent` before, `ConformalFilterEvent` after, also where the scorer fails; the older
-callback manager sees one RERANKING event. What was decided is in the event's `decision`, that of
-`conformal_retrievers.monitoring.events`: plain JSON, without any snippet's text. The current
-OpenTelemetry span carries it as conformal.* attributes, and in a span event of its own, which many
-nodes do not crowd out. Without a listener, nothing is built.
+Snippets: `ReRankStartEvent` and `ConformalFilterEvent`, and one RERANKING event of the deprecated
+callback manager. Claims: `ConformalClaimsStartEvent` and `ConformalClaimsEvent`. The second event
+of a pair has the `decision` as plain JSON without any text
+(`conformal_retrievers.monitoring.event_of`, `conformal_retrievers.claims.events.event_of`), None if
+the filter failed. OpenTelemetry's current span has the decision as conformal.* attributes. Without
+a listener nothing is built.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from typing import Any
 
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
-from llama_index.core.callbacks.base_handler import BaseCallbackHandler as LegacyHandler
 from llama_index.core.instrumentation import (  # type: ignore[attr-defined]
     Dispatcher,
     get_dispatcher,
@@ -27,35 +26,54 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import PrivateAttr
 
-from conformal_retrievers import (
-    ConformalFilter,
-    Filtered,
-    FilterLog,
-    Refused,
-)
-from conformal_retrievers.monitoring import events
-from conformal_retrievers.monitoring.log import Observer
-from llama_index.postprocessor.conformal.claims_events import ConformalClaimsEvent
+from conformal_retrievers import ConformalFilter, Filtered
+from conformal_retrievers.claims import AnswerFilter, FilteredAnswer
+from conformal_retrievers.claims import events as claims_events_of
+from conformal_retrievers.filtering import Refused
+from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
 
 dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("conformal_retrievers")
 
 
 class ConformalFilterEvent(ReRankEndEvent):
-    """What the filter kept, and how it decided; `decision` is None where it failed."""
+    """The nodes that the filter kept, and its decision; `decision` is None if it failed."""
 
     decision: dict[str, Any] | None
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name that LlamaIndex knows the class by."""
+        """Return the class's name in LlamaIndex."""
         return "ConformalFilterEvent"
 
 
-class ConformalEventHandler(BaseEventHandler):
-    """Counts m1 and m2 of each calibration, says what is filtered to `logging`, and logs it.
+class ConformalClaimsStartEvent(BaseEvent):
+    """An answer to a query is about to be divided into claims and filtered by a scorer."""
 
-    Add it where it shall listen: `get_dispatcher().add_event_handler(handler)`. The logger is
+    query: str
+    scorer: str
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the class's name in LlamaIndex."""
+        return "ConformalClaimsStartEvent"
+
+
+class ConformalClaimsEvent(BaseEvent):
+    """The filter's decision about an answer's claims; `decision` is None if it failed."""
+
+    decision: dict[str, Any] | None
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the class's name in LlamaIndex."""
+        return "ConformalClaimsEvent"
+
+
+class ConformalEventHandler(BaseEventHandler):
+    """Counts m1 and m2 for each calibration, reports each decision to `logging`, and logs it.
+
+    Add it to a dispatcher: `get_dispatcher().add_event_handler(handler)`. The logger is
     "conformal_retrievers"; `log` is a file that several processes may share.
     """
 
@@ -67,29 +85,29 @@ class ConformalEventHandler(BaseEventHandler):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name that LlamaIndex knows the class by."""
+        """Return the class's name in LlamaIndex."""
         return "ConformalEventHandler"
 
     @property
     def observer(self) -> Observer:
-        """What the handler has counted, and where it logs."""
+        """The handler's counts and its log."""
         return self._observer
 
     def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        """Take in an event of either filter; others are none of its business."""
+        """Observe an event of either filter, and ignore others."""
         of_a_filter = (ConformalFilterEvent, ConformalClaimsEvent)
         if isinstance(event, of_a_filter) and event.decision is not None:
             self._observer.observe(event.decision)
 
 
 class Outcome:
-    """What a filter decided, for the events that follow."""
+    """What a filter decided, for the events after it."""
 
     filtered: Filtered | None = None
-    nodes: list[NodeWithScore]
+    answer: FilteredAnswer | None = None
 
     def __init__(self) -> None:
-        self.nodes = []
+        self.nodes: list[NodeWithScore] = []
 
 
 @contextmanager
@@ -99,21 +117,17 @@ def rerank_events(
     conformal_filter: ConformalFilter,
     callbacks: CallbackManager,
 ) -> Iterator[Outcome]:
-    """Emit both events and the older one around a filter's call, which fills in the `Outcome`."""
+    """Emit the events of a filter of snippets around a block that fills in the `Outcome`."""
     outcome, scorer = Outcome(), conformal_filter.scorer.name
-    listened, legacy = _has_listener(), bool(callbacks.handlers)
-    started = ""
-    if legacy:
-        with _not_in_the_way():
-            callbacks = copy(callbacks)  # of the same kind, with the same trace
-            callbacks.set_handlers([_Guarded(handler) for handler in callbacks.handlers])
-            payload: dict[str, Any] = {
-                EventPayload.NODES: list(nodes),  # the handlers' own, whatever they do with it
-                EventPayload.MODEL_NAME: scorer,
-                EventPayload.QUERY_STR: query.query_str,
-                EventPayload.TOP_K: len(nodes),
-            }
-            started = callbacks.on_event_start(CBEventType.RERANKING, payload=payload)
+    listened, started = _has_listener(), None
+    if callbacks.handlers:
+        payload = {
+            EventPayload.NODES: list(nodes),  # a copy, because handlers may change it
+            EventPayload.MODEL_NAME: scorer,
+            EventPayload.QUERY_STR: query.query_str,
+            EventPayload.TOP_K: len(nodes),
+        }
+        started = _notify(callbacks.on_event_start, payload)
     if listened:
         dispatcher.event(
             ReRankStartEvent(query=query, nodes=nodes, top_n=len(nodes), model_name=scorer)
@@ -122,84 +136,53 @@ def rerank_events(
         yield outcome
     except Refused as error:
         if error.of(conformal_filter.calibration):
-            outcome.filtered = error.filtered  # it is told as if nothing were raised
+            outcome.filtered = error.filtered  # reported like any other decision
         raise
     finally:
-        filtered = outcome.filtered
+        filtered, decision = outcome.filtered, None
         if filtered is not None:
-            events.annotate_span(filtered)
+            annotate_span(filtered)
         if listened:
-            decision = (
-                None if filtered is None else events.event_of(filtered, query=query.query_str)
-            )
+            if filtered is not None:
+                decision = event_of(filtered, query=query.query_str)
             dispatcher.event(ConformalFilterEvent(nodes=outcome.nodes, decision=decision))
         if started:
-            with _not_in_the_way():
-                after: dict[str, Any] = {EventPayload.NODES: list(outcome.nodes)}
-                callbacks.on_event_end(CBEventType.RERANKING, payload=after, event_id=started)
-
-
-class _Guarded(LegacyHandler):
-    """A handler of one event, in the way neither of the filter nor of the other handlers.
-
-    One that fails at the start is not told of the end; the others are, and the manager, which would
-    stop at the first that fails, keeps its stack of events.
-    """
-
-    def __init__(self, handler: LegacyHandler) -> None:
-        super().__init__(list(handler.event_starts_to_ignore), list(handler.event_ends_to_ignore))
-        self._handler = handler
-        self._failed = False
-
-    def on_event_start(
-        self,
-        event_type: CBEventType,
-        payload: dict[str, Any] | None = None,
-        event_id: str = "",
-        parent_id: str = "",
-        **kwargs: Any,
-    ) -> str:
-        self._failed = True
-        with _not_in_the_way():
-            self._handler.on_event_start(
-                event_type, payload, event_id=event_id, parent_id=parent_id, **kwargs
-            )
-            self._failed = False
-        return event_id
-
-    def on_event_end(
-        self,
-        event_type: CBEventType,
-        payload: dict[str, Any] | None = None,
-        event_id: str = "",
-        **kwargs: Any,
-    ) -> None:
-        if not self._failed:
-            with _not_in_the_way():
-                self._handler.on_event_end(event_type, payload, event_id=event_id, **kwargs)
-
-    def start_trace(self, trace_id: str | None = None) -> None:
-        self._handler.start_trace(trace_id)
-
-    def end_trace(
-        self, trace_id: str | None = None, trace_map: dict[str, list[str]] | None = None
-    ) -> None:
-        self._handler.end_trace(trace_id, trace_map)
+            after = {EventPayload.NODES: list(outcome.nodes)}
+            _notify(callbacks.on_event_end, after, event_id=started)
 
 
 @contextmanager
-def _not_in_the_way() -> Iterator[None]:
-    """Say it to `logging` where a handler fails; the dispatcher passes over its own in silence."""
+def claims_events(query: str, answer_filter: AnswerFilter) -> Iterator[Outcome]:
+    """Emit the events of a filter of claims around a block that fills in the `Outcome`."""
+    outcome, scorer = Outcome(), answer_filter.filter.scorer.name
+    dispatcher.event(ConformalClaimsStartEvent(query=query, scorer=scorer))
     try:
-        yield
+        yield outcome
+    except Refused as error:
+        if error.of(answer_filter.filter.calibration):
+            outcome.answer = error.filtered
+        raise
+    finally:
+        answer, decision = outcome.answer, None
+        if answer is not None:
+            decision = claims_events_of.event_of(answer, query=query)
+            claims_events_of.annotate_span(answer)
+        dispatcher.event(ConformalClaimsEvent(decision=decision))
+
+
+def _notify(call: Callable[..., Any], payload: Mapping[Any, Any], **arguments: Any) -> Any:
+    """Call the deprecated callback manager; log the error if one of its handlers fails."""
+    try:
+        return call(CBEventType.RERANKING, payload=payload, **arguments)
     except Exception:
         logger.exception("a callback handler failed; filtering goes on")
+        return None
 
 
 def _has_listener() -> bool:
     place: Dispatcher | None = dispatcher
     while place is not None:
         if not all(isinstance(handler, NullEventHandler) for handler in place.event_handlers):
-            return True  # the root's own handler listens to nothing
+            return True  # the root's own handler is a NullEventHandler
         place = place.parent if place.propagate else None
     return False

@@ -1,40 +1,64 @@
-"""Judged queries as a LlamaIndex retriever sees them."""
+"""Judged queries as a LlamaIndex retriever returns their nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 from llama_index.core.base.base_retriever import BaseRetriever
 
-from conformal_retrievers import JudgedQuery, scoring
+from conformal_retrievers import JudgedQuery
+from conformal_retrievers.scoring import judged_queries
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 
 def judge_retriever(
-    retriever: BaseRetriever, judged: Iterable[JudgedQuery], *, name: str | None = None
+    retriever: BaseRetriever,
+    judged: Iterable[JudgedQuery],
+    *,
+    name: str | None = None,
+    max_concurrency: int | None = None,
 ) -> list[JudgedQuery]:
     """Retrieve for each judged query, and carry its judgements over to what was retrieved.
 
-    Calibrate on the result, with the very retriever that will be filtered: what it returns is what
-    the guarantee is about. A node is known by its id, or by its text where the judged snippet has
-    no id or the node's was not judged for the query, as where the store gives ids of its own;
-    unknown ones count as irrelevant, and known relevant ones that are not returned are counted in
-    `missed`.
+    Calibrate on the result, with the very retriever that will be filtered: the guarantee is about
+    what it returns. A node is recognised by its id, or by its text if the judged snippet has no id
+    or the node's was not judged for the query, as in a store that assigns ids of its own. Unknown
+    nodes count as irrelevant; relevant ones that are not returned are counted in `missed`. The
+    calibration records the retriever's name and `similarity_top_k`.
 
-    The calibration records the retriever, as `name` or by its class, store and embedding model, and
-    its `similarity_top_k`, so that the filter can warn of a deeper one. Raises TypeError for
-    anything but a retriever and judged queries: an engine or a tool may filter already, and
-    calibrated on its own survivors, a filter loses more every time.
+    Parameters
+    ----------
+    retriever
+        The retriever. Engines and tools are refused, because they may be filtered already:
+        calibrated on its own survivors, a filter loses more every time.
+    judged
+        The judged queries.
+    name
+        The retriever's name in the calibration, by default its class, store and embedding model.
+    max_concurrency
+        The largest number of queries that run at a time, in threads.
+
+    Raises
+    ------
+    TypeError
+        For anything but a retriever and judged queries.
     """
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give a retriever, such as "
             "index.as_retriever(similarity_top_k=20), the one that the engine or tool asks"
         )
-    queries = scoring.judged_queries(judged)
-    found = [to_snippets(retriever.retrieve(query.query)) for query in queries]
-    # A node that stands for several is returned as those, so that there may be more than asked for.
+    queries = judged_queries(judged)
+    with ThreadPoolExecutor(max_concurrency) as threads:
+        # Each in a copy of the context, which holds LlamaIndex's current span.
+        running = [
+            threads.submit(copy_context().run, retriever.retrieve, query.query) for query in queries
+        ]
+        found = [to_snippets(one.result()) for one in running]
     asked = getattr(retriever, "similarity_top_k", None)
+    # A node that stands for several is returned as those: more than were asked for.
     k = None if asked is None else max([asked, *map(len, found)])
     name = name or _name(retriever)
     return [

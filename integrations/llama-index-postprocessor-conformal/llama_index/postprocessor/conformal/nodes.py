@@ -1,19 +1,16 @@
-"""Nodes to snippets, and what a filter decided about snippets back to nodes."""
+"""Nodes to snippets, and a filter's decision about snippets back to nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
+from llama_index.core.schema import MetadataMode, NodeWithScore
 
 from conformal_retrievers import Filtered, Snippet
 
 
 def as_nodes(nodes: object) -> list[NodeWithScore]:
-    """Return the nodes as a list, to be gone through more than once.
-
-    Raises TypeError for anything else than NodeWithScore objects.
-    """
+    """Return the nodes as a list; raise TypeError for anything but NodeWithScore objects."""
     if isinstance(nodes, (str, NodeWithScore)) or not isinstance(nodes, Iterable):
         raise TypeError(
             f"nodes is a {type(nodes).__name__}, {nodes!r:.60}; give a list of NodeWithScore "
@@ -34,28 +31,27 @@ def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
 
     Raises TypeError as `as_nodes` does.
     """
-    return [_to_snippet(node.node, node.score) for node in as_nodes(nodes)]
+    return [
+        Snippet(
+            node.node.get_content(MetadataMode.NONE),
+            id=node.node.node_id,
+            document=node.node.ref_doc_id,
+            retrieval_score=node.score,
+            embedding=node.node.embedding,
+        )
+        for node in as_nodes(nodes)
+    ]
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
-    """Return copies of the nodes that are kept, in the retriever's order, scores as they were.
+    """Return copies of the kept nodes, in the retriever's order and with its scores.
 
-    Nothing is written into a node: its metadata is a part of the prompt in LlamaIndex.
+    Nothing is written into a node, because its metadata is part of the prompt in LlamaIndex.
     """
     return [_copy(nodes[i]) for i in filtered.kept.tolist()]
 
 
-def _to_snippet(node: BaseNode, score: float | None) -> Snippet:
-    return Snippet(
-        node.get_content(MetadataMode.NONE),
-        id=node.node_id,
-        document=node.ref_doc_id,
-        retrieval_score=score,
-        embedding=node.embedding,
-    )
-
-
 def _copy(node: NodeWithScore) -> NodeWithScore:
-    if type(node) is NodeWithScore:  # made anew it takes a third of the time of a copy
+    if type(node) is NodeWithScore:  # this takes a third of the time of a copy
         return NodeWithScore(node=node.node, score=node.score)
     return node.model_copy()

@@ -1,17 +1,55 @@
-"""LlamaIndex models as scorers."""
+"""LlamaIndex models as scorers: embedding models, LLMs and rerankers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.generic_utils import messages_to_prompt
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM, MessageRole
 from llama_index.core.llms.llm import default_completion_to_prompt
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, TextNode
 
-from conformal_retrievers import Cache, EmbeddingScorer, LLMScorer, llm
-from conformal_retrievers.llm import wire as servers
+from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer, Snippet
+from conformal_retrievers import llm as core
+from conformal_retrievers.llm.frameworks import framework_llm, model_name, required_name
+from conformal_retrievers.llm.wire import (
+    finish_of,
+    first_of,
+    first_token_in,
+    name_of,
+    part_of,
+    reason_in,
+    settings_of,
+    tokens_in,
+)
+
+Options = Callable[[core.Request], Mapping[str, Any]]
+AnyScorer: TypeAlias = Scorer | BaseEmbedding | LLM | BaseNodePostprocessor
+
+
+def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
+    """Return the scorer of an embedding model, an LLM or a reranker.
+
+    It is `embedding_scorer`, `llm_scorer` or `reranker_scorer` of the model. A scorer is returned
+    as it is; `FunctionScorer` makes one of a function. Raises TypeError for anything else.
+    """
+    if isinstance(model, BaseEmbedding):
+        return embedding_scorer(model, name=name)
+    if isinstance(model, LLM):
+        return llm_scorer(model, name=name)
+    if isinstance(model, BaseNodePostprocessor):
+        return reranker_scorer(model, name=name)
+    if name is None and isinstance(model, Scorer):
+        return model
+    raise TypeError(
+        f"scorer is {model!r:.80}; give an embedding model, an LLM, a reranker, or a scorer, such "
+        "as FunctionScorer(function, name='…')"
+    )
 
 
 def embedding_scorer(
@@ -19,21 +57,20 @@ def embedding_scorer(
 ) -> EmbeddingScorer:
     """Return the scorer 1 − cosine of a LlamaIndex embedding model, synchronous and asynchronous.
 
-    Its name is "cosine(<model>)" with the model's `model_name`, so that the same model has the same
-    name in LangChain. With `reuse_embeddings` a node's own embedding is taken where it has one: say
-    so only where this model made it, from the text without metadata, which is what is scored here
-    and in a calibration. A `name` that is given is the scorer's, whole. Raises TypeError for
-    anything but LlamaIndex's BaseEmbedding, and ValueError where the model's name is unknown and no
-    `name` is given.
+    The scorer's name is `name`, by default "cosine(<model name>)", which is the same for the same
+    model in LangChain. With `reuse_embeddings` a node's own embedding is used if it has one: choose
+    it only if this model made it from the text without metadata, which is what is scored. Raises
+    TypeError for anything but a BaseEmbedding, and ValueError if the model's name is unknown.
     """
     if not isinstance(embed_model, BaseEmbedding):
         raise TypeError(
             f"embed_model is a {type(embed_model).__name__}; give LlamaIndex's BaseEmbedding, or "
-            "as scorer= another model's EmbeddingScorer(embed, name='cosine(<model name>)')"
+            "another model as scorer=EmbeddingScorer(embed, name='cosine(<model name>)')"
         )
+    remedy = "embedding_scorer(embed_model, name='cosine(<model name>)')"
     return EmbeddingScorer(
         embed_model.get_text_embedding_batch,
-        name or f"cosine({_model_name(embed_model)})",
+        name or f"cosine({required_name(model_name(embed_model), embed_model, remedy)})",
         embed_query=embed_model.get_query_embedding,
         aembed=embed_model.aget_text_embedding_batch,
         aembed_query=embed_model.aget_query_embedding,
@@ -44,10 +81,10 @@ def embedding_scorer(
 def llm_scorer(
     model: LLM,
     *,
-    options: Callable[[llm.Request], Mapping[str, Any]] | None = None,
+    options: Options | None = None,
     name: str | None = None,
     concurrency: int = 8,
-    cache: Cache | None = None,
+    cache: core.Cache | None = None,
 ) -> LLMScorer:
     """Return the scorer 1 − rating of a LlamaIndex LLM, see `LLMScorer` and `as_llm`."""
     return LLMScorer(
@@ -55,90 +92,80 @@ def llm_scorer(
     )
 
 
-def as_llm(
-    model: LLM,
-    *,
-    options: Callable[[llm.Request], Mapping[str, Any]] | None = None,
-    name: str | None = None,
-) -> llm.LLM:
+def as_llm(model: LLM, *, options: Options | None = None, name: str | None = None) -> core.LLM:
     """Return a LlamaIndex LLM as an `LLM` of the core, with its own `chat`, `achat` and retries.
 
-    `options` turns a request into arguments of `chat`: a model that speaks OpenAI's Chat
-    Completions takes `openai_options`, without which a reply's schema, its length and
-    log-probabilities are not asked for. The name is the model's, with its temperature unless that
-    is 0, and "as text" without options, so that the same model asked in the same way has the same
-    name in LangChain and in `openai_llm`. Settings that JSON can tell are in it. Functions, clients
-    and other objects are not: where yours change what it answers, give a `name` that says so.
+    `options` turns a request into arguments of `chat`. Give `openai_options` for a model with
+    OpenAI's Chat Completions; without it a reply's schema, length and log-probabilities are not
+    requested. The default name is the model's with its settings, see
+    `conformal_retrievers.llm.wire.name_of`; the same model, asked in the same way, has the same
+    name in LangChain and in `openai_llm`. Functions, clients and other objects are not part of it:
+    give a `name` if yours change the answers.
 
-    Raises ValueError where the model does not tell its name, is asked with options of your own, or
-    chats by completing what a `messages_to_prompt` or `completion_to_prompt` of your own writes,
-    and no `name` is given; and for `openai_options` where its metadata say that it is asked for a
-    completion of text instead (`is_chat_model` is False, the default), which does not know them.
+    Raises ValueError for `openai_options` if the model's metadata have is_chat_model=False, the
+    default, because a completion endpoint does not accept them; and, if there is no `name`, for a
+    model whose name is unknown, for `options` of your own, and for a model that chats by completing
+    the text of a `messages_to_prompt` or `completion_to_prompt` of your own.
     """
-    if options is servers.openai_options and not model.metadata.is_chat_model:
+    if options is core.openai_options and not model.metadata.is_chat_model:
         raise ValueError(
-            f"options is openai_options, but the metadata of {type(model).__name__} have "
-            "is_chat_model=False, so that it is asked for a completion, which does not know them; "
-            "if its chat takes them, say is_chat_model=True, of the model or in the LLMMetadata of "
-            "a class of your own, or else leave options out"
+            f"options is openai_options, but {type(model).__name__} has is_chat_model=False, whose "
+            "endpoint does not accept them; set is_chat_model=True on the model, or in the "
+            "LLMMetadata of your own class, or leave options out"
         )
 
-    def messages(request: llm.Request) -> list[ChatMessage]:
+    def messages(request: core.Request) -> list[ChatMessage]:
         return [
             ChatMessage(request.system, role=MessageRole.SYSTEM),
             ChatMessage(request.user, role=MessageRole.USER),
         ]
 
-    def arguments(request: llm.Request) -> Mapping[str, Any]:
-        return {} if options is None else options(request)
+    def chat(request: core.Request, arguments: Mapping[str, Any]) -> ChatResponse:
+        return model.chat(messages(request), **arguments)
 
-    def complete(request: llm.Request) -> llm.Reply:
-        with servers.unanswered_without_reply():
-            return _reply(model.chat(messages(request), **arguments(request)))
+    async def achat(request: core.Request, arguments: Mapping[str, Any]) -> ChatResponse:
+        return await model.achat(messages(request), **arguments)
 
-    async def acomplete(request: llm.Request) -> llm.Reply:
-        with servers.unanswered_without_reply():
-            return _reply(await model.achat(messages(request), **arguments(request)))
-
-    if name is None:
-        temperature = getattr(model, "temperature", 0)
-        name = servers.name_of(
-            _llm_name(model), temperature=temperature, options=options, settings=_settings(model)
-        )
-    return llm.LLM(complete, name, acomplete)
+    name = name or name_of(
+        required_name(model_name(model.metadata), model, "llm_scorer(model, name='…')"),
+        temperature=getattr(model, "temperature", 0),
+        settings=_settings(model),
+        options=options,
+    )
+    return framework_llm(chat, achat, _reply, name=name, options=options)
 
 
-def _reply(response: ChatResponse) -> llm.Reply:
-    # What LlamaIndex does not carry over is read from the server's own answer, an object or a dict.
-    message = servers.part_of(servers.first_of(response.raw, "choices"), "message")
-    refusal = servers.part_of(message, "refusal")
+def _reply(response: ChatResponse) -> core.Reply:
+    # LlamaIndex does not carry everything over from the server's answer, an object or a dict.
+    message = part_of(first_of(response.raw, "choices"), "message")
+    refusal = part_of(message, "refusal")
     usage = response.additional_kwargs
-    first = {"top_logprobs": servers.first_of(response, "logprobs")}
-    return llm.Reply(
+    first = {"top_logprobs": first_of(response, "logprobs")}
+    return core.Reply(
         response.message.content or str(refusal or ""),
-        "refusal" if refusal else servers.finish_of(servers.reason_in(response.raw)),
-        servers.first_token_in({"content": [first]}),
-        servers.tokens_in(usage.get("prompt_tokens")),
-        servers.tokens_in(usage.get("completion_tokens")),
+        "refusal" if refusal else finish_of(reason_in(response.raw)),
+        first_token_in({"content": [first]}),
+        tokens_in(usage.get("prompt_tokens")),
+        tokens_in(usage.get("completion_tokens")),
     )
 
 
 def _settings(model: LLM) -> Mapping[str, Any]:
-    """Return what may change the answers of a model's `chat`, and which endpoint that asks.
+    """Return the settings that may change the answers of a model's `chat`, and its endpoint.
 
-    `is_chat_model` chooses between the endpoints of a server, neither the default of all classes,
-    so it is told wherever it is False; an endpoint for chat cuts nothing off at `context_window`.
-    A `CustomLLM`, such as one of Hugging Face, completes its own chat template whatever is said.
-    Raises ValueError where a function that is neither the default's nor the model's own writes it.
+    `is_chat_model` chooses between the endpoints of a server, and its default differs by class: it
+    is included if it is False. A chat endpoint cuts nothing off at `context_window`. A `CustomLLM`,
+    such as one of Hugging Face, always completes its own chat template. Raises ValueError for a
+    prompt function that is neither the default nor the model's own method.
     """
+    chats = getattr(model, "is_chat_model", None)
     if isinstance(model, CustomLLM) or not model.metadata.is_chat_model:
         _check_prompts(model)
-    chats = getattr(model, "is_chat_model", None)
     if isinstance(model, CustomLLM) or chats is None:
-        return servers.settings_of(model, without={"is_chat_model"})
+        return settings_of(model, without={"is_chat_model"})
     if chats:
-        return servers.settings_of(model, without={"is_chat_model", "context_window"})
-    return {**servers.settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
+        return settings_of(model, without={"is_chat_model", "context_window"})
+    return {**settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
 
 
 def _check_prompts(model: LLM) -> None:
@@ -151,25 +178,57 @@ def _check_prompts(model: LLM) -> None:
         if function is not default and getattr(function, "__self__", None) is not model:
             raise ValueError(
                 f"{field} of {type(model).__name__} is {function!r:.80}, and another prompt may be "
-                "another score: give scorer=llm_scorer(model, name='…'), whose name tells it, "
-                "instead of the model"
+                "another score; give scorer=llm_scorer(model, name='…') instead of the model"
             )
 
 
-def _llm_name(model: LLM) -> str:
-    name = model.metadata.model_name
-    if name in ("", "unknown"):  # "unknown" is the field's default
-        raise ValueError(
-            f"{type(model).__name__} has no model_name, which identifies the scorer: give "
-            "scorer=llm_scorer(model, name='…') instead of the model"
-        )
-    return name
+def reranker_scorer(reranker: BaseNodePostprocessor, *, name: str | None = None) -> RerankerScorer:
+    """Return the scorer −score of a postprocessor that gives nodes a score, as rerankers do.
+
+    The scorer's name is `name`, by default "reranker(<model name>)"; ValueError if the model's name
+    is unknown.
+    """
+    remedy = "reranker_scorer(reranker, name='reranker(<model name>)')"
+    if name is None:
+        name = f"reranker({required_name(model_name(reranker), reranker, remedy)})"
+    return RerankerScorer(reranker, name)
 
 
-def _model_name(embed_model: BaseEmbedding) -> str:
-    if embed_model.model_name in ("", "unknown"):  # "unknown" is the field's default
-        raise ValueError(
-            f"{type(embed_model).__name__} has no model_name, which identifies the scorer: give "
-            "scorer=embedding_scorer(embed_model, name='cosine(<model name>)') instead of the model"
-        )
-    return embed_model.model_name
+@dataclass(frozen=True)
+class RerankerScorer:
+    """Scores by minus the score that a postprocessor gives a node.
+
+    A blank text, and a node that gets no score, scores NaN. A snippet that the reranker does not
+    return scores +inf, which no threshold keeps: set its top_n to at least the retriever's depth.
+    """
+
+    reranker: BaseNodePostprocessor
+    name: str
+    relative_to_query: ClassVar[bool] = True  # a reranker may compare the nodes of a query
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+        """Return minus the score of each snippet, (n,)."""
+        nodes = _unscored(snippets)
+        returned = self.reranker.postprocess_nodes(nodes, query_str=query) if nodes else []
+        return _scores(snippets, returned)
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+        """Return what `score` returns, without blocking the event loop."""
+        nodes = _unscored(snippets)
+        returned = await self.reranker.apostprocess_nodes(nodes, query_str=query) if nodes else []
+        return _scores(snippets, returned)
+
+
+def _unscored(snippets: Sequence[Snippet]) -> list[NodeWithScore]:
+    return [
+        NodeWithScore(node=TextNode(text=snippet.text, id_=str(i)))
+        for i, snippet in enumerate(snippets)
+        if snippet.text.strip()
+    ]
+
+
+def _scores(snippets: Sequence[Snippet], returned: Sequence[NodeWithScore]) -> list[float]:
+    scores = [math.inf if snippet.text.strip() else math.nan for snippet in snippets]
+    for node in returned:
+        scores[int(node.node_id)] = math.nan if node.score is None else -float(node.score)
+    return scores
