@@ -11,9 +11,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name
-from conformal_retrievers.data.files import write_whole
+from conformal_retrievers.data.files import explain, write_whole
 from conformal_retrievers.data.jsonl import numbered_lines
-from conformal_retrievers.data.rows import explain
 
 
 class ClaimRow(BaseModel):

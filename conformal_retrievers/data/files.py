@@ -14,7 +14,6 @@ import math
 import os
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -255,44 +254,17 @@ def _no_constant(name: str) -> NoReturn:
 # --- errors of pydantic, for readers --------------------------------------------------------------
 
 
-def explain(error: ValidationError, names: Collection[str] = ()) -> str:
-    """Return in one line which fields are wrong, what they have and what to give.
-
-    `names` are the known fields: for an unknown one, the nearest is suggested.
-    """
+def explain(error: ValidationError) -> str:
+    """Return in one line which fields are wrong, what they have and what is allowed."""
     errors = error.errors(include_url=False)
-    explained = [_explained(one, names) for one in errors[:3]]
-    others = [f"{len(errors) - 3} more"] if len(errors) > 3 else []
-    return "; ".join(explained + others)
+    more = [f"{len(errors) - 3} more errors"] if len(errors) > 3 else []
+    return "; ".join([*map(_explained, errors[:3]), *more])
 
 
-def _explained(error: ErrorDetails, names: Collection[str]) -> str:
+def _explained(error: ErrorDetails) -> str:
     place = ".".join(str(part) for part in error["loc"]) or "the line"
     if error["type"] == "missing":
-        return f"{place} is missing; give it"
-    value = error["input"]
-    given = repr(value.strip() if isinstance(value, str) else value)
-    shown = given if len(given) <= 60 else f"{given[:57]}…"
+        return f"{place} is missing"
     if error["type"] == "extra_forbidden":
-        near = get_close_matches(str(error["loc"][-1]), names, n=1)
-        remedy = f"remove it, or rename it to {near[0]!r}" if near else "remove it"
-        return f"{place} is an unknown field with value {shown}; {remedy}"
-    if error["type"] == "json_invalid":
-        return f"{place} is {shown}, which is not JSON ({error['ctx']['error']})"
-    wanted = next((text for kind, text in WANTED.items() if error["type"].startswith(kind)), None)
-    if wanted is None:
-        return f"{place} is {shown}: {error['msg']}"
-    return f"{place} is {shown}; give {wanted.format(**error.get('ctx', {}))}"
-
-
-WANTED = {  # the beginning of pydantic's error type, and what to give
-    "model_": "a JSON object",
-    "list_": "a list",
-    "string_": "a string",
-    "int_": "a whole number",
-    "float_": "a number",
-    "finite_number": "a finite number",
-    "bool_": "true or false",
-    "literal_error": "{expected}",
-    "greater_than_equal": "{ge} or more",
-}
+        return f"{place} is an unknown field; remove it, or correct its spelling"
+    return f"{place} is {error['input']!r:.60}: {error['msg']}"

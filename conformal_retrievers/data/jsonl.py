@@ -1,15 +1,44 @@
-"""Judged queries in files of JSON lines: one query a line, compressed if the name ends in .gz."""
+"""Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz."""
 
 from __future__ import annotations
 
 import gzip
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any
 
-from conformal_retrievers.data.files import cannot_read, write_whole
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from conformal_retrievers.data.files import cannot_read, explain, write_whole
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+
+
+class _Row(BaseModel):
+    # An unknown field is more often misspelt than safe to ignore.
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
+
+
+class SnippetRow(_Row):
+    """A snippet of a judged query, and its judgement."""
+
+    text: str
+    relevant: Any  # JudgedQuery checks this, and `missed` and `k`
+    id: str | None = None
+    document: str | None = None
+    position: int | None = None
+    retrieval_score: float | None = None
+
+
+class QueryRow(_Row):
+    """A line of a file: one judged query."""
+
+    id: str | None = None
+    query: str
+    group: str | None = None
+    missed: Any = 0
+    retriever: str | None = None
+    k: Any = None
+    snippets: list[SnippetRow]
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
@@ -18,17 +47,13 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
 
 
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
-    """Yield judged queries from a file of JSON lines, one query a line, as they are read.
+    """Yield judged queries from a file of JSON lines, one query per line, as they are read.
 
     A line is {"id", "query", "group", "missed", "retriever", "k", "snippets": [{"id", "text",
     "relevant", "document", "position", "retrieval_score"}]}; "query", "snippets", "text" and
-    "relevant" are required. Blank lines are passed over.
-    Raises ValueError naming the file, the line and the field.
+    "relevant" are required. Blank lines are skipped. Raises ValueError naming the file, the line
+    and the field.
     """
-    from pydantic import ValidationError
-
-    from conformal_retrievers.data.rows import NAMES, QueryRow, explain
-
     for number, line in numbered_lines(Path(path)):
         try:
             row = QueryRow.model_validate_json(line)
@@ -38,15 +63,11 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
                     Snippet(s.text, s.id, s.document, s.position, s.retrieval_score)
                     for s in row.snippets
                 ],
-                [cast(bool, s.relevant) for s in row.snippets],
-                id=row.id,
-                group=row.group,
-                missed=cast(int, row.missed),
-                retriever=row.retriever,
-                k=cast("int | None", row.k),
+                [s.relevant for s in row.snippets],
+                **row.model_dump(exclude={"query", "snippets"}),
             )
         except ValidationError as error:
-            raise ValueError(f"{path}, line {number}: {explain(error, NAMES)}") from None
+            raise ValueError(f"{path}, line {number}: {explain(error)}") from None
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
         yield query
@@ -55,8 +76,8 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
 def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
     """Write judged queries as JSON lines that `read_jsonl` reads back; embeddings are left out.
 
-    Raises ValueError for a retrieval score that is not finite, which JSON does not know, and
-    OSError, naming the path, where it cannot be written; then an old file stays as it was.
+    Raises ValueError for a retrieval score that is not finite, which JSON does not have, and
+    OSError if the file cannot be written. An old file then stays as it was.
     """
     text = "".join(_line(query) for query in queries).encode("utf-8")
     zipped = Path(path).suffix == ".gz"
@@ -64,42 +85,22 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 
 
 def _line(query: JudgedQuery) -> str:
-    from conformal_retrievers.data.rows import QueryRow, SnippetRow
-
-    for i, snippet in enumerate(query.snippets):
-        if snippet.retrieval_score is not None and not math.isfinite(snippet.retrieval_score):
-            raise ValueError(
-                f"{query.name}: snippets[{i}].retrieval_score is "
-                f"{snippet.retrieval_score}; give a finite number, or None"
-            )
-    snippets = [
-        SnippetRow(
-            id=s.id,
-            text=s.text,
-            relevant=r,
-            document=s.document,
-            position=s.position,
-            retrieval_score=s.retrieval_score,
-        )
+    fields = {name: getattr(query, name) for name in QueryRow.model_fields}
+    fields["snippets"] = [
+        {"relevant": r}
+        | {name: getattr(s, name) for name in SnippetRow.model_fields if name != "relevant"}
         for s, r in zip(query.snippets, query.relevant, strict=True)
     ]
-    row = QueryRow(
-        id=query.id,
-        query=query.query,
-        group=query.group,
-        missed=query.missed,
-        retriever=query.retriever,
-        k=query.k,
-        snippets=snippets,
-    )
-    return row.model_dump_json(exclude_none=True) + "\n"
+    try:
+        return QueryRow.model_validate(fields).model_dump_json(exclude_none=True) + "\n"
+    except ValidationError as error:
+        raise ValueError(f"{query.name}: {explain(error)}") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file, .gz or not, that are not blank, with their numbers.
+    """Yield the lines of a UTF-8 text file, .gz or not, that are not blank, with their numbers.
 
-    Raises ValueError, naming the file, where it is no such text, and OSError where it cannot be
-    read.
+    Raises ValueError, naming the file, if it is not such text, and OSError if it cannot be read.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
@@ -109,6 +110,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, line
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:  # the last is an OSError
         kind = "compressed " if path.suffix == ".gz" else ""
-        raise ValueError(f"{path} is no complete {kind}UTF-8 text: {error}") from None
+        raise ValueError(f"{path} is not a complete file of {kind}UTF-8 text: {error}") from None
     except OSError as error:
         cannot_read("file", path, error)

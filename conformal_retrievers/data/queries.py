@@ -1,9 +1,8 @@
 """Queries whose relevant snippets are known.
 
-A `JudgedQuery` is a query with the snippets that the retriever returned and a judgement for each. A
-`ScoredQuery` is what is left of one once a scorer has turned each snippet into a number. Both keep
-the snippets of one query together, because the query is the unit that is exchangeable. `jsonl.py`
-and `beir.py` read them from files.
+A `JudgedQuery` is a query with the snippets that a retriever returned and a judgement for each. A
+`ScoredQuery` has a score for each snippet instead of its text. Both keep the snippets of a query
+together, because the query is the exchangeable unit.
 """
 
 from __future__ import annotations
@@ -15,49 +14,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_MISSED = 1_000_000  # each is held as a score, +inf, where missed snippets count
+MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Snippet:
-    """A piece of text that was retrieved: what a LangChain Document or a LlamaIndex Node becomes.
-
-    `document` and `position` say where it was cut from, `retrieval_score` is the retriever's own
-    number on the retriever's own scale, `embedding` (d,) is its vector where one is at hand.
-    """
+    """A retrieved piece of text, which stands for a LangChain Document or a LlamaIndex Node."""
 
     text: str
     id: str | None = None
-    document: str | None = None
-    position: int | None = None
-    retrieval_score: float | None = None
+    document: str | None = None  # the document that it was cut from
+    position: int | None = None  # its first character in the document
+    retrieval_score: float | None = None  # the retriever's own, on the retriever's own scale
     embedding: Sequence[float] | NDArray[np.floating[Any]] | None = field(
         default=None, compare=False, repr=False
-    )
+    )  # (d,)
 
-    def __init__(
-        self,
-        text: str,
-        id: str | None = None,
-        document: str | None = None,
-        position: int | None = None,
-        retrieval_score: float | None = None,
-        embedding: Sequence[float] | NDArray[np.floating[Any]] | None = None,
-    ) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"text is {text!r}; give a snippet's text as a str")
-        # Past the frozen class's __setattr__: hundreds are made for each query.
-        fields = self.__dict__
-        fields["text"] = text
-        fields["id"] = id
-        fields["document"] = document
-        fields["position"] = position
-        fields["retrieval_score"] = retrieval_score
-        fields["embedding"] = embedding
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"text is {self.text!r}; give the text of a snippet as a str")
 
 
 def as_snippets(snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
-    """Return the snippets as a tuple, plain strings made into snippets."""
+    """Return the snippets as a tuple; a plain string becomes a snippet."""
     if isinstance(snippets, (str, Snippet)):
         raise TypeError(f"snippets is one {type(snippets).__name__}; give a list of snippets")
     return tuple([s if isinstance(s, Snippet) else Snippet(s) for s in snippets])
@@ -67,21 +46,18 @@ def as_snippets(snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
 class JudgedQuery:
     """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
 
-    `missed` is the number of known relevant snippets that the retriever did not return, `group` a
-    property of the query that is known at run time. `retriever` names what returned the snippets,
-    and `k` is the depth it was asked for (the frameworks' `judge_retriever` fills these in). Raises
-    ValueError or TypeError, naming the field, where lengths disagree, an id occurs twice, a
-    judgement is not true or false or there are more than k snippets.
+    Raises ValueError or TypeError, naming the field, if snippets and judgements differ in number,
+    an id occurs twice, a judgement is not true or false, or there are more than k snippets.
     """
 
     query: str
     snippets: tuple[Snippet, ...]
     relevant: tuple[bool, ...]
     id: str | None = None
-    group: str | None = None
-    missed: int = 0
-    retriever: str | None = None
-    k: int | None = None
+    group: str | None = None  # a property of the query that is known at run time
+    missed: int = 0  # known relevant snippets that the retriever did not return
+    retriever: str | None = None  # what returned the snippets; judge_retriever fills it in
+    k: int | None = None  # how many snippets it was asked for
 
     def __init__(
         self,
@@ -96,18 +72,18 @@ class JudgedQuery:
         k: int | None = None,
     ) -> None:
         if not isinstance(query, str):
-            raise TypeError(f"query is {query!r}; give the query's text as a str")
+            raise TypeError(f"query is {query!r}; give the text of the query as a str")
         where = _name_of(id, query)
-        _check_names(where, id=id, group=group, retriever=retriever)
+        _check_texts(where, id=id, group=group, retriever=retriever)
         fields = {
             "query": query,
             "snippets": as_snippets(snippets),
             "relevant": tuple(_judgement(where, i, r) for i, r in enumerate(relevant)),
             "id": id,
             "group": group,
-            "missed": _missed(where, missed),
+            "missed": _count(where, "missed", missed, least=0),
             "retriever": retriever,
-            "k": _depth(where, k),
+            "k": None if k is None else _count(where, "k", k, least=1),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -118,20 +94,20 @@ class JudgedQuery:
             )
         if self.k is not None and len(self.snippets) > self.k:
             raise ValueError(
-                f"{where}: {len(self.snippets)} snippets but k is {self.k}; give the depth that "
-                "the retriever was asked for"
+                f"{where}: k is {self.k}, but there are {len(self.snippets)} snippets; give the "
+                "number of snippets that the retriever was asked for"
             )
         ids = [s.id for s in self.snippets if s.id is not None]
-        twice = next((id for i, id in enumerate(ids) if id in ids[:i]), None)
-        if twice is not None:
+        if len(set(ids)) < len(ids):
+            twice = next(id for i, id in enumerate(ids) if id in ids[:i])
             raise ValueError(
-                f"{where}: snippet id {twice!r} occurs twice in snippets; a snippet is judged "
-                "once, so remove the repetition or give each its own id"
+                f"{where}: id {twice!r} occurs twice in snippets; remove one, or give each its own "
+                "id"
             )
 
     @property
     def name(self) -> str:
-        """How messages speak of this query."""
+        """The query's name in messages."""
         return _name_of(self.id, self.query)
 
     def retrieved_as(
@@ -143,11 +119,12 @@ class JudgedQuery:
     ) -> JudgedQuery:
         """Return the same query and judgements with the snippets that a retriever returned for it.
 
-        `retriever` names it, and `k` is the depth it was asked for, where known. A snippet is known
-        by its id, or by its text where either side has no id or its id was not judged for this
-        query, as where a store gives ids of its own; one that was not judged counts as irrelevant.
-        Relevant snippets that were not returned add to `missed`; of several with the same text,
-        each snippet returned is another, as far as they go.
+        A snippet is recognised by its id. It is recognised by its text if either side has no id or
+        the id was not judged for this query, because some stores assign ids of their own. Snippets
+        without a judgement count as irrelevant. Relevant snippets that were not returned add to
+        `missed`. Snippets of equal text count as different ones.
+
+        `retriever` names the retriever, and `k` is the number of snippets that it was asked for.
         """
         retrieved = as_snippets(snippets)
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
@@ -169,91 +146,72 @@ class JudgedQuery:
 class ScoredQuery:
     """The scores of one query's snippets: nonconformity, lower = more relevant.
 
-    `scores` and `relevant` (n,) belong together; NaN is a snippet that could not be scored.
-    `unscorable` says of snippets, by their places, why they have no score, where that is known.
-    Raises ValueError or TypeError, naming the field, where lengths disagree or a value is out of
-    range.
+    Raises ValueError or TypeError, naming the field, if scores and judgements differ in number or a
+    value is out of range.
     """
 
-    scores: NDArray[np.float64]
-    relevant: NDArray[np.bool_]
+    scores: NDArray[np.float64]  # (n,); NaN for a snippet that could not be scored
+    relevant: NDArray[np.bool_]  # (n,)
     id: str | None = field(default=None, kw_only=True)
     group: str | None = field(default=None, kw_only=True)
     missed: int = field(default=0, kw_only=True)
+    # Why a snippet has no score, where that is known, by its place.
     unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        where = _name_of(self.id, None)
-        scores = np.array(self.scores, dtype=np.float64) + 0.0  # −0 becomes 0, equal things alike
+        where = self.name
+        scores = np.array(self.scores, dtype=np.float64) + 0.0  # makes −0 equal to 0 in every way
         relevant = np.array(self.relevant)
         if relevant.dtype != np.bool_:
-            relevant = np.array(
-                [_judgement(where, i, r) for i, r in enumerate(self.relevant)], bool
-            )
+            judgements = [_judgement(where, i, r) for i, r in enumerate(self.relevant)]
+            relevant = np.array(judgements, dtype=bool)
         if scores.shape != (len(relevant),):
             raise ValueError(
-                f"{where}: scores has shape {scores.shape} but relevant has {len(relevant)} "
+                f"{where}: scores has shape {scores.shape}, but relevant has {len(relevant)} "
                 "judgements; give one score and one judgement for each snippet"
             )
-        _check_names(where, id=self.id, group=self.group)
-        object.__setattr__(self, "missed", _missed(where, self.missed))
-        scores.setflags(write=False)
-        relevant.setflags(write=False)
+        _check_texts(where, id=self.id, group=self.group)
+        for array in (scores, relevant):
+            array.setflags(write=False)
+        object.__setattr__(self, "missed", _count(where, "missed", self.missed, least=0))
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "relevant", relevant)
 
     @property
     def name(self) -> str:
-        """How messages speak of this query."""
+        """The query's name in messages."""
         return _name_of(self.id, None)
 
 
 def _name_of(id: str | None, query: str | None) -> str:
     if id is not None:
         return f"query {id!r}"
-    return (
-        "a query" if query is None else f"query {query[:60] + '…' if len(query) > 60 else query!r}"
-    )
+    if query is None:
+        return "a query"
+    return f"query {query[:60] + '…' if len(query) > 60 else query!r}"
 
 
-def _check_names(where: str, **names: object) -> None:
-    for field_name, value in names.items():
+def _check_texts(where: str, **values: object) -> None:
+    for name, value in values.items():
         if value is not None and not isinstance(value, str):
-            raise TypeError(f"{where}: {field_name} is {value!r}; give a str, or None")
+            raise TypeError(f"{where}: {name} is {value!r}; give a str, or None")
 
 
 def _judgement(where: str, i: int, value: object) -> bool:
-    if isinstance(value, (bool, np.bool_)) or (
-        isinstance(value, (int, np.integer)) and value in (0, 1)
-    ):
+    if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
         return bool(value)
     raise ValueError(
-        f"{where}: relevant[{i}] is {value!r}; a judgement is true or false (compare graded "
-        "judgements with a grade first)"
+        f"{where}: relevant[{i}] is {value!r}; give true or false, for graded judgements whether "
+        "the grade is high enough"
     )
 
 
-def _missed(where: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+def _count(where: str, name: str, value: Any, *, least: int) -> int:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not (whole and least <= value <= MAX_COUNT):
         raise ValueError(
-            f"{where}: missed is {value!r}; give the number of relevant snippets that were not "
-            "retrieved, 0 or more"
-        )
-    if value > MOST_MISSED:
-        raise ValueError(
-            f"{where}: missed is {value}, but nobody knows of more than {MOST_MISSED} relevant "
-            "snippets of a query; give the number of those that are judged relevant"
-        )
-    return int(value)
-
-
-def _depth(where: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(
-            f"{where}: k is {value!r}; give the number of snippets that the retriever was asked "
-            "for, 1 or more, or None"
+            f"{where}: {name} is {value!r}; give a whole number of snippets from {least} to "
+            f"{MAX_COUNT}"
         )
     return int(value)
 
@@ -261,30 +219,26 @@ def _depth(where: str, value: object) -> int | None:
 def _found(
     relevant: Sequence[Snippet], retrieved: Sequence[Snippet], judged: Collection[str | None]
 ) -> list[int | None]:
-    """Return the place in `relevant` of each retrieved snippet, None where it is not there.
+    """Return the place in `relevant` of each retrieved snippet, None if it is not there.
 
-    Of several that a snippet may be by its text, it is one that no other is, if there is one.
+    Retrieved snippets of equal text take different places, as long as there are some.
     """
-    may_be = [
+    candidates = [
         [j for j, known in enumerate(relevant) if _same(known, snippet, judged)]
         for snippet in retrieved
     ]
     found: list[int | None] = [None] * len(retrieved)
     taken: set[int] = set()
-    # First those whose id was judged: they can be no other.
-    for i in sorted(range(len(retrieved)), key=lambda i: not _by_id(retrieved[i], judged)):
-        if may_be[i]:
-            place = next((j for j in may_be[i] if j not in taken), may_be[i][0])
+    # Those whose id was judged come first, because they have one candidate only.
+    for i in sorted(range(len(retrieved)), key=lambda i: retrieved[i].id not in judged):
+        if candidates[i]:
+            place = next((j for j in candidates[i] if j not in taken), candidates[i][0])
             found[i] = place
             taken.add(place)
     return found
 
 
 def _same(known: Snippet, snippet: Snippet, judged: Collection[str | None]) -> bool:
-    if known.id is not None and _by_id(snippet, judged):
+    if known.id is not None and snippet.id is not None and snippet.id in judged:
         return known.id == snippet.id
     return known.text == snippet.text
-
-
-def _by_id(snippet: Snippet, judged: Collection[str | None]) -> bool:
-    return snippet.id is not None and snippet.id in judged

@@ -1,12 +1,12 @@
-"""Documents to snippets: overlapping windows of text that keep sentences whole where they fit.
+"""Documents cut into snippets: overlapping windows of text that keep sentences whole if they fit.
 
-The windows of Chakraborty et al. 2025 (arXiv 2511.17908, section 3.1): 500 characters, overlapping
-by 100. Sentences are those of Unicode (UAX #29), tailored in two places: a single line break is
-white space, since text is often wrapped, and a blank line ends a sentence; an opening bracket or
+The windows follow Chakraborty et al. 2025 (arXiv 2511.17908, section 3.1): 500 characters,
+overlapping by 100. Sentences follow Unicode (UAX #29) with two changes. A single line break is
+white space, because text is often wrapped, and a blank line ends a sentence. An opening bracket or
 quote belongs to the sentence that it opens. Characters are code points, as `len` counts them.
 
-The rules are written here because the segmenters that are to be had (semantic-text-splitter,
-uniseg, pysbd) end a sentence at every line break, and so cut sentences that fit into a window.
+The rules are written here because the available segmenters (semantic-text-splitter, uniseg, pysbd)
+end a sentence at every line break, and so cut sentences that fit into a window.
 """
 
 from __future__ import annotations
@@ -23,19 +23,34 @@ import regex
 def split_snippets(
     text: str, size: int = 500, overlap: int = 100, *, document: str | None = None
 ) -> list[Snippet]:
-    """Return the windows of a text, in order, at most `size` characters long.
+    """Return the windows of a text in order.
 
-    A window is as many whole sentences as fit, and begins with as many of the last window's as fit
-    into `overlap` characters beside a new one; a sentence that fits into a window stands whole in
-    one. A longer one is cut between lines, else words, else what a reader sees as characters. White
-    space between windows is dropped. `position` is the window's first character in `text`, and `id`
-    is "<document>:<position>" where the document is named. Raises ValueError unless
-    0 ≤ overlap < size.
+    Parameters
+    ----------
+    text
+        The text to split.
+    size
+        The largest length of a window, in characters. A window has as many whole sentences as fit.
+        A sentence that does not fit is cut between lines, else words, else visible characters.
+    overlap
+        How many characters a window may share with the one before: it begins with as many of its
+        sentences as fit beside a new one. 0 ≤ overlap < size, else ValueError.
+    document
+        The name of the document, for the snippets' `document` and `id` ("<document>:<position>").
+
+    Returns
+    -------
+    Snippets with the `position` of their first character. White space between them is dropped.
+
+    Examples
+    --------
+    >>> [window.text for window in split_snippets("One two. Three four.  Five six.", 22, 12)]
+    ['One two. Three four.', 'Three four.  Five six.']
     """
     if not 0 <= overlap < size:
         raise ValueError(
-            f"size is {size} and overlap is {overlap}; a window must be longer than what it shares "
-            "with the next, and neither is negative"
+            f"size is {size} and overlap is {overlap}; give an overlap of 0 or more and a larger "
+            "size"
         )
     units = list(_units(text, 0, len(text), size))
     return [
@@ -52,7 +67,7 @@ def split_snippets(
 def _windows(
     units: Sequence[tuple[int, int]], size: int, overlap: int
 ) -> Iterator[tuple[int, int]]:
-    first = new = 0  # the window's first unit, and the first that no window holds yet
+    first = new = 0  # the window's first unit, and the first unit that is in no window yet
     while new < len(units):
         start, end = units[first][0], units[new][1]
         new += 1
@@ -91,8 +106,8 @@ _SENTENCE = regex.compile(
 )
 _LINE = regex.compile(r"(?>\r\n|[\n\r\x85\u2028])")
 _PARAGRAPH = regex.compile(rf"{_LINE.pattern}\s*?{_LINE.pattern}\s*|[\f\u2029]\s*")
-# After white space; between words that none separates, but not before or within punctuation. Not at
-# the letters that make flags, either: to pair them, \b and \X count back to the first of the run.
+# After white space; between words without white space, but not before or within punctuation. Not
+# between the letters of flags either: to pair them, \b and \X count back to the first of the run.
 _WORD = regex.compile(r"\s+|(?<![\s\p{Ps}\p{Pi}\p{RI}])(?![\s\p{P}\p{M}\p{RI}])\b", regex.WORD)
 _GRAPHEME = regex.compile(r"\p{RI}{2}[\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}]*+|\X")
 _CHARACTER = regex.compile(r".", regex.DOTALL)
@@ -100,7 +115,7 @@ _EVER_FINER = (_PARAGRAPH, _SENTENCE, _LINE, _WORD, _GRAPHEME, _CHARACTER)
 
 
 def _units(text: str, start: int, end: int, size: int, level: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield what is never cut: sentences, and of those longer than `size` the finer pieces."""
+    """Yield the units that are never cut: sentences, and pieces of sentences beyond `size`."""
     start, end = _stripped(text, start, end)
     if start >= end:
         return
@@ -128,17 +143,35 @@ def relevant_windows(
     *,
     share: float = 1.0,
 ) -> tuple[bool, ...]:
-    """Return which windows of a text are relevant: those that hold a gold span of it.
+    """Return which windows of a text are relevant: those that contain one of its gold spans.
 
-    A span is (start, end) in characters of `text`, as in text[start:end]; white space at its ends
-    does not count. A window holds it with at least `share` of its characters, by default all. With
-    all windows of the text and a share of 1, a span within a sentence that fits is always held.
-    Raises ValueError for a span that no window holds, such as one across sentences and longer than
-    the overlap, since it would be lost; for one outside the text or blank; for a window that is not
-    at its position in the text; and unless 0 < share ≤ 1.
+    Parameters
+    ----------
+    text
+        The text that the windows were cut from.
+    windows
+        All windows of the text, with their positions.
+    spans
+        (start, end) in characters, as in text[start:end]; white space at the ends is ignored.
+    share
+        The share of a span's characters that a window needs to contain, in (0, 1]. At 1, a span
+        within a sentence that fits into a window is always contained.
+
+    Raises
+    ------
+    ValueError
+        For a span that no window contains, such as one across sentences and longer than the
+        overlap; for a span that is blank or outside the text; for a window of another text; and for
+        a share out of range.
+
+    Examples
+    --------
+    >>> text = "One two. Three four.  Five six."
+    >>> relevant_windows(text, split_snippets(text, 22, 12), [(0, 7)])
+    (True, False)
     """
     if not 0 < share <= 1:
-        raise ValueError(f"share is {share}; give the part of a span to be held, above 0 up to 1")
+        raise ValueError(f"share is {share}; give a number above 0 and at most 1")
     places = [_place(text, i, window) for i, window in enumerate(windows)]
     relevant = [False] * len(places)
     lost = []
@@ -152,8 +185,8 @@ def relevant_windows(
         relevant = [r or h for r, h in zip(relevant, held, strict=True)]
     if lost:
         raise ValueError(
-            f"no window holds {len(lost)} of the spans, such as {lost[0]}; give all windows of the "
-            "text, split it with a longer overlap, or accept a part with share="
+            f"no window contains {len(lost)} of the spans, such as {lost[0]}; give all windows of "
+            "the text, split it with a longer overlap, or lower share"
         )
     return tuple(relevant)
 
@@ -162,8 +195,8 @@ def _place(text: str, i: int, window: Snippet) -> tuple[int, int]:
     start = window.position
     if start is None or start < 0 or text[start : start + len(window.text)] != window.text:
         raise ValueError(
-            f"windows[{i}] is not in the text at its position {start}; give windows of this text, "
-            "as split_snippets returns them"
+            f"windows[{i}] is not in the text at its position {start}; give windows that "
+            "split_snippets returned for this text"
         )
     return start, start + len(window.text)
 
@@ -172,7 +205,7 @@ def _checked_span(text: str, span: tuple[int, int]) -> tuple[int, int]:
     start, end = span
     if not 0 <= start <= end <= len(text) or not text[start:end].strip():
         raise ValueError(
-            f"spans holds {span}, which is blank or outside the text of {len(text)} characters; "
-            "give (start, end) in characters of the text, not bytes"
+            f"spans has {span}, which is blank or outside the text of {len(text)} characters; "
+            "give (start, end) in characters, not bytes"
         )
     return _stripped(text, start, end)

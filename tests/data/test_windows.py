@@ -271,11 +271,11 @@ def test_a_window_is_relevant_if_it_holds_a_gold_span(spans, relevant):
 
 
 def test_a_span_that_no_window_holds_is_not_lost():
-    with pytest.raises(ValueError, match=r"no window holds 1 of the spans, such as \(4, 26\)"):
+    with pytest.raises(ValueError, match=r"no window contains 1 of the spans, such as \(4, 26\)"):
         relevant_windows(TEXT, WINDOWS, [(0, 7), (4, 26)])
     assert relevant_windows(TEXT, WINDOWS, [(4, 26)], share=17 / 22) == (False, True)
     assert relevant_windows(TEXT, WINDOWS, [(4, 26)], share=16 / 22) == (True, True)
-    with pytest.raises(ValueError, match="no window holds"):
+    with pytest.raises(ValueError, match="no window contains"):
         relevant_windows(TEXT, WINDOWS, [(4, 26)], share=18 / 22)
 
 
@@ -307,7 +307,7 @@ def test_retrieved_windows_take_their_judgements_from_those_of_the_text():
 
 @pytest.mark.parametrize("span", [(-1, 3), (3, 3), (5, 2), (20, 22), (0, 32)])
 def test_a_span_that_is_blank_or_outside_is_an_error(span):
-    with pytest.raises(ValueError, match=re.escape(f"spans holds {span}")):
+    with pytest.raises(ValueError, match=re.escape(f"spans has {span}")):
         relevant_windows(TEXT, WINDOWS, [span])
 
 

@@ -1,0 +1,151 @@
+"""Judged queries from a folder in the BEIR layout and a run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+
+CORPUS = [
+    {"_id": "d1", "title": "Liver", "text": "Alcohol strains it."},
+    {"_id": "d2", "title": "", "text": "Everest is high."},
+    {"_id": "d3", "text": "Bäckereien öffnen früh."},
+    {"_id": "d4", "title": None, "text": "Four."},
+]
+QUERIES = [
+    {"_id": "q1", "text": "Is alcohol bad?"},
+    {"_id": "q2", "text": "Wie früh?", "group": "deutsch"},
+    {"_id": "q3", "text": "Nothing is retrieved for this one."},
+]
+QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\nq1\td4\t1\nq2\td3\t1\nq3\td2\t1\n"
+RUN = "q1\td2\t2\t0.5\nq1\td1\t1\t0.75\nq1\td4\t3\t0.25\nq2\td2\t1\t1e-3\n"
+CONTENTS = {
+    "corpus.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in CORPUS),
+    "queries.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in QUERIES),
+    "qrels.tsv": QRELS,
+    "run.tsv": RUN,
+}
+
+
+@pytest.fixture
+def beir(tmp_path):
+    for name, content in CONTENTS.items():
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+def test_a_folder_is_read_by_hand(beir):
+    first, second, third = read_beir(beir, "run.tsv")
+    assert first == JudgedQuery(
+        "Is alcohol bad?",
+        [  # by rank, not in the order of the file
+            Snippet("Liver Alcohol strains it.", id="d1", document="d1", retrieval_score=0.75),
+            Snippet("Everest is high.", id="d2", document="d2", retrieval_score=0.5),
+            Snippet("Four.", id="d4", document="d4", retrieval_score=0.25),
+        ],
+        [True, False, True],
+        id="q1",
+    )
+    assert (second.query, second.group) == ("Wie früh?", "deutsch")
+    assert (second.relevant, second.missed) == ((False,), 1)
+    assert (third.snippets, third.missed) == ((), 1)
+
+
+def test_the_k_best_of_a_run_are_kept_and_the_others_are_missed(beir):
+    first = read_beir(beir, "run.tsv", k=1)[0]
+    assert [s.id for s in first.snippets] == ["d1"]
+    assert first.missed == 1
+    assert len(read_beir(beir, "run.tsv", k=3)[0].snippets) == 3
+    with pytest.raises(ValueError, match="k is 0"):
+        read_beir(beir, "run.tsv", k=0)
+
+
+def test_a_snippet_is_relevant_from_the_smallest_score_that_counts(beir):
+    strict = read_beir(beir, "run.tsv", min_score=2)
+    assert strict[0].relevant == (True, False, False)
+    assert [query.missed for query in strict] == [0, 0, 0]
+    assert read_beir(beir, "run.tsv", min_score=0)[0].relevant == (True, True, True)
+
+
+def test_runs_and_qrels_in_trecs_columns_are_the_same(beir):
+    expected = read_beir(beir, "run.tsv")
+    rows = [row.split("\t") for row in QRELS.splitlines()[1:]]
+    (beir / "qrels.tsv").write_text("".join(f"{q} 0 {d} {score}\n" for q, d, score in rows))
+    assert read_beir(beir, "run.tsv") == expected
+    for blank in ("\t", " ", "   "):
+        rows = [row.split("\t") for row in RUN.splitlines()]
+        trec = [blank.join([q, "Q0", d, rank, score, "tag"]) for q, d, rank, score in rows]
+        (beir / "run.trec").write_text("\n".join(trec) + "\n")
+        assert read_beir(beir, "run.trec") == expected
+
+
+def test_headers_and_the_scores_of_a_run_are_optional(beir):
+    expected = read_beir(beir, "run.tsv")
+    (beir / "run.tsv").write_text("query-id\tcorpus-id\trank\tscore\n" + RUN)
+    (beir / "qrels.tsv").write_text(QRELS.split("\n", 1)[1])
+    assert read_beir(beir, "run.tsv") == expected
+    (beir / "run.tsv").write_text("q1\td1\t1\t\nq1\td2\t2\t\r\n")
+    first = read_beir(beir, "run.tsv")[0]
+    assert [(s.id, s.retrieval_score) for s in first.snippets] == [("d1", None), ("d2", None)]
+
+
+def test_files_may_be_compressed_and_lie_elsewhere(beir, tmp_path_factory):
+    expected = read_beir(beir, "run.tsv")
+    (beir / "qrels").mkdir()
+    (beir / "qrels.tsv").rename(beir / "qrels" / "test.tsv")
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "run.tsv"):
+        (beir / f"{name}.gz").write_bytes(gzip.compress((beir / name).read_bytes()))
+        (beir / name).unlink()
+    assert read_beir(beir, "run.tsv") == expected
+    elsewhere = tmp_path_factory.mktemp("runs") / "bm25.tsv.gz"
+    (beir / "run.tsv.gz").rename(elsewhere)
+    assert read_beir(str(beir), str(elsewhere)) == expected
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_missing_file_is_named(beir, name):
+    (beir / name).unlink()
+    with pytest.raises(FileNotFoundError, match=name):
+        read_beir(beir, "run.tsv")
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "problem"),
+    [
+        ("run.tsv", "q2\td99\t2\t0.1\n", r"run\.tsv.*'q2'.*'d99'.*corpus"),
+        ("run.tsv", "q99\td1\t1\t0.1\n", r"run\.tsv.*'q99'"),
+        ("qrels.tsv", "q99\td1\t1\n", "qrels.*'q99'"),
+    ],
+)
+def test_an_unknown_document_or_query_is_named(beir, name, line, problem):
+    (beir / name).write_text(CONTENTS[name] + line)
+    with pytest.raises(ValueError, match=problem):
+        read_beir(beir, "run.tsv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place", "field"),
+    [
+        ("run.tsv", "q1\td1\t1\n", 1, "3 columns; give 4 or 6"),
+        ("run.tsv", RUN + "q1\td1\tfirst\t0.1\n", 5, "'d1' twice"),
+        ("run.tsv", RUN + "q2\td1\tfirst\t0.1\n", 5, "rank is 'first'"),
+        ("run.tsv", RUN + "q2\td1\t2\tnan\n", 5, "score is 'nan'"),
+        ("qrels.tsv", "q1\td1\n", 1, "2 columns; give 3 or 4"),
+        ("qrels.tsv", QRELS + "q1\td3\tyes\n", 7, "score is 'yes'"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"', 2, "not JSON"),
+        ("corpus.jsonl", '{"_id": "d1"}\n', 1, "'text' is missing"),
+        ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', 1, "'_id' is missing"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n' * 2, 2, "'d1' occurs twice"),
+        ("corpus.jsonl", "[1]\n", 1, "object"),
+        ("queries.jsonl", '{"_id": "q1", "query": "a"}\n', 1, "'text' is missing"),
+    ],
+)
+def test_a_broken_line_is_an_error_that_names_file_line_and_field(beir, name, text, place, field):
+    (beir / name).write_text(text)
+    with pytest.raises(ValueError, match=field) as error:
+        read_beir(beir, "run.tsv")
+    assert f"{name}, line {place}: " in str(error.value)
