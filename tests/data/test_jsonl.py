@@ -69,7 +69,7 @@ def with_snippet(**fields):
         ('{"query": "q", "snippets": [', "JSON"),
         ('["query"]', "object"),
         ('{"snippets": []}', "query is missing"),
-        ('{"query": null, "snippets": []}', "query is None"),
+        ('{"query": null, "snippets": []}', "query is None; it should be"),
         ('{"query": "q", "snippets": "a"}', "snippets is 'a'"),
         ('{"query": "q", "snippets": [{"relevant": true}]}', r"snippets\.0\.text is missing"),
         ('{"query": "q", "snippets": [{"text": "a"}]}', r"snippets\.0\.relevant is missing"),
