@@ -38,13 +38,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from conformal_retrievers.lookback.classifier import (
-    FactualityClassifier,
-    JudgedRatios,
-    lookback_ratios,
-)
+from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import calibrate_flag
 from conformal_retrievers.lookback.model import LocalModel, RagPrompt
+from conformal_retrievers.lookback.ratios import JudgedRatios, lookback_ratios
 
 RESULTS = Path(__file__).parent / "results" / "lookback.md"
 ENTITIES = [f"entity{i}" for i in range(40)]
@@ -225,7 +222,7 @@ def quality(steps, n_answers, seed):
         "report": shifted,
         "report, fact stated": [(a, k) for a, k in shifted if k != "is absent"],
     }
-    lines += ["", "AUROC, % [95 % interval], and how many answers are inconsistent:"]
+    lines += ["", "AUC, % [95 % interval], and how many answers are inconsistent:"]
     lines += ["", "| features | " + " | ".join(tests) + " |", "|---" * (len(tests) + 1) + "|"]
     for variant in ("snippets", "snippet-average", "full-context"):
         classifier = FactualityClassifier.fit(
@@ -238,9 +235,9 @@ def quality(steps, n_answers, seed):
                 cells.append("all alike")
                 continue
             found = classifier.evaluate(answers, rng=rng)
+            area, low, high = (100 * value for value in found.auc)
             cells.append(
-                f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}], "
-                f"{found.n_inconsistent} of {len(answers)}"
+                f"{area:.1f} [{low:.1f}, {high:.1f}], {found.n_inconsistent} of {len(answers)}"
             )
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
         if variant == "snippets":

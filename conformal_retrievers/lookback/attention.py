@@ -1,13 +1,13 @@
-"""Attention weights of a transformers model, summed over segments inside each attention call.
+"""Attention weights of a transformers model, averaged over segments inside each attention call.
 
-Only the rows of new tokens are computed once more, in float32 whatever the model's type, and
+The rows of new tokens alone are computed a second time, in float32 whatever the model's type, and
 reduced at once to
 
     A_t(x) = (1/N_x) Σ_{p ∈ x} softmax(q_t · K / √d)_p   (Geissler et al. 2026, arXiv 2605.05244,
                                                           eq. 7)
 
-so that what is held is layers × heads × segments a token. The model's outputs come from PyTorch's
-own scaled dot-product attention, through the functions that transformers lets one set.
+so memory holds layers × heads × segments numbers for each token. The model's outputs come from
+PyTorch's own scaled dot-product attention.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-BLOCK = 2**20  # attention weights that are held at a time, 4 MiB of float32
+BLOCK = 2**20  # attention weights in memory at a time, 4 MiB of float32
 NAME = "conformal_retrievers_lookback"
 _RECORDER: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-# Which attention function is called is a setting of a whole model.
+# The attention function is a setting of the whole model, so one thread at a time may change it.
 _LOCKS: WeakKeyDictionary[PreTrainedModel, threading.Lock] = WeakKeyDictionary()
 
 
 class Recorder:
-    """Collects, call by call, the attention of new tokens to segments, (B, H, rows, S)."""
+    """Collects the attention of new tokens to segments, (B, H, rows, S) of each call."""
 
     def __init__(
         self, tokens: Sequence[PromptTokens], prompt: int, *, last_row_alone: bool
@@ -61,7 +61,8 @@ class Recorder:
     ) -> None:
         """Reduce one attention call: queries (B, H, Q, d), keys (B, G, P + output, d).
 
-        Raises ValueError where they are not those of the whole prompt, or then of one more token.
+        The first call has the whole prompt and each other one token more; raises ValueError for
+        other shapes.
         """
         seen = self.records.setdefault(layer, [])
         read = (query.shape[0], query.shape[2], key.shape[2])
@@ -69,9 +70,9 @@ class Recorder:
         keys = self.prompt + len(seen) if self.last_row_alone else read[2]
         if read != (len(self.member), rows, keys):
             raise ValueError(
-                f"layer {layer} read (sequences, tokens, tokens so far) {read}, where "
-                f"{(len(self.member), rows, keys)} were expected: this model or its generation "
-                "settings do not read one token of each sequence a call"
+                f"layer {layer} read (sequences, tokens, tokens so far) {read} instead of "
+                f"{(len(self.member), rows, keys)}; give a model and generation settings that "
+                "read one token of each sequence per call"
             )
         if self.member.device != query.device:
             self.member = self.member.to(query.device)
@@ -88,16 +89,16 @@ class Recorder:
     ) -> Tensor:
         batch, heads, _, size = query.shape
         groups, n_keys = key.shape[1], key.shape[2]
-        # In float32 before they are multiplied: float16 overflows, and bfloat16 has three digits.
+        # Cast before the product: float16 overflows, and bfloat16 has three digits.
         q = query[:, :, rows].float() * scaling
         n_rows = q.shape[2]
-        # Heads that share keys become rows of one product: keys are not repeated.
+        # Heads that share keys become rows of one product, so keys are not repeated.
         q = q.reshape(batch, groups, -1, size)
         block = max(1, BLOCK // (batch * groups * size))
         products = [q @ some.float().transpose(2, 3) for some in torch.split(key, block, dim=2)]
         scores = torch.cat(products, dim=3).view(batch, heads, n_rows, n_keys)
         del products
-        # Keys of the sequence that each row has behind it: queries are the last of the keys.
+        # The number of keys that each row attends to: queries are the last of the keys.
         ahead = n_keys - query.shape[2] + 1 + torch.arange(rows.start, rows.stop)
         if mask is not None:
             of_rows = mask[:, :, rows, :n_keys]
@@ -116,12 +117,12 @@ class Recorder:
         return torch.cat([flat.view(batch, heads, n_rows, -1), output / lengths[:, None]], dim=-1)
 
     def means(self, layers: int, calls: int) -> NDArray[np.float32]:
-        """Return what was recorded, (B, T, L, H, S)."""
+        """Return the recorded means, (B, T, L, H, S)."""
         found = {layer: len(records) for layer, records in self.records.items()}
         if found != dict.fromkeys(range(layers), calls):
             raise ValueError(
-                f"the attention of {len(found)} of {layers} layers was seen, {found} times, where "
-                f"{calls} calls were expected: this model does not run its attention once a layer"
+                f"attention was recorded in {len(found)} of {layers} layers, {found} times instead "
+                f"of {calls}; give a model that runs its attention once in each layer"
             )
         whole = [torch.cat(self.records[layer], dim=2).cpu() for layer in range(layers)]
         return np.asarray(torch.stack(whole, dim=1).permute(0, 3, 1, 2, 4).numpy())
@@ -129,14 +130,14 @@ class Recorder:
 
 @contextmanager
 def recording(model: PreTrainedModel, name: str, recorder: Recorder) -> Iterator[None]:
-    """Have the model's attention recorded, for this thread alone.
+    """Record the model's attention, in this thread alone.
 
     Raises ValueError for a model in training mode.
     """
     if model.training:
         raise ValueError(
-            f"{name!r} is in training mode, where dropout changes its attention; call its eval() "
-            "first"
+            f"model {name!r} is in training mode, where dropout changes its attention; call its "
+            "eval() first"
         )
     with _LOCKS.setdefault(model, threading.Lock()):
         before = model.config._attn_implementation
@@ -158,19 +159,19 @@ def _attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as PyTorch does, and let the recorder of this thread see it, if there is one."""
+    """Attend as PyTorch does, and pass the call to this thread's recorder, if there is one."""
     recorder = _RECORDER.get()
     if recorder is not None:
         other = [n for n in ("softcap", "s_aux", "position_bias") if kwargs.get(n) is not None]
         if other:
             raise ValueError(
-                f"{type(module).__name__} changes its attention weights by {other[0]}, so that "
-                "they are no plain softmax; give a model without"
+                f"{type(module).__name__} changes its attention weights by {other[0]}; give a "
+                "model with plain softmax attention"
             )
         if kwargs.get("is_causal") is False or not getattr(module, "is_causal", True):
             raise ValueError(
-                f"{type(module).__name__} also looks at what comes after a token; give a causal "
-                "language model"
+                f"{type(module).__name__} also attends to later tokens; give a causal language "
+                "model"
             )
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer: int = module.layer_idx  # type: ignore[assignment]

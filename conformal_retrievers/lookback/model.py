@@ -1,9 +1,8 @@
 """A transformers model that runs here, and its attention to its prompt while it answers.
 
-`LocalModel.generate` answers and `LocalModel.read` takes answers that are there: both return, of
-each new token, the mean attention over the segments of its prompt (`rag_prompt.py`), which
-`attention.py` sums up inside the model. `ratios.py` makes lookback ratios of it, and `lookback.py`
-a confidence of those.
+`LocalModel.generate` answers prompts, and `LocalModel.read` takes existing answers. Both return the
+mean attention of each new token over the segments of its prompt (`prompt.py`), which `attention.py`
+computes inside the model; `lookback_ratios` turns it into lookback ratios.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.extras import require
+from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.lookback.attention import Recorder, recording
-from conformal_retrievers.lookback.classifier import check_count
 from conformal_retrievers.lookback.prompt import (
     PREAMBLE,
     PromptTokens,
@@ -41,35 +40,32 @@ __all__ = ["PREAMBLE", "Generated", "GenerationConfig", "LocalModel", "RagPrompt
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """An answer: its text, its token ids without special ones at the end, and what they looked at.
-
-    An answer that ends before it begins has no token, and then the attention of none.
-    """
+    """A generated answer; it may have no token, and then no attention."""
 
     text: str
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # without special tokens at the end
     attention: SegmentAttention
 
 
 @dataclass(frozen=True, init=False)
 class LocalModel:
-    """A transformers causal language model whose attention to its prompt can be seen.
+    """A transformers causal language model whose attention to its prompt can be read.
 
-    `name` says which model it is, by default as it was loaded ("tiny" and "./tiny" are two names);
-    it has `layers` layers of `heads` heads, and reads `max_tokens` tokens. While it is read, a
-    model set to another attention than "sdpa" is switched to that: let no other thread use it by
-    itself then. Raises ValueError, naming the model and the remedy, for one without attention in
-    all its layers, with a sliding window, with positions that depend on its padding, or that is no
-    decoder alone; for a tokenizer that does not say where its tokens come from; TypeError for what
-    is no transformers model or tokenizer.
+    `name` identifies the model; by default it is the one that it was loaded by, so "tiny" and
+    "./tiny" are two names. While attention is read, a model set to another attention than "sdpa" is
+    switched to that: let no other thread use the model directly meanwhile.
+
+    Raises ValueError for a model without plain softmax attention in all its layers, with a sliding
+    window, with positions that depend on padding, or that is not decoder-only, and for a tokenizer
+    without offsets.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     layers: int = field(repr=False)
-    heads: int = field(repr=False)
-    max_tokens: int | None = field(repr=False)
+    heads: int = field(repr=False)  # of each layer
+    max_tokens: int | None = field(repr=False)  # of prompt and answer together
 
     def __init__(
         self,
@@ -80,19 +76,19 @@ class LocalModel:
     ) -> None:
         if not isinstance(model, PreTrainedModel):
             raise TypeError(
-                f"model is {type(model).__name__}, whose attention cannot be seen; give a "
-                "transformers model that runs here, such as AutoModelForCausalLM.from_pretrained"
+                f"model is {kind_of(model)}; give a transformers model that runs here, such as "
+                "AutoModelForCausalLM.from_pretrained(…)"
             )
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise TypeError(f"tokenizer is {type(tokenizer).__name__}; give the model's tokenizer")
+            raise TypeError(f"tokenizer is {kind_of(tokenizer)}; give the model's tokenizer")
         name = name or getattr(model.config, "_name_or_path", "")
         if not name:
-            raise ValueError(f"this {type(model).__name__} has no name of its own; give name=")
+            raise ValueError(f"name is missing, and {type(model).__name__} has none; give name=")
         _check_attention(model, name)
         if not tokenizer.is_fast:
             raise ValueError(
-                f"tokenizer {type(tokenizer).__name__} has no offsets, which tell the segments of "
-                "a prompt apart; give a fast one, based on the tokenizers library"
+                f"tokenizer {type(tokenizer).__name__} has no offsets; give a fast tokenizer, "
+                "based on the tokenizers library"
             )
         config = model.config.get_text_config()
         self.__dict__.update(
@@ -113,11 +109,9 @@ class LocalModel:
     ) -> list[Generated]:
         """Answer prompts as one batch, and return each answer with its attention.
 
-        `generation` is the model's own by default; it may sample, but not search beams or guess
-        several tokens at a time. Raises ValueError for such settings, where a prompt and
-        `max_new_tokens` do not fit the model, naming the snippets that do not, or a text holds one
-        of the tokenizer's special tokens; TypeError, naming it, for what is no list of prompts and
-        no GenerationConfig.
+        `generation` is the model's own by default. It may sample, but not use beam search or
+        predict several tokens at a time. Raises ValueError for such settings, where a prompt and
+        `max_new_tokens` do not fit the model, or where a text has a special token in it.
         """
         _check_prompts(prompts)
         max_new_tokens = check_answering(max_new_tokens, generation)
@@ -161,20 +155,18 @@ class LocalModel:
     ) -> list[SegmentAttention]:
         """Return the attention with which the model would give these answers, in one pass.
 
-        An answer is text, as the model would write it after the prompt (often with a leading
-        space), or token ids, such as `Generated.tokens`. Raises ValueError where there is not one
-        answer a prompt, one has no token, one that the model does not know or, as text, a special
-        one, and where a prompt does not fit; TypeError, naming it, for what are no lists of prompts
-        and answers.
+        An answer is text as the model would write it after the prompt (often with a leading space),
+        or token ids, such as `Generated.tokens`. Raises ValueError unless there is one answer for
+        each prompt, it has a token and only the model's own, and both fit the model.
         """
         _check_prompts(prompts)
         if isinstance(answers, (str, Generated)):
             raise TypeError(
-                f"answers is {kind_of(answers)}; give a list, one answer for each prompt"
+                f"answers is {kind_of(answers)}; give a list with one answer for each prompt"
             )
         if len(prompts) != len(answers):
             raise ValueError(
-                f"there are {len(prompts)} prompts and {len(answers)} answers; give one answer for "
+                f"answers has {len(answers)} items for {len(prompts)} prompts; give one answer for "
                 "each prompt"
             )
         given = [self._answer(i, answer) for i, answer in enumerate(answers)]
@@ -184,7 +176,7 @@ class LocalModel:
             return []
         ids, mask = _padded_left([one.ids for one in tokens], self.model.device)
         recorder = Recorder(tokens, ids.shape[1], last_row_alone=False)
-        # The last token of an answer is never read: nothing comes after it.
+        # The last token of an answer is not an input: nothing is predicted after it.
         longest = max(map(len, given)) - 1
         tails = [answer[:-1] for answer in given]
         tail = torch.tensor([t + [0] * (longest - len(t)) for t in tails], dtype=torch.long)
@@ -193,7 +185,7 @@ class LocalModel:
         mask = torch.cat([mask, seen.to(mask)], dim=1)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         with torch.inference_mode(), recording(self.model, self.name, recorder):
-            # The body alone: the logits of a whole prompt are large, and are not asked for.
+            # Without the head: the logits of a whole prompt are large, and not needed.
             self.model.base_model(
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
             )
@@ -206,7 +198,7 @@ class LocalModel:
     def _attention(
         self, means: NDArray[np.float32], tokens: PromptTokens, answer: Sequence[int]
     ) -> SegmentAttention:
-        """Cut an answer's own tokens and segments out of those of its batch."""
+        """Return an answer's own tokens and segments, out of those of its batch."""
         k = len(tokens.lengths) - 2
         segments = [*range(k + 2), means.shape[-1] - 1]
         read = json.dumps([tokens.ids, [*answer]])
@@ -225,8 +217,8 @@ class LocalModel:
             tokens = answer
         else:
             raise TypeError(
-                f"answers[{number}] is {kind_of(answer)}; give its text or token ids, which of a "
-                "Generated are its .tokens"
+                f"answers[{number}] is {kind_of(answer)}; give its text or token ids, such as the "
+                ".tokens of a Generated"
             )
         ids = [operator.index(token) for token in tokens]
         if not ids:
@@ -235,8 +227,8 @@ class LocalModel:
         unknown = next((token for token in ids if not 0 <= token < known), None)
         if unknown is not None:
             raise ValueError(
-                f"answers[{number}] holds the token {unknown}, but {self.name!r} knows {known} "
-                "tokens; give the ids of its own tokenizer"
+                f"answers[{number}] has the token {unknown}, but {self.name!r} has {known} tokens; "
+                "give the ids of its own tokenizer"
             )
         return ids
 
@@ -248,7 +240,7 @@ class LocalModel:
     def _check_fit(self, number: int, segments: NDArray[np.int64], answer: int) -> None:
         if self.max_tokens is None or len(segments) + answer <= self.max_tokens:
             return
-        # What is behind the snippets is needed in any case.
+        # The question is needed in any case.
         last = segments.max()
         room = self.max_tokens - answer - int((segments == last).sum())
         n_snippets = last - 1
@@ -261,21 +253,21 @@ class LocalModel:
 
 
 def check_answering(max_new_tokens: object, generation: object) -> int:
-    """Return the length of answers as an int.
+    """Return `max_new_tokens` as an int.
 
-    Raises TypeError, naming it, for what is no whole number, and for a `generation` that is neither
-    None nor a GenerationConfig; ValueError for a length below 1.
+    Raises ValueError unless it is a whole number of at least 1, and TypeError unless `generation`
+    is None or a GenerationConfig.
     """
     if generation is not None and not isinstance(generation, GenerationConfig):
         raise TypeError(
             f"generation is {kind_of(generation)}; give a GenerationConfig, as in "
             "GenerationConfig(do_sample=True)"
         )
-    return check_count("max_new_tokens", max_new_tokens)
+    return check_count(max_new_tokens, "max_new_tokens")
 
 
 def _check_prompts(prompts: object) -> None:
-    """Raise TypeError, naming it and what to give, for what is no list of prompts."""
+    """Raise TypeError unless `prompts` is a list of prompts."""
     if isinstance(prompts, (str, RagPrompt)) or not isinstance(prompts, Sequence):
         raise TypeError(
             f"prompts is {kind_of(prompts)}; give a list of RagPrompt(question, snippets)"
@@ -289,58 +281,39 @@ def _check_prompts(prompts: object) -> None:
 
 def _check_attention(model: PreTrainedModel, name: str) -> None:
     config = model.config.get_text_config()
-    if not model.can_generate():
-        raise ValueError(
-            f"{name!r} is a {type(model).__name__}, which does not generate; load it as "
-            "AutoModelForCausalLM"
-        )
-    if model.config.is_encoder_decoder:
-        raise ValueError(
-            f"{name!r} is an encoder-decoder, whose answer does not follow its prompt in one "
-            "sequence; give a causal language model"
-        )
-    if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules()):
-        raise ValueError(
-            f"{name!r} is a {type(model).__name__}, whose positions start behind that of its "
-            "padding, which transformers leaves out of account while generating; give a model such "
-            "as Llama, Qwen, Mistral or GPT-2"
-        )
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if getattr(config, "sliding_window", None) or kinds & {
-        "sliding_attention",
-        "chunked_attention",
-    }:
-        raise ValueError(
-            f"{name!r} attends through a sliding window (config.sliding_window is "
-            f"{getattr(config, 'sliding_window', None)!r}), so that snippets go out of sight; give "
-            "a model with full attention"
-        )
-    if kinds != {"full_attention"} or not model._can_set_attn_implementation():
-        raise ValueError(
-            f"the attention of {name!r} ({type(model).__name__}) cannot be seen: not all its "
-            "layers call the attention function that transformers lets one set; give a model such "
-            "as Llama, Qwen, Mistral or GPT-2"
-        )
-    # generate() counts positions from the mask for those alone that take them: the decoders of
-    # encoder-decoders, such as Bart's, count the padding on the left of a shorter prompt too.
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise ValueError(
-            f"{name!r} is a {type(model).__name__}, which takes no position_ids, so that in a "
-            "batch the padding before a shorter prompt moves its positions; give a model such as "
-            "Llama, Qwen, Mistral or GPT-2"
-        )
+    window = getattr(config, "sliding_window", None)
+    windowed = window or kinds & {"sliding_attention", "chunked_attention"}
+    # Some models count positions from behind their padding, and generate() does not correct that.
+    # For others it counts them from the mask if they take position_ids: decoders of
+    # encoder-decoders, such as Bart's, do not.
+    embeds = any(hasattr(m, "create_position_ids_from_input_ids") for m in model.modules())
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    settable = kinds == {"full_attention"} and model._can_set_attn_implementation()
+    for wrong, reason in (
+        (not model.can_generate(), "does not generate; load it as AutoModelForCausalLM"),
+        (model.config.is_encoder_decoder, "is an encoder-decoder"),
+        (embeds, "has positions that depend on its padding"),
+        (windowed, f"has a sliding window (config.sliding_window is {window!r})"),
+        (not settable, "has layers whose attention function transformers cannot replace"),
+        (not takes_positions, "takes no position_ids, so padding would move its positions"),
+    ):
+        if wrong:
+            raise ValueError(
+                f"model {name!r} ({type(model).__name__}) {reason}. Give a causal language model "
+                "with full attention, such as Llama, Qwen, Mistral without a window, or GPT-2."
+            )
 
 
 def _check_token_by_token(settings: GenerationConfig, own: GenerationConfig) -> None:
-    """Raise ValueError for settings that do not read one token of one sequence a call."""
+    """Raise ValueError for settings that do not read one token of one sequence per call."""
     for name, plain in _ONE_TOKEN_A_CALL.items():
         value = getattr(settings, name, None)
         value = getattr(own, name, None) if value is None else value  # as generate() fills it up
         if value is not None and value != plain:
             raise ValueError(
-                f"generation.{name} is {value!r}, but attention is read of one sequence, token by "
-                "token, until one of eos_token_id; leave it out of generation and the model's "
-                "generation_config"
+                f"generation.{name} is {value!r}, but attention is read token by token, of one "
+                "sequence; leave it out of generation and of the model's generation_config"
             )
 
 
@@ -353,7 +326,7 @@ _ONE_TOKEN_A_CALL = {
 
 
 def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return ids and mask, (B, P), padded on the left so that all prompts end together."""
+    """Return ids and mask, (B, P), padded on the left: all prompts end together."""
     longest = max(map(len, ids))
     padded = torch.tensor([[0] * (longest - len(row)) + list(row) for row in ids])
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids])

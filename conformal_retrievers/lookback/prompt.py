@@ -1,32 +1,29 @@
-"""The prompt that a local model answers, and which of its tokens belong to which segment.
+"""The prompt that a local model answers, and the segment that each of its tokens belongs to.
 
-The segments are the preamble, snippet 1 … k and the question. Where each starts in the text is
-known from building it, and the tokenizer's offsets say where each token ends.
+The segments are the preamble, snippets 1 … k and the question. The place where each starts in the
+text is known from building it, and the tokenizer's offsets give the place where each token ends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 PREAMBLE = "Answer the question from the documents alone."
 
 
 @dataclass(frozen=True)
 class RagPrompt:
-    """A question and the snippets that shall answer it, in the order in which the model reads them.
+    """A question and the snippets to answer it from, in the order in which the model reads them.
 
-    The model reads preamble, snippets and question, a blank line between them; where the tokenizer
-    has a chat template, as one message of the user, else with `ending` behind. A segment reaches to
-    the start of the next, so the template's own words count to the preamble and the question, and
-    a token to the segment in which it ends. Raises TypeError for what is no text, ValueError where
-    there is no snippet, or one or the question is blank.
+    The model reads preamble, snippets and question with a blank line between them: as one user
+    message where the tokenizer has a chat template, else followed by `ending`. A segment extends to
+    the start of the next, so the template's own words belong to the preamble or the question; a
+    token belongs to the segment in which it ends. Raises TypeError for a text of another type, and
+    ValueError for a blank question or snippet, or no snippets.
     """
 
     question: str
@@ -42,29 +39,27 @@ class RagPrompt:
         parts += [(f"snippets[{i}]", snippet) for i, snippet in enumerate(self.snippets)]
         for name, text in parts:
             if not isinstance(text, str):
-                raise TypeError(f"{name} is {text!r:.60}; give its text as a str")
+                raise TypeError(f"{name} is {text!r:.60}; give a str")
             if name not in ("preamble", "ending") and not text.strip():
-                raise ValueError(f"{name} is {text!r}, which is blank; give its text")
+                raise ValueError(f"{name} is {text!r}, which is blank; give a text")
         if not self.snippets:
-            raise ValueError("snippets is empty; give the snippets that shall answer the question")
+            raise ValueError("snippets is empty; give at least one snippet")
 
 
 @dataclass(frozen=True, eq=False)
 class PromptTokens:
-    """The token ids of a prompt, (P,), and the segment of each: 0 preamble, 1 … k, k + 1."""
+    """The tokens of a prompt, and the segments that they belong to."""
 
-    ids: list[int]
-    segments: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    ids: list[int]  # (P,)
+    segments: NDArray[np.int64]  # (P,): 0 preamble, 1 … k snippets, k + 1 question
+    lengths: NDArray[np.int64]  # (k + 2,): tokens of each segment
 
 
-def prompt_tokens(
-    number: int, prompt: RagPrompt, tokenizer: PreTrainedTokenizerBase
-) -> PromptTokens:
+def prompt_tokens(number: int, prompt: RagPrompt, tokenizer: Any) -> PromptTokens:
     """Return the tokens of `prompts[number]`, each in the segment in which it ends in the text.
 
-    Raises ValueError for a text with a special token of the tokenizer, a snippet that has no token
-    of its own, and a chat template that changes the message.
+    `tokenizer` is a fast tokenizer of transformers. Raises ValueError for a text with one of its
+    special tokens, a snippet without a token of its own, or a chat template that changes the text.
     """
     text, starts, chat = _text(number, prompt, tokenizer)
     encoded = tokenizer(
@@ -74,8 +69,8 @@ def prompt_tokens(
         verbose=False,
     )
     offsets = np.array(encoded["offset_mapping"], dtype=np.int64)
-    # A special token has no place in the text, (0, 0): it goes with what is before it. Spaces
-    # that a tokenizer trims off are (end, end), and go where they end as all tokens do.
+    # A special token has the offsets (0, 0): it belongs to the segment of the token before it.
+    # Spaces that a tokenizer trims have the offsets (end, end).
     last = np.maximum.accumulate(offsets[:, 1] - 1)
     segments = np.searchsorted(starts, last, side="right")
     lengths = np.bincount(segments, minlength=len(prompt.snippets) + 2)
@@ -88,17 +83,13 @@ def prompt_tokens(
     return PromptTokens(encoded["input_ids"], segments, lengths)
 
 
-def _text(
-    number: int, prompt: RagPrompt, tokenizer: PreTrainedTokenizerBase
-) -> tuple[str, list[int], bool]:
-    """Return the text, where each snippet and the question start in it, and if it is a chat's."""
-    for name, said in (
-        ("question", prompt.question),
-        ("preamble", prompt.preamble),
-        *((f"snippets[{i}]", snippet) for i, snippet in enumerate(prompt.snippets)),
-    ):
-        check_plain(f"prompts[{number}].{name}", said, tokenizer)
-    # Chat templates strip a message, so that it starts and ends with what is no space.
+def _text(number: int, prompt: RagPrompt, tokenizer: Any) -> tuple[str, list[int], bool]:
+    """Return the text, the start of each snippet and of the question, and whether it is a chat."""
+    texts = {"question": prompt.question, "preamble": prompt.preamble}
+    texts |= {f"snippets[{i}]": snippet for i, snippet in enumerate(prompt.snippets)}
+    for name, text in texts.items():
+        check_plain(f"prompts[{number}].{name}", text, tokenizer)
+    # Chat templates strip a message, so it must not start or end with white space.
     parts = [p for p in (prompt.preamble.strip(), *prompt.snippets, prompt.question) if p]
     parts[0], parts[-1] = parts[0].lstrip(), parts[-1].rstrip()
     body = "\n\n".join(parts)
@@ -110,8 +101,8 @@ def _text(
         )
         if text.count(body) != 1:
             raise ValueError(
-                f"prompts[{number}]: the tokenizer's chat template does not hold the message "
-                "once, as it is; give a tokenizer without one (chat_template = None)"
+                f"prompts[{number}] is changed or repeated by the tokenizer's chat template; give "
+                "a tokenizer without one (chat_template = None)"
             )
     else:
         text = body + prompt.ending
@@ -123,16 +114,13 @@ def _text(
     return text, starts[::-1], chat
 
 
-def check_plain(name: str, text: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError for text that the tokenizer would read as its own control tokens."""
-    special = {
-        str(token)
-        for token in tokenizer.added_tokens_decoder.values()
-        if token.special and str(token)
-    } | set(tokenizer.all_special_tokens)
+def check_plain(name: str, text: str, tokenizer: Any) -> None:
+    """Raise ValueError for a text that has one of the tokenizer's control tokens in it."""
+    added = tokenizer.added_tokens_decoder.values()
+    special = {str(token) for token in added if token.special and str(token)}
+    special.update(tokenizer.all_special_tokens)
     found = next((token for token in sorted(special) if token in text), None)
     if found is not None:
         raise ValueError(
-            f"{name} holds {found!r}, which the tokenizer reads as a control token; remove it "
-            "or write it otherwise"
+            f"{name} has {found!r} in it, which the tokenizer reads as a control token; remove it"
         )

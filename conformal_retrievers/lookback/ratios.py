@@ -1,23 +1,22 @@
 """Lookback ratios: how much of its attention a model paid to the context while it answered.
 
-Of a prompt with a preamble, snippets c_1 … c_k and a question, generating token t of the answer,
-the attention weights α_{t,p} of a head are averaged over each segment x of N_x tokens, and
-compared:
+The prompt has a preamble, snippets c_1 … c_k and a question. While the model generates token t of
+the answer, the attention weights α_{t,p} of a head are averaged over each segment x of N_x tokens:
 
     A_t(x) = (1/N_x) Σ_{p ∈ x} α_{t,p}                             (eq. 7)
     LR_t(c_i) = k · A_t(c_i) / (A_t(c_1 ∪ … ∪ c_k) + A_t(output))  (eq. 8)
     LR(c_i) = (1/T) Σ_t LR_t(c_i)                                  (eq. 9)
 
-The paper's factor is K, the most snippets that there are, in place of k: scaling takes out either.
-The full-context ratio, A_t(prompt) / (A_t(prompt) + A_t(output)), also counts preamble and question
-(Chuang et al. 2024, arXiv 2407.07071). `huggingface.py` reads the attention, and `lookback.py`
-makes a confidence of the ratios. Geissler et al. 2026, arXiv 2605.05244, section 3.3.
+Source: Geissler et al. 2026 (arXiv 2605.05244, section 3.3). Their factor is K, the largest number
+of snippets, in place of k; `features` scales either away. The full-context ratio, A_t(prompt) /
+(A_t(prompt) + A_t(output)), includes preamble and question (Chuang et al. 2024, arXiv 2407.07071).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -31,18 +30,15 @@ Variant = Literal["snippets", "snippet-average", "full-context"]
 class SegmentAttention:
     """The mean attention of each new token over each segment of its prompt, A_t(x) of eq. 7.
 
-    `means` is (T, L, H, k + 3): of T new tokens, in L layers of H heads, over the segments
-    preamble, snippet 1 … k, question, output. Token t is read where it is predicted, so that its
-    output holds t − 1 tokens: the mean over none is 0. `lengths` (k + 2,) are the segments of the
-    prompt in tokens, `model` names what generated, `answer` is a digest of prompt and answer.
-    Raises ValueError where shapes disagree, a snippet has no token or a mean is no number of 0 or
-    more.
+    Token t is read where it is predicted, so its output segment holds t − 1 tokens; the mean over
+    no tokens is 0. Raises ValueError where shapes disagree, a snippet has no token, or a mean is
+    negative or not finite.
     """
 
-    means: NDArray[np.float32]
-    lengths: NDArray[np.int64]
-    model: str
-    answer: str | None = None
+    means: NDArray[np.float32]  # (T, L, H, k + 3): tokens, layers, heads; preamble … output
+    lengths: NDArray[np.int64]  # (k + 2,): tokens of preamble, snippets 1 … k, question
+    model: str  # the name of the model
+    answer: str | None = None  # a digest of the tokens of prompt and answer
 
     def __post_init__(self) -> None:
         segments = len(self.lengths) + 1
@@ -53,9 +49,11 @@ class SegmentAttention:
                 "snippet, and question"
             )
         if not (np.isfinite(self.means).all() and (self.means >= 0).all()):
-            raise ValueError("means holds NaN, infinite or negative attention; read it again")
+            raise ValueError("means has negative, infinite or NaN attention; read the answer again")
         if (self.lengths[1:-1] < 1).any():
-            raise ValueError(f"lengths is {self.lengths.tolist()}: a snippet has no token; drop it")
+            raise ValueError(
+                f"lengths is {self.lengths.tolist()}: a snippet has no token; leave it out"
+            )
 
     @property
     def n_snippets(self) -> int:
@@ -65,23 +63,21 @@ class SegmentAttention:
 
 @dataclass(frozen=True, eq=False)
 class LookbackRatios:
-    """The time-averaged lookback ratios of one answer: over each snippet, and over the full
-    context.
+    """The lookback ratios of one answer, averaged over its tokens; NaN for an answer without any.
 
-    `snippets` is (L, H, k), eq. 9, `context` (L, H); both are NaN for an answer without a token.
     `answer` is that of `SegmentAttention`.
     """
 
-    snippets: Values
-    context: Values
+    snippets: Values  # (L, H, k), eq. 9
+    context: Values  # (L, H), full-context ratios
     model: str
     answer: str | None = None
 
     @property
     def digest(self) -> str:
-        """Which answer this is: twelve digits of a SHA-256 of its tokens, or else of its ratios.
+        """Identifies the answer: twelve digits of a SHA-256 of its tokens, or of its ratios.
 
-        Read again in another batch, ratios differ in their last bits, and tokens do not.
+        The ratios of one answer differ in their last bits between batches; its tokens do not.
         """
         if self.answer is not None:
             return self.answer
@@ -92,12 +88,16 @@ class LookbackRatios:
 def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
     """Return the time-averaged lookback ratios of an answer (eq. 8 and 9).
 
-    Raises TypeError for what is no attention.
+    >>> import numpy as np
+    >>> means = np.array([0.1, 0.3, 0.1, 0.1, 0.0]).reshape(1, 1, 1, 5)  # a token, a layer, a head
+    >>> attention = SegmentAttention(means, np.array([2, 1, 1, 4]), "model")
+    >>> lookback_ratios(attention).snippets.round(6).tolist()
+    [[[3.0, 1.0]]]
     """
     if not isinstance(attention, SegmentAttention):
         raise TypeError(
-            f"attention is {kind_of(attention)}; give a SegmentAttention, from LocalModel.read, or "
-            "which of a Generated is its .attention"
+            f"attention is {kind_of(attention)}; give a SegmentAttention: an item of "
+            "LocalModel.read(…), or the .attention of a Generated"
         )
     means = attention.means.astype(np.float64)
     snippet, output = means[..., 1:-2], means[..., -1]
@@ -118,7 +118,7 @@ def _joined(means: Values, lengths: NDArray[np.int64]) -> Values:
 
 
 def _share(part: Values, whole: Values) -> Values:
-    """Return part / whole, 0 where a head looks at neither context nor output."""
+    """Return part / whole, 0 where a head attends to neither context nor output."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
@@ -127,12 +127,11 @@ def _over_time(ratios: Values) -> Values:
 
 
 def features(ratios: LookbackRatios, variant: Variant, n_snippets: int) -> Values:
-    """Return an answer's features, scaled linearly to [0, 1] within the answer.
+    """Return an answer's features, scaled linearly to [0, 1] within the answer; NaN stays NaN.
 
-    For "snippets" they are (L·H·K,) with K = `n_snippets`: scaled, then filled up with zeros where
-    there are fewer snippets. For "snippet-average" they are the snippets' ratios averaged over the
-    snippets, for "full-context" those over the whole prompt, both (L·H,). NaN stays NaN. Raises
-    ValueError for an unknown variant, or more snippets than K.
+    "snippets" gives (L·H·K,) for K = `n_snippets`, with zeros in place of missing snippets;
+    "snippet-average" (the mean over the snippets) and "full-context" give (L·H,). Raises
+    ValueError for an unknown variant, or more than K snippets.
     """
     if variant not in get_args(Variant):
         known = ", ".join(map(repr, get_args(Variant)))
@@ -158,13 +157,73 @@ def _scaled(values: Values) -> Values:
 
 
 def check_ratios(name: str, ratios: object) -> None:
-    """Raise TypeError, naming it and what to give, for what is no LookbackRatios."""
-    if isinstance(ratios, LookbackRatios):
-        return
-    remedy = "of a JudgedRatios its .ratios, else from lookback_ratios(attention)"
-    raise TypeError(f"{name} is {kind_of(ratios)}; give a LookbackRatios, {remedy}")
+    """Raise TypeError, naming the argument, unless it is a LookbackRatios."""
+    if not isinstance(ratios, LookbackRatios):
+        raise TypeError(
+            f"{name} is {kind_of(ratios)}; give a LookbackRatios: lookback_ratios(attention), or "
+            "the .ratios of a JudgedRatios"
+        )
 
 
 def kind_of(value: object) -> str:
-    """Return what an error calls a value: its type, and of a text what it says."""
+    """Return how errors describe a value: by its type, and a text by its first characters."""
     return f"the str {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+# --- judged answers -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgedRatios:
+    """The lookback ratios of an answer, and the judgement whether it is consistent."""
+
+    ratios: LookbackRatios
+    consistent: bool
+    id: str | None = field(default=None, kw_only=True)  # of the answer
+    group: str | None = field(default=None, kw_only=True)  # of the question, known at run time
+
+    def __post_init__(self) -> None:
+        check_ratios("ratios", self.ratios)
+        if not isinstance(self.consistent, (bool, np.bool_)):
+            raise TypeError(f"consistent is {self.consistent!r}; give True or False")
+
+
+def judged_answers(answers: object) -> list[JudgedRatios]:
+    """Return the answers as a list; raise TypeError unless each is a JudgedRatios."""
+    if isinstance(answers, str) or not isinstance(answers, Iterable):
+        raise TypeError(f"answers is {kind_of(answers)}; give a list of JudgedRatios")
+    judged = []
+    for i, one in enumerate(answers):
+        if not isinstance(one, JudgedRatios):
+            raise TypeError(
+                f"answers[{i}] is {kind_of(one)}; give JudgedRatios(ratios, consistent)"
+            )
+        judged.append(one)
+    return judged
+
+
+def check_once(answers: Sequence[JudgedRatios]) -> None:
+    """Raise ValueError for an answer that occurs twice."""
+    for first, i in _repeated(answers):
+        raise ValueError(
+            f"answers[{i}] is the same answer to the same prompt as answers[{first}]; leave one of "
+            "them out"
+        )
+
+
+def check_agreement(answers: Sequence[JudgedRatios]) -> None:
+    """Raise ValueError for an answer that is judged both consistent and inconsistent."""
+    for first, i in _repeated(answers):
+        if answers[first].consistent != answers[i].consistent:
+            raise ValueError(
+                f"answers[{first}] and answers[{i}] are the same answer to the same prompt, but "
+                f"consistent is {bool(answers[first].consistent)} and "
+                f"{bool(answers[i].consistent)}; leave one of them out"
+            )
+
+
+def _repeated(answers: Sequence[JudgedRatios]) -> list[tuple[int, int]]:
+    """Return the places of answers that occurred before, each after the place of the first."""
+    places: dict[str, int] = {}
+    firsts = [places.setdefault(one.ratios.digest, i) for i, one in enumerate(answers)]
+    return [(first, i) for i, first in enumerate(firsts) if first != i]

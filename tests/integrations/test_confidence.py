@@ -32,13 +32,10 @@ from conformal_retrievers import (
     RetrievalScorer,
     ScoredQuery,
 )
-from conformal_retrievers.lookback.classifier import (
-    FactualityClassifier,
-    JudgedRatios,
-    lookback_ratios,
-)
+from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag, calibrate_flag
 from conformal_retrievers.lookback.model import LocalModel, RagPrompt
+from conformal_retrievers.lookback.ratios import JudgedRatios, lookback_ratios
 from langchain_conformal.confidence import confidence_runnable
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal.confidence import ConfidenceQueryEngine
@@ -207,11 +204,11 @@ def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch
         exec(compile(block, str(page), "exec"), names)
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npz"}
     flag, test = names["flag"], names["test"]
-    assert flag.classifier.evaluate(test, rng=np.random.default_rng(0)).low > 0.5
+    assert flag.classifier.evaluate(test, rng=np.random.default_rng(0)).auc.low > 0.5
     printed = capsys.readouterr().out
     assert "An inconsistent answer is flagged with probability at least 0.9" in printed
     assert str(flag.evaluate(test)) in printed  # the loaded one flags the same
-    assert flag.calibration.labels["judged_by"]["llm"] == "word by word"
+    assert flag.calibration.labels["llm"] == "word by word"
     assert re.search(r"^Confidence\(value=0\.\d+, flagged=(True|False)\)$", printed, re.M)
 
 
@@ -441,9 +438,7 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
         assert asked == [QUESTION]
         given = {"question": QUESTION, "context": list(CHUNKS), "group": group}
         assert runnable.invoke(given).response_metadata["factuality"] == said
-    with pytest.warns(
-        UserWarning, match=r"by group \('lenient', 'strict'\), and a question has non"
-    ):
+    with pytest.warns(UserWarning, match=r"group of a question .*\('lenient', 'strict'\)"):
         ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
     assert ungrouped.response_metadata["factuality"]["flagged"]
     with pytest.raises(
@@ -478,12 +473,10 @@ def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(flag):
             CalibrationMismatch, match="flag is for the model 'llama', but llm is"
         ) as e:
             make()
-        assert "if it is the same model, give LocalModel(model, tokenizer, name='llama')" in str(
-            e.value
-        )
+        assert "name='llama'" in str(e.value)
     deeper = LocalModel(tiny("llama", num_hidden_layers=4), bpe_tokenizer(), name="llama")
     for make in in_either_framework(deeper, flag):
-        with pytest.raises(CalibrationMismatch, match="of 3 layers and 4 heads, .* has 4 and 4"):
+        with pytest.raises(CalibrationMismatch, match="of 3 layers and 4 heads, .* with 4 and 4"):
             make()
 
 
@@ -499,8 +492,8 @@ def test_a_calibration_is_no_flag(model, flag):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0; give 1 or more"),
-        ({"max_new_tokens": 2.5}, TypeError, "max_new_tokens is 2.5; give a whole number"),
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
+        ({"max_new_tokens": 2.5}, ValueError, "max_new_tokens is 2.5"),
         ({"generation": {"top_k": 3}}, TypeError, "generation is a dict; give a GenerationConfig"),
     ],
     ids=["0", "2.5", "dict"],

@@ -7,19 +7,19 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from conformal_retrievers.lookback.classifier import (
-    FactualityClassifier,
+from conformal_retrievers.lookback.classifier import FactualityClassifier
+from conformal_retrievers.lookback.model import Generated
+from conformal_retrievers.lookback.ratios import (
     JudgedRatios,
     LookbackRatios,
     SegmentAttention,
-    cross_group,
+    features,
     lookback_ratios,
 )
-from conformal_retrievers.lookback.model import Generated
-from conformal_retrievers.lookback.ratios import features
 
 # --- ratios ---------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ def test_ratios_by_hand():
     assert ratios.model == "m"
 
 
-def test_a_head_that_looks_at_the_preamble_alone_has_ratio_0_over_snippets():
+def test_a_head_that_attends_to_the_preamble_alone_has_ratio_0_over_snippets():
     means = np.zeros((3, 1, 1, 4), dtype=np.float32)
     means[..., 0] = 0.5
     ratios = lookback_ratios(SegmentAttention(means, np.array([2, 5, 3]), "m"))
@@ -54,15 +54,15 @@ def test_a_head_that_looks_at_the_preamble_alone_has_ratio_0_over_snippets():
 @pytest.mark.parametrize(
     ("means", "lengths", "message"),
     [
-        (np.ones((2, 1, 1, 4)), [1, 2], r"means has shape \(2, 1, 1, 4\) with 2 lengths"),
-        (np.ones((2, 1, 4)), [1, 2, 3], r"means has shape \(2, 1, 4\)"),
-        (np.ones((2, 1, 1, 3)), [1, 2], "at least one snippet"),
-        (np.full((2, 1, 1, 4), np.nan), [1, 2, 3], "means holds NaN"),
-        (np.full((2, 1, 1, 4), -0.1), [1, 2, 3], "negative attention"),
-        (np.ones((2, 1, 1, 4)), [1, 0, 3], r"lengths is \[1, 0, 3\]: a snippet has no token"),
+        (np.ones((2, 1, 1, 4)), [1, 2], "means"),
+        (np.ones((2, 1, 4)), [1, 2, 3], "means"),
+        (np.ones((2, 1, 1, 3)), [1, 2], "means"),
+        (np.full((2, 1, 1, 4), np.nan), [1, 2, 3], "means"),
+        (np.full((2, 1, 1, 4), -0.1), [1, 2, 3], "means"),
+        (np.ones((2, 1, 1, 4)), [1, 0, 3], "lengths"),
     ],
 )
-def test_attention_that_cannot_be_is_refused(means, lengths, message):
+def test_impossible_attention_is_refused(means, lengths, message):
     with pytest.raises(ValueError, match=message):
         SegmentAttention(means, np.array(lengths), "m")
 
@@ -74,35 +74,24 @@ def ratios_of(snippets, context=0.5, model="m"):
     )
 
 
-def test_the_next_object_of_the_chain_is_asked_for_by_name(rng):
+def test_arguments_of_another_type_are_refused(rng):
     attention = SegmentAttention(np.full((1, 1, 1, 4), 0.1), np.array([1, 1, 1]), "m")
     ratios = lookback_ratios(attention)
-    generated = Generated("", (), attention)
-    with pytest.raises(
-        TypeError, match="attention is a Generated; give a SegmentAttention, .*its .att"
-    ):
-        lookback_ratios(generated)
-    with pytest.raises(
-        TypeError, match=r"ratios is a SegmentAttention; give .* from lookback_ratios\("
-    ):
-        JudgedRatios(attention, True)
-    with pytest.raises(
-        TypeError, match=r"answers\[0\] is a LookbackRatios; give a JudgedRatios\(ratio"
-    ):
-        FactualityClassifier.fit([ratios], n_snippets=1)
-    both = [
-        JudgedRatios(one, c)
-        for one, c in zip([ratios_of([[[i]]]) for i in (1.0, 2.0)], (True, False), strict=True)
-    ]
+    both = [JudgedRatios(ratios_of([[[i]]]), c) for i, c in ((1.0, True), (2.0, False))]
     classifier = FactualityClassifier.fit(both, n_snippets=1)
-    with pytest.raises(TypeError, match=r"answers\[0\] is a LookbackRatios"):
-        classifier.evaluate([ratios], rng=rng)
-    with pytest.raises(TypeError, match=r"train\[0\] is a LookbackRatios"):
-        cross_group([ratios], both, n_snippets=1, rng=rng)
-    with pytest.raises(TypeError, match=r"ratios\[1\] is a JudgedRatios; give a LookbackRatios"):
-        classifier.predict_proba([ratios, both[0]])
-    with pytest.raises(TypeError, match="answers is a JudgedRatios; give a list of them"):
-        FactualityClassifier.fit(both[0], n_snippets=1)
+    for make, message in (
+        (lambda: lookback_ratios(Generated("", (), attention)), "attention is a Generated"),
+        (lambda: JudgedRatios(attention, True), "ratios is a SegmentAttention"),
+        (lambda: JudgedRatios(ratios, None), "consistent is None"),
+        (lambda: FactualityClassifier.fit([ratios], n_snippets=1), r"answers\[0\]"),
+        (lambda: FactualityClassifier.fit(both[0], n_snippets=1), "answers is a JudgedRatios"),
+        (lambda: classifier.evaluate([ratios], rng=rng), r"answers\[0\]"),
+        (lambda: classifier.evaluate(both, rng=0), "rng"),
+        (lambda: classifier.predict_proba([ratios, both[0]]), r"ratios\[1\] is a JudgedRatios"),
+        (lambda: classifier.predict_proba(ratios), "ratios is a LookbackRatios"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make()
 
 
 def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
@@ -115,15 +104,11 @@ def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
     assert features(averages, "full-context", 2).tolist() == [0, 0, 0]  # all the same
 
 
-def test_features_know_their_variants_and_snippets():
-    with pytest.raises(
-        ValueError, match="variant is 'all'; give one of 'snippets', 'snippet-average'"
-    ):
+def test_an_unknown_variant_and_too_many_snippets_are_refused():
+    with pytest.raises(ValueError, match="variant is 'all'"):
         features(ratios_of([[[1.0]]]), "all", 1)
     for variant in ("snippets", "snippet-average", "full-context"):
-        with pytest.raises(
-            ValueError, match="n_snippets is 1, but the prompt of an answer has 2 snippets"
-        ):
+        with pytest.raises(ValueError, match="n_snippets is 1, .* 2 snippets"):
             features(ratios_of([[[1.0, 2.0]]]), variant, 1)
 
 
@@ -144,9 +129,9 @@ def answers_of(rng, n, *, signal=0.6, group=None, model="m"):
     return answers
 
 
-@pytest.fixture
-def fitted(rng):
-    answers = answers_of(rng, 300)
+@pytest.fixture(scope="module")
+def fitted():
+    answers = answers_of(np.random.default_rng(1), 300)
     return answers, FactualityClassifier.fit(answers, n_snippets=SNIPPETS)
 
 
@@ -165,62 +150,38 @@ def test_the_confidence_is_that_of_scikit_learn(rng, variant, size):
     np.testing.assert_allclose(classifier.predict_proba(new), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("variant", ["snippets", "snippet-average", "full-context"])
-def test_the_most_snippets_are_a_whole_number_of_1_or_more(rng, variant, tmp_path):
+@pytest.mark.parametrize("count", [0, -1, 4.0, "4", True])
+def test_the_number_of_snippets_is_a_whole_number_of_at_least_1(rng, count):
     answers = answers_of(rng, 60)
-    classifier = FactualityClassifier.fit(answers, n_snippets=np.int64(SNIPPETS), variant=variant)
-    assert type(classifier.n_snippets) is int
-    classifier.save(tmp_path / "factuality.json")
-    again = FactualityClassifier.load(tmp_path / "factuality.json")
-    assert (again.n_snippets, again.name) == (SNIPPETS, classifier.name)
-    for count, error in ((0, ValueError), (-1, ValueError), (4.0, TypeError), ("4", TypeError)):
-        with pytest.raises(error, match=f"n_snippets is {count!r}; give .*1 or more"):
-            FactualityClassifier.fit(answers, n_snippets=count, variant=variant)
-    with pytest.raises(TypeError, match="n_snippets is True; give a whole number"):
-        FactualityClassifier.fit(answers, n_snippets=True, variant=variant)
-    with pytest.raises(
-        ValueError, match="n_snippets is 3, but the prompt of an answer has 4 snippets"
-    ):
-        FactualityClassifier.fit(answers, n_snippets=3, variant=variant)
+    with pytest.raises(ValueError, match="n_snippets"):
+        FactualityClassifier.fit(answers, n_snippets=count)
+    assert type(FactualityClassifier.fit(answers, n_snippets=np.int64(4)).n_snippets) is int
 
 
-def test_it_finds_what_tells_answers_apart(fitted, rng):
+def test_evaluation_measures_the_auc_with_its_interval(fitted, rng):
     _, classifier = fitted
     test = answers_of(rng, 400)
     found = classifier.evaluate(test, rng=rng)
     confidence = classifier.predict_proba([a.ratios for a in test])
     consistent = [a.consistent for a in test]
-    assert found.value == pytest.approx(roc_auc_score(consistent, confidence))
-    assert found.value > 0.8
-    assert found.low < found.value < found.high
-    assert found.n_consistent == sum(consistent)
-    assert found.n_inconsistent == 400 - sum(consistent)
-    wider = classifier.evaluate(test[:60], rng=rng)
-    assert wider.high - wider.low > found.high - found.low
-    with pytest.raises(ValueError, match="level is 95"):
+    assert found.auc.estimate == pytest.approx(roc_auc_score(consistent, confidence))
+    assert found.auc.estimate > 0.8
+    assert found.auc.low < found.auc.estimate < found.auc.high
+    assert (found.n_consistent, found.n_inconsistent) == (sum(consistent), 400 - sum(consistent))
+    wider = classifier.evaluate(test[:60], rng=rng).auc
+    narrower = classifier.evaluate(test, rng=rng, level=0.5).auc
+    width = found.auc.high - found.auc.low
+    assert wider.high - wider.low > width
+    assert narrower.high - narrower.low < 0.6 * width
+    with pytest.raises(ValueError, match="level"):
         classifier.evaluate(test, rng=rng, level=95)
-    narrower = classifier.evaluate(test, rng=rng, level=0.5)
-    assert narrower.high - narrower.low < 0.6 * (found.high - found.low)
-
-
-def test_what_evaluates_and_predicts_is_asked_for_by_name(fitted, rng):
-    _, classifier = fitted
-    test = answers_of(rng, 20)
-    with pytest.raises(TypeError, match=r"rng is a int; give .*np.random.default_rng\(0\)"):
-        classifier.evaluate(test, rng=0)
-    with pytest.raises(ValueError, match="resamples is 0; give 1 or more"):
+    with pytest.raises(ValueError, match="resamples"):
         classifier.evaluate(test, rng=rng, resamples=0)
-    with pytest.raises(TypeError, match="resamples is 1.5; give a whole number"):
-        classifier.evaluate(test, rng=rng, resamples=1.5)
-    with pytest.raises(TypeError, match="ratios is a LookbackRatios; give a list of Lookback"):
-        classifier.predict_proba(test[0].ratios)
 
 
-def test_the_interval_covers_the_auroc_of_two_known_laws():
+def test_the_interval_covers_the_auc_of_two_known_laws():
     """X ~ U(1/4, 1), Y ~ U(0, 3/4): P(X > Y) = 7/9. Of 100 intervals of 95 %, a level of at least
     93 % misses at most as many as the binomial law allows at 1e-4."""
-    from scipy.stats import binom
-
     rng = np.random.default_rng(5)
     weights = np.array([0.0, 1.0, 0.0])
     classifier = FactualityClassifier("m", "full-context", 1, 3, 1, weights, 0.0, frozenset())
@@ -231,12 +192,12 @@ def test_the_interval_covers_the_auroc_of_two_known_laws():
             for consistent in (True, False)
             for value in rng.uniform(0, 0.75, 60) + 0.25 * consistent
         ]
-        found = classifier.evaluate(answers, rng=rng, resamples=300)
+        found = classifier.evaluate(answers, rng=rng, resamples=300).auc
         misses += not found.low <= 7 / 9 <= found.high
     assert 0 < misses <= binom.ppf(1 - 1e-4, 100, 0.07)
 
 
-def test_an_answer_without_a_token_has_no_confidence_and_is_not_fitted(fitted, rng):
+def test_an_answer_without_a_token_has_no_confidence_and_is_refused_in_a_fit(fitted, rng):
     answers, classifier = fitted
     nothing = ratios_of(np.full((LAYERS, HEADS, 2), np.nan), np.nan)
     assert np.isnan(classifier.predict_proba([nothing]))
@@ -245,46 +206,41 @@ def test_an_answer_without_a_token_has_no_confidence_and_is_not_fitted(fitted, r
             [answers[0], JudgedRatios(nothing, False), *answers[1:]], n_snippets=SNIPPETS
         )
     test = [JudgedRatios(nothing, False), *(a for a in answers_of(rng, 50) if a.consistent)]
-    assert classifier.evaluate(test, rng=rng).value == 1  # no confidence is the least
+    assert classifier.evaluate(test, rng=rng).auc.estimate == 1  # no confidence is the least
 
 
-def test_what_it_was_fitted_on_says_nothing_of_its_worth(fitted, rng):
+def test_answers_of_the_fit_do_not_evaluate(fitted, rng):
     answers, classifier = fitted
-    with pytest.raises(ValueError, match=r"answers\[2\] is one that the classifier was fitted on"):
+    with pytest.raises(ValueError, match=r"answers\[2\] .*fitted on"):
         classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
 
 
-def test_an_answer_that_is_there_twice_is_not_counted_twice(fitted, rng):
-    _, classifier = fitted
+def test_an_answer_that_occurs_twice_is_refused_in_an_evaluation(fitted, rng):
     test = answers_of(rng, 20)
-    with pytest.raises(
-        ValueError, match=r"answers\[20\] is the same answer as answers\[3\].*leave"
-    ):
-        classifier.evaluate([*test, test[3]], rng=rng)
+    with pytest.raises(ValueError, match=r"answers\[20\] is the same answer .* answers\[3\]"):
+        fitted[1].evaluate([*test, test[3]], rng=rng)
 
 
-def test_an_answer_is_not_both_consistent_and_not(rng):
+def test_an_answer_with_two_judgements_is_refused_in_a_fit(rng):
     answers = answers_of(rng, 20)
-    FactualityClassifier.fit([*answers, answers[3]], n_snippets=SNIPPETS)  # counts twice in a fit
+    FactualityClassifier.fit([*answers, answers[3]], n_snippets=SNIPPETS)  # it counts twice
     turned = dataclasses.replace(answers[3], consistent=not answers[3].consistent)
-    with pytest.raises(
-        ValueError, match=r"answers\[3\] and answers\[20\] are the same.*judge it once"
-    ):
+    with pytest.raises(ValueError, match=r"answers\[3\] and answers\[20\] are the same"):
         FactualityClassifier.fit([*answers, turned], n_snippets=SNIPPETS)
 
 
-def test_an_answer_is_told_by_its_tokens_where_they_are_known():
-    """Read in another batch, the ratios of an answer differ in their last bits."""
+def test_an_answer_is_identified_by_its_tokens_where_they_are_known():
+    """The ratios of an answer differ in their last bits between batches."""
     one, again = (ratios_of([[[1.0, 2.0 + bits]]]) for bits in (0, 1e-12))
     assert one.digest != again.digest
     read, read_again = (dataclasses.replace(ratios, answer="a1") for ratios in (one, again))
     assert read.digest == read_again.digest == "a1"
 
 
-def test_another_model_needs_another_classifier(fitted, rng):
+def test_ratios_of_another_model_are_refused(fitted, rng):
     answers, classifier = fitted
     other = answers_of(rng, 1, model="other")[0].ratios
-    with pytest.raises(ValueError, match=r"of 'other' with \(2, 3\).* is for 'm' with \(2, 3\)"):
+    with pytest.raises(ValueError, match="'other'"):
         classifier.predict_proba([other])
     with pytest.raises(ValueError, match=r"\(1, 1\) layers and heads"):
         classifier.predict_proba([ratios_of([[[1.0]]])])
@@ -292,30 +248,14 @@ def test_another_model_needs_another_classifier(fitted, rng):
         FactualityClassifier.fit([*answers, JudgedRatios(other, True)], n_snippets=SNIPPETS)
 
 
-def test_both_kinds_of_answers_are_needed(rng):
+def test_answers_of_both_kinds_are_needed(rng, fitted):
     answers = [a for a in answers_of(rng, 20) if a.consistent]
-    with pytest.raises(ValueError, match=f"holds {len(answers)} consistent and 0 inconsistent"):
-        FactualityClassifier.fit(answers, n_snippets=SNIPPETS)
-    with pytest.raises(TypeError, match="consistent is None; give True or False"):
-        JudgedRatios(answers[0].ratios, None)
-
-
-def test_cross_group_fits_on_one_group_and_tests_on_each(rng):
-    train, test = (
-        answers_of(rng, 150, signal=1.5, group="a") + answers_of(rng, 150, signal=-1.5, group="b")
-        for _ in range(2)
-    )
-    matrix = cross_group(train, test, n_snippets=SNIPPETS, rng=rng)
-    assert {source: list(row) for source, row in matrix.items()} == {
-        "a": ["a", "b"],
-        "b": ["a", "b"],
-    }
-    assert matrix["a"]["a"].value > 0.7
-    assert matrix["b"]["b"].value > 0.7
-    assert matrix["a"]["b"].value < 0.3
-    assert matrix["b"]["a"].value < 0.3
-    with pytest.raises(ValueError, match=r"train\[0\].group is None"):
-        cross_group(answers_of(rng, 9), test, n_snippets=SNIPPETS, rng=rng)
+    for use in (
+        lambda: FactualityClassifier.fit(answers, n_snippets=SNIPPETS),
+        lambda: fitted[1].evaluate(answers, rng=rng),
+    ):
+        with pytest.raises(ValueError, match=f"{len(answers)} consistent and 0 inconsistent"):
+            use()
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -343,7 +283,7 @@ def test_a_file_may_have_a_backslash_in_its_name(fitted, tmp_path):
     assert FactualityClassifier.load(tmp_path / "of\\mine.json").name == classifier.name
 
 
-def test_names_tell_fits_apart(rng):
+def test_the_name_identifies_the_fit(rng):
     one, other = (
         FactualityClassifier.fit(answers_of(rng, 100), n_snippets=SNIPPETS) for _ in range(2)
     )
@@ -352,7 +292,7 @@ def test_names_tell_fits_apart(rng):
     assert one.name.isprintable()
 
 
-def test_a_name_does_not_depend_on_where_it_is_made():
+def test_the_name_does_not_depend_on_the_machine():
     """The digest is that of the name so far and the numbers, as little-endian float64."""
     weights = np.array([0.5, -1.25, 3.0])
     classifier = FactualityClassifier("m", "full-context", 1, 3, 1, weights, -0.5, frozenset())
@@ -414,23 +354,22 @@ def test_a_changed_file_is_refused(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"heads": 4}, "2 layers, 4 heads and 4 snippets take 32 coefficients for 'snippets'"),
-        ({"n_snippets": 5}, "take 30 coefficients"),
-        ({"variant": "full-context"}, "take 6 coefficients for 'full-context'"),
-        ({"weights": "../elsewhere.npz"}, "its field 'weights' is '../elsewhere.npz'"),
-        ({"weights": ".."}, "its field 'weights' is '..'"),
-        ({"weights": None}, "its field 'weights' is None"),
-        ({"layers": "2"}, "its field 'layers' is '2'"),
-        ({"heads": True}, "its field 'heads' is True"),
-        ({"n_snippets": -4}, "its field 'n_snippets' is -4"),
-        ({"variant": "all"}, "its field 'variant' is 'all'"),
-        ({"variant": ["snippets"]}, r"its field 'variant' is \['snippets'\]"),
-        ({"model": 5}, "its field 'model' is 5"),
-        ({"fitted_on": [1]}, r"its field 'fitted_on' is \[1\]"),
-        ({"weights_sha256": "0"}, "its coefficients in .*npz were changed"),
+        ({"heads": 4}, "coefficients"),
+        ({"n_snippets": 5}, "coefficients"),
+        ({"variant": "full-context"}, "coefficients"),
+        ({"weights": "../elsewhere.npz"}, "weights"),
+        ({"weights": ".."}, "weights"),
+        ({"weights": None}, "weights"),
+        ({"layers": "2"}, "layers"),
+        ({"heads": True}, "heads"),
+        ({"n_snippets": -4}, "n_snippets"),
+        ({"variant": ["snippets"]}, "variant"),
+        ({"model": 5}, "model"),
+        ({"fitted_on": [1]}, "fitted_on"),
+        ({"weights_sha256": "0"}, "coefficients"),
     ],
 )
-def test_fields_that_disagree_are_refused(fitted, tmp_path, fields, message):
+def test_wrong_fields_are_refused(fitted, tmp_path, fields, message):
     _, classifier = fitted
     path = tmp_path / "factuality.json"
     classifier.save(path)
