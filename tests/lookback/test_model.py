@@ -16,37 +16,21 @@ from transformers import (
     BartForCausalLM,
     BertConfig,
     BertLMHeadModel,
-    BigBirdPegasusForCausalLM,
-    BlenderbotForCausalLM,
-    BlenderbotSmallForCausalLM,
-    CamembertConfig,
-    CamembertForCausalLM,
-    Data2VecTextConfig,
-    Data2VecTextForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
     GenerationConfig,
     MambaConfig,
     MambaForCausalLM,
-    MarianForCausalLM,
-    MBartForCausalLM,
     OPTConfig,
     OPTForCausalLM,
-    PegasusForCausalLM,
-    PLBartForCausalLM,
     RobertaConfig,
     RobertaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
-    WhisperForCausalLM,
-    XLMRobertaConfig,
-    XLMRobertaForCausalLM,
 )
 
 from conformal_retrievers.lookback.attention import Recorder
-from conformal_retrievers.lookback.classifier import lookback_ratios
 from conformal_retrievers.lookback.model import LocalModel, RagPrompt
 from conformal_retrievers.lookback.prompt import PromptTokens
+from conformal_retrievers.lookback.ratios import lookback_ratios
 
 # --- what it ought to be: eq. 7 to 9 in loops, over output_attentions of one unpadded prompt ------
 
@@ -155,7 +139,7 @@ def test_the_attention_in_these_tests_is_far_from_even():
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_what_is_generated_is_what_the_model_generates_by_itself(architecture):
+def test_the_answer_is_that_of_plain_generation(architecture):
     model = local(architecture)
     [generated] = model.generate(PROMPTS[:1], max_new_tokens=7)
     ids = model.tokenizer("".join(segments_of(PROMPTS[0])), return_tensors="pt")
@@ -165,7 +149,7 @@ def test_what_is_generated_is_what_the_model_generates_by_itself(architecture):
     assert generated.text == model.tokenizer.decode(generated.tokens, skip_special_tokens=True)
 
 
-def test_all_of_a_tokens_attention_is_in_its_segments():
+def test_the_segments_have_all_of_a_tokens_attention():
     model = local("llama")
     for attention in model.read(PROMPTS, [(5, 6, 7, 8)] * 4):
         lengths = [np.append(attention.lengths, t) for t in range(4)]
@@ -217,8 +201,8 @@ HALVES = PromptTokens([7] * 20, np.repeat([0, 1], 10), np.array([10, 10]))
 
 @pytest.mark.parametrize("size", [1.0, 60.0], ids=["plain", "q · k beyond float16"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_queries_and_keys_are_multiplied_in_float32(dtype, size, monkeypatch):
-    """Also where the model is run under autocast, and where keys are taken block by block."""
+def test_products_of_queries_and_keys_are_float32(dtype, size, monkeypatch):
+    """Under autocast and block by block too."""
     torch.manual_seed(1)
     query = (size * torch.randn(1, 4, 25, 64)).to(dtype)
     key = (size * torch.randn(1, 2, 25, 64)).to(dtype)
@@ -262,7 +246,7 @@ def test_a_models_own_queries_and_keys_give_its_attention(dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_a_mask_may_be_what_is_added_to_the_scores(dtype):
+def test_additive_masks_equal_boolean_ones(dtype):
     torch.manual_seed(2)
     query, key = torch.randn(1, 4, 25, 8).to(dtype), torch.randn(1, 2, 25, 8).to(dtype)
     seen = torch.ones(25, 25, dtype=torch.bool).tril()
@@ -277,7 +261,7 @@ def test_a_mask_may_be_what_is_added_to_the_scores(dtype):
     assert np.abs(means[0] - means[1]).max() > 0.01
 
 
-def test_sampling_is_recorded_too():
+def test_sampled_answers_are_recorded():
     model = local("llama")
     sampling = GenerationConfig(do_sample=True, temperature=2.0)
     torch.manual_seed(3)
@@ -369,14 +353,14 @@ def test_a_beginning_of_sequence_counts_to_the_preamble():
     assert attention.lengths.tolist() == [1, 2, 3]  # and the end to the question
 
 
-def test_one_text_may_be_two_snippets():
+def test_equal_snippets_are_separate_segments():
     model = local("llama")
     prompt = RagPrompt("Everest.", ("Everest.", "Everest.", "Everest."), preamble="Everest.")
     [attention] = model.read([prompt], [(5, 6)])
     assert_as_expected(model.model, prompt, (5, 6), attention)
 
 
-def test_a_tokenizer_that_was_told_to_truncate_does_not():
+def test_a_tokenizers_truncation_is_not_applied():
     model = local("llama")
     [whole] = model.read(PROMPTS[:1], [" six hours"])
     model.tokenizer.backend_tokenizer.enable_truncation(5)
@@ -397,7 +381,7 @@ def test_text_and_its_tokens_are_the_same_answer():
 # --- the model is left as it was ------------------------------------------------------------------
 
 
-def test_the_models_own_attention_is_set_again_even_after_an_error():
+def test_the_models_own_attention_is_restored_even_after_an_error():
     model = local("llama")
     model.model.set_attn_implementation("eager")
     model.read(PROMPTS[:1], [(5, 6)])
@@ -416,7 +400,7 @@ def _stumble(*_):
     raise RuntimeError("stumbled")
 
 
-def test_threads_that_share_a_model_wait_for_one_another():
+def test_threads_that_share_a_model_take_turns():
     """The second thread comes while the first is in its pass, and goes on when that is over."""
     model = local("llama")
     alone = [model.read([prompt], [(5, 6, 7)])[0].means for prompt in PROMPTS[:2]]
@@ -444,7 +428,7 @@ def test_threads_that_share_a_model_wait_for_one_another():
     assert model.model.config._attn_implementation == "sdpa"
 
 
-def test_another_thread_that_uses_the_model_is_not_recorded():
+def test_calls_of_another_thread_are_not_recorded():
     model = local("llama")
     alone = model.read(PROMPTS[:1], [(5, 6, 7)])[0].means
 
@@ -465,14 +449,12 @@ def test_another_thread_that_uses_the_model_is_not_recorded():
 # --- what cannot be read --------------------------------------------------------------------------
 
 
-def test_snippets_that_do_not_fit_are_an_error_that_names_how_many_do():
+def test_prompts_that_do_not_fit_are_refused_with_the_number_of_snippets_that_fit():
     model = local("llama", max_position_embeddings=100)
     snippets = ("x" * 20 + ".", "y" * 20 + ".", "z" * 200)
-    with pytest.raises(
-        ValueError, match=r"reads 100: of its 3 snippets the first 2 fit; give fewer"
-    ):
+    with pytest.raises(ValueError, match=r"prompts\[1\] .* 3 snippets the first 2 fit"):
         model.generate([PROMPTS[2], RagPrompt("?", snippets, preamble="")], max_new_tokens=9)
-    with pytest.raises(ValueError, match=r"prompts\[0\] takes .* its answer 5, but 'llama'"):
+    with pytest.raises(ValueError, match=r"prompts\[0\]"):
         model.read([RagPrompt("?", snippets, preamble="")], [(1, 2, 3, 4, 5)])
 
 
@@ -483,51 +465,67 @@ def test_a_prompt_fits_up_to_the_last_token():
     exact = local("llama", max_position_embeddings=int(length) + 3)
     [generated] = exact.generate([prompt], max_new_tokens=3)
     assert_as_expected(exact.model, prompt, generated.tokens, generated.attention)
-    with pytest.raises(ValueError, match="the first 2 fit|the first 1 fit"):
+    with pytest.raises(ValueError, match=r"prompts\[0\]"):
         exact.generate([prompt], max_new_tokens=4)
 
 
-def test_a_sliding_window_is_refused():
-    with pytest.raises(ValueError, match=r"sliding window \(config.sliding_window is 64\)"):
-        local("mistral", sliding_window=64)
-    with pytest.raises(ValueError, match="sliding window"):
-        local("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1)
+SHAPE = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
+SHAPE |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+BART = {"vocab_size": 400, "d_model": 32, "decoder_layers": 2, "decoder_ffn_dim": 64}
+BART |= {"decoder_attention_heads": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+T5 = {"vocab_size": 400, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+REFUSED = {
+    "window": (lambda: tiny("mistral", sliding_window=64), r"config.sliding_window is 64"),
+    "windowed layers": (
+        lambda: tiny("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1),
+        "sliding window",
+    ),
+    "no attention": (
+        lambda: MambaForCausalLM(
+            MambaConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, state_size=4)
+        ),
+        "attention function",
+    ),
+    "encoder-decoder": (lambda: T5ForConditionalGeneration(T5Config(**T5)), "encoder-decoder"),
+    "no generation": (lambda: tiny("llama").model, "does not generate"),
+    "positions behind padding": (
+        lambda: RobertaForCausalLM(RobertaConfig(**SHAPE, is_decoder=True)),
+        "positions that depend on its padding",
+    ),
+    "positions that count padding": (
+        lambda: BartForCausalLM(BartForCausalLM.config_class(**BART)),
+        "position_ids",
+    ),
+}
 
 
-def test_a_model_without_attention_is_refused():
-    mamba = MambaForCausalLM(
-        MambaConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, state_size=4)
-    )
-    with pytest.raises(ValueError, match=r"'mamba' \(MambaForCausalLM\) cannot be seen"):
-        LocalModel(mamba, bpe_tokenizer(), name="mamba")
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+def test_models_whose_attention_cannot_be_read_are_refused(make, message):
+    with pytest.raises(ValueError, match=f"model 'refused' .*{message}"):
+        LocalModel(make(), bpe_tokenizer(), name="refused")
 
 
-def test_layers_that_do_not_attend_once_each_are_noticed():
+def test_a_model_that_attends_to_later_tokens_is_refused():
+    bert = BertLMHeadModel(BertConfig(**SHAPE, pad_token_id=0)).eval()
+    with pytest.raises(ValueError, match="BertSelfAttention"):
+        LocalModel(bert, bpe_tokenizer(), name="bert").read(PROMPTS[:1], [(5, 6)])
+
+
+def test_layers_that_do_not_attend_once_each_raise():
     model = local("llama")
     model.model.model.layers[2].self_attn.layer_idx = 1
-    with pytest.raises(ValueError, match="attention of 2 of 3 layers was seen"):
+    with pytest.raises(ValueError, match="2 of 3 layers"):
         model.read(PROMPTS[:1], [(5, 6)])
 
 
-def test_an_encoder_decoder_is_refused():
-    t5 = T5ForConditionalGeneration(
-        T5Config(vocab_size=400, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-    )
-    with pytest.raises(ValueError, match="'t5' is an encoder-decoder"):
-        LocalModel(t5, bpe_tokenizer(), name="t5")
-
-
-def test_what_is_no_model_of_transformers_has_no_attention_to_see():
-    class Hosted:
-        pass
-
-    with pytest.raises(TypeError, match="model is Hosted, whose attention cannot be seen"):
-        LocalModel(Hosted(), bpe_tokenizer(), name="hosted")
-    with pytest.raises(TypeError, match="tokenizer is str"):
+def test_arguments_of_another_type_are_refused():
+    with pytest.raises(TypeError, match="model is a object"):
+        LocalModel(object(), bpe_tokenizer(), name="hosted")
+    with pytest.raises(TypeError, match="tokenizer is the str"):
         LocalModel(tiny("llama"), "gpt2", name="llama")
 
 
-def test_a_tokenizer_without_offsets_is_refused(tmp_path):
+def test_a_tokenizer_without_offsets_is_refused():
     from transformers import PythonBackend
 
     class Slow(PythonBackend):
@@ -536,112 +534,97 @@ def test_a_tokenizer_without_offsets_is_refused(tmp_path):
         def get_vocab(self):
             return {"a": 0}
 
-    with pytest.raises(ValueError, match="tokenizer Slow has no offsets"):
+    with pytest.raises(ValueError, match="tokenizer Slow"):
         LocalModel(tiny("llama"), Slow(), name="llama")
 
 
 def test_a_model_has_a_name():
-    with pytest.raises(ValueError, match="LlamaForCausalLM has no name of its own; give name="):
+    with pytest.raises(ValueError, match="name is missing"):
         LocalModel(tiny("llama"), bpe_tokenizer())
 
 
 def test_a_model_in_training_mode_is_not_read():
     model = local("llama")
     model.model.train()
-    with pytest.raises(ValueError, match="'llama' is in training mode"):
+    with pytest.raises(ValueError, match="training mode"):
         model.read(PROMPTS[:1], [(5, 6)])
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        (lambda: RagPrompt("Why?", ()), "snippets is empty"),
-        (lambda: RagPrompt("Why?", ("a", " \n")), r"snippets\[1\] is ' \\n', which is blank"),
-        (lambda: RagPrompt(" ", ("a",)), "question is ' ', which is blank"),
-    ],
-)
-def test_a_prompt_needs_a_question_and_snippets(prompt, message):
-    with pytest.raises(ValueError, match=message):
-        prompt()
+def test_a_prompt_needs_a_question_and_snippets():
+    for question, snippets, message in (
+        ("Why?", (), "snippets is empty"),
+        ("Why?", ("a", " \n"), r"snippets\[1\]"),
+        (" ", ("a",), "question"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RagPrompt(question, snippets)
+    for snippets, message in (("abc", "snippets is the str"), (("abc", 5), r"snippets\[1\] is 5")):
+        with pytest.raises(TypeError, match=message):
+            RagPrompt("Why?", snippets)
 
 
-def test_a_prompt_is_made_of_texts():
-    with pytest.raises(TypeError, match="snippets is the str 'abc'"):
-        RagPrompt("Why?", "abc")
-    with pytest.raises(TypeError, match=r"snippets\[1\] is 5"):
-        RagPrompt("Why?", ("abc", 5))
-
-
-def test_a_chunk_cannot_pass_for_the_end_of_the_prompt():
+def test_control_tokens_in_texts_are_refused():
     model = local("llama")
     for prompt, field in [
         (RagPrompt("Why?", ("a", "b</s>")), r"prompts[0].snippets[1]"),
         (RagPrompt("Why <s>?", ("a",)), r"prompts[0].question"),
         (RagPrompt("Why?", ("a",), preamble="</s>"), r"prompts[0].preamble"),
     ]:
-        with pytest.raises(ValueError, match=rf"{re.escape(field)} holds '</?s>', which"):
+        with pytest.raises(ValueError, match=rf"{re.escape(field)} has '</?s>'"):
             model.generate([prompt], max_new_tokens=2)
     model.tokenizer.add_tokens([AddedToken("<|im_start|>", special=True)])
-    with pytest.raises(ValueError, match=r"question holds '<\|im_start\|>', which the tokenizer"):
+    with pytest.raises(ValueError, match=r"question has '<\|im_start\|>'"):
         model.read([RagPrompt("Why?<|im_start|>", ("a",))], ["b"])
-    with pytest.raises(ValueError, match=r"answers\[0\] holds '</s>'"):
+    with pytest.raises(ValueError, match=r"answers\[0\] has '</s>'"):
         model.read(PROMPTS[:1], ["six</s>"])
 
 
-def test_a_chunk_without_a_token_of_its_own_is_an_error():
+def test_a_snippet_without_a_token_of_its_own_is_refused():
     from tokenizers import Regex, pre_tokenizers
 
     tokenizer = word_tokenizer(["a"])
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^a-z]+"), "removed")
     model = LocalModel(tiny("llama"), tokenizer, name="letters")
-    with pytest.raises(ValueError, match=r"prompts\[0\].snippets\[1\] is '—', which has no token"):
+    with pytest.raises(ValueError, match=r"prompts\[0\].snippets\[1\] is '—'"):
         model.read([RagPrompt("a", ("a", "—"), preamble="")], ["a"])
 
 
-def test_a_template_that_changes_the_message_is_an_error():
+def test_a_chat_template_that_changes_the_text_is_refused():
     tokenizer = bpe_tokenizer()
     tokenizer.chat_template = "{{ messages[0]['content'] | upper }}"
     model = LocalModel(tiny("llama"), tokenizer, name="loud")
-    with pytest.raises(ValueError, match="chat template does not hold the message once"):
+    with pytest.raises(ValueError, match="chat template"):
         model.generate(PROMPTS[:1], max_new_tokens=2)
 
 
-def test_prompts_and_answers_are_lists_of_their_kind():
+def test_prompts_answers_and_settings_of_another_type_are_refused():
     model = local("llama")
     [generated] = model.generate(PROMPTS[:1], max_new_tokens=2)
-    ids = np.array(generated.tokens)
-    assert len(model.read(PROMPTS[:1], [ids])) == 1  # any ids will do
+    assert len(model.read(PROMPTS[:1], [np.array(generated.tokens)])) == 1  # any sequence of ids
     for given, message in (
-        (
-            (PROMPTS[:1], "text"),
-            "answers is the str 'text'; give a list, one answer for each prompt",
-        ),
-        (
-            (PROMPTS[:1], [generated]),
-            r"answers\[0\] is a Generated; give its text or .* its .tokens",
-        ),
-        ((PROMPTS[0], ["text"]), "prompts is a RagPrompt; give a list of RagPrompt"),
-        (
-            (["Why?"], ["text"]),
-            r"prompts\[0\] is the str 'Why\?'; give a RagPrompt\(question, snippets\)",
-        ),
+        ((PROMPTS[:1], "text"), "answers is the str 'text'"),
+        ((PROMPTS[:1], [generated]), r"answers\[0\] is a Generated"),
+        ((PROMPTS[0], ["text"]), "prompts is a RagPrompt"),
+        ((["Why?"], ["text"]), r"prompts\[0\] is the str"),
     ):
         with pytest.raises(TypeError, match=message):
             model.read(*given)
-    with pytest.raises(TypeError, match="prompts is the str 'Why.'; give a list of RagPrompt"):
-        model.generate("Why?", max_new_tokens=2)
-    with pytest.raises(
-        TypeError, match="generation is a dict; give a GenerationConfig, .*GenerationCon"
-    ):
+    with pytest.raises(TypeError, match="generation is a dict"):
         model.generate(PROMPTS[:1], max_new_tokens=2, generation={"do_sample": True})
 
 
-def test_answers_are_as_many_as_prompts_and_not_empty():
-    model = local("llama")
-    with pytest.raises(ValueError, match="there are 2 prompts and 1 answers"):
-        model.read(PROMPTS[:2], [" six"])
-    with pytest.raises(ValueError, match=r"answers\[0\] is '', which has no token"):
-        model.read(PROMPTS[:1], [""])
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([" six"], "answers has 1 items for 2 prompts"),
+        ([" six", ""], r"answers\[1\] is '', which has no token"),
+        ([(5, 6), (5, 400)], r"answers\[1\] has the token 400"),
+        ([(5, 6), (5, -1)], r"answers\[1\] has the token -1"),
+    ],
+)
+def test_answers_that_do_not_fit_prompts_or_model_are_refused(answers, message):
+    with pytest.raises(ValueError, match=message):
+        local("llama").read(PROMPTS[:2], answers)
 
 
 @pytest.mark.parametrize(
@@ -658,11 +641,11 @@ def test_answers_are_as_many_as_prompts_and_not_empty():
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_what_is_not_one_token_of_one_sequence_a_call_is_refused(settings):
-    """Whether it is asked for, or is the model's own and nothing else is asked for."""
+def test_settings_that_read_several_tokens_or_sequences_per_call_are_refused(settings):
+    """In `generation`, and in the model's own settings."""
     name, value = next(iter(settings.items()))
     model = local("llama")
-    message = re.escape(f"generation.{name} is {value!r}, but attention is read of one sequence")
+    message = re.escape(f"generation.{name} is {value!r}")
     with pytest.raises(ValueError, match=message):
         model.generate(PROMPTS[:1], max_new_tokens=2, generation=GenerationConfig(**settings))
     model.model.generation_config.update(**settings)
@@ -671,18 +654,18 @@ def test_what_is_not_one_token_of_one_sequence_a_call_is_refused(settings):
             model.generate(PROMPTS[:1], max_new_tokens=2, generation=generation)
 
 
-def test_a_call_of_several_tokens_is_noticed_whatever_asked_for_it(monkeypatch):
+def test_a_call_of_several_tokens_raises_even_where_its_setting_is_unknown(monkeypatch):
     monkeypatch.setattr("conformal_retrievers.lookback.model._ONE_TOKEN_A_CALL", {})
     for settings in ({"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 8}, {"num_beams": 2}):
-        with pytest.raises(ValueError, match=r"layer 0 read \(sequences, tokens, tokens so far\)"):
+        with pytest.raises(ValueError, match="layer 0 read"):
             local("llama").generate(
                 PROMPTS[:1], max_new_tokens=6, generation=GenerationConfig(**settings)
             )
 
 
 @pytest.mark.parametrize("generation", [None, GenerationConfig(do_sample=False)])
-def test_a_cache_of_the_models_own_choice_does_not_enter(generation):
-    """A static one has room for keys that are not there yet."""
+def test_the_models_own_cache_setting_is_not_used(generation):
+    """A static cache has room for keys that do not exist yet."""
     model = local("llama")
     model.model.generation_config.cache_implementation = "static"
     for prompt, one in zip(
@@ -691,7 +674,7 @@ def test_a_cache_of_the_models_own_choice_does_not_enter(generation):
         assert_as_expected(model.model, prompt, one.tokens, one.attention)
 
 
-def test_penalties_are_part_of_what_is_generated():
+def test_penalties_change_the_answer():
     model = local("llama")
     repeating = GenerationConfig(repetition_penalty=1.5, min_new_tokens=6)
     [plain] = model.generate(PROMPTS[:1], max_new_tokens=6)
@@ -700,19 +683,12 @@ def test_penalties_are_part_of_what_is_generated():
     assert_as_expected(model.model, PROMPTS[0], penalised.tokens, penalised.attention)
 
 
-def test_an_answer_has_at_least_one_token_to_come():
-    with pytest.raises(ValueError, match="max_new_tokens is 0; give 1 or more"):
+def test_an_answer_needs_room_for_a_token():
+    with pytest.raises(ValueError, match="max_new_tokens"):
         local("llama").generate(PROMPTS[:1], max_new_tokens=0)
 
 
-def test_tokens_are_those_of_the_model():
-    model = local("llama")
-    for unknown in (400, -1):
-        with pytest.raises(ValueError, match=rf"answers\[1\] holds the token {unknown}, but 'll"):
-            model.read(PROMPTS[:2], [(5, 6), (5, unknown)])
-
-
-def test_an_answer_is_known_again_in_another_batch():
+def test_the_digest_of_an_answer_is_the_same_in_another_batch():
     model = local("llama")
     generated = model.generate(PROMPTS, max_new_tokens=4)
     alone = [model.read([p], [g.tokens])[0] for p, g in zip(PROMPTS, generated, strict=True)]
@@ -723,34 +699,17 @@ def test_an_answer_is_known_again_in_another_batch():
     assert lookback_ratios(other).digest not in digests
 
 
-def test_what_looks_ahead_or_does_not_generate_is_refused():
-    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
-    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
-    bert = BertLMHeadModel(BertConfig(**shape)).eval()
-    with pytest.raises(ValueError, match="BertSelfAttention also looks at what comes after"):
-        LocalModel(bert, bpe_tokenizer(), name="bert").read(PROMPTS[:1], [(5, 6)])
-    with pytest.raises(ValueError, match="'body' is a LlamaModel, which does not generate"):
-        LocalModel(tiny("llama").model, bpe_tokenizer(), name="body")
-
-
-def test_gemma_2_has_a_sliding_window():
-    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
-    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    with pytest.raises(ValueError, match=r"'gemma' attends through a sliding window"):
-        LocalModel(Gemma2ForCausalLM(Gemma2Config(**shape)), bpe_tokenizer(), name="gemma")
-
-
 @pytest.mark.parametrize("name", ["softcap", "s_aux", "position_bias"])
-def test_attention_that_is_no_plain_softmax_is_refused(name):
+def test_attention_other_than_plain_softmax_is_refused(name):
     model = local("llama")
     model.model.model.layers[1].self_attn.register_forward_pre_hook(
         lambda _, args, kwargs: (args, {**kwargs, name: torch.ones(4)}), with_kwargs=True
     )
-    with pytest.raises(ValueError, match=f"LlamaAttention changes its attention weights by {name}"):
+    with pytest.raises(ValueError, match=name):
         model.read(PROMPTS[:1], [(5, 6)])
 
 
-def test_two_models_may_be_read_at_once():
+def test_two_models_are_read_at_once():
     """Each has its own lock: the second is read while the first is in its pass."""
     one, two = local("llama"), local("gpt2")
     alone = [model.read(PROMPTS[:1], [(5, 6, 7)])[0].means for model in (one, two)]
@@ -771,7 +730,7 @@ def test_two_models_may_be_read_at_once():
     np.testing.assert_array_equal(inside, [alone[1]])
 
 
-def test_a_model_may_be_read_while_another_is_in_its_pass():
+def test_a_model_is_read_within_the_pass_of_another():
     """In one thread: what comes after the second is over belongs to the first again."""
     one, two = local("llama"), local("gpt2")
     alone = [model.read(PROMPTS[:1], [(5, 6, 7)])[0].means for model in (one, two)]
@@ -786,50 +745,8 @@ def test_a_model_may_be_read_while_another_is_in_its_pass():
     np.testing.assert_array_equal(inside, [alone[1]])
 
 
-@pytest.mark.parametrize(
-    ("model_class", "config_class"),
-    [
-        (RobertaForCausalLM, RobertaConfig),
-        (CamembertForCausalLM, CamembertConfig),
-        (XLMRobertaForCausalLM, XLMRobertaConfig),
-        (Data2VecTextForCausalLM, Data2VecTextConfig),
-    ],
-    ids=lambda one: one.__name__,
-)
-def test_a_model_whose_positions_start_behind_padding_is_refused(model_class, config_class):
-    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64}
-    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "is_decoder": True}
-    model = model_class(config_class(**shape))
-    message = f"'roberta' is a {model_class.__name__}, whose positions start behind that of its pad"
-    with pytest.raises(ValueError, match=message):
-        LocalModel(model, bpe_tokenizer(), name="roberta")
-
-
-@pytest.mark.parametrize(
-    "model_class",
-    [
-        BartForCausalLM,
-        BigBirdPegasusForCausalLM,
-        BlenderbotForCausalLM,
-        BlenderbotSmallForCausalLM,
-        MarianForCausalLM,
-        MBartForCausalLM,
-        PegasusForCausalLM,
-        PLBartForCausalLM,
-        WhisperForCausalLM,
-    ],
-)
-def test_a_decoder_whose_positions_count_the_padding_is_refused(model_class):
-    shape = {"vocab_size": 400, "d_model": 32, "decoder_layers": 2, "decoder_ffn_dim": 64}
-    shape |= {"decoder_attention_heads": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    model = model_class(model_class.config_class(**shape))
-    message = f"'bart' is a {model_class.__name__}, which takes no position_ids, so that in a batch"
-    with pytest.raises(ValueError, match=message):
-        LocalModel(model, bpe_tokenizer(), name="bart")
-
-
-def test_positions_that_are_learned_may_follow_the_mask():
-    """Those of OPT are counted from it, so that padding on the left moves nothing."""
+def test_learned_positions_that_follow_the_mask_are_supported():
+    """OPT counts positions from the mask, so padding on the left moves nothing."""
     torch.manual_seed(0)
     shape = {"vocab_size": 400, "hidden_size": 32, "ffn_dim": 64, "word_embed_proj_dim": 32}
     shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "init_std": 0.25}
