@@ -1,1 +1,34 @@
-"""Confidence in answers from attention: lookback ratios, a classifier of them, and flags."""
+"""Confidence in answers from attention: lookback ratios, a classifier of them, and flags.
+
+`conformal_retrievers.lookback.model` reads the attention; it is imported by itself, because it
+needs torch and transformers.
+"""
+
+from conformal_retrievers.lookback.classifier import ClassifierEvaluation, FactualityClassifier
+from conformal_retrievers.lookback.flag import (
+    Confidence,
+    FactualityFlag,
+    FlagEvaluation,
+    calibrate_flag,
+)
+from conformal_retrievers.lookback.prompt import RagPrompt
+from conformal_retrievers.lookback.ratios import (
+    JudgedRatios,
+    LookbackRatios,
+    SegmentAttention,
+    lookback_ratios,
+)
+
+__all__ = [
+    "ClassifierEvaluation",
+    "Confidence",
+    "FactualityClassifier",
+    "FactualityFlag",
+    "FlagEvaluation",
+    "JudgedRatios",
+    "LookbackRatios",
+    "RagPrompt",
+    "SegmentAttention",
+    "calibrate_flag",
+    "lookback_ratios",
+]

@@ -134,9 +134,10 @@ class FactualityFlag:
         )
 
     def _check_new(self, answers: Sequence[JudgedRatios]) -> None:
-        digests = self.calibration.details["answers"]
+        stored = self.calibration.details.get("answers")
+        digests = frozenset(map(str, stored)) if isinstance(stored, list) else frozenset()
         for i, one in enumerate(answers):
-            if isinstance(digests, list) and one.ratios.digest in digests:
+            if one.ratios.digest in digests:
                 raise ValueError(
                     f"answers[{i}] is one that the flag was calibrated on; give answers that are "
                     "new to it"

@@ -32,6 +32,7 @@ from conformal_retrievers import (
     RetrievalScorer,
     ScoredQuery,
 )
+from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag, calibrate_flag
 from conformal_retrievers.lookback.model import LocalModel, RagPrompt
@@ -206,7 +207,7 @@ def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch
     flag, test = names["flag"], names["test"]
     assert flag.classifier.evaluate(test, rng=np.random.default_rng(0)).auc.low > 0.5
     printed = capsys.readouterr().out
-    assert "An inconsistent answer is flagged with probability at least 0.9" in printed
+    assert "inconsistent answer with probability at least 90 %" in printed
     assert str(flag.evaluate(test)) in printed  # the loaded one flags the same
     assert flag.calibration.labels["llm"] == "word by word"
     assert re.search(r"^Confidence\(value=0\.\d+, flagged=(True|False)\)$", printed, re.M)
@@ -421,6 +422,7 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
         by_group=True,
         scorer=flag.classifier.name,
     )
+    calibration = dataclasses.replace(calibration, subject=FLAGS)
     grouped = FactualityFlag(flag.classifier, calibration)
     runnable = confidence_runnable(model, grouped, max_new_tokens=5)
     for group, flagged in (("lenient", False), ("strict", True)):
