@@ -3,50 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from frameworks import judged as real_judged
-from frameworks import snippets as real_snippets
 from hypothesis import example, given
 from hypothesis import strategies as st
 from lookup import LookupScorer
 
 from conformal_retrievers import (
     Calibration,
-    Cascade,
-    ConformalFilter,
-    EmbeddingScorer,
+    FunctionScorer,
     JudgedQuery,
     QueryZScore,
-    ScoredQuery,
-    Scorer,
     Snippet,
     TieBreak,
     calibrate,
     score_queries,
 )
-from conformal_retrievers.scoring import AsyncScorer
+from conformal_retrievers.scoring import AsyncScorer, Cascade, ascore_snippets, relative_to_query
 from conformal_retrievers.scoring.combine import lexicographic
-from conformal_retrievers.scoring.scorer import ascore_snippets, query_digest, relative_to_query
 
 ABCD = [Snippet(text) for text in "abcd"]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Scores snippets by their place among a query's."""
-
-    scores: tuple[float, ...]
-    name: str = "table"
-    relative_to_query: bool = False
-
-    def score(self, query, snippets):
-        return self.scores[: len(snippets)]
 
 
 def lookup(name="lookup", **scores):
@@ -65,7 +45,7 @@ def loss_when_left_out(queries, alpha):
 
 
 def random_judged(rng, queries=60, most=8):
-    """Judged queries whose snippets' texts are unique, and a scorer for which relevant are low."""
+    """Return judged queries with unique texts, and a scorer with lower scores for relevant ones."""
     scores, judged = {}, []
     for i in range(queries):
         relevant = rng.random(most) < 0.3
@@ -76,10 +56,16 @@ def random_judged(rng, queries=60, most=8):
     return judged, LookupScorer(scores, "real numbers")
 
 
+def rounded(scorer, n):
+    """Return the scores of a LookupScorer in steps of 1/n from 0 to 1, as ratings are."""
+    scores = {text: round(min(max(s, 0), 1) * n) / n for text, s in scorer.scores.items()}
+    return LookupScorer(scores, f"{scorer.name} in steps of 1/{n}")
+
+
 # --- z-scores -------------------------------------------------------------------------------------
 
 
-def test_a_z_score_is_the_distance_from_the_querys_mean_in_standard_deviations():
+def test_a_z_score_is_the_distance_from_the_mean_of_the_query_in_standard_deviations():
     scorer = QueryZScore(lookup(a=1.0, b=2.0, c=3.0, d=2.0))
     expected = [-math.sqrt(2), 0.0, math.sqrt(2), 0.0]
     np.testing.assert_allclose(scorer.score("q", ABCD), expected, rtol=1e-15, atol=1e-15)
@@ -92,7 +78,7 @@ def test_the_z_score_of_equal_scores_and_of_a_single_one_is_zero(score):
     assert scorer.score("q", ABCD[:1]).tolist() == [0.0]
 
 
-def test_what_has_no_finite_score_is_left_out_of_the_z_scores_and_stays():
+def test_scores_that_are_not_finite_stay_and_do_not_enter_the_z_scores():
     scores = {"a": math.nan, "b": 1.0, "c": math.inf, "d": 3.0}
     z = QueryZScore(LookupScorer(scores)).score("q", ABCD)
     np.testing.assert_array_equal(z, [math.nan, -1.0, math.inf, 1.0])
@@ -106,7 +92,7 @@ scores_of_four = st.lists(
 
 
 @given(scores_of_four, st.permutations(range(4)))
-def test_z_scores_follow_the_snippets_into_any_order_and_never_reverse_them(scores, order):
+def test_z_scores_do_not_depend_on_the_order_of_snippets_and_never_reverse_scores(scores, order):
     scorer = QueryZScore(LookupScorer(dict(zip("abcd", scores, strict=True))))
     z = scorer.score("q", ABCD)
     assert np.isfinite(z).all()
@@ -114,10 +100,12 @@ def test_z_scores_follow_the_snippets_into_any_order_and_never_reverse_them(scor
     assert scorer.score("q", [ABCD[i] for i in order]).tolist() == z[list(order)].tolist()
 
 
-def test_z_scores_do_not_depend_on_where_the_scores_lie(rng):
+def test_z_scores_do_not_depend_on_the_scale_of_scores(rng):
     scores = rng.normal(size=9)
-    z = QueryZScore(Table(tuple(scores))).score("q", [Snippet("a")] * 9)
-    moved = QueryZScore(Table(tuple(1e3 * scores - 7))).score("q", [Snippet("a")] * 9)
+    z, moved = (
+        QueryZScore(FunctionScorer(lambda q, texts, s=s: s, "s")).score("q", [Snippet("a")] * 9)
+        for s in (scores, 1e3 * scores - 7)
+    )
     np.testing.assert_allclose(moved, z, rtol=0, atol=1e-12)
     assert abs(z.mean()) < 1e-12
     assert z.std() == pytest.approx(1, abs=1e-12)
@@ -138,13 +126,12 @@ float32 = np.float32
 any_float = st.floats(allow_nan=False, allow_infinity=False)
 in_float32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 nearly = st.sampled_from([0.0, -0.0, 1.0, 1 + 2**-52, 1 - 2**-53, 2**-149, -(2**-149), 1e-300])
+MAX = float(np.finfo(float32).max)
 
 
-@given(
-    st.lists(st.tuples(in_float32 | nearly, any_float | nearly), min_size=2, max_size=6),
-)
+@given(st.lists(st.tuples(in_float32 | nearly, any_float | nearly), min_size=2, max_size=6))
 @example([(1.0, 0.0), (1.0, -0.0), (-0.0, 1.0), (0.0, 1.0)])
-@example([(float(np.finfo(float32).max), 0.5), (-float(np.finfo(float32).max), 0.5)])
+@example([(MAX, 0.5), (-MAX, 0.5)])
 @example([(1.0, 3e38), (1.0, 1e39), (1.0, -1e300)])
 def test_the_order_is_lexicographic(pairs):
     first, second = np.array(pairs).T
@@ -152,22 +139,22 @@ def test_the_order_is_lexicographic(pairs):
     assert np.isfinite(scores).all()
     with np.errstate(over="ignore"):
         seconds = second.astype(float32).astype(float)
-    seconds = np.clip(seconds, -(2.0**128), 2.0**128)  # what is beyond float32 is one value
+    seconds = np.clip(seconds, -(2.0**128), 2.0**128)  # beyond float32, all values are one
     for i, p in enumerate(first):
         for j, q in enumerate(first):
             if float32(p) < float32(q):
                 assert scores[i] < scores[j]
             elif float32(p) == float32(q) and seconds[i] <= seconds[j]:
                 assert scores[i] <= scores[j]
-                # 20 bits after the leading one are told apart, and 0 from everything larger.
+                # 20 bits after the leading one count, and 0 differs from everything larger.
                 apart = seconds[j] - seconds[i] > 2**-20 * max(abs(seconds[i]), abs(seconds[j]))
                 if apart and max(abs(seconds[i]), abs(seconds[j])) > 2**-120:
                     assert scores[i] < scores[j]
 
 
 @given(in_float32 | nearly, any_float)
-@example(float(np.finfo(float32).max), 0.5)
-def test_the_broken_score_is_exactly_between_the_score_and_the_next_float32(p, s):
+@example(MAX, 0.5)
+def test_a_broken_tie_is_exactly_between_the_score_and_the_next_float32(p, s):
     (score,) = lexicographic([p], [s])
     below = Fraction(float(float32(p)))
     with np.errstate(over="ignore"):
@@ -179,30 +166,29 @@ def test_the_broken_score_is_exactly_between_the_score_and_the_next_float32(p, s
 
 
 @pytest.mark.parametrize("levels", [11, 5])
-def test_ratings_and_ratings_are_told_apart_exactly(levels):
+def test_pairs_of_ratings_have_different_scores(levels):
     ratings = [1 - i / (levels - 1) for i in range(levels)]
-    pairs = sorted((a, b) for a in ratings for b in ratings)
-    first, second = np.array(pairs).T
+    first, second = np.array(sorted((a, b) for a in ratings for b in ratings)).T
     scores = lexicographic(first, second)
     assert (np.diff(scores) > 0).all()
     assert (scores.astype(float32) - first.astype(float32) <= np.spacing(float32(1))).all()
 
 
-def test_first_scores_that_a_float32_cannot_tell_apart_count_as_tied():
+def test_first_scores_with_the_same_float32_count_as_tied():
     closer = np.nextafter(0.3, 1)
     assert lexicographic([0.3], [0.5]) == lexicographic([closer], [0.5])
     assert lexicographic([0.3], [0.5]) > lexicographic([closer], [0.4])
 
 
 @pytest.mark.parametrize("second", [1.0, 0.75, -1.0, 3e-5])
-def test_second_scores_are_told_apart_to_20_bits_after_the_leading_one(second):
+def test_20_bits_after_the_leading_one_of_second_scores_count(second):
     step = 2.0 ** (math.frexp(second)[1] - 1 - 20)
     grid = [second, second + step, second + 2 * step]
     assert (np.diff(lexicographic([0.3] * 3, grid)) > 0).all()
     assert lexicographic([0.3], [1.0]) == lexicographic([0.3], [1 + 2.0**-22])
 
 
-def test_infinite_scores_stay_and_unscorable_ones_are_unscorable():
+def test_infinite_scores_stay_and_nan_of_either_scorer_is_nan():
     inf, nan = math.inf, math.nan
     np.testing.assert_array_equal(
         lexicographic([inf, -inf, nan, 0.5, inf, nan], [0.1, 0.1, 0.1, nan, nan, nan]),
@@ -213,183 +199,73 @@ def test_infinite_scores_stay_and_unscorable_ones_are_unscorable():
 
 
 @pytest.mark.parametrize("score", [3.5e38, -1e300])
-def test_a_first_score_beyond_float32_is_an_error_that_names_the_scorer(score):
-    scorer = TieBreak(lookup("huge", a=score), then=lookup(a=0.0))
-    with pytest.raises(ValueError, match=r"'huge' returned -?[\d.]+e\+\d+.*scale"):
-        scorer.score("q", ABCD[:1])
-
-
-# --- ties and coverage ----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def cosine():
-    """The cosine distance of the real MiniLM, its embeddings computed once."""
-    from frameworks import _vector
-
-    return EmbeddingScorer(lambda texts: [_vector(text) for text in texts], "cosine")
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """Another scorer's scores, rounded to steps of 1/n, as ratings are."""
-
-    scorer: Scorer
-    n: int
-
-    @property
-    def name(self):
-        return f"{self.scorer.name} in steps of 1/{self.n}"
-
-    def score(self, query, snippets):
-        return np.round(np.clip(self.scorer.score(query, snippets), 0, 1) * self.n) / self.n
-
-
-def removed(scored, alpha):
-    calibration = Calibration.from_scores(scored, alpha=alpha, scorer="s")
-    irrelevant = np.concatenate([q.scores[~q.relevant] for q in scored])
-    return 1 - calibration.keep(irrelevant).mean()
-
-
-@pytest.mark.parametrize("n", [10, 4])
-def test_where_ratings_over_cover_a_tie_break_keeps_1_minus_alpha_and_drops_more(cosine, n):
-    """Of 80 real questions, each is left out once, so that bounds hold without a doubt.
-
-    A threshold loses at most alpha, and without ties at least alpha − 2/(K + 1), of the others.
-    """
-    rating = Rounded(cosine, n)
-    plain = score_queries(rating, real_judged())
-    broken = score_queries(TieBreak(rating, then=cosine), real_judged())
-    relevant = np.concatenate([query.scores[query.relevant] for query in broken])
-    assert len(set(relevant.tolist())) > 0.98 * len(relevant)
-    k = len(broken)
-    better = 0
-    for alpha in (0.05, 0.1, 0.2, 0.3):
-        assert loss_when_left_out(plain, alpha) <= Fraction(repr(alpha))
-        loss = loss_when_left_out(broken, alpha)
-        # No more than three scores of relevant snippets tie anywhere.
-        assert Fraction(repr(alpha)) - Fraction(4, k) <= loss <= Fraction(repr(alpha))
-        assert loss >= loss_when_left_out(plain, alpha)
-        assert removed(broken, alpha) >= removed(plain, alpha)
-        better += removed(broken, alpha) > removed(plain, alpha) + 0.02
-    assert better >= 2
-
-
-def test_p_values_of_broken_ties_are_kept_where_they_are_above_alpha(cosine):
-    rating = Rounded(cosine, 4)
-    scorer = TieBreak(rating, then=cosine)
-    calibration = calibrate(real_judged()[::2], scorer, alpha=0.1)
-    plain = calibrate(real_judged()[::2], rating, alpha=0.1)
-    some = real_snippets()[:60]
-    different = [set(), set()]
-    for query in real_judged()[1::8]:
-        scores = scorer.score(query.query, some)
-        p = calibration.p_values(scores)
-        for alpha in (0.03, 0.1, 0.17, 0.4):
-            assert (calibration.at(alpha).keep(scores) == (p > alpha)).all()
-        different[0] |= set(p.tolist())
-        different[1] |= set(plain.p_values(rating.score(query.query, some)).tolist())
-    assert len(different[0]) > 20
-    assert len(different[1]) <= 5
+def test_a_first_score_beyond_float32_is_an_error(score):
+    with pytest.raises(ValueError, match="'huge'"):
+        TieBreak(lookup("huge", a=score), then=lookup(a=0.0)).score("q", ABCD[:1])
 
 
 @pytest.mark.parametrize("alpha", [0.07, 0.1, 0.25])
-def test_leaving_each_query_out_of_a_tie_break_loses_alpha_and_hardly_less(rng, alpha):
+def test_a_tie_break_loses_alpha_and_hardly_less_where_ties_keep_too_much(rng, alpha):
+    """A threshold loses at most alpha and, without ties, at least alpha − 2/K, leaving one out."""
     judged, exact = random_judged(rng)
-    rating = Rounded(exact, 2)
-    scored = score_queries(TieBreak(rating, then=exact), judged)
-    loss = loss_when_left_out(scored, alpha)
-    assert Fraction(repr(alpha)) - Fraction(2, len(judged)) <= loss <= Fraction(repr(alpha))
-    plain = loss_when_left_out(score_queries(rating, judged), alpha)
-    assert plain < Fraction(repr(alpha)) - Fraction(2, len(judged))  # ties, so it keeps too much
+    rating = rounded(exact, 2)
+    exactly, slack = Fraction(repr(alpha)), Fraction(2, len(judged))
+    broken = score_queries(TieBreak(rating, then=exact), judged)
+    assert exactly - slack <= loss_when_left_out(broken, alpha) <= exactly
+    assert loss_when_left_out(score_queries(rating, judged), alpha) < exactly - slack
 
 
 # --- cascades -------------------------------------------------------------------------------------
 
 
-class Counting:
+class Counting(LookupScorer):
     """A scorer that remembers which texts it was asked about."""
 
-    name = "costly"
-
-    def __init__(self, **scores):
-        self.scores = scores
-        self.asked = []
+    asked = ()
 
     def score(self, query, snippets):
-        self.asked.append([snippet.text for snippet in snippets])
-        return [self.scores[snippet.text] for snippet in snippets]
+        object.__setattr__(self, "asked", (*self.asked, "".join(s.text for s in snippets)))
+        return super().score(query, snippets)
 
 
-def test_a_cascade_asks_the_costly_scorer_about_what_the_cheap_one_passes():
-    costly = Counting(a=5.0, b=6.0, c=math.nan)
+async def test_a_cascade_asks_the_costly_scorer_only_about_snippets_that_pass():
+    costly = Counting({"a": 5.0, "b": 6.0, "c": math.nan})
     cascade = Cascade(lookup(a=0.5, b=math.nan, c=0.1, d=0.6), costly, pass_below=0.5)
-    scores = cascade.score("q", ABCD)
-    np.testing.assert_array_equal(scores, [5.0, 6.0, math.nan, math.inf])
-    assert costly.asked == [["a", "b", "c"]]
-
-
-async def test_the_costly_scorer_is_not_called_about_nothing():
-    costly = Counting()
-    cascade = Cascade(LookupScorer(dict.fromkeys("abcd", 1.0)), costly, pass_below=0.5)
-    assert cascade.score("q", ABCD).tolist() == [math.inf] * 4
-    assert (await cascade.ascore("q", ABCD)).tolist() == [math.inf] * 4
-    assert costly.asked == []
+    np.testing.assert_array_equal(cascade.score("q", ABCD), [5.0, 6.0, math.nan, math.inf])
+    assert costly.asked == ("abc",)
+    nothing = Cascade(LookupScorer(dict.fromkeys("abcd", 1.0)), costly, pass_below=0.5)
+    assert nothing.score("q", ABCD).tolist() == [math.inf] * 4
+    assert (await nothing.ascore("q", ABCD)).tolist() == [math.inf] * 4
+    assert costly.asked == ("abc",)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 0.4])
-def test_leaving_each_query_out_of_a_cascade_loses_alpha_in_both_stages_together(rng, alpha):
+def test_a_cascade_loses_alpha_in_both_stages_together(rng, alpha):
     judged, exact = random_judged(rng)
-    cascade = Cascade(Rounded(exact, 1), exact, pass_below=0.0)
-    scored = score_queries(cascade, judged)
+    scored = score_queries(Cascade(rounded(exact, 1), exact, pass_below=0.0), judged)
     dropped = np.mean([np.isinf(query.scores[query.relevant]).mean() for query in scored])
-    assert 0.02 < dropped < 0.35
-    if dropped > alpha + 0.02:
-        assert loss_when_left_out(scored, alpha) == 0  # everything is kept
-        return
-    loss = loss_when_left_out(scored, alpha)
-    assert Fraction(repr(alpha)) - Fraction(2, len(judged)) <= loss <= Fraction(repr(alpha))
+    assert 0.12 < dropped < 0.28
+    loss, exactly = loss_when_left_out(scored, alpha), Fraction(repr(alpha))
+    if dropped > alpha:
+        assert loss == 0  # everything is kept
+    else:
+        assert exactly - Fraction(2, len(judged)) <= loss <= exactly
 
 
-def test_a_cascade_that_drops_too_much_keeps_everything_and_says_why(tmp_path):
+def test_a_cascade_that_drops_more_than_alpha_keeps_everything():
     judged = [JudgedQuery(f"q{i}", ABCD, [True, i % 2 == 0, False, False]) for i in range(40)]
     cascade = Cascade(
         lookup(a=0.1, b=0.9, c=0.2, d=0.9), lookup(a=0.0, b=1.0, c=2.0, d=3.0), pass_below=0.5
     )
     calibration = calibrate(judged, cascade, alpha=0.2)  # a quarter of a query's are dropped
     assert calibration.threshold() == math.inf
-    reason = "the scorer itself drops 20 of 60 relevant snippets"
-    assert reason in calibration.statement
-    filtered = ConformalFilter(cascade, calibration)("new", ABCD)
-    assert filtered.kept.tolist() == [0, 1, 2, 3]
-    assert (filtered.p_values > 0.2).all()
-
-    enough = calibration.at(0.3)
-    assert enough.threshold() == 0.0
-    assert "Kept is what" in enough.statement
-    filtered = ConformalFilter(cascade, enough)("new", ABCD)
-    assert filtered.kept.tolist() == [0]
-    assert (filtered.p_values > 0.3).tolist() == [True, False, False, False]
-
-
-@pytest.mark.parametrize("guarantee", ["query-recall", "all", "any", "snippet"])
-def test_relevant_snippets_that_a_cascade_drops_are_in_the_calibrations_file(tmp_path, guarantee):
-    queries = [ScoredQuery([0.1 * i, math.inf], [True, i % 3 == 0], id=str(i)) for i in range(30)]
-    calibration = Calibration.from_scores(queries, alpha=0.3, guarantee=guarantee, scorer="s")
-    calibration.save(tmp_path / "c.json")
-    rows = json.loads((tmp_path / "c.json").read_text())["queries"]
-    assert rows[3]["scores"] == [0.1 * 3, "inf"]
-    loaded = Calibration.load(tmp_path / "c.json")
-    assert loaded == calibration
-    assert loaded.threshold() == calibration.threshold()
-    assert [q.scores.tolist() for q in loaded.queries] == [
-        q.scores.tolist() for q in calibration.queries
-    ]
+    assert "20 of 60" in calibration.statement
+    assert calibration.at(0.3).threshold() == 0.0
 
 
 @pytest.mark.parametrize("threshold", [math.nan, math.inf, "0.5", True, None])
-def test_a_pass_mark_that_is_no_number_is_an_error(threshold):
-    with pytest.raises(ValueError, match="pass_below is"):
+def test_pass_below_must_be_a_finite_number(threshold):
+    with pytest.raises(ValueError, match="pass_below"):
         Cascade(lookup(), lookup(), pass_below=threshold)
 
 
@@ -397,14 +273,10 @@ def test_a_pass_mark_that_is_no_number_is_an_error(threshold):
 
 
 def combinations(one, other):
-    return [
-        QueryZScore(one),
-        TieBreak(one, then=other),
-        Cascade(one, other, pass_below=0.5),
-    ]
+    return [QueryZScore(one), TieBreak(one, then=other), Cascade(one, other, pass_below=0.5)]
 
 
-def test_a_name_tells_the_parts_and_every_parameter():
+def test_a_name_contains_the_parts_and_every_parameter():
     one, other = lookup("one"), lookup("other")
     scorers = [
         *combinations(one, other),
@@ -415,17 +287,12 @@ def test_a_name_tells_the_parts_and_every_parameter():
     ]
     names = [scorer.name for scorer in scorers]
     assert len(set(names)) == len(names)
-    assert names[:3] == [
-        "zscore(one)",
-        "tiebreak(one, then=other)",
-        "cascade(one ≤ 0.5, other)",
-    ]
+    assert names[:3] == ["zscore(one)", "tiebreak(one, then=other)", "cascade(one ≤ 0.5, other)"]
     assert Cascade(one, other, pass_below=np.float32(1)).name == "cascade(one ≤ 1.0, other)"
-    assert all(name.isprintable() for name in names)
     assert all(isinstance(scorer, AsyncScorer) for scorer in scorers)
 
 
-def test_what_is_no_scorer_cannot_be_combined():
+def test_only_scorers_can_be_combined():
     for combine in (
         lambda: QueryZScore("x"),
         lambda: TieBreak("x", then=lookup()),
@@ -433,22 +300,15 @@ def test_what_is_no_scorer_cannot_be_combined():
         lambda: Cascade("x", lookup(), pass_below=0),
         lambda: Cascade(lookup(), "x", pass_below=0),
     ):
-        with pytest.raises(TypeError, match="scorer is 'x'"):
+        with pytest.raises(TypeError, match="scorer"):
             combine()
 
 
-def test_scores_that_depend_on_the_querys_other_snippets_say_so():
+def test_a_combination_is_relative_to_the_query_if_a_part_is():
     plain, relative = lookup(), QueryZScore(lookup())
-    assert not relative_to_query(plain)
-    assert relative_to_query(relative)
     assert [relative_to_query(s) for s in combinations(plain, plain)] == [True, False, False]
     assert all(map(relative_to_query, combinations(plain, relative)))
     assert all(map(relative_to_query, combinations(relative, plain)))
-
-
-def test_no_snippets_have_no_scores():
-    for scorer in combinations(lookup(), lookup()):
-        assert scorer.score("q", []).tolist() == []
 
 
 async def test_asynchronous_scores_are_the_synchronous_ones():
@@ -457,13 +317,16 @@ async def test_asynchronous_scores_are_the_synchronous_ones():
     for scorer in combinations(one, other):
         awaited = await scorer.ascore("q", ABCD)
         np.testing.assert_array_equal(awaited, scorer.score("q", ABCD))
+        assert scorer.score("q", []).tolist() == []
 
 
+@dataclass(frozen=True)
 class Meeting:
     """A scorer that waits until the other one was called too."""
 
-    def __init__(self, name, mine, others):
-        self.name, self.mine, self.others = name, mine, others
+    name: str
+    mine: asyncio.Event
+    others: asyncio.Event
 
     def score(self, query, snippets):
         raise AssertionError("called in a thread")
@@ -471,6 +334,8 @@ class Meeting:
     async def ascore(self, query, snippets):
         self.mine.set()
         await self.others.wait()
+        if self.name == "failing":
+            raise RuntimeError("the model is gone")
         return [0.5] * len(snippets)
 
 
@@ -480,38 +345,14 @@ async def test_both_scorers_of_a_tie_break_are_awaited_at_once():
     assert len(await asyncio.wait_for(scorer.ascore("q", ABCD), timeout=20)) == 4
 
 
-class Failing:
-    name = "failing"
-
-    def score(self, query, snippets):
-        raise AssertionError("called in a thread")
-
-    async def ascore(self, query, snippets):
-        await asyncio.sleep(0)
-        raise RuntimeError("the model is gone")
-
-
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_no_task_goes_on_when_one_scorer_fails_or_the_caller_gives_up(cancelled):
+async def test_no_task_goes_on_after_a_failure_or_a_cancellation(cancelled):
     waiting = Meeting("waiting", asyncio.Event(), asyncio.Event())
-    other = Meeting("other", asyncio.Event(), asyncio.Event()) if cancelled else Failing()
-    scoring = asyncio.ensure_future(ascore_snippets(TieBreak(waiting, then=other), "q", ABCD))
+    failing = Meeting("failing", asyncio.Event(), asyncio.Event() if cancelled else waiting.mine)
+    scoring = asyncio.ensure_future(ascore_snippets(TieBreak(waiting, then=failing), "q", ABCD))
     await waiting.mine.wait()
     if cancelled:
         scoring.cancel()
     with pytest.raises(asyncio.CancelledError if cancelled else RuntimeError):
         await scoring
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-def test_the_digest_of_a_query_is_the_beginning_of_its_sha_256():
-    assert query_digest("abc") == "ba7816bf8f01cfea"
-    assert query_digest("ü") != query_digest("u")
-    assert query_digest("u\u0308 \u212b") == query_digest("ü Å")  # composed or not
-    assert query_digest("\u01f0") == "3651063ff416cf3b"  # as ever, where a text is composed
-
-
-@pytest.mark.parametrize("same", ["a b ", "\ta\n b", "A B", "a\u00a0B"])
-def test_case_and_white_space_make_no_other_query(same):
-    assert query_digest(same) == query_digest("a b")
-    assert query_digest(same) != query_digest("ab")
