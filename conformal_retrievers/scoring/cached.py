@@ -28,16 +28,19 @@ class CachedScorer:
     An unscorable snippet (NaN) is tried again. Raises TypeError for a scorer whose scores are
     relative to the query's other snippets, or depend on more than texts, as `RetrievalScorer`'s do.
 
+    >>> from tempfile import TemporaryDirectory
     >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> calls = []
     >>> def length(query, texts):
-    ...     calls.append(texts)
+    ...     print("asked about", texts)
     ...     return [len(text) for text in texts]
-    >>> scorer = CachedScorer(FunctionScorer(length, "length"), Cache(":memory:"))
-    >>> scorer.score("q", ["a", "bcd"]), scorer.score("q", ["bcd", "ef"])
-    (array([1., 3.]), array([3., 2.]))
-    >>> calls
-    [['a', 'bcd'], ['ef']]
+    >>> with TemporaryDirectory() as folder:
+    ...     scorer = CachedScorer(FunctionScorer(length, "length"), Cache(f"{folder}/cache.db"))
+    ...     scorer.score("q", ["a", "bcd"])
+    ...     scorer.score("q", ["bcd", "ef"])
+    asked about ['a', 'bcd']
+    array([1., 3.])
+    asked about ['ef']
+    array([3., 2.])
     """
 
     scorer: Scorer

@@ -19,6 +19,7 @@ from conformal_retrievers import (
     EmbeddingScorer,
     FunctionScorer,
     JudgedQuery,
+    QueryZScore,
     RetrievalScorer,
     Scorer,
     Snippet,
@@ -310,6 +311,37 @@ async def test_plain_strings_are_scored_as_snippets(build):
     as_strings = scorer.score("blue", texts)
     np.testing.assert_array_equal(as_strings, scorer.score("blue", [Snippet(t) for t in texts]))
     np.testing.assert_array_equal(as_strings, await ascore_snippets(scorer, "blue", texts))
+
+
+# --- cached scores --------------------------------------------------------------------------------
+
+
+async def test_a_cached_scorer_asks_only_about_unknown_snippets(tmp_path):
+    known = {"a": 0.1, "b": -0.0, "c": math.nan, "d": math.inf}
+    asked = []
+
+    def look_up(query, texts):
+        asked.append("".join(texts))
+        return [known[text] for text in texts]
+
+    scorer = CachedScorer(FunctionScorer(look_up, "lookup"), Cache(tmp_path / "cache.db"))
+    assert scorer.name == "lookup"
+    for texts in ("ab", "dbca"):
+        expected = np.array([known[text] for text in texts])
+        assert scorer.score("q", list(texts)).tobytes() == expected.tobytes()
+    assert (await scorer.ascore("q", list("dbca"))).tobytes() == expected.tobytes()
+    assert asked == ["ab", "dc", "c"]  # NaN is tried again
+    again = CachedScorer(FunctionScorer(look_up, "lookup"), Cache(tmp_path / "cache.db"))
+    assert again.score("q", ["a"]).tolist() == [0.1]
+    assert asked[3:] == []
+
+
+def test_only_scores_of_texts_alone_can_be_cached(tmp_path):
+    retrieval = RetrievalScorer("faiss", higher_is_better=True)
+    function = FunctionScorer(lengths, "length")
+    for scorer in (QueryZScore(function), retrieval, TieBreak(function, then=retrieval), len):
+        with pytest.raises(TypeError, match="cache|scorer is"):
+            CachedScorer(scorer, Cache(tmp_path / "cache.db"))
 
 
 # --- many queries ---------------------------------------------------------------------------------
