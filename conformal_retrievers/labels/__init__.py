@@ -1,1 +1,15 @@
 """Relevance judgements from an LLM or a reference answer, and audits of them."""
+
+from conformal_retrievers.labels.audit import AuditReport, audit_report, audit_sample
+from conformal_retrievers.labels.consistency import ConsistencyLabels, Response, label_consistency
+from conformal_retrievers.labels.labeling import (
+    AnsweredQuery,
+    Labelled,
+    label_by_llm,
+    label_by_source,
+    rouge_l,
+)
+
+__all__ = ["AnsweredQuery", "AuditReport", "ConsistencyLabels", "Labelled", "Response"]
+__all__ += ["audit_report", "audit_sample", "label_by_llm", "label_by_source"]
+__all__ += ["label_consistency", "rouge_l"]

@@ -1,8 +1,8 @@
-"""Whether answers are consistent with their context, judged by an LLM.
+"""Whether answers are consistent with their context, as judged by an LLM.
 
-It is the answer consistency γ_ac that a factuality classifier learns to predict from attention
-(Geissler et al. 2026, arXiv 2605.05244, section 3.3). A judge errs, and what is promised of
-inconsistent answers is promised of those that it calls so.
+This is the answer consistency γ_ac that a factuality classifier learns to predict from attention
+(Geissler et al. 2026, arXiv 2605.05244, section 3.3). A judge errs: a guarantee for inconsistent
+answers holds for those that it calls inconsistent.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pydantic import JsonValue
 
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Usage
-from conformal_retrievers.llm.verdicts import VERDICT, Verdicts, aask_verdicts, ask_verdicts
+from conformal_retrievers.llm.verdicts import VERDICT, ask_verdicts
 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer to a query, and the texts of the snippets that it was given from.
+    """An answer to a query, and the texts of the snippets it was generated from.
 
-    Raises TypeError, naming the field, for what is no text.
+    Raises TypeError, naming the field, for anything but texts.
     """
 
     query: str
@@ -43,15 +43,11 @@ class Response:
 
 @dataclass(frozen=True)
 class ConsistencyLabels:
-    """Whether each answer is consistent, in their order; None where there is no verdict.
+    """Whether each answer is consistent, in the order of the answers."""
 
-    `reasons` says why not, by the answer's place. `labels` says where the labels come from, `usage`
-    what the LLM took.
-    """
-
-    consistent: tuple[bool | None, ...]
-    reasons: Mapping[int, str]
-    labels: Mapping[str, JsonValue]
+    consistent: tuple[bool | None, ...]  # None where there is no verdict
+    reasons: Mapping[int, str]  # why there is none, by the place of the answer
+    labels: Mapping[str, JsonValue]  # where the labels come from
     usage: Usage = field(default_factory=Usage)
 
 
@@ -66,47 +62,26 @@ def label_consistency(
 ) -> ConsistencyLabels:
     """Ask an LLM of each answer whether its context says all that it claims.
 
-    `prompt` has the fields $query, $context and $answer; it is prompts/consistency.txt by default.
-    A reply that is cut off, refused or not to be read is no verdict, and never a no. At most
-    `concurrency` requests are under way; a `cache` asks only for what it does not know. Raises
-    ValueError for a prompt with other fields, and what the model raises where asking again could
-    not help.
+    Parameters
+    ----------
+    responses, llm : the answers (n,) and the judge.
+    prompt : a prompt with the fields $query, $context and $answer.
+    concurrency, cache, progress : as for `ask`.
+
+    Returns
+    -------
+    The labels. A reply that is cut off, refused or unreadable gives no label.
+
+    Raises
+    ------
+    ValueError for a prompt with other fields; what the model raises if asking again cannot help.
     """
     prompt = prompt or Prompt.load("consistency")
-    requests = _requests(responses, prompt)
-    verdicts = ask_verdicts(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
-    return _labelled(verdicts, llm, prompt)
-
-
-async def alabel_consistency(
-    responses: Iterable[Response],
-    llm: LLM,
-    *,
-    prompt: Prompt | None = None,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = False,
-) -> ConsistencyLabels:
-    """Return what `label_consistency` returns, without blocking the event loop."""
-    prompt = prompt or Prompt.load("consistency")
-    requests = _requests(responses, prompt)
-    verdicts = await aask_verdicts(
-        llm, requests, concurrency=concurrency, cache=cache, progress=progress
+    values = (
+        {"query": r.query, "context": list(r.snippets), "answer": r.answer} for r in responses
     )
-    return _labelled(verdicts, llm, prompt)
-
-
-def _requests(responses: Iterable[Response], prompt: Prompt) -> list[Request]:
-    return [
-        prompt.request(
-            {"query": one.query, "context": list(one.snippets), "answer": one.answer},
-            schema=VERDICT,
-        )
-        for one in responses
-    ]
-
-
-def _labelled(verdicts: Verdicts, llm: LLM, prompt: Prompt) -> ConsistencyLabels:
+    requests = [prompt.request(fields, schema=VERDICT) for fields in values]
+    verdicts = ask_verdicts(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
     labels: dict[str, JsonValue] = {
         "source": "LLM",
         "llm": llm.name,
@@ -114,5 +89,5 @@ def _labelled(verdicts: Verdicts, llm: LLM, prompt: Prompt) -> ConsistencyLabels
         "answers": len(verdicts.values),
         "answers_without_verdict": len(verdicts.reasons),
     }
-    consistent = tuple(None if isinstance(said, str) else said for said in verdicts.values)
+    consistent = tuple(None if isinstance(value, str) else value for value in verdicts.values)
     return ConsistencyLabels(consistent, verdicts.reasons, labels, verdicts.usage)

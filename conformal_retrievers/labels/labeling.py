@@ -1,52 +1,45 @@
-"""Judgements that nobody made by hand: from an LLM, or from a reference answer and its source.
+"""Relevance labels from an LLM, or from a reference answer and its source.
 
 An LLM is asked of each snippet whether it contains or supports a fact (Chakraborty et al. 2025,
-arXiv 2511.17908). With a reference answer r and the documents d(r) that hold it, a snippet c is
+arXiv 2511.17908). With a reference answer r and the documents d(r) that contain it, a snippet c is
 relevant by its source (Geissler et al. 2026, arXiv 2605.05244, eq. 1) iff
 
     d(c) ∈ d(r)  and  ROUGE-L(c, r) ≥ P_β({ROUGE-L(c', r') : d(c') ∉ d(r')})
 
-with the β-quantile P_β over the snippets of all queries. Both ways err: `audit.py` measures how.
+with the β-quantile P_β over the snippets of all queries. Both methods err; `audit.py` measures how.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache as computed_once
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
+from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request
 from conformal_retrievers.llm.reply import Usage
-from conformal_retrievers.llm.verdicts import VERDICT, Verdicts, aask_verdicts, ask_verdicts
-
-require("labels", "rapidfuzz", "regex")
-import regex
-from pydantic import JsonValue
-from rapidfuzz.distance import LCSseq
-
-from conformal_retrievers.llm.cache import Cache
-
-# --- what is labelled -----------------------------------------------------------------------------
+from conformal_retrievers.llm.verdicts import VERDICT, ask_verdicts
 
 
 @dataclass(frozen=True, init=False)
 class AnsweredQuery:
-    """A query, its retrieved snippets in the retriever's order, and its reference answer.
+    """A query with its retrieved snippets, in the retriever's order, and its reference answer.
 
-    `answer` may also be the fact to be supported; where there is none the query is, as with claims.
-    `documents` are those that hold the answer. `id` and `group` are those of `JudgedQuery`. Raises
-    TypeError, naming the field, for what is no text.
+    Raises TypeError, naming the field, for a value of another type.
     """
 
     query: str
     snippets: tuple[Snippet, ...]
-    answer: str | None = None
-    documents: frozenset[str] = frozenset()
+    answer: str | None = None  # or the fact to be supported; without one, the query is the fact
+    documents: frozenset[str] = frozenset()  # the documents that contain the answer
     id: str | None = None
     group: str | None = None
 
@@ -64,14 +57,8 @@ class AnsweredQuery:
             raise TypeError(f"answer is {answer!r}; give the reference answer as a str, or None")
         if isinstance(documents, str):
             raise TypeError(f"documents is the str {documents!r}; give a list of documents")
-        fields = {
-            "query": query,
-            "snippets": as_snippets(snippets),
-            "answer": answer,
-            "documents": frozenset(documents),
-            "id": id,
-            "group": group,
-        }
+        fields: dict[str, object] = {"query": query, "answer": answer, "id": id, "group": group}
+        fields |= {"snippets": as_snippets(snippets), "documents": frozenset(documents)}
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         self.judged([False] * len(self.snippets))  # checks the rest before a label is paid for
@@ -83,15 +70,11 @@ class AnsweredQuery:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Judged queries, and what is to be known of their labels.
-
-    `labels` says where they come from: give it to `calibrate(labels=)`. A query with a snippet that
-    got no verdict is not among `judged`: it is in `unlabelled`, with the reason for each such
-    snippet by its place. `usage` is what the LLM took.
-    """
+    """Judged queries with the origin of their labels."""
 
     judged: tuple[JudgedQuery, ...]
-    labels: Mapping[str, JsonValue]
+    labels: Mapping[str, JsonValue]  # the origin, for `calibrate(labels=)`
+    # Queries with a snippet without a verdict, and why, by the place of the snippet.
     unlabelled: tuple[tuple[AnsweredQuery, Mapping[int, str]], ...] = ()
     usage: Usage = field(default_factory=Usage)
 
@@ -110,76 +93,35 @@ def label_by_llm(
 ) -> Labelled:
     """Ask an LLM of each snippet whether it contains or supports the query's answer.
 
-    `prompt` has the fields $query, $fact and $snippet; it is prompts/label.txt by default. The
-    reply is {"reasoning", "verdict"} with the verdict "yes" or "no"; a reply that is anything else,
-    cut off or refused is no verdict, and never a no. A blank snippet holds no fact: it is labelled
-    irrelevant, and nobody is asked. Equal texts of a query are asked about once.
+    Parameters
+    ----------
+    queries, llm : the queries and the judge.
+    prompt : a prompt with the fields $query, $fact and $snippet.
+    concurrency, cache, progress : as for `ask`. With a cache, a run that was interrupted, or that
+        left snippets unlabelled, asks only for the rest when it is repeated.
 
-    At most `concurrency` requests are under way; with a `cache`, a run that was interrupted, or
-    left snippets unlabelled, asks only for the rest when it is started again. Raises ValueError for
-    a prompt with other fields and, naming the query, for a blank answer; and what the model raises
-    where asking again could not help.
+    Returns
+    -------
+    The judged queries. A reply that is cut off, refused or unreadable is no verdict, and its query
+    is among `unlabelled`. A blank snippet is irrelevant, and the LLM is not asked about it. Equal
+    texts of a query are asked about once.
+
+    Raises
+    ------
+    ValueError for a prompt with other fields and, naming the query, for a blank answer; what the
+    model raises if asking again cannot help.
     """
-    checked = _checked(queries)
-    prompt = prompt or Prompt.load("label")
+    checked, prompt = _checked(queries), prompt or Prompt.load("label")
     requests = _requests(checked, prompt)
     verdicts = ask_verdicts(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
-    return _labelled(checked, verdicts, llm, prompt)
-
-
-async def alabel_by_llm(
-    queries: Iterable[AnsweredQuery],
-    llm: LLM,
-    *,
-    prompt: Prompt | None = None,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = False,
-) -> Labelled:
-    """Return what `label_by_llm` returns, without blocking the event loop."""
-    checked = _checked(queries)
-    prompt = prompt or Prompt.load("label")
-    requests = _requests(checked, prompt)
-    verdicts = await aask_verdicts(
-        llm, requests, concurrency=concurrency, cache=cache, progress=progress
-    )
-    return _labelled(checked, verdicts, llm, prompt)
-
-
-def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:
-    return [
-        prompt.request(
-            {"query": query.query, "fact": _fact(query), "snippet": snippet.text}, schema=VERDICT
-        )
-        for query in queries
-        for snippet in query.snippets
-        if snippet.text.strip()
-    ]
-
-
-def _fact(query: AnsweredQuery) -> str:
-    fact = query.query if query.answer is None else query.answer
-    if not fact.strip():
-        field = "query" if query.answer is None else "answer"
-        raise ValueError(
-            f"{_where(query)}: {field} is {fact!r}; give the fact that snippets are to support"
-        )
-    return fact
-
-
-def _labelled(
-    queries: Sequence[AnsweredQuery], verdicts: Verdicts, llm: LLM, prompt: Prompt
-) -> Labelled:
-    judged = []
-    unlabelled = []
-    said_of_each = iter(verdicts.values)
-    for query in queries:
-        of_query = [s.text.strip() != "" and next(said_of_each) for s in query.snippets]
-        missing = {i: said for i, said in enumerate(of_query) if isinstance(said, str)}
-        if missing:
-            unlabelled.append((query, missing))
+    judged, unlabelled = [], []
+    verdict = iter(verdicts.values)
+    for query in checked:
+        found = [s.text.strip() != "" and next(verdict) for s in query.snippets]
+        if reasons := {i: value for i, value in enumerate(found) if isinstance(value, str)}:
+            unlabelled.append((query, reasons))
         else:
-            judged.append(query.judged([said is True for said in of_query]))
+            judged.append(query.judged([value is True for value in found]))
     labels: dict[str, JsonValue] = {
         "source": "LLM",
         "llm": llm.name,
@@ -190,64 +132,65 @@ def _labelled(
     return Labelled(tuple(judged), labels, tuple(unlabelled), verdicts.usage)
 
 
+def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:
+    requests = []
+    for query in queries:
+        name = "query" if query.answer is None else "answer"
+        fact = query.query if query.answer is None else query.answer
+        if not fact.strip():
+            raise ValueError(f"{_where(query)}: {name} is {fact!r}; give the fact to be supported")
+        for snippet in query.snippets:
+            if snippet.text.strip():
+                fields = {"query": query.query, "fact": fact, "snippet": snippet.text}
+                requests.append(prompt.request(fields, schema=VERDICT))
+    return requests
+
+
 # --- by source and reference answer ---------------------------------------------------------------
 
 
 def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelled:
-    """Label relevant what is from the right document and as close to the answer as eq. 1 asks.
+    """Label snippets as relevant by their document and their overlap with the answer (eq. 1).
 
-    `beta` in [0, 1] is the share of the snippets from wrong documents that ROUGE-L is to exceed,
-    interpolated linearly between them. At 0 the document alone decides, and no answer is needed.
-    The paper takes 0.99 where documents are long; but where an answer is a few words, F1 falls with
-    the snippet's length, and a high beta rejects much that holds the answer. Raises ValueError,
-    naming the query, where a snippet's document, the right documents or the answer are missing,
-    where no snippet is from a wrong document but beta is above 0, and unless 0 ≤ beta ≤ 1.
+    `beta` in [0, 1] is the share of the snippets from wrong documents whose ROUGE-L is exceeded. At
+    0 the document alone decides and no answer is needed. The paper uses 0.99 for long answers; with
+    an answer of a few words, a high beta rejects many snippets that contain it.
+
+    Raises ValueError for a beta outside [0, 1]; if a snippet's document, the right documents or the
+    answer are missing, naming the query; and if beta is above 0 and no document is wrong.
     """
     if not 0 <= beta <= 1:
         raise ValueError(f"beta is {beta}; give a share from 0 to 1, such as 0.99")
     checked = _checked(queries)
     for query in checked:
         _check_sources(query, beta)
-    right = [[s.document in query.documents for s in query.snippets] for query in checked]
-    labels: dict[str, JsonValue] = {
-        "source": "document",
-        "beta": float(beta),
-        "queries": len(checked),
-    }
-    if beta == 0:
-        return Labelled(tuple(q.judged(r) for q, r in zip(checked, right, strict=True)), labels)
-    overlap = [[rouge_l(s.text, query.answer or "") for s in query.snippets] for query in checked]
-    wrong = [
-        h
-        for rs, hs in zip(right, overlap, strict=True)
-        for r, h in zip(rs, hs, strict=True)
-        if not r
-    ]
-    if not wrong:
-        raise ValueError(
-            "no snippet is from a wrong document, so that beta says nothing; retrieve deeper, or "
-            "give beta=0 to judge by the document alone"
-        )
-    threshold = float(np.quantile(wrong, beta))
-    judged = tuple(
-        query.judged([r and h >= threshold for r, h in zip(rs, hs, strict=True)])
-        for query, rs, hs in zip(checked, right, overlap, strict=True)
-    )
-    labels |= {"source": "document and ROUGE-L", "rouge_l_threshold": threshold}
-    return Labelled(judged, labels)
+    right = [[s.document in q.documents for s in q.snippets] for q in checked]
+    labels: dict[str, JsonValue] = {"source": "document", "beta": float(beta)}
+    labels["queries"] = len(checked)
+    if beta > 0:
+        overlap = [[rouge_l(s.text, q.answer or "") for s in q.snippets] for q in checked]
+        both = [list(zip(r, o, strict=True)) for r, o in zip(right, overlap, strict=True)]
+        wrong = [value for query in both for is_right, value in query if not is_right]
+        if not wrong:
+            raise ValueError("beta needs snippets from wrong documents; retrieve more or give 0")
+        threshold = float(np.quantile(wrong, beta))
+        right = [[is_right and value >= threshold for is_right, value in query] for query in both]
+        labels |= {"source": "document and ROUGE-L", "rouge_l_threshold": threshold}
+    return Labelled(tuple(q.judged(r) for q, r in zip(checked, right, strict=True)), labels)
 
 
 def _check_sources(query: AnsweredQuery, beta: float) -> None:
-    where = _where(query)
-    nameless = next((i for i, s in enumerate(query.snippets) if s.document is None), None)
-    if nameless is not None:
-        raise ValueError(f"{where}: snippets[{nameless}].document is None; name its document")
+    without = next((i for i, s in enumerate(query.snippets) if s.document is None), None)
+    if without is not None:
+        raise ValueError(
+            f"{_where(query)}: snippets[{without}].document is None; give its document"
+        )
     if not query.documents:
-        raise ValueError(f"{where}: documents is empty; name those that hold the answer")
+        raise ValueError(f"{_where(query)}: documents is empty; give those that contain the answer")
     if beta > 0 and not (query.answer and _tokens(query.answer)):
         raise ValueError(
-            f"{where}: answer is {query.answer!r}, which has no words; give the reference answer, "
-            "or beta=0 to judge by the document alone"
+            f"{_where(query)}: answer is {query.answer!r}, which has no words; give the reference "
+            "answer, or beta=0"
         )
 
 
@@ -255,20 +198,13 @@ def _where(query: AnsweredQuery) -> str:
     return f"query {query.query[:60]!r}" if query.id is None else f"query {query.id!r}"
 
 
-# Scripts without spaces between words: a character, with its marks, is a token.
-_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&[\p{L}\p{N}]]"
-_TOKEN = regex.compile(
-    rf"{_UNSPACED}\p{{M}}*+|(?:(?!{_UNSPACED})[\p{{L}}\p{{N}}\p{{M}}])++", regex.VERSION1
-)
-
-
 def rouge_l(text: str, reference: str) -> float:
-    """Return ROUGE-L of a text against a reference: F1 of their longest common subsequence.
+    """Return ROUGE-L of a text and a reference: F1 of their longest common subsequence.
 
-    2·LCS/(m + n) over m and n tokens (Lin 2004, "ROUGE: A Package for Automatic Evaluation of
+    It is 2·LCS/(m + n) over m and n tokens (Lin 2004, "ROUGE: A Package for Automatic Evaluation of
     Summaries"), 0 where either has none. Tokens are runs of letters and digits in lower case, as in
-    `rouge-score` without stemming, which knows ASCII alone; here any script's count, and each
-    character where a script sets no spaces between words.
+    `rouge-score` without stemming, but of any script, and single characters in scripts without
+    spaces between words. It needs the extra `labels`.
 
     >>> rouge_l("The cat sat.", "the cat is fat")
     0.5714285714285714
@@ -276,12 +212,25 @@ def rouge_l(text: str, reference: str) -> float:
     one, other = _tokens(text), _tokens(reference)
     if not one or not other:
         return 0.0
+    from rapidfuzz.distance import LCSseq
+
     return 2 * LCSseq.similarity(one, other) / (len(one) + len(other))
 
 
 def _tokens(text: str) -> list[str]:
-    tokens: list[str] = _TOKEN.findall(normalize("NFC", text.lower()))
+    tokens: list[str] = _token().findall(normalize("NFC", text.lower()))
     return tokens
+
+
+@computed_once
+def _token() -> Any:
+    require("labels", "rapidfuzz", "regex")
+    import regex
+
+    # Scripts without spaces between words: a character with its marks is a token.
+    single = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&[\p{L}\p{N}]]"
+    pattern = rf"{single}\p{{M}}*+|(?:(?!{single})[\p{{L}}\p{{N}}\p{{M}}])++"
+    return regex.compile(pattern, regex.VERSION1)
 
 
 def _checked(queries: Iterable[object]) -> list[AnsweredQuery]:

@@ -103,7 +103,7 @@ class LLMScorer:
 
     Examples
     --------
-    >>> from conformal_retrievers.llm.ask import LLM, Reply
+    >>> from conformal_retrievers.llm import LLM, Reply
     >>> llm = LLM(lambda request: Reply('{"reason": "…", "rating": 0.75}'), "toy")
     >>> LLMScorer(llm).score("Does bread rise?", ["Yeast makes it rise.", " "])
     array([0.25,  nan])
