@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import get_args
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from conformal_retrievers.data.files import explain, read_envelope, write_envelope, write_whole
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import check_count
-from conformal_retrievers.lookback.classifier_file import read_classifier, write_classifier
 from conformal_retrievers.lookback.ratios import (
     JudgedRatios,
     LookbackRatios,
@@ -185,11 +187,18 @@ class FactualityClassifier:
         The npz file has its content's digest in its name and is written first, so a JSON file
         never names coefficients that are missing or incomplete.
         """
-        fields = {name: getattr(self, name) for name in ("model", "variant", "layers", "heads")}
+        npz = io.BytesIO()
+        np.savez(npz, coefficients=self.coefficients, intercept=np.float64(self.intercept))
+        weights = npz.getvalue()
+        digest = hashlib.sha256(weights).hexdigest()
+        # On Windows a backslash separates folders, so the name must not have one.
+        beside = f"{Path(path).stem}-{digest[:12]}.npz".replace("\\", "_")
+        fields = {"format": FORMAT, "version": VERSION}
+        fields |= {name: getattr(self, name) for name in ("model", "variant", "layers", "heads")}
         fields |= {"n_snippets": self.n_snippets, "fitted_on": sorted(self.fitted_on)}
-        weights = io.BytesIO()
-        np.savez(weights, coefficients=self.coefficients, intercept=np.float64(self.intercept))
-        write_classifier(path, fields, weights.getvalue())
+        fields |= {"weights": beside, "weights_sha256": digest}
+        write_whole(Path(path).with_name(beside), weights, what="classifier's coefficients")
+        write_envelope(path, fields, what="classifier")
 
     @classmethod
     def load(cls, path: str | Path) -> FactualityClassifier:
@@ -198,26 +207,23 @@ class FactualityClassifier:
         Raises ValueError where a file is incomplete, changed or of another version, or the number
         of coefficients is wrong; FileNotFoundError where one is missing.
         """
-        fields, coefficients, intercept = read_classifier(path)
-        if fields["variant"] not in get_args(Variant):
-            raise ValueError(f"{path}: its field 'variant' is {fields['variant']!r}; fit again")
-        layers, heads, n_snippets = fields["layers"], fields["heads"], fields["n_snippets"]
-        expected = layers * heads * (n_snippets if fields["variant"] == "snippets" else 1)
+        saved_by = "FactualityClassifier.save"
+        fields = read_envelope(
+            path, format=FORMAT, version=VERSION, saved_by=saved_by, what="classifier"
+        )
+        try:
+            f = _Fields.model_validate(fields)
+        except ValidationError as error:
+            raise ValueError(f"{path}: {explain(error)}; fit and save again") from None
+        coefficients, intercept = _read_weights(Path(path), f)
+        expected = f.layers * f.heads * (f.n_snippets if f.variant == "snippets" else 1)
         if coefficients.shape != (expected,):
             raise ValueError(
-                f"{path}: coefficients have shape {coefficients.shape}, but {layers} layers, "
-                f"{heads} heads and {n_snippets} snippets need ({expected},); fit again"
+                f"{path}: coefficients have shape {coefficients.shape}, but {f.layers} layers, "
+                f"{f.heads} heads and {f.n_snippets} snippets need ({expected},); fit again"
             )
-        return cls(
-            fields["model"],
-            fields["variant"],
-            layers,
-            heads,
-            n_snippets,
-            coefficients,
-            intercept,
-            frozenset(fields["fitted_on"]),
-        )
+        shape = (f.model, f.variant, f.layers, f.heads, f.n_snippets)
+        return cls(*shape, coefficients, intercept, frozenset(f.fitted_on))
 
     def check_new(self, answers: Sequence[JudgedRatios]) -> None:
         """Raise ValueError for an answer that the classifier was fitted on."""
@@ -249,3 +255,57 @@ def _features_of(
             f"classifier is for {model!r} with {(layers, heads)}; fit one for each model"
         )
     return features(ratios, variant, n_snippets)
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+FORMAT = "conformal-retrievers/factuality-classifier"
+VERSION = 1
+Count = Annotated[int, Field(gt=0)]
+
+
+class _Fields(BaseModel):
+    """The fields of a classifier's JSON file, without the checksum."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: str
+    version: int
+    model: str
+    variant: Variant
+    layers: Count
+    heads: Count
+    n_snippets: Count
+    fitted_on: list[str]
+    weights: Annotated[str, Field(pattern=r"^[^/\\\x00]+\.npz$")]  # a file in the same folder
+    weights_sha256: str
+
+
+def _read_weights(path: Path, fields: _Fields) -> tuple[Values, float]:
+    """Return coefficients and intercept; no pickle is read, and nothing is unpacked."""
+    try:
+        content = path.with_name(fields.weights).read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path}: its coefficients, {fields.weights}, are not beside it; move that file to the "
+            "same folder, or fit again"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != fields.weights_sha256:
+        raise ValueError(
+            f"{path}: its coefficients in {fields.weights} were changed after they were written; "
+            "restore the original file, or fit again"
+        )
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as members:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
+                raise ValueError("it is compressed")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            coefficients, intercept = arrays["coefficients"], arrays["intercept"]
+        for array in (coefficients, intercept):
+            if array.dtype != np.float64 or not np.isfinite(array).all():
+                raise ValueError("its numbers must be finite float64")
+        return coefficients, float(intercept)
+    except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path}: {fields.weights} is not a file of coefficients ({error}); fit again"
+        ) from None
