@@ -76,7 +76,16 @@ def write_envelope(
 ) -> None:
     """Write fields and their checksum as `envelope_text` lays them out.
 
-    `what` names the saved value, such as "calibration". Raises OSError as `write_whole` does.
+    Parameters
+    ----------
+    path
+        Where to write; raises OSError as `write_whole` does.
+    fields
+        What JSON holds, with `format` and `version`.
+    what
+        The saved value in error messages, such as "calibration".
+    rows
+        The field that has one entry per line, if there is one.
     """
     write_whole(path, envelope_text(fields, rows=rows).encode("utf-8"), what=what)
 
@@ -104,18 +113,13 @@ def checksum(fields: Mapping[str, Any]) -> str:
 def read_envelope(
     path: str | Path, *, format: str, version: int, saved_by: str, what: str
 ) -> dict[str, Any]:
-    """Return the fields of a file as `parse_envelope` does.
+    """Return the fields of a file; parameters and errors are those of `parse_envelope`.
 
-    Raises OSError, with the remedy, if the file cannot be read, and TypeError if `path` is none.
+    Also raises OSError if the file cannot be read, and TypeError if `path` is not a path.
     """
-    return parse_envelope(
-        read_text(path, what=what),
-        str(path),
-        format=format,
-        version=version,
-        saved_by=saved_by,
-        what=what,
-    )
+    text = read_text(path, what=what)
+    where = str(path)
+    return parse_envelope(text, where, format=format, version=version, saved_by=saved_by, what=what)
 
 
 def read_text(path: str | Path, *, what: str) -> str:
@@ -199,10 +203,20 @@ def check_derived(
     rounded: Collection[str] = (),
     what: str,
 ) -> None:
-    """Raise ValueError for the first field of `derived` that `stored` has with another value.
+    """Raise ValueError if a stored field does not follow from the other fields.
 
-    The fields named in `rounded` may differ by 1/1000 of their value. `where` names the file, and
-    `what` the saved value.
+    Parameters
+    ----------
+    where
+        The name of the file in error messages.
+    stored
+        The fields of the file.
+    derived
+        What some of them must be.
+    rounded
+        The fields that may differ by 1/1000 of their value.
+    what
+        The saved value in error messages, such as "calibration".
     """
     for name, follows in derived.items():
         value = stored[name]

@@ -1,20 +1,24 @@
-"""Whether new queries look like those of a reference, from one number a query: its lowest score.
+"""Whether new queries look like those of a reference, from one number per query: its lowest score.
 
-A filter keeps anything of a query exactly if its lowest score is at most the threshold, so that
+A filter keeps any snippet of a query exactly if its lowest score is at most the threshold, so
 
     m1(τ) = share of queries with a lowest score ≤ τ
 
-is the distribution function of the lowest scores. No judgement is needed, and one number a query
-is what two-sample tests ask for: snippets of a query come together and are not exchangeable.
+is the distribution function of the lowest scores. It needs no judgements. Two-sample tests ask for
+one number per query, because the snippets of a query come together and are not exchangeable.
 
-If N reference and n new queries are exchangeable, each choice of n among the N + n was as likely to
-be the new ones. Two exact tests follow. Everywhere: Kolmogorov and Smirnov's largest distance
-between the two m1, over all thresholds at once. At one threshold, below which c reference and x new
-queries lie: the number of new ones among the c + x lowest is hypergeometric. That is exact for a
-threshold that was fixed beforehand, for one that is itself the c-th lowest score of the reference,
-and close to it for a conformal threshold, which follows from the reference's relevant scores. Ties
-make both tests conservative. m2 has a band that is approximate, see `m2_band`. They see a change of
-scores, which is neither necessary nor sufficient for a loss of coverage: that takes judgements.
+If N reference and n new queries are exchangeable, every choice of n of the N + n was as likely to
+be the new ones. Two exact tests follow:
+
+- Everywhere: the largest distance between the two m1 over all thresholds (Kolmogorov, Smirnov).
+- At one threshold: if c reference and x new queries are below it, the number of new ones among the
+  c + x lowest is hypergeometric. This is exact for a threshold that was fixed beforehand and for
+  the c-th lowest score of the reference, and close to exact for a conformal threshold, which
+  follows from the relevant scores of the reference.
+
+Ties make both tests conservative. The band of m2 is approximate, see `m2_band`. The tests find a
+change of scores. Such a change is neither necessary nor sufficient for a loss of coverage, which
+only judgements can show.
 """
 
 from __future__ import annotations
@@ -27,33 +31,26 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.theory.intervals import auc
 
-MOST_EXACT = 10_000  # queries of a sample; beyond, the limiting distribution does as well
+MAX_EXACT = 10_000  # queries of a sample; beyond, the limiting distribution is as good
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """New queries held against a reference, by the lowest score of each query that has one.
-
-    `m1_reference` and `m1_new` are the shares whose lowest score is kept, None where the
-    reference's thresholds differ by group. `distance` is the largest difference of the two m1 over
-    all thresholds. `higher` is the probability that a new query's lowest score is above that of a
-    reference query, ties counted half: 0.5 where they are alike. `overlap` is the share of new
-    queries whose lowest score is within the range of the reference.
-    """
+    """New queries compared to a reference, by the lowest score of each query that has one."""
 
     n_reference: int
     n_new: int
-    distance: float
+    distance: float  # the largest difference of the two m1 over all thresholds
     p_everywhere: float
-    m1_reference: float | None
+    m1_reference: float | None  # None if the thresholds of the reference differ by group
     m1_new: float | None
     p_at_threshold: float | None
-    higher: float
-    overlap: float
+    higher: float  # P(a new query's lowest score > a reference query's), ties count half
+    overlap: float  # share of new queries with a lowest score in the range of the reference
 
     @property
     def p_value(self) -> float:
-        """The p-value of both tests together, corrected for there being two (Bonferroni)."""
+        """The p-value of both tests together, corrected for two tests (Bonferroni)."""
         if self.p_at_threshold is None:
             return self.p_everywhere
         return min(1.0, 2 * min(self.p_everywhere, self.p_at_threshold))
@@ -66,12 +63,17 @@ def two_sample_test(
 ) -> Comparison:
     """Compare the lowest scores of reference (N,) and new queries (n,), N, n ≥ 1.
 
-    `passed` is how many of the reference and of the new queries have theirs kept.
+    `passed` has the numbers of reference and of new queries whose lowest score is kept.
+
+    >>> found = two_sample_test(np.array([1.0, 2, 3]), np.array([4.0, 5, 6]), passed=(3, 0))
+    >>> found.distance, round(found.p_everywhere, 3)  # 2 of the 20 ways to choose 3 of 6
+    (1.0, 0.1)
     """
     from scipy.stats import ks_2samp
 
-    exact = max(len(reference), len(new)) <= MOST_EXACT
+    exact = max(len(reference), len(new)) <= MAX_EXACT
     ks = ks_2samp(reference, new, method="exact" if exact else "asymp")
+    sizes = len(reference), len(new)
     return Comparison(
         n_reference=len(reference),
         n_new=len(new),
@@ -79,16 +81,32 @@ def two_sample_test(
         p_everywhere=float(ks.pvalue),
         m1_reference=None if passed is None else passed[0] / len(reference),
         m1_new=None if passed is None else passed[1] / len(new),
-        p_at_threshold=(
-            None if passed is None else p_at_threshold(*passed, len(reference), len(new))
-        ),
+        p_at_threshold=None if passed is None else p_at_threshold(*passed, *sizes),
         higher=auc(reference, new),
         overlap=float(np.mean((new >= reference.min()) & (new <= reference.max()))),
     )
 
 
 def p_at_threshold(c: int, x: int, n_reference: int, n_new: int) -> float:
-    """Return the two-sided p-value of c of N reference and x of n new queries being kept."""
+    """Return the two-sided p-value of c of N reference and x of n new queries being kept.
+
+    Parameters
+    ----------
+    c, x
+        How many reference and how many new queries have a lowest score at most the threshold.
+    n_reference, n_new
+        How many reference and how many new queries there are, N and n.
+
+    Notes
+    -----
+    2 min(P(X ≤ x), P(X ≥ x)), at most 1, with X hypergeometric: the new ones among the c + x lowest
+    of N + n (Fisher's exact test with doubled tails).
+
+    Examples
+    --------
+    >>> p_at_threshold(c=3, x=0, n_reference=3, n_new=3)  # 1 of 20 ways in each direction
+    0.1
+    """
     fewer, more = _fewer(c, x, n_reference, n_new), _more(c, x, n_reference, n_new)
     return min(1.0, 2 * min(fewer, more))
 
@@ -96,7 +114,20 @@ def p_at_threshold(c: int, x: int, n_reference: int, n_new: int) -> float:
 def m1_band(c: int, n_reference: int, n_new: int, level: float = 0.95) -> tuple[float, float]:
     """Return the lowest and the highest m1 of n new queries that `p_at_threshold` does not reject.
 
-    c of N reference queries are kept. The band holds at one threshold, with probability ≥ level.
+    Parameters
+    ----------
+    c
+        How many of the N reference queries have a lowest score at most the threshold.
+    n_reference, n_new
+        N and n.
+    level
+        The probability with which, at least, exchangeable queries have an m1 in the band, at one
+        threshold.
+
+    Examples
+    --------
+    >>> m1_band(c=90, n_reference=100, n_new=100)
+    (0.8, 0.97)
     """
     tail = (1 - level) / 2
     counts = range(n_new + 1)
@@ -122,13 +153,17 @@ def _more(c: int, x: int, n_reference: int, n_new: int) -> float:
 def m2_band(
     reference: NDArray[np.float64], n_new: int, level: float = 0.95
 ) -> tuple[float, float] | None:
-    """Return the band of the mean of n new shares, from the shares kept (N,) of reference queries.
+    """Return the band of the mean of n new shares, from the kept shares (N,) of reference queries.
 
-    mean ± z s √(1/N + 1/n), within [0, 1]. If all N + n are exchangeable, the difference of the two
-    means has that variance over the ways to choose the new ones among them, s² that of all N + n,
-    and tends to a normal law (Hoeffding 1951, Ann. Math. Stat. 22). s is that of the reference, for
-    the new ones' would widen the band by what it is to find. Approximate, unlike the band of m1; no
-    paper gives one for m2. None with fewer than two reference queries.
+    mean ± z s √(1/N + 1/n), within [0, 1]; None for fewer than two reference queries. If all N + n
+    are exchangeable, the difference of the two means has that variance over the ways to choose the
+    new ones, with the s² of all N + n, and tends to a normal law (Hoeffding 1951, Ann. Math. Stat.
+    22). The s used is that of the reference: a change in the new queries would widen the band that
+    is to find it. Unlike the band of m1, this one is approximate.
+
+    >>> low, high = m2_band(np.array([0.2, 0.4, 0.4, 0.6]), n_new=100)
+    >>> round(low, 2), round(high, 2)
+    (0.24, 0.56)
     """
     from scipy.special import ndtri
 

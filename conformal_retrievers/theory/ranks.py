@@ -34,8 +34,19 @@ from numpy.typing import ArrayLike, NDArray
 def check_probability(name: str, value: float, meaning: str, such_as: float = 0.1) -> float:
     """Return a probability in (0, 1); raise TypeError or ValueError for anything else.
 
-    `name`, `meaning` and `such_as` (an example) are for the error message.
+    Parameters
+    ----------
+    name
+        The field that the error names.
+    value
+        What to check.
+    meaning
+        What the probability is of, for the error.
+    such_as
+        An example, for the error.
 
+    Examples
+    --------
     >>> check_probability("delta", 0.1, "a share of calibrations")
     0.1
     >>> check_probability("delta", 10, "a share of calibrations")

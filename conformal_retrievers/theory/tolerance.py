@@ -1,19 +1,21 @@
 """Bounds that hold for all calibrations but a share delta, and for fixed thresholds.
 
-A conformal threshold covers 1 − α on average over calibrations; half of them cover a little less.
-For n exchangeable scalars without ties, the coverage of the k-th smallest varies over calibrations
-as Beta(k, n + 1 − k), so the smallest k with
+A conformal threshold covers 1 − α on average over calibrations; about half of them cover less. For
+n exchangeable scalars without ties, the coverage of the k-th smallest varies over calibrations as
+Beta(k, n + 1 − k). The smallest k with
 
     P(Beta(k, n + 1 − k) < 1 − α) ≤ δ,   that is   P(Bin(n, α) ≤ n − k) ≤ δ,
 
-covers 1 − α in all but a share δ of calibrations (Vovk 2012, arXiv 1209.2673). For shares of a
-query, which are not scalars, the bound bets against "the mean loss is above α" (Waudby-Smith and
-Ramdas 2024, arXiv 2010.09686): the wealth
+covers 1 − α in all but a share δ of calibrations (Vovk 2012, arXiv 1209.2673).
+
+The loss of a query, the dropped share of its relevant snippets, does not follow that law. There,
+the bound bets against "the mean loss is above α" (Waudby-Smith and Ramdas 2024, arXiv 2010.09686).
+The wealth
 
     W_i = Π_{j ≤ i} (1 + ν_j (α − x_j)),   ν_j in [0, 1] chosen from x_1 … x_{j−1},
 
-is expected not to grow if the mean is above α, so 1 / max_i W_i is a p-value (Ville). Thresholds
-are tried from the largest down, until one fails (Bates et al. 2021, arXiv 2101.02703).
+does not grow in expectation if the mean is above α, so 1 / max_i W_i is a p-value (Ville).
+Thresholds are tried from the largest down until one fails (Bates et al. 2021, arXiv 2101.02703).
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.theory.ranks import check_probability, exact_alpha
 
-MOST_COUNTED = 2**20  # how many queries are counted one by one to find how many it takes
+MAX_COUNTED = 2**20  # the largest number of queries that is found exactly
 
 
 def check_delta(delta: float) -> float:
-    """Return delta; raise TypeError or ValueError unless it is a probability in (0, 1)."""
+    """Return delta; raise TypeError or ValueError unless it is a probability in (0, 1).
+
+    >>> check_delta(0.1)
+    0.1
+    """
     return check_probability("delta", delta, "the share of calibrations that may fall short")
 
 
@@ -39,12 +45,16 @@ def check_delta(delta: float) -> float:
 
 
 def tolerance_rank(n: int, alpha: float, delta: float) -> int:
-    """Return the smallest k with P(Bin(n, α) ≤ n − k) ≤ δ, exactly; n + 1 where there is none."""
+    """Return the smallest k with P(Bin(n, α) ≤ n − k) ≤ δ, exactly; n + 1 if there is none.
+
+    >>> tolerance_rank(100, alpha=0.1, delta=0.1)  # the conformal rank is 91
+    95
+    """
     exact_alpha(alpha)
     cdf = binomial_cdf(n, alpha)
     below = check_delta(delta) * (1 - 1e-9)
     above = int(np.searchsorted(cdf, below, side="right"))  # how many may lie above the k-th
-    while above <= n and cdf[above] <= delta * (1 + 1e-9):  # too near for floats to tell
+    while above <= n and cdf[above] <= delta * (1 + 1e-9):  # too close to decide in floats
         if _exact_binomial_cdf(n, alpha, above) > Fraction(str(delta)):
             break
         above += 1
@@ -61,12 +71,15 @@ def _exact_binomial_cdf(n: int, alpha: float, j: int) -> Fraction:
 def tolerance_n(alpha: float, delta: float) -> int:
     """Return the smallest n for which a `tolerance_rank` exists: (1 − α)^n ≤ δ.
 
-    Beyond `MOST_COUNTED` it is exact to the precision of floats.
+    Beyond `MAX_COUNTED` it is exact to the precision of floats.
+
+    >>> tolerance_n(alpha=0.1, delta=0.1)  # 0.9^21 = 0.109, 0.9^22 = 0.098
+    22
     """
     exact_alpha(alpha)
-    # As fractions, since for a tiny α their ratio is beyond what a float can be.
+    # As fractions, because for a tiny α their ratio exceeds the largest float.
     n = math.ceil(Fraction(math.log(check_delta(delta))) / Fraction(math.log1p(-alpha)))
-    if n > MOST_COUNTED:
+    if n > MAX_COUNTED:
         return n
     n = max(1, n - 1)
     while tolerance_rank(n, alpha, delta) > n:
@@ -75,7 +88,11 @@ def tolerance_n(alpha: float, delta: float) -> int:
 
 
 def binomial_cdf(n: int, p: float) -> NDArray[np.float64]:
-    """Return P(Bin(n, p) ≤ j) for j = 0 … n, (n + 1,)."""
+    """Return P(Bin(n, p) ≤ j) for j = 0 … n, (n + 1,).
+
+    >>> binomial_cdf(2, 0.5)
+    array([0.25, 0.75, 1.  ])
+    """
     from scipy.special import bdtr
 
     return np.asarray(bdtr(np.arange(n + 1), n, p), dtype=np.float64)
@@ -126,8 +143,11 @@ def _largest(holds: Callable[[float], bool]) -> float:
 def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
     """Return a p-value of "the mean loss is above α" from losses in [0, 1], in a fixed order.
 
-    The bets ν_j = min(1, √(2 ln(1/δ) / (n σ²_{j−1}))) are tuned to the level δ by the running
-    variance σ²; the p-value is valid at every level.
+    The bets ν_j = min(1, √(2 ln(1/δ) / (n σ²_{j−1}))) with the running variance σ² are tuned to the
+    level δ; the p-value is valid at every level.
+
+    >>> round(betting_p_value([0.0] * 30, alpha=0.1, delta=0.1), 3)  # 30 queries lose nothing
+    0.059
     """
     return math.exp(-_log_wealth(np.asarray(losses, dtype=np.float64), alpha, delta))
 
@@ -146,7 +166,7 @@ def betting_lower(shares: ArrayLike, delta: float) -> float:
 
 
 def _log_wealth(x: NDArray[np.float64], alpha: float, delta: float) -> float:
-    """Return the logarithm of the largest wealth, max_i W_i, and 0 where nothing is won."""
+    """Return the logarithm of the largest wealth, max_i W_i, or 0 if no bet is won."""
     n = len(x)
     counts = np.arange(1, n + 1)
     means = (0.5 + np.cumsum(x)) / (1 + counts)
@@ -158,9 +178,12 @@ def _log_wealth(x: NDArray[np.float64], alpha: float, delta: float) -> float:
 
 
 def betting_n(alpha: float, delta: float) -> int:
-    """Return the smallest number of queries at which lossless ones give a p-value ≤ δ.
+    """Return the smallest number of queries without loss that have a `betting_p_value` ≤ δ.
 
-    Beyond `MOST_COUNTED` it is told to a thousandth.
+    Beyond `MAX_COUNTED` it is exact to a thousandth.
+
+    >>> betting_n(alpha=0.1, delta=0.1)
+    25
     """
     exact_alpha(alpha)
     check_delta(delta)
@@ -170,7 +193,7 @@ def betting_n(alpha: float, delta: float) -> int:
 
     above = 1
     while not enough(above):
-        if above == MOST_COUNTED:  # the mean that a query wins stays what it is from here on
+        if above == MAX_COUNTED:  # from here on, the mean gain per query stays the same
             won = Fraction(_log_wealth(np.zeros(above), alpha, delta)) / above
             return math.ceil(Fraction(-math.log(delta)) / won)
         above *= 2
@@ -186,8 +209,11 @@ def query_recall_tolerance(
 ) -> float:
     """Return the smallest score t such that every t' ≥ t passes the bet at level δ, or +inf.
 
-    `scores_by_query` has the relevant scores of each query, in an order fixed without looking at
-    them. A query's loss at t is its share of scores above t.
+    `scores_by_query` has the relevant scores of each query. The order of the queries must not
+    depend on the scores. A query's loss at t is its share of scores above t.
+
+    >>> query_recall_tolerance([[0.1, 0.2]] * 40, alpha=0.3, delta=0.1)  # at 0.1 all lose a half
+    0.2
     """
     queries = [np.asarray(scores, dtype=np.float64) for scores in scores_by_query]
     if not queries:
@@ -196,10 +222,10 @@ def query_recall_tolerance(
     owner = np.repeat(np.arange(len(queries)), [len(q) for q in queries])
     share = 1.0 / np.array([len(q) for q in queries], dtype=np.float64)
     losses = np.zeros(len(queries))
-    for i in np.flatnonzero(values == math.inf):  # never kept, whatever the threshold
+    for i in np.flatnonzero(values == math.inf):  # dropped at every threshold
         losses[owner[i]] += share[owner[i]]
     threshold = math.inf
-    # Go down: at a candidate, what lies strictly above it is lost.
+    # From the largest candidate down; the scores strictly above it are lost.
     order = np.argsort(values)[::-1]
     order = order[values[order] < math.inf]
     start = 0
