@@ -11,6 +11,7 @@ from scipy.stats import binomtest, kstest, norm, spearmanr
 
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import digest
+from conformal_retrievers.data.files import write_envelope
 from conformal_retrievers.monitoring.monitor import Counts, MonitorStatus, _uniform
 from conformal_retrievers.theory.tolerance import betting_lower
 
@@ -35,45 +36,46 @@ def calibration_of(rng, n=200, **options):
 # --- drift ----------------------------------------------------------------------------------------
 
 
-def watched(rng, *, queries, shift_from=None, n=100, level=0.05):
-    """A watch over queries whose lowest score is N(0, 1), later N(½, 1), with ties to a tenth."""
-
-    def one(mean=0.0):
-        return ScoredQuery([round(rng.normal(mean), 1)], [True])
-
-    calibration = Calibration.from_scores([one() for _ in range(n)], alpha=0.1, scorer="drawn")
+def status_after(rng, *, queries, shift_from=math.inf, n=100, level=0.05):
+    """The status after queries whose lowest score is N(0, 1), later N(½, 1), with ties."""
+    scores = np.round(rng.normal(size=n + queries), 1)
+    scores[n:] += 0.5 * (np.arange(queries) >= shift_from)
+    calibrated = [ScoredQuery([score], [True]) for score in scores[:n]]
+    calibration = Calibration.from_scores(calibrated, alpha=0.1, scorer="drawn")
     monitor = Monitor(calibration, level, seed=int(rng.integers(2**32)))
-    for t in range(queries):
-        shifted = shift_from is not None and t >= shift_from
-        watch = monitor.observe(one(0.5 if shifted else 0.0).scores)
-    return watch
+    for score in scores[n:]:
+        monitor._bet_on_rank(score)
+    return monitor.status
 
 
-@pytest.mark.parametrize("n", [20, 100])
-def test_false_alarms_of_drift_are_no_more_frequent_than_the_level(n):
+@pytest.mark.parametrize(
+    ("n", "runs"),
+    [(20, 100), *(pytest.param(n, 300, marks=pytest.mark.slow) for n in (20, 100))],
+)
+def test_false_alarms_of_drift_are_no_more_frequent_than_the_level(n, runs):
     rng = np.random.default_rng(41)
-    alarms = sum(watched(rng, queries=300, n=n, level=0.1).drift for _ in range(300))
-    assert binomtest(alarms, 300, 0.1, alternative="greater").pvalue > FALSE_ALARM
+    alarms = sum(status_after(rng, queries=300, n=n, level=0.1).drift for _ in range(runs))
+    assert binomtest(alarms, runs, 0.1, alternative="greater").pvalue > FALSE_ALARM
 
 
-def test_a_planted_shift_is_found():
+def test_a_shift_is_detected():
     rng = np.random.default_rng(43)
-    assert all(watched(rng, queries=900, shift_from=200).drift for _ in range(30))
-
-
-def ranks_of(rng, n, queries):
-    """The smoothed online ranks of some new queries after n of the calibration, with ties."""
-    draws = np.round(rng.normal(size=n + queries), 1)
-    calibration = Calibration.from_scores(
-        [ScoredQuery([score], [True]) for score in draws[:n]], alpha=0.5, scorer="drawn"
-    )
-    monitor = Monitor(calibration, seed=int(rng.integers(2**32)))
-    return [monitor._smoothed_rank(score) for score in draws[n:]]
+    assert all(status_after(rng, queries=900, shift_from=200).drift for _ in range(10))
 
 
 def test_online_ranks_are_uniform_and_independent():
     rng = np.random.default_rng(47)
-    ranks = np.array([ranks_of(rng, 5, 3) for _ in range(4000)])
+    calibration = Calibration.from_scores(
+        [ScoredQuery([score], [True]) for score in range(5)], alpha=0.5, scorer="drawn"
+    )
+
+    def ranks_of(draws):
+        """The smoothed ranks of the last three of eight draws, with ties."""
+        monitor = Monitor(calibration, seed=int(rng.integers(2**32)))
+        monitor._ordered = sorted(draws[:5])
+        return [monitor._smoothed_rank(score) for score in draws[5:]]
+
+    ranks = np.array([ranks_of(draws) for draws in np.round(rng.normal(size=(4000, 8)), 1)])
     for column in ranks.T:
         assert kstest(column, "uniform").pvalue > FALSE_ALARM
     for one, other in ((0, 1), (0, 2), (1, 2)):
@@ -110,7 +112,7 @@ def test_an_alarm_stays():
     assert monitor.status.drift
 
 
-def test_a_query_without_a_finite_score_says_nothing_on_drift():
+def test_a_query_without_a_finite_score_is_no_evidence_of_drift():
     monitor = Monitor(calibration_of(np.random.default_rng(1)))
     before = monitor.status.drift_evidence
     for scores in ([], [math.nan, math.nan], [math.inf]):
@@ -124,42 +126,46 @@ def test_a_query_without_a_finite_score_says_nothing_on_drift():
 # --- harm -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("guarantee", OF_QUERIES)
-def test_false_alarms_of_harm_are_no_more_frequent_than_the_level(guarantee):
+@pytest.mark.parametrize(
+    ("guarantee", "runs"),
+    [("query-recall", 60), *(pytest.param(g, 300, marks=pytest.mark.slow) for g in OF_QUERIES)],
+)
+def test_false_alarms_of_harm_are_no_more_frequent_than_the_level(guarantee, runs):
     # The calibration is drawn anew in each run: half of them lose more than alpha.
     rng = np.random.default_rng(59)
     alarms = 0
-    for _ in range(300):
+    for _ in range(runs):
         monitor = Monitor(calibration_of(rng, 60, guarantee=guarantee), 0.1)
         for _ in range(150):
-            watch = monitor.observe_judged(a_query(rng))
-        alarms += watch.harm
-    assert binomtest(alarms, 300, 0.1, alternative="greater").pvalue > FALSE_ALARM
+            status = monitor.observe_judged(a_query(rng))
+        alarms += status.harm
+    assert binomtest(alarms, runs, 0.1, alternative="greater").pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize("guarantee", OF_QUERIES)
-def test_harm_is_found(guarantee):
+def test_harm_is_detected(guarantee):
     rng = np.random.default_rng(61)
-    for _ in range(10):
+    for _ in range(3):
         monitor = Monitor(calibration_of(rng, guarantee=guarantee))
         for _ in range(600):
-            watch = monitor.observe_judged(a_query(rng, shift=1.5))
-        assert watch.harm
-        assert watch.counts.loss > 0.1
+            status = monitor.observe_judged(a_query(rng, shift=1.5))
+        assert status.harm
+        assert status.counts.loss > 0.1
 
 
-def test_what_luck_explains_is_exceeded_as_seldom_as_it_may():
-    # One relevant snippet, N(0, 1): the loss of a threshold t is known, 1 − Φ(t).
+@pytest.mark.slow
+def test_the_loss_exceeds_what_chance_explains_with_probability_level_half():
+    # One relevant snippet, N(0, 1): the loss at a threshold t is known, 1 − Φ(t).
     rng = np.random.default_rng(67)
     exceeded = 0
     for _ in range(400):
         queries = [ScoredQuery([rng.normal()], [True]) for _ in range(60)]
         monitor = Monitor(Calibration.from_scores(queries, alpha=0.1, scorer="drawn"), 0.2)
-        exceeded += norm.sf(monitor.calibration.threshold()) > monitor._most_that_luck_explains()
+        exceeded += norm.sf(monitor.calibration.threshold()) > monitor._most_that_chance_explains()
     assert binomtest(exceeded, 400, 0.1, alternative="greater").pvalue > FALSE_ALARM
 
 
-def test_losses_are_those_of_the_guarantee_and_of_missed_snippets_where_they_count():
+def test_losses_follow_the_guarantee_and_count_missed():
     rng = np.random.default_rng(71)
     query = ScoredQuery([-9.0, 9.0, 9.0], [True, True, False], missed=2)
     for options, loss in (
@@ -169,36 +175,33 @@ def test_losses_are_those_of_the_guarantee_and_of_missed_snippets_where_they_cou
         ({"count_missed": True}, 0.75),
         ({"count_missed": True, "guarantee": "any"}, 0.0),
     ):
-        watch = Monitor(calibration_of(rng, **options)).observe_judged(query)
-        assert (watch.counts.judged, watch.counts.lost) == (1, loss)
+        status = Monitor(calibration_of(rng, **options)).observe_judged(query)
+        assert (status.counts.judged, status.counts.lost) == (1, loss)
     nothing = ScoredQuery([1.0], [False])
     assert Monitor(calibration_of(rng)).observe_judged(nothing).counts.judged == 0
 
 
-def test_a_query_that_was_calibrated_on_says_nothing_of_harm():
+def test_a_query_of_the_calibration_is_refused():
     rng = np.random.default_rng(74)
     queries = [a_query(rng, id=f"q{i}") for i in range(60)]
     queries.append(ScoredQuery([1.0], [False], id="none relevant"))
     monitor = Monitor(Calibration.from_scores(queries, alpha=0.1, scorer="drawn"))
     for query in (queries[3], queries[-1]):
-        with pytest.raises(ValueError, match=f"'{query.id}' .*by its id"):
+        with pytest.raises(ValueError, match=f"'{query.id}'"):
             monitor.observe_judged(query)
     monitor.observe_judged(a_query(rng, id="new"))
     assert monitor.observe_judged(a_query(rng)).counts.judged == 2
 
 
-def test_a_promise_that_is_not_about_equal_queries_is_not_watched_for_harm():
+@pytest.mark.parametrize("options", [{"guarantee": "snippet"}, {"by_group": True}], ids=str)
+def test_harm_is_not_measured_for_snippets_and_groups(options):
     rng = np.random.default_rng(79)
-    even = [a_query(rng, group="g") for _ in range(60)]
-    for scored, options, said in (
-        (even, {"guarantee": "snippet"}, "'snippet'"),
-        (even, {"by_group": True}, "by group"),
-    ):
-        calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn", **options)
-        monitor = Monitor(calibration)
-        monitor.observe([1.0], "g")  # drift is watched all the same
-        with pytest.raises(ValueError, match=f"guarantee is .*{said}.*calibrate for"):
-            monitor.observe_judged(even[0])
+    scored = [a_query(rng, group="g") for _ in range(60)]
+    calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn", **options)
+    monitor = Monitor(calibration)
+    monitor.observe([1.0], "g")  # drift is measured all the same
+    with pytest.raises(ValueError, match="guarantee"):
+        monitor.observe_judged(a_query(rng, group="g"))
 
 
 def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
@@ -211,13 +214,13 @@ def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
     u = 1 - betting_lower(1 - losses, 0.025)
     between = 0
     for n in range(1, 40):
-        watch = monitor.observe_judged(ScoredQuery([-1.0, 1e9], [True, True]))
+        status = monitor.observe_judged(ScoredQuery([-1.0, 1e9], [True, True]))
         stakes = np.array([0.05, 0.1, 0.2, 0.4, 0.8]) / u
         wealth = np.mean((1 + stakes * (0.5 - u)) ** n)
-        assert watch.harm_evidence == pytest.approx(wealth, rel=1e-9)
-        assert watch.harm == (wealth >= 40)
+        assert status.harm_evidence == pytest.approx(wealth, rel=1e-9)
+        assert status.harm == (wealth >= 40)
         between += 20 <= wealth < 40
-    assert watch.harm
+    assert status.harm
     assert between
     below, above = (MonitorStatus(0.05, Counts(), 1.0, evidence) for evidence in (39.9, 40.1))
     assert (below.harm, above.harm) == (False, True)
@@ -249,11 +252,11 @@ def test_counts_are_m1_and_m2_and_add_up():
     assert math.isnan(Counts().loss)
 
 
-def test_a_saved_monitor_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_a_saved_monitor_continues_unchanged(tmp_path):
     rng = np.random.default_rng(89)
     calibration = calibration_of(rng)
     stream = [a_query(rng, shift=i / 100) for i in range(120)]
-    whole, first = Monitor(calibration, seed=5), Monitor(calibration, seed=5)
+    whole, first = Monitor(calibration, 0.1, seed=5), Monitor(calibration, 0.1, seed=5)
     for i, query in enumerate(stream):
         whole.observe(query.scores)
         whole.observe_judged(query)
@@ -264,111 +267,50 @@ def test_a_saved_monitor_goes_on_as_if_nothing_had_happened(tmp_path):
         first.observe_judged(query)
     assert first.status == whole.status
     assert first._state == whole._state
-    assert first.level == whole.level
 
 
-def test_a_file_that_is_no_monitors_is_an_error_that_names_it(tmp_path):
+def test_a_broken_file_or_one_of_another_calibration_is_refused(tmp_path):
     rng = np.random.default_rng(97)
     calibration, other = calibration_of(rng), calibration_of(rng)
     path = tmp_path / "m.json"
     Monitor(calibration).save(path)
-    with pytest.raises(ValueError, match="m.json watches another calibration"):
+    with pytest.raises(ValueError, match=r"m\.json watches another calibration"):
         Monitor.load(path, other)
     content = json.loads(path.read_text())
-    for broken in (
-        "",
-        "[]",
-        json.dumps({**content, "format": "x"}),
-        json.dumps({**content, "live": 3}),
-        json.dumps({**content, "extra": 3}),
-        json.dumps({k: v for k, v in content.items() if k != "seed"}),
-    ):
+    changed = {**content, "seed": 1}
+    without = {name: value for name, value in content.items() if name not in ("seed", "sha256")}
+    for broken in ("", "[]", json.dumps({**content, "format": "x"}), json.dumps(changed)):
         path.write_text(broken)
-        with pytest.raises(ValueError, match=r"m\.json is no complete file of a monitor"):
+        with pytest.raises(ValueError, match=r"m\.json"):
             Monitor.load(path, calibration)
+    write_envelope(path, without, what="monitor")
+    with pytest.raises(ValueError, match="seed"):
+        Monitor.load(path, calibration)
     with pytest.raises(FileNotFoundError):
         Monitor.load(tmp_path / "none.json", calibration)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("log_drift", math.nan, "log_drift holds nan, which is not finite"),
-        ("log_drift", 99.0, "most_log_drift is .* of 0 and log_drift 99.0"),
-        ("most_log_drift", -1.0, "most_log_drift is -1.0"),
-        ("most_log_harm", -1.0, "most_log_harm is -1.0"),
-        ("most_log_harm", math.inf, "most_log_harm holds inf"),
-        ("most_log_harm", None, "most_log_harm holds None, which is no number"),
-        ("live", [], "most_log_drift is .*, more than the 0 queries of live can give"),
-        ("live", [math.inf], "live holds inf"),
-        ("live", ["x"], "live holds 'x'"),
-        ("live", [1.0] * 9, "counts: queries with a score is 9, which is more than there are, 4"),
-        ("capitals", [0.5, 0.5], "capitals is .*; it is 3 numbers"),
-        ("capitals", [0.5, 0.4, 0.2], "capitals is .*; they are shares of 1"),
-        ("capitals", [1.5, 0.0, -0.5], "capitals is .*; they are shares of 1"),
-        ("log_stakes", [0.0] * 4, "log_stakes is .*; it is 5 numbers"),
-        ("counts", {"judged": 0, "lost": 0.0}, "most_log_harm is .* of 0 judged queries"),
-        ("counts", {"queries": -5}, "counts: queries is -5; it is a count"),
-        ("counts", {"kept": 2.5}, "counts: kept is 2.5; it is a count"),
-        ("counts", {"kept": 999}, "counts: kept is 999, which is more than there are, 5"),
-        ("counts", {"lost": 2.0}, "counts: lost is 2.0, which is more than there are, 1"),
-        (
-            "counts",
-            {"share_kept": 5.0},
-            "counts: share_kept is 5.0, which is more than there are, 4",
-        ),
-    ],
-)
-def test_a_state_that_no_stream_leads_to_is_refused(field, value, said, tmp_path):
-    calibration = calibration_of(np.random.default_rng(101))
-    monitor, path = Monitor(calibration), tmp_path / "m.json"
-    for scores in ([-9.0], [-9.1, math.nan], [-9.2], [math.nan]):
-        monitor.observe(scores)
-    monitor.observe_judged(ScoredQuery([0.1], [True]))
-    monitor.save(path)
-    content = json.loads(path.read_text())
-    changed = {**content["counts"], **value} if field == "counts" else value
-    path.write_text(json.dumps({**content, field: changed}))
-    with pytest.raises(ValueError, match=rf"m\.json is no complete file of a monitor \({said}"):
-        Monitor.load(path, calibration)
-
-
-def test_what_is_wrong_is_named():
+def test_invalid_arguments_are_named():
     calibration = calibration_of(np.random.default_rng(2))
     for level in (0, 1, -0.1, math.nan):
-        with pytest.raises(ValueError, match="level is .*the probability of a false alarm"):
+        with pytest.raises(ValueError, match="level"):
             Monitor(calibration, level)
-    with pytest.raises(ValueError, match=r"scores has shape \(1, 2\)"):
+    with pytest.raises(ValueError, match="scores"):
         Monitor(calibration).observe([[1.0, 2.0]])
+    with pytest.raises(TypeError, match="query"):
+        Monitor(calibration).observe_judged([1.0])
 
 
-def test_a_monitor_shows_what_it_watches_and_its_alarms():
+def test_a_monitor_shows_its_counts_and_alarms():
     rng = np.random.default_rng(3)
     monitor = Monitor(calibration_of(rng), level=0.1)
     shown = f"Monitor({monitor.calibration!r}, level=0.1, "
     assert repr(monitor) == f"{shown}0 queries, 0 judged, no alarm)"
-    for _ in range(400):
+    assert "0 queries" in str(monitor.status)
+    for _ in range(200):
         query = a_query(rng, shift=2.0)
         monitor.observe(query.scores)
-    assert repr(monitor) == f"{shown}400 queries, 0 judged, drift)"
-    for _ in range(100):
-        monitor.observe_judged(a_query(rng, shift=2.0))
-    judged = monitor.status.counts.judged
-    assert repr(monitor) == f"{shown}400 queries, {judged} judged, drift and harm)"
-    harmed = Monitor(monitor.calibration, level=0.1)
-    while not harmed.status.harm:
-        harmed.observe_judged(a_query(rng, shift=2.0))
-    assert repr(harmed).endswith(f"0 queries, {harmed.status.counts.judged} judged, harm)")
-
-
-def test_a_watch_says_what_it_knows_in_words():
-    rng = np.random.default_rng(3)
-    monitor = Monitor(calibration_of(rng))
-    assert "none is judged" in str(monitor.observe([0.1]))
-    for _ in range(400):
-        query = a_query(rng, shift=2.0)
-        monitor.observe(query.scores)
-        watch = monitor.observe_judged(query)
-    assert "differ from the calibration's" in str(watch)
-    assert "more is lost than promised" in str(watch)
-    assert "alarm at 20" in str(watch)
+        status = monitor.observe_judged(query)
+    assert repr(monitor) == f"{shown}200 queries, 200 judged, drift and harm)"
+    assert "200 judged queries lose" in str(status)
+    assert "alarm at 20" in str(status)
