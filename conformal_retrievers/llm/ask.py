@@ -1,9 +1,4 @@
-"""Asking an LLM many requests at once, with a bound and a cache.
-
-A prompt with its fields filled in is a request (`prompt.py`); the answer is a reply (`reply.py`). A
-model is a function from requests to replies with a name, so any server, framework or test can stand
-behind it.
-"""
+"""Asking an LLM many requests at once, with a bound and a cache."""
 
 from __future__ import annotations
 
@@ -35,10 +30,10 @@ Asked = TypeVar("Asked")  # what `ask` returns, or what `aask` is awaited for
 class LLM:
     """A model as a function from a request to a reply, with a name that identifies it.
 
-    `complete` raises `Unanswered` if no reply came, and any other exception if asking again cannot
-    help (a wrong key, an unknown model). Without `acomplete`, `complete` runs in a thread. The name
-    states everything that changes what the model answers: scores of another model, even of a
-    fallback, are other scores.
+    Any server, framework or test can stand behind it. `complete` raises `Unanswered` if no reply
+    came, and any other exception if asking again cannot help (a wrong key, an unknown model).
+    Without `acomplete`, `complete` runs in a thread. The name states everything that changes what
+    the model answers: scores of another model, even of a fallback, are other scores.
 
     >>> LLM(lambda request: Reply("4"), name="always four").complete(Request("Add.", "2 + 2")).text
     '4'

@@ -38,10 +38,8 @@ class Cache:
     The file is created if it does not exist. Threads and processes may share it: it has a
     write-ahead log, and every operation opens it for itself. A killed writer loses at most the
     values that it was writing. A broken file is renamed to `<path>.corrupt-<time>` with a
-    RuntimeWarning, and a new one is created.
-
-    Raises ValueError if the file belongs to another program or to another version of this one.
-    Every operation raises OSError if the file cannot be opened, read or written.
+    RuntimeWarning, and a new one is created. Raises ValueError if the file belongs to another
+    program or version, and OSError in every operation if it cannot be opened, read or written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -113,15 +111,15 @@ class Cache:
             try:
                 return self._on_connection(operation)
             except sqlite3.DatabaseError as error:
-                if not _is_broken(error):
+                if type(error) is not sqlite3.DatabaseError:  # its subclasses are other faults
                     raise
             with _RECOVERY:
                 try:
                     return self._on_connection(operation)  # another thread may have recovered it
-                except sqlite3.DatabaseError as error:
-                    if not _is_broken(error):
-                        raise
-                    self._set_aside(error)
+                except sqlite3.OperationalError:
+                    raise
+                except sqlite3.DatabaseError:
+                    self._set_aside()
                 return self._on_connection(operation)
 
     def _on_connection(self, operation: Callable[[sqlite3.Connection], T]) -> T:
@@ -134,7 +132,7 @@ class Cache:
             connection.execute("PRAGMA synchronous = NORMAL")
             return operation(connection)
 
-    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+    def _set_aside(self) -> None:
         aside = f"{self.path}.corrupt-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%f}"
         try:
             os.replace(self.path, aside)
@@ -143,32 +141,23 @@ class Cache:
                     os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
         except OSError as refused:
             raise OSError(
-                f"{self.path} is broken ({error}) and cannot be renamed ({refused.strerror}); "
+                f"{self.path} is a broken database and cannot be renamed ({refused.strerror}); "
                 "remove it or give the cache another path"
             ) from None
-        message = f"{self.path} is broken ({error}); it was renamed to {aside}"
+        message = f"{self.path} is a broken database; it was renamed to {aside}"
         warnings.warn(message, RuntimeWarning, stacklevel=5)
 
 
 _RECOVERY = threading.Lock()  # one thread renames a broken file, the others find the new one
 
 
-def _is_broken(error: sqlite3.DatabaseError) -> bool:
-    return type(error) is sqlite3.DatabaseError  # its subclasses stand for other faults
-
-
 @contextmanager
 def _named_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's operational errors into an OSError that names the file and a remedy."""
+    """Turn SQLite's operational errors (locked, full, read-only) into an OSError with the path."""
     try:
         yield
     except sqlite3.OperationalError as error:
-        remedy = "give the cache a path that can be written"
-        if "locked" in str(error):
-            remedy = f"end the process that has kept it locked for {SECONDS:g} s"
-        elif "full" in str(error):
-            remedy = "free disk space"
-        raise OSError(f"{path}: {error}; {remedy}") from None
+        raise OSError(f"{path}: {error}; give the cache a path that can be written") from None
 
 
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:

@@ -61,8 +61,7 @@ class Prompt:
 
     @classmethod
     def parse(cls, text: str) -> Prompt:
-        """Return the prompt in a text that has a line [system], its message, a line [user] and its
-        message; raise ValueError for any other text."""
+        """Return the prompt in a text: a line [system], its message, a line [user], its message."""
         parts = re.fullmatch(r"\s*\[system\]\n(.*?)\n\[user\]\n(.*)", text, re.DOTALL)
         if parts is None or re.search(r"^\[(system|user)\]$", parts[2], re.MULTILINE):
             raise ValueError(

@@ -60,18 +60,13 @@ class Usage:
         return Usage(*(a + b for a, b in both))
 
 
-NO_ANSWER: Mapping[Finish, str] = {  # the reasons why a reply is not an answer
-    "length": "cut off",
-    "refusal": "refused",
-    "unknown": "unreadable",
-}
+# The reasons why a reply is not an answer.
+NO_ANSWER = {"length": "cut off", "refusal": "refused", "unknown": "unreadable"}
 
 
 def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | None]:
-    """Return the JSON fields of a reply, or no fields and the reason.
-
-    The reasons are "unanswered", "refused", "cut off" and "unreadable".
-    """
+    """Return the JSON fields of a reply, or none and why: "unanswered", "cut off", "refused" or
+    "unreadable"."""
     if isinstance(answer, Unanswered):
         return {}, "unanswered"
     if answer.finish != "stop":

@@ -21,9 +21,7 @@ from conformal_retrievers.llm.reply import Finish, Unanswered
 
 
 def openai_options(request: Request) -> dict[str, Any]:
-    """Return the options of a request as fields of OpenAI's Chat Completions.
-
-    They are `response_format`, `logprobs` with `top_logprobs`, and `max_tokens`.
+    """Return the options of a request (schema, log-probabilities, length) for Chat Completions.
 
     >>> openai_options(Request("Answer YES or NO.", "Is it?", top_logprobs=5, max_tokens=1))
     {'logprobs': True, 'top_logprobs': 5, 'max_tokens': 1}
@@ -217,27 +215,25 @@ def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any
         value = getattr(model, name, None)
         if name in _NO_SETTINGS or name in without or value in (None, {}, [], ""):
             continue
-        if value != field.get_default(call_default_factory=True) and _is_json(p := _plain(value)):
-            found[name] = p
+        if value != field.get_default(call_default_factory=True) and _is_json(value):
+            found[name] = json.loads(json.dumps(value, default=_plain))
     return found
 
 
 def _plain(value: object) -> object:
-    """Return a setting with its sets as sorted lists and its pydantic models as dicts."""
-    fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
-    if fields is not None:
-        parts = {name: _plain(getattr(value, name)) for name in fields if name not in _REACHED}
-        return {name: p for name, p in parts.items() if p is not None and _is_json(p)}
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
+    """Return a set as a sorted list and a pydantic model as a dict, for `json.dumps`."""
     if isinstance(value, set | frozenset):
-        return sorted(map(_plain, value), key=repr)
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+        return sorted(value, key=repr)
+    fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
+    if fields is None:
+        raise TypeError(f"{value!r} is not JSON")
+    parts = {name: getattr(value, name) for name in fields if name not in _REACHED}
+    return {name: part for name, part in parts.items() if part is not None and _is_json(part)}
 
 
 def _is_json(value: object) -> bool:
     try:
-        json.dumps(value, sort_keys=True)
+        json.dumps(value, sort_keys=True, default=_plain)
     except (TypeError, ValueError):
         return False
     return True

@@ -169,7 +169,7 @@ class Model(pydantic.BaseModel):
     ("given", "settings"),
     [
         ({"banned": {"b", "a", "c"}}, {"banned": ["a", "b", "c"]}),
-        ({"bias": {7: 1.0}}, {"bias": {7: 1.0}}),
+        ({"bias": {7: 1.0}}, {"bias": {"7": 1.0}}),
         ({"grammar": Grammar()}, {"grammar": {"rules": ["a"], "strict": False}}),
         (
             {"grammar": Grammar(strict=True, api_key="secret", client=object())},
