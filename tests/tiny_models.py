@@ -107,3 +107,29 @@ def tiny(architecture: str, *, seed: int = 0, **config) -> torch.nn.Module:
 
 def local(architecture: str, **config) -> LocalModel:
     return LocalModel(tiny(architecture, **config), bpe_tokenizer(), name=architecture)
+
+
+def saved_cross_encoder(folder, labels):
+    """Write a BERT of two layers with seeded random weights, and its words, to a folder."""
+    import torch
+    from conftest import TOY_CORPUS
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    words = sorted({word for text in TOY_CORPUS.values() for word in text.lower().split()})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    torch.manual_seed(7)
+    torch.set_num_threads(1)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        initializer_range=1.0,
+        num_labels=labels,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder

@@ -10,7 +10,9 @@ Each is a scorer like any other and calibrated once as a whole, so one guarantee
 
 from __future__ import annotations
 
+import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -19,20 +21,58 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,
-    ascore_together,
     check_scorer,
     score_snippets,
 )
+
+
+class CombinedScorer(ABC):
+    """A scorer whose scores follow from those of its parts."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Scorer, ...]:
+        """The scorers that it combines."""
+
+    @abstractmethod
+    def combine(
+        self, columns: Sequence[NDArray[np.float64]], snippets: Sequence[Snippet]
+    ) -> NDArray[np.float64]:
+        """Return the scores (n,) from those of each part, (n,) each."""
+
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+        """Return the combined score of each snippet, (n,)."""
+        given = as_snippets(snippets)
+        return self.combine([score_snippets(part, query, given) for part in self.parts], given)
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+        """Asynchronous twin of `score`; it awaits all parts at once."""
+        given = as_snippets(snippets)
+        return self.combine(await _scored_together(self.parts, query, given), given)
+
+
+async def _scored_together(
+    scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]
+) -> list[NDArray[np.float64]]:
+    """Return the scores (n,) of each scorer, awaited at once; if one fails, the rest is stopped."""
+    tasks = [asyncio.ensure_future(ascore_snippets(s, query, snippets)) for s in scorers]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 # --- z-scores within the query --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class QueryZScore:
+class QueryZScore(CombinedScorer):
     """Scores by the z-score of a scorer's scores among the snippets of the same query.
 
     The same score means more if the others are poor. If all scores are equal, and for a single one,
@@ -61,13 +101,11 @@ class QueryZScore:
         """The name of the scorer inside, marked as a z-score."""
         return f"zscore({self.scorer.name})"
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-        """Return the z-score of each snippet's score, (n,)."""
-        return z_scores(score_snippets(self.scorer, query, snippets))
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-        """Asynchronous twin of `score`."""
-        return z_scores(await ascore_snippets(self.scorer, query, snippets))
+    def combine(
+        self, columns: Sequence[NDArray[np.float64]], snippets: Sequence[Snippet]
+    ) -> NDArray[np.float64]:
+        """Return the z-scores (n,) of the scores."""
+        return z_scores(columns[0])
 
 
 def z_scores(scores: ArrayLike) -> NDArray[np.float64]:
@@ -92,7 +130,7 @@ def z_scores(scores: ArrayLike) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class TieBreak:
+class TieBreak(CombinedScorer):
     """Scores by `scorer`, and snippets with equal scores by `then`: lexicographic order.
 
     A threshold on coarse scores, such as ratings, keeps all ties at once and so more than it needs
@@ -129,19 +167,11 @@ class TieBreak:
         """Both names, in order."""
         return f"tiebreak({self.scorer.name}, then={self.then.name})"
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-        """Return one number for both scores of each snippet, (n,)."""
-        first = score_snippets(self.scorer, query, snippets)
-        return self._broken(first, score_snippets(self.then, query, snippets))
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
-        """Asynchronous twin of `score`; it awaits both scorers at once."""
-        first, second = await ascore_together((self.scorer, self.then), query, snippets)
-        return self._broken(first, second)
-
-    def _broken(
-        self, first: NDArray[np.float64], second: NDArray[np.float64]
+    def combine(
+        self, columns: Sequence[NDArray[np.float64]], snippets: Sequence[Snippet]
     ) -> NDArray[np.float64]:
+        """Return one number (n,) for both scores of each snippet."""
+        first, second = columns
         beyond = first[np.isfinite(first) & np.isinf(_float32(first))]
         if len(beyond):
             raise ValueError(

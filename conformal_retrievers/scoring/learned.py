@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.extras import require
+from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.features import (
     Context,
     Values,
@@ -32,7 +33,6 @@ from conformal_retrievers.scoring.features import (
 )
 from conformal_retrievers.scoring.scorer import (
     Scorer,
-    ascore_together,
     check_scorer,
     query_digest,
     score_snippets,
@@ -102,7 +102,7 @@ def weights_by_query(relevant: Sequence[NDArray[np.bool_]]) -> Values:
 
 
 @dataclass(frozen=True)
-class LearnedScorer:
+class LearnedScorer(CombinedScorer):
     """Scores by −log-odds of being relevant, learned from judged queries; `fit` makes one.
 
     Calibrate on other queries than it was fitted on. A snippet without the document or position
@@ -145,8 +145,8 @@ class LearnedScorer:
         context = context_of([s for query in judged for s in query.snippets])
         rows, relevant = [], []
         for query in judged:
-            scores = _scores(parts, query.query, query.snippets)
-            known, table = _table(scores, query.snippets, context)
+            columns = [score_snippets(part, query.query, query.snippets) for part in parts]
+            known, table = _table(columns, query.snippets, context)
             rows.append(table)
             relevant.append(np.array(query.relevant, dtype=bool)[known])
         labels = np.concatenate([np.empty(0, dtype=bool), *relevant])
@@ -196,7 +196,7 @@ class LearnedScorer:
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
-        """The scorers that it combines."""
+        """The scorers, in order."""
         return self.scorers
 
     @property
@@ -228,19 +228,9 @@ class LearnedScorer:
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return f"learned({parts}; context={self.context}, fit={digest})"
 
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Values:
+    def combine(self, columns: Sequence[Values], snippets: Sequence[Snippet]) -> Values:
         """Return −log-odds of each snippet, (n,)."""
-        snippets = as_snippets(snippets)
-        return self._combined(_scores(self.scorers, query, snippets), snippets)
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Values:
-        """Asynchronous twin of `score`; it awaits all parts at once."""
-        snippets = as_snippets(snippets)
-        columns = await ascore_together(self.scorers, query, snippets)
-        return self._combined(np.column_stack(columns), snippets)
-
-    def _combined(self, scores: Values, snippets: Sequence[Snippet]) -> Values:
-        known, table = _table(scores, snippets, self.context)
+        known, table = _table(columns, snippets, self.context)
         combined = np.full(len(snippets), np.nan)
         combined[known] = -self.regression.log_odds(table)
         return combined
@@ -256,14 +246,11 @@ def _checked(scorers: Iterable[Scorer]) -> tuple[Scorer, ...]:
     return parts
 
 
-def _scores(scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]) -> Values:
-    return np.column_stack([score_snippets(part, query, snippets) for part in scorers])
-
-
 def _table(
-    scores: Values, snippets: Sequence[Snippet], context: Context
+    columns: Sequence[Values], snippets: Sequence[Snippet], context: Context
 ) -> tuple[NDArray[np.bool_], Values]:
     """Return which snippets (n,) can be scored, and the features of those."""
+    scores = np.column_stack(columns)
     finite = np.isfinite(scores).all(axis=1)
     known = finite & np.array([has_context(s, context) for s in snippets], dtype=bool)
     chosen = [s for s, k in zip(snippets, known, strict=True) if k]

@@ -33,7 +33,10 @@ from conformal_retrievers.llm.reply import (
 By = Literal["rating", "probability-of-yes"]
 Rated = tuple[float, str | None]  # a rating, or NaN and the reason
 
-_RATING = {"reason": {"type": "string"}, "rating": {"type": "number"}}
+_FIELDS = {"reason": {"type": "string"}, "rating": {"type": "number"}}
+_ONE = object_schema({"id": {"type": "integer"}, **_FIELDS})
+_RATING = object_schema(_FIELDS)
+_RATINGS = object_schema({"ratings": {"type": "array", "items": _ONE}})
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,10 +199,7 @@ class LLMScorer:
 
     @property
     def _schema(self) -> dict[str, Any]:
-        if not self.relative_to_query:
-            return object_schema(_RATING)
-        one = object_schema({"id": {"type": "integer"}, **_RATING})
-        return object_schema({"ratings": {"type": "array", "items": one}})
+        return _RATINGS if self.relative_to_query else _RATING
 
     def _groups(self, snippets: Sequence[Snippet]) -> list[list[str]]:
         """Return the texts to rate, those of one call together."""
@@ -213,14 +213,9 @@ class LLMScorer:
         def is_answer(place: int, reply: Reply) -> bool:
             return all(reason is None for _, reason in self._read(reply, len(groups[place])))
 
+        options = {"concurrency": self.concurrency, "cache": self.cache}
         requests = [self._request(query, group) for group in groups]
-        return ask(
-            self.llm,
-            requests,
-            is_answer=is_answer,
-            concurrency=self.concurrency,
-            cache=self.cache,
-        )
+        return ask(self.llm, requests, is_answer=is_answer, **options)
 
     def _request(self, query: str, group: list[str]) -> Request:
         values: dict[str, object] = {"query": query}

@@ -103,20 +103,12 @@ def with_parts(scorer: Scorer) -> Iterator[Scorer]:
 
 
 def text_only(scorer: Scorer) -> bool:
-    """Return whether a score depends on nothing but the texts of query and snippet.
-
-    >>> from conformal_retrievers.scoring import RetrievalScorer
-    >>> text_only(RetrievalScorer("store", higher_is_better=True))
-    False
-    """
+    """Return whether a score depends on nothing but the texts of query and snippet."""
     return all(getattr(part, "text_only", True) for part in with_parts(scorer))
 
 
 def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
-    """Return what a scorer was made from, or None if it has no provenance.
-
-    If parts of it have one, the result maps their names to theirs.
-    """
+    """Return a scorer's provenance, a mapping of its parts' names to theirs, or None."""
     found = {p.name: p.provenance for p in with_parts(scorer) if hasattr(p, "provenance")}
     if list(found) == [scorer.name]:
         return dict(found[scorer.name])
@@ -124,22 +116,13 @@ def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
 
 
 def query_digest(query: str) -> str:
-    """Return the start of a SHA-256 that identifies a query without its text.
-
-    Texts that differ only in case, white space or Unicode composition have the same digest.
-
-    >>> query_digest("abc") == query_digest(" ABC ")
-    True
-    """
+    """Return the start of a SHA-256, the same whatever a query's case, white space and NFC form."""
     same = " ".join(normalize("NFC", query).casefold().split())
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
-    """Raise ValueError if a scorer was fitted on one of these queries.
-
-    It scores better on such queries than on new ones, so the two are not exchangeable.
-    """
+    """Raise ValueError if a scorer was fitted on one of the queries, where it scores too well."""
     none: frozenset[str] = frozenset()
     fitted_on = none.union(*(getattr(part, "fitted_on", none) for part in with_parts(scorer)))
     for query in judged if fitted_on else ():
@@ -159,8 +142,8 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> N
     Raises ValueError unless the scorer returns one number for each snippet.
 
     >>> from conformal_retrievers.scoring import RetrievalScorer
-    >>> similarity = RetrievalScorer("store", higher_is_better=True)
-    >>> score_snippets(similarity, "q", [Snippet("a", retrieval_score=0.9), Snippet("b")])
+    >>> snippets = [Snippet("a", retrieval_score=0.9), Snippet("b")]
+    >>> score_snippets(RetrievalScorer("store", higher_is_better=True), "q", snippets)
     array([-0.9,  nan])
     """
     if not snippets:
@@ -198,19 +181,6 @@ async def ascore_snippets(
     return _checked(scorer, scores, len(snippets))
 
 
-async def ascore_together(
-    scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]
-) -> list[NDArray[np.float64]]:
-    """Return the scores (n,) of each scorer, awaited at once; if one fails, the rest is stopped."""
-    tasks = [asyncio.ensure_future(ascore_snippets(s, query, snippets)) for s in scorers]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 def score_queries(
     scorer: Scorer, judged: Iterable[JudgedQuery], *, progress: bool = False
 ) -> list[ScoredQuery]:
@@ -235,15 +205,12 @@ def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
 
     >>> judged_queries(["q"])
     Traceback (most recent call last):
-    TypeError: judged[0] is 'q'; give JudgedQuery objects, as read_jsonl(path) returns
+    TypeError: judged[0] is 'q'; give JudgedQuery objects
     """
     queries: list[JudgedQuery] = []
-    for i, query in enumerate([judged] if isinstance(judged, str) else judged):
+    for i, query in enumerate(judged):
         if not isinstance(query, JudgedQuery):
-            raise TypeError(
-                f"judged[{i}] is {query!r:.60}; give JudgedQuery objects, as read_jsonl(path) "
-                "returns"
-            )
+            raise TypeError(f"judged[{i}] is {query!r:.60}; give JudgedQuery objects")
         queries.append(query)
     return queries
 
@@ -280,7 +247,7 @@ def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> NDArray[np.float64]:
     array = np.asarray(scores, dtype=np.float64)
     if array.shape != (n,):
         raise ValueError(
-            f"scorer {scorer.name!r} returned an array of shape {array.shape} for {n} snippets; "
-            "it must return one number for each snippet"
+            f"scorer {scorer.name!r} returned shape {array.shape} for {n} snippets; it must return "
+            "one number for each"
         )
     return array

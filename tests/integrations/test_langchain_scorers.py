@@ -13,7 +13,6 @@ from frameworks import MiniLMEmbeddings, halves, langchain_retriever, snippets
 from langchain_community.cross_encoders import HuggingFaceCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
-from scoring.test_cross_encoder import saved_model
 
 from conformal_retrievers import (
     CalibrationMismatch,
@@ -72,7 +71,9 @@ def bm25():
 
 @pytest.fixture(scope="module")
 def cross_encoder(tmp_path_factory):
-    folder = saved_model(tmp_path_factory.mktemp("models") / "bert", labels=1)
+    from tiny_models import saved_cross_encoder  # which imports torch
+
+    folder = saved_cross_encoder(tmp_path_factory.mktemp("models") / "bert", labels=1)
     return HuggingFaceCrossEncoder(model_name=str(folder), model_kwargs={"device": "cpu"})
 
 

@@ -12,32 +12,6 @@ from conformal_retrievers import CrossEncoderScorer, Snippet
 QUESTION = "what is the highest mountain"
 
 
-def saved_model(folder, labels):
-    """Write a BERT of two layers with seeded random weights, and its words, to a folder."""
-    import torch
-    from conftest import TOY_CORPUS
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
-
-    words = sorted({word for text in TOY_CORPUS.values() for word in text.lower().split()})
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
-    torch.manual_seed(7)
-    torch.set_num_threads(1)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        initializer_range=1.0,
-        num_labels=labels,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    return folder
-
-
 def logits_of(folder, query, texts):
     """Return the logits of one pair after the other, by transformers alone."""
     import torch
@@ -52,8 +26,9 @@ def logits_of(folder, query, texts):
 @pytest.mark.slow
 def test_the_score_is_minus_the_logit_of_the_real_class(tmp_path, toy_corpus):
     from sentence_transformers import CrossEncoder
+    from tiny_models import saved_cross_encoder  # which imports torch
 
-    folder, texts = saved_model(tmp_path / "bert", labels=1), list(toy_corpus.values())
+    folder, texts = saved_cross_encoder(tmp_path / "bert", labels=1), list(toy_corpus.values())
     model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
     scorer = CrossEncoderScorer.from_sentence_transformers(model, name="tiny")
     scores = scorer.score(QUESTION, texts)
@@ -66,7 +41,7 @@ def test_the_score_is_minus_the_logit_of_the_real_class(tmp_path, toy_corpus):
     predicted = model.predict([(QUESTION, text) for text in texts])
     np.testing.assert_allclose(predicted, 1 / (1 + np.exp(scores)), rtol=0, atol=1e-4)
 
-    two = CrossEncoder(str(saved_model(tmp_path / "two", labels=2)), device="cpu")
+    two = CrossEncoder(str(saved_cross_encoder(tmp_path / "two", labels=2)), device="cpu")
     with pytest.raises(ValueError, match=r"'two labels'.*\(9, 2\)"):
         CrossEncoderScorer.from_sentence_transformers(two, name="two labels").score(QUESTION, texts)
 

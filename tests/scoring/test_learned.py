@@ -101,15 +101,6 @@ def test_snippets_at_one_position_are_one_neighbour():
     assert columns["relative position"].tolist() == [0, 1, 1]
 
 
-def test_each_scorer_has_its_own_features():
-    scores = np.array([[0.5, 3.0], [0.25, 1.0]])
-    snippets = [Snippet("a"), Snippet("b")]
-    both = by_name(scores, snippets, "none", names=("one", "two"))
-    for i, name in enumerate(("one", "two")):
-        for column, values in by_name(scores[:, [i]], snippets, "none", names=(name,)).items():
-            assert both[column].tolist() == values.tolist()
-
-
 numbers = st.floats(-100, 100).map(lambda x: round(x, 2))
 snippets_of_a_query = st.lists(
     st.tuples(numbers, numbers, st.sampled_from("xyz"), st.integers(0, 4), st.sampled_from("ab")),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from llm_server import LLMServer, fields_of
 
-from conformal_retrievers import ConformalFilter, JudgedQuery, LLMScorer, Snippet, calibrate
+from conformal_retrievers import JudgedQuery, LLMScorer, Snippet, calibrate
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
@@ -417,17 +417,3 @@ def test_a_calibration_error_states_why_a_snippet_has_no_rating(build, cached, t
     reason = "unreadable" if build is LLMScorer else "neither yes nor no"
     with pytest.raises(ValueError, match=f"'q1'.*'y': {reason}"):
         calibrate(judged, scorer, alpha=0.1)
-
-
-async def test_a_filter_keeps_snippets_without_a_rating():
-    def complete(request):
-        if "lost" in request.user:
-            raise Unanswered("full")
-        return Reply('{"rating": 1.0}' if "good" in request.user else '{"rating": 0.0}')
-
-    scorer = LLMScorer(LLM(complete, "f"))
-    judged = [JudgedQuery(f"{i}", ["good", "bad"], [True, False], id=f"{i}") for i in range(9)]
-    conformal = ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
-    filtered = await conformal.acall("new", ["good", "bad", "lost"])
-    assert filtered.kept.tolist() == [0, 2]
-    assert filtered.unscorable.tolist() == [2]

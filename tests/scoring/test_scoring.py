@@ -72,6 +72,7 @@ def snippets(toy_corpus):
 # --- embeddings -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_real_model_scores_relevant_snippets_lowest(minilm, snippets):
     recorded = Recorded(lambda texts: minilm.encode(texts, show_progress_bar=False))
     scores = EmbeddingScorer(recorded, name="minilm").score(QUESTION, snippets)
@@ -83,6 +84,7 @@ def test_the_real_model_scores_relevant_snippets_lowest(minilm, snippets):
     assert recorded.calls == [[QUESTION, *(s.text for s in snippets)]]  # one batch
 
 
+@pytest.mark.slow
 def test_the_real_model_filters_after_calibration(minilm, toy_judged, toy_corpus, tmp_path):
     scorer = EmbeddingScorer(minilm.encode, name="all-MiniLM-L6-v2")
     calibrate(toy_judged, scorer, alpha=0.3).save(tmp_path / "calibration.json")
