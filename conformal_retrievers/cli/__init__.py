@@ -1,7 +1,7 @@
 """The command line: `conformal-retrievers`, one command a file.
 
-Exit codes: 0 fine, 1 the data is bad or a promise fails, 2 the command was not understood. Results
-go to standard output, as JSON with --json; progress and errors go to standard error.
+Exit codes: 0 fine, 1 bad data or a guarantee that fails, 2 a wrong command. Results go to standard
+output, as JSON with --json. Progress, warnings and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.plan import plan
 from conformal_retrievers.cli.report import report
 from conformal_retrievers.cli.show import show
-from conformal_retrievers.cli.terminal import Command, Group
 
 app = typer.Typer(
-    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # which fills the lines of a paragraph
+    rich_markup_mode="markdown",  # fills the lines of a paragraph
 )
 
 
@@ -44,13 +42,13 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print it.", metavar=""
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Filter retrieved snippets with a guarantee on the relevant ones that are kept."""
+    """Filter retrieved snippets with a guarantee on the relevant ones."""
 
 
 for command in (calibrate, show, evaluate, diagnose, report, plan, demo):
-    app.command(cls=Command)(command)
+    app.command()(command)
 app.add_typer(claims, name="claims")

@@ -1,42 +1,90 @@
-"""The whole path on real text, `conformal-retrievers claims demo`: from a question to what is kept.
+"""`conformal-retrievers claims demo`: the whole path from a question to the claims that are kept.
 
-Questions to the docstrings of Python's standard library, in three thirds: one calibrates the filter
-of snippets, one that of claims, and on the last both are tried. An LLM writes the answers, divides
-them into claims and annotates these by the docstring that the question was taken from.
+The questions are about the docstrings of Python's standard library, in three parts: one calibrates
+the filter of snippets, one the filter of claims, and the last tests both. An LLM writes the
+answers, divides them into claims and annotates these by the docstring of the question.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from conformal_retrievers.calibration.calibrate import calibrate
-from conformal_retrievers.claims.annotating import annotate
-from conformal_retrievers.claims.answer_filter import AnswerFilter
-from conformal_retrievers.claims.answers import AnnotatedAnswer
-from conformal_retrievers.claims.calibrate import calibrate_claims
-from conformal_retrievers.claims.dividing import decompose
-from conformal_retrievers.claims.evaluation import evaluate_claims
-from conformal_retrievers.claims.filter import ClaimFilter
-from conformal_retrievers.claims.relevance import ClaimRelevance
+from conformal_retrievers.claims import (
+    AnnotatedAnswer,
+    AnswerFilter,
+    ClaimFilter,
+    ClaimRelevance,
+    annotate,
+    calibrate_claims,
+    decompose,
+    evaluate_claims,
+)
 from conformal_retrievers.cli.docstrings import docstring_corpus
+from conformal_retrievers.cli.options import Model, check_alpha
+from conformal_retrievers.cli.scorers import embedding_scorer
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.llm.ask import LLM, ask
-from conformal_retrievers.llm.prompt import Prompt
-from conformal_retrievers.llm.reply import Unanswered
-from conformal_retrievers.scoring.embedding import EmbeddingScorer
+from conformal_retrievers.llm.ask import LLM, Prompt, Unanswered, ask
+from conformal_retrievers.scoring import EmbeddingScorer
 
 K = 4
 
 
-def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int) -> Iterator[str]:
-    """Yield what there is to tell; raises Unanswered where the LLM gives no answer.
+def demo(
+    base_url: Annotated[
+        str, typer.Option(help="The URL of an OpenAI-compatible server.", metavar="URL")
+    ],
+    llm: Annotated[str, typer.Option(help="The name of its model.", metavar="NAME")],
+    model: Model,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            help="The miscoverage rate, for snippets and for claims.",
+            metavar="RATE",
+            callback=check_alpha,
+        ),
+    ] = 0.2,
+    questions: Annotated[
+        int, typer.Option(help="The number of questions.", min=15, metavar="NUMBER")
+    ] = 60,
+) -> None:
+    """Ask about the standard library's docstrings: retrieve, filter, answer, filter the claims."""
+    with bad_data_in_one_line():
+        require("llm", "openai")
+        require("snippets", "regex")
+        from openai import OpenAIError
 
-    The LLM is asked first, so that one that is not there is known before anything else is done.
+        from conformal_retrievers.llm.openai import openai_llm
+
+        embedding = embedding_scorer(model, f"cosine({model})")
+        try:
+            asked = openai_llm(llm, base_url=base_url)
+            for part in run(asked, embedding, alpha=alpha, n_questions=questions):
+                typer.echo(part)
+        except Unanswered as error:
+            fail(
+                f"{base_url} does not answer: {str(error).rstrip('.')}; start a server with an "
+                "OpenAI-compatible API there, or give another --base-url"
+            )
+        except OpenAIError as error:  # an error that no retry can fix
+            fail(
+                f"{base_url} refuses to answer: {error}; give with --base-url the part before "
+                "/chat/completions (often ends in /v1), and with --llm a model that it serves"
+            )
+
+
+def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int) -> Iterator[str]:
+    """Yield the text to print, part by part; raise Unanswered if the LLM gives no answer.
+
+    The LLM is asked first, so that a missing server is noticed before anything else is done.
     """
     all_questions = docstring_corpus().questions
     questions = all_questions[:: max(1, len(all_questions) // n_questions)][:n_questions]
@@ -60,28 +108,20 @@ def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int)
 
     relevance = ClaimRelevance(embedding)
 
-    undivided: Counter[str] = Counter()  # answers, by the reason why they have no claims
-    untold: Counter[str] = Counter()  # claims, by the reason why they have no verdict
-
     def annotated(query: JudgedQuery) -> AnnotatedAnswer:
         documents = context(query.query)
         divided = decompose(llm, query.query, answer(llm, query.query, documents))
         reference = " ".join(snippet.text for snippet in query.snippets)
-        told = annotate(llm, query.query, divided.claims, reference=reference, documents=documents)
-        undivided.update([divided.reason] if divided.reason else [])
-        untold.update(reason for reason in told.reasons if reason)
+        verdicts = annotate(
+            llm, query.query, divided.claims, reference=reference, documents=documents
+        )
         of_claims = relevance.relevance(query.query, divided.claims, documents)
-        return AnnotatedAnswer(of_claims, told.factual, id=query.id)
+        return AnnotatedAnswer(of_claims, verdicts.factual, id=query.id)
 
-    answers = [annotated(query) for query in known[1::3]]
-    yield from _failed(undivided, untold)
+    answers = map(annotated, known[1::3])
     calibration = calibrate_claims(answers, alpha=alpha, scorer=relevance.name)
     yield f"\n{calibration.statement}"
-    undivided.clear()
-    untold.clear()
-    answers = [annotated(query) for query in known[2::3]]
-    yield from _failed(undivided, untold)
-    yield f"\n{evaluate_claims(calibration, answers)}"
+    yield f"\n{evaluate_claims(calibration, map(annotated, known[2::3]))}"
 
     query = known[2].query
     documents = context(query)
@@ -104,14 +144,3 @@ def answer(llm: LLM, query: str, documents: Sequence[Snippet]) -> str:
     if isinstance(reply, Unanswered):
         raise reply
     return reply.text
-
-
-def _failed(undivided: Counter[str], untold: Counter[str]) -> Iterator[str]:
-    """Yield how many answers and claims came to nothing, and why."""
-    for noun, what, reasons in (
-        ("answer", "divided into claims", undivided),
-        ("claim", "annotated", untold),
-    ):
-        for reason, n in reasons.most_common():
-            some = f"1 {noun} was" if n == 1 else f"{n} {noun}s were"
-            yield f"\n{some} not {what}: {reason}; try another model"

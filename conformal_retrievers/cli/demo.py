@@ -1,51 +1,200 @@
-"""`conformal-retrievers demo`: the whole way from text to a filter, see `demo.py`."""
+"""`conformal-retrievers demo`: the whole path from text to a filter, in both frameworks.
+
+The docstrings of the standard library are cut into snippets, and BM25 retrieves K = 20 of them for
+each question. Half of the questions calibrate. The other half goes through a LangChain retriever
+and a LlamaIndex query engine that load the same calibration file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from conformal_retrievers.cli.options import checked_alpha
+from conformal_retrievers.calibration.calibrate import calibrate
+from conformal_retrievers.cli.demo_output import (
+    INDENT,
+    K,
+    print_corpus,
+    print_measurements,
+    print_query,
+)
+from conformal_retrievers.cli.docstrings import docstring_corpus
+from conformal_retrievers.cli.options import check_alpha
 from conformal_retrievers.cli.scorers import embedding_scorer
-from conformal_retrievers.cli.terminal import bad_data_in_one_line
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, tracked
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.extras import require
+from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.scoring import EmbeddingScorer, Scorer, score_queries
 
 
 def demo(
     alpha: Annotated[
-        float, typer.Option(help="The miscoverage rate, between 0 and 1.", metavar="RATE")
+        float,
+        typer.Option(
+            help="The miscoverage rate, between 0 and 1.", metavar="RATE", callback=check_alpha
+        ),
     ] = 0.1,
-    scorer: Annotated[
-        Literal["bm25", "embedding"],
-        typer.Option(help="What snippets are scored by: bm25 or embedding.", metavar="NAME"),
-    ] = "bm25",
     model: Annotated[
         str | None,
         typer.Option(
-            help="For embedding: a sentence-transformers model, a path or a name.",
+            help="Score by this sentence-transformers model instead of BM25.",
             metavar="PATH_OR_NAME",
         ),
     ] = None,
     folder: Annotated[
         Path,
         typer.Option(
-            help="Where calibration.json and coverage.png go.",
+            help="The folder for calibration.json and report.html.",
             exists=True,
             file_okay=False,
             metavar="FOLDER",
         ),
     ] = Path(),
 ) -> None:
-    """Calibrate and filter on the docstrings of Python's standard library, in both frameworks."""
-    if (scorer == "embedding") != (model is not None):
-        raise typer.BadParameter("give --scorer embedding and --model PATH_OR_NAME together")
-    checked_alpha(alpha)
-    with bad_data_in_one_line():  # a folder without permission, a model that is not there
-        require("demo", "bm25s", "langchain_conformal", "matplotlib", "regex")
-        from conformal_retrievers.cli.snippets_demo import run
-
+    """Calibrate and filter the docstrings of Python's standard library, in both frameworks."""
+    with bad_data_in_one_line():
+        require("demo", "bm25s", "langchain_conformal", "llama_index", "matplotlib", "regex")
         embedding = None if model is None else embedding_scorer(model, f"cosine({model})")
-        run(alpha=alpha, embedding=embedding, folder=folder, console=Console())
+        run(alpha=alpha, embedding=embedding, folder=folder, console=Console(highlight=False))
+
+
+def run(*, alpha: float, embedding: EmbeddingScorer | None, folder: Path, console: Console) -> None:
+    """Run the demo, print its results, and write calibration.json and report.html into `folder`.
+
+    Snippets are scored by BM25, or by `embedding` if it is given. Raises RuntimeError if the two
+    frameworks keep different snippets.
+    """
+    with console.status("Reading the standard library's docstrings"):
+        corpus = docstring_corpus()
+    print_corpus(corpus, console)
+
+    with console.status("Indexing"):
+        index = Index(corpus.snippets)
+    judged = [
+        JudgedQuery(q.text, q.relevant, [True] * len(q.relevant), id=q.id).retrieved_as(
+            index.search(q.text)
+        )
+        for q in tracked(corpus.questions, "Retrieving")
+    ]
+    console.print(f"[bold]2 Retrieve[/]   {K} snippets for each question with BM25")
+
+    with console.status("Scoring"):
+        scorer = index.bm25 if embedding is None else embedded_once(embedding, judged)
+    order = np.random.default_rng(0).permutation(len(judged))
+    half, other_half = ([judged[i] for i in part] for part in np.array_split(order, 2))
+    from conformal_retrievers.evaluation.report import write
+
+    path, page = folder / "calibration.json", folder / "report.html"
+    calibration = calibrate(
+        half,
+        scorer,
+        alpha=alpha,
+        retrieval={"retriever": index.bm25.name, "k": K, "chunking": "500 characters, 100 shared"},
+        labels={"source": "relevant: the windows of the docstring that the question comes from"},
+    )
+    calibration.save(path)
+    console.print(f"[bold]3 Calibrate[/]  on {len(half)} of the questions; saved as {path}\n")
+    console.print(Text(calibration.statement, style="italic"))
+
+    console.print(f"\n[bold]4 Filter[/]     for the other {len(other_half)} questions")
+    kept = kept_in_both_frameworks(index, scorer, path, other_half)
+    console.print(
+        f"{INDENT}LangChain and LlamaIndex keep the same {kept:,} of "
+        f"{K * len(other_half):,} snippets"
+    )
+    scored = score_queries(scorer, other_half)
+    print_measurements(calibration, other_half, scored, console)
+
+    console.print("[bold]5 Look at one question[/]")
+    print_query(ConformalFilter(scorer, calibration), other_half, console)
+    write(page, calibration, scored, sources={"calibration": path.name})
+    console.print(f"Saved: {path}, and figures of all this in {page}")
+
+
+class Index:
+    """A BM25 index that returns the K best snippets for a query, ties in the order of the corpus.
+
+    The similarity is the snippet's `retrieval_score`.
+    """
+
+    def __init__(self, snippets: Sequence[Snippet]) -> None:
+        from conformal_retrievers.scoring.bm25 import BM25Scorer
+
+        self.snippets = {snippet.text: snippet for snippet in snippets}
+        self.bm25 = BM25Scorer(self.snippets)
+
+    def search(self, query: str) -> list[Snippet]:
+        """Return the K snippets of highest BM25, best first."""
+        similarities = self.bm25.similarities(query)
+        found = []
+        for i in np.argsort(-similarities, kind="stable")[:K]:
+            s = self.snippets[self.bm25.corpus[i]]
+            found.append(Snippet(s.text, s.id, s.document, s.position, float(similarities[i])))
+        return found
+
+
+def embedded_once(scorer: EmbeddingScorer, judged: Sequence[JudgedQuery]) -> EmbeddingScorer:
+    """Return the scorer with each text of the judged queries embedded once, now."""
+    texts = sorted({q.query for q in judged} | {s.text for q in judged for s in q.snippets})
+    vectors = dict(zip(texts, np.asarray(scorer.embed(texts)), strict=True))
+    return EmbeddingScorer(lambda wanted: np.array([vectors[t] for t in wanted]), scorer.name)
+
+
+def kept_in_both_frameworks(
+    index: Index, scorer: Scorer, path: Path, judged: Sequence[JudgedQuery]
+) -> int:
+    """Ask both frameworks every question, and return how many snippets both of them keep.
+
+    Raises RuntimeError if they keep different snippets.
+    """
+    from langchain_core.callbacks import CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever as LangChainRetriever
+    from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
+    from llama_index.core.llms import MockLLM
+    from llama_index.core.query_engine import RetrieverQueryEngine
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+    from langchain_conformal import ConformalRetriever
+    from llama_index.postprocessor.conformal import ConformalPostprocessor
+
+    class LangChainBM25(LangChainRetriever):
+        index: Any
+
+        def _get_relevant_documents(
+            self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+        ) -> list[Document]:
+            return [Document(s.text, id=s.id) for s in self.index.search(query)]
+
+    class LlamaIndexBM25(LlamaIndexRetriever):
+        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+            return [
+                NodeWithScore(node=TextNode(text=s.text, id_=str(s.id)), score=s.retrieval_score)
+                for s in index.search(query_bundle.query_str)
+            ]
+
+    retriever = ConformalRetriever.from_calibration(
+        path, retriever=LangChainBM25(index=index), scorer=scorer
+    )
+    engine = RetrieverQueryEngine.from_args(
+        LlamaIndexBM25(),
+        llm=MockLLM(),
+        node_postprocessors=[ConformalPostprocessor.from_calibration(path, scorer=scorer)],
+    )
+    kept = 0
+    for query in tracked(judged, "Asking LangChain and LlamaIndex"):
+        documents = [document.id for document in retriever.invoke(query.query)]
+        nodes = [node.node_id for node in engine.query(query.query).source_nodes]
+        if documents != nodes:
+            raise RuntimeError(
+                f"query {query.query!r}: LangChain keeps {documents}, LlamaIndex keeps {nodes}"
+            )
+        kept += len(documents)
+    return kept

@@ -1,4 +1,4 @@
-"""`conformal-retrievers diagnose`: can a calibration's promise be trusted here, and if not, why?"""
+"""`conformal-retrievers diagnose`: does the guarantee hold for these queries, and if not, why?"""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from conformal_retrievers.cli.inputs import (
-    LoggedQueries,
-    NewQueries,
-    calibration_of_snippets,
-    depth_of,
-    is_filter_log,
-    judged_queries,
-    reference_queries,
-    scored,
-)
+from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
 from conformal_retrievers.cli.options import (
+    CalibrationFile,
     Corpus,
     Depth,
     Json,
@@ -30,110 +22,66 @@ from conformal_retrievers.cli.options import (
     Reference,
     Run,
 )
-from conformal_retrievers.cli.scorers import scorer_named
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
+    interval,
+    percent,
     print_json,
-    score,
+    queries,
     table,
-    tracked,
 )
 from conformal_retrievers.evaluation import diagnose as diagnostics
 from conformal_retrievers.evaluation.diagnose import Diagnosis
-from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.evaluation.findings import summary
 
 MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
 
 
-Log = Annotated[
-    Path | None,
-    typer.Option(
-        help="Instead of judged queries: a filter log, as the frameworks' handlers write it.",
-        exists=True,
-        dir_okay=False,
-        metavar="FILE",
-    ),
-]
-
-
-OptionalCalibration = Annotated[
-    Path | None,
-    typer.Argument(help="A calibration file.", exists=True, metavar="CALIBRATION"),
-]
-NamedCalibration = Annotated[
-    Path | None,
-    typer.Option(
-        "--calibration",
-        help="The calibration file, where it is not the first argument.",
-        exists=True,
-        dir_okay=False,
-        metavar="FILE",
-    ),
-]
-
-
 def diagnose(
-    calibration: OptionalCalibration = None,
+    calibration: CalibrationFile,
     judged: OptionalJudged = None,
-    log: Log = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="A filter log instead of judged queries.",
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+        ),
+    ] = None,
     reference: Reference = None,
     run: Run = None,
     k: Depth = None,
     model: Model = None,
     corpus: Corpus = None,
-    named: NamedCalibration = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a calibration's promise can be trusted for some queries, and if not, why.
+    """Check whether the guarantee of a calibration holds for some queries, and if not, why.
 
-    Exits with 1 if there is a reason not to rely on it. Queries that the calibration was made from
-    are left out, and counted. Where no snippet is judged relevant, queries count as not judged, as
-    those of a log do.
+    Exits with 1 if there is a reason not to rely on it. Queries of the calibration are left out by
+    id. Without any relevant snippet, as in a log, the scores are compared but coverage is not
+    measured.
     """
-    if named is not None:
-        if judged is not None:
-            raise typer.BadParameter("give the calibration once: first, or with --calibration FILE")
-        calibration, judged = named, calibration
-    if calibration is None:
-        raise typer.BadParameter("give a calibration file, first or with --calibration FILE")
-    if calibration.is_dir():
-        raise typer.BadParameter(f"{calibration} is a folder; give a calibration file first")
-    if is_filter_log(calibration):
-        raise typer.BadParameter(
-            f"{calibration} is a filter log: give it with --log, and the calibration first"
-        )
-    if judged is not None and judged.is_file() and is_filter_log(judged):
-        raise typer.BadParameter(f"{judged} is a filter log, no judged queries: give it with --log")
     if (judged is None) == (log is None):
-        raise typer.BadParameter("give judged queries, or a filter log with --log FILE")
+        raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
     if log is not None and reference is not None:
-        raise typer.BadParameter(
-            "--reference takes judged queries, not a log: its snippets are scored"
-        )
+        raise typer.BadParameter("--reference is for judged queries; leave it out with --log")
     with bad_data_in_one_line():
-        tested = calibration_of_snippets(calibration)
-        new: NewQueries | LoggedQueries
-        if judged is None:
-            new = LoggedQueries(Path(str(log)), tested)
-            found = diagnostics.diagnose(tested, new)
+        tested = load_calibration(calibration)
+        if log is not None:
+            new = logged_queries(log, tested)
         else:
-            scorer = scorer_named(tested.scorer, model=model, corpus=corpus, judged=judged)
-            ConformalFilter(scorer, tested)  # refuses another scorer
-            k = depth_of(tested, run, k)
-            new = NewQueries(judged_queries(judged, run, k), tested)
-            own = reference_queries(reference, run, k, tested)
-            found = diagnostics.diagnose(
-                tested,
-                scored(scorer, tracked(new, "Scoring")),
-                reference=None if own is None else scored(scorer, tracked(own, "Scoring those")),
+            assert judged is not None
+            new = new_queries(
+                tested, judged, reference=reference, run=run, k=k, model=model, corpus=corpus
             )
+        found = diagnostics.diagnose(tested, new.queries, reference=new.reference)
     if as_json:
-        told = {"left_out": new.left_out}
-        if isinstance(new, LoggedQueries):
-            told["repeated"] = new.repeated
-        print_json({**told, **_as_fields(found)})
+        print_json({"left_out": new.left_out, **_as_fields(found)})
     else:
-        _print(Console(highlight=False), found, new)
+        _print(Console(highlight=False), found, new.left_out)
+        if found.m2_band is None and log is None:
+            typer.echo("For the expected range of m2, give --reference.")
     if found.fails:
         raise typer.Exit(1)
 
@@ -144,44 +92,27 @@ def _as_fields(found: Diagnosis) -> dict[str, Any]:
     return {"verdict": found.verdict, "findings": found.findings, **numbers}
 
 
-def _print(console: Console, found: Diagnosis, new: NewQueries | LoggedQueries) -> None:
-    queries = "query" if found.n_queries == 1 else "queries"
-    console.print(f"{found.n_queries:,} {queries}, {found.n_snippets:,} snippets.")
-    if new.left_out:
-        queries = "query" if new.left_out == 1 else "queries"
-        console.print(f"Left out: {new.left_out:,} {queries} {new.why}.")
-    if isinstance(new, LoggedQueries) and new.repeated:
-        times = "time" if new.repeated == 1 else "times"
-        console.print(f"Left out: {new.repeated:,} {times} that a query came again.")
+def _print(console: Console, found: Diagnosis, left_out: int) -> None:
+    console.print(f"{queries(found.n_queries)}, {found.n_snippets:,} snippets.")
+    if left_out:
+        console.print(f"Left out: {queries(left_out)} of the calibration, or of another one.")
     console.print()
-    opening = found.verdict  # repeats the findings that matter, which are listed below
+    console.print(Text(summary(found), style="bold"), "\n")
     for finding in found.findings:
-        opening = opening.replace(finding.sentence, "")
-    console.print(Text(opening.strip(), style="bold"), "\n")
-    for finding in found.findings:
-        name, sentence = Text(finding.name, style="bold"), Text(finding.sentence)
-        console.print(MARKS[finding.severity], name)
-        console.print(Padding(sentence, (0, 0, 0, 2)))
-    sweep = table("alpha", "score ≤", "m1", "expected", "m2", "expected", "removed", "covered")
+        console.print(MARKS[finding.severity], Text(finding.name, style="bold"))
+        console.print(Padding(Text(finding.sentence), (0, 0, 0, 2)))
+    sweep = table("alpha", "score ≤", "m1", "expected", "m2", "expected", "removal", "coverage")
     for point in found.sweep:
         sweep.add_row(
             f"{point.alpha:g}",
-            "–" if point.threshold is None else score(point.threshold),
-            f"{100 * point.m1:.1f}",
-            _band(point.m1_band),
-            f"{100 * point.m2:.1f}",
-            _band(point.m2_band),
-            f"{100 * point.removal:.1f}",
-            "–" if point.coverage is None else f"{100 * point.coverage.estimate:.1f}",
+            "–" if point.threshold is None else f"{point.threshold:.4g}",
+            percent(point.m1),
+            "–" if point.m1_band is None else interval(*point.m1_band),
+            percent(point.m2),
+            "–" if point.m2_band is None else interval(*point.m2_band),
+            percent(point.removal),
+            "–" if point.coverage is None else percent(point.coverage.estimate),
             style="bold" if point.alpha == found.calibration.alpha else "",
         )
-    if all(point.m2_band is None for point in found.sweep):
-        del sweep.columns[5]
-    console.print("\nOver alpha, in %; expected is where exchangeable queries lie")
+    console.print("\nOver alpha, in %. Expected: the range for exchangeable queries.")
     console.print(sweep)
-    if found.m2_band is None and isinstance(new, NewQueries):
-        console.print("What m2 is expected to be takes the queries calibrated on: --reference.")
-
-
-def _band(band: tuple[float, float] | None) -> str:
-    return "–" if band is None else f"{100 * band[0]:.1f} – {100 * band[1]:.1f}"

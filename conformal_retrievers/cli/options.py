@@ -1,4 +1,4 @@
-"""The options that several commands have, and checks of what is given for them."""
+"""The arguments and options that several commands have, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -8,15 +8,38 @@ from typing import Annotated
 import typer
 
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.data.beir import FILES
 from conformal_retrievers.theory.ranks import exact_alpha
 
-Alpha = Annotated[
-    float, typer.Option(help="The miscoverage rate, between 0 and 1.", metavar="RATE")
+
+def check_alpha(alpha: float | None) -> float | None:
+    """Return alpha; exit with 2 unless it is in (0, 1)."""
+    if alpha is not None:
+        try:
+            exact_alpha(alpha)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return alpha
+
+
+_ALPHA = typer.Option(
+    help="The miscoverage rate, between 0 and 1.", metavar="RATE", callback=check_alpha
+)
+Alpha = Annotated[float, _ALPHA]
+OtherAlpha = Annotated[
+    float | None,
+    typer.Option(
+        help="Another miscoverage rate than that of the file.",
+        metavar="RATE",
+        callback=check_alpha,
+    ),
 ]
 Delta = Annotated[
     float | None,
-    typer.Option(help="The share of calibrations that may fall short.", metavar="SHARE"),
+    typer.Option(
+        help="The share of calibrations that may miss the guarantee. Without it, the guarantee "
+        "holds on average over calibrations.",
+        metavar="SHARE",
+    ),
 ]
 GuaranteeOption = Annotated[
     Guarantee,
@@ -24,6 +47,10 @@ GuaranteeOption = Annotated[
         help="What 1 - alpha is a probability of: query-recall, snippet, all or any.",
         metavar="NAME",
     ),
+]
+CalibrationFile = Annotated[
+    Path,
+    typer.Argument(help="A calibration file.", exists=True, dir_okay=False, metavar="CALIBRATION"),
 ]
 _JUDGED = typer.Argument(
     help="Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder.",
@@ -34,12 +61,12 @@ Judged = Annotated[Path, _JUDGED]
 OptionalJudged = Annotated[Path | None, _JUDGED]
 Run = Annotated[
     str | None,
-    typer.Option(help="What a retriever found: a run file, for a BEIR folder.", metavar="FILE"),
+    typer.Option(help="For a BEIR folder: the run file of the retriever.", metavar="FILE"),
 ]
 Depth = Annotated[
     int | None,
     typer.Option(
-        "--k", help="How many snippets of each query count, of a run file.", min=1, metavar="K"
+        "--k", help="For a BEIR folder: read the best K snippets a query.", min=1, metavar="K"
     ),
 ]
 Model = Annotated[
@@ -52,8 +79,8 @@ Model = Annotated[
 Corpus = Annotated[
     Path | None,
     typer.Option(
-        help="For bm25: the texts that may be retrieved, as corpus.jsonl of a BEIR folder. A "
-        "snippet is found in it by its text: title, a space and text, to the letter.",
+        help="For bm25: the texts that can be retrieved, in the format of a BEIR corpus.jsonl. "
+        "A snippet is found in it by its exact text: title, a space and text.",
         exists=True,
         metavar="FILE",
     ),
@@ -61,39 +88,22 @@ Corpus = Annotated[
 Reference = Annotated[
     Path | None,
     typer.Option(
-        help="The judged queries that were calibrated on (others in it do not count): what m2, and "
-        "m1 and m2 over K, are held against.",
+        help="The judged queries of the calibration, which give the expected range of m2. Other "
+        "queries in this file are ignored.",
         exists=True,
         metavar="JUDGED",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.", metavar="")]
+ByGroup = Annotated[
+    bool, typer.Option("--by-group", help="Give the guarantee within each group of queries.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def checked_alpha(alpha: float) -> None:
-    """Exit with 2 unless alpha is a rate strictly between 0 and 1."""
-    try:
-        exact_alpha(alpha)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--alpha") from None
-
-
-def check_out(out: Path, *given: Path | None, run: str | None = None) -> None:
-    """Exit with 2 where the file to write is one that is read: what is given, or in a BEIR folder.
-
-    A link to one of them is one of them.
-    """
-    if not out.exists():
-        return
+def check_out(out: Path, *given: Path | None) -> None:
+    """Exit with 2 if the file to write is one of those that are read."""
     for path in given:
-        if path is None:
-            continue
-        inside = [path / name for name in FILES] if path.is_dir() else [path]
-        if run is not None:
-            inside += [Path(run), path / run, path / f"{run}.gz"]
-        read = next((file for file in inside if file.exists() and out.samefile(file)), None)
-        if read is not None:
+        if path is not None and out.exists() and out.samefile(path):
             raise typer.BadParameter(
-                f"{out} is {read}, which is read; give another file to write to",
-                param_hint="--out",
+                f"{out} is an input of this command; give another file", param_hint="--out"
             )

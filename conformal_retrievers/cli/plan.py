@@ -1,4 +1,4 @@
-"""`conformal-retrievers plan`: how many judged queries a promise takes."""
+"""`conformal-retrievers plan`: how many judged queries a guarantee needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def plan(
     within: Annotated[
         float | None,
         typer.Option(
-            help="How far realised coverage may be from 1 - alpha, in 90 % of calibrations.",
+            help="The largest distance of realised coverage from 1 - alpha, in 90 % of "
+            "calibrations.",
             metavar="DISTANCE",
         ),
     ] = None,
@@ -27,33 +28,30 @@ def plan(
     design_effect: Annotated[
         float,
         typer.Option(
-            help="How many times more units it takes because they come clustered.", metavar="NUMBER"
+            help="The factor by which clustered units need more of them.", metavar="NUMBER"
         ),
     ] = 1.0,
     have: Annotated[
         int | None,
         typer.Option(
-            help="How many judged queries there are: which alpha is possible?",
+            help="The number of judged queries at hand: what can they guarantee?",
             min=1,
             metavar="NUMBER",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say how many judged queries a promise takes, or what those at hand can promise."""
+    """Print how many judged queries a guarantee needs, or what those at hand can guarantee."""
+    options = {"delta": delta, "guarantee": guarantee, "design_effect": design_effect}
     try:
-        needed = planning.plan(
-            alpha, delta=delta, within=within, guarantee=guarantee, design_effect=design_effect
-        )
-        smallest = have and planning.smallest_alpha(
-            have, delta=delta, guarantee=guarantee, design_effect=design_effect
-        )
+        needed = planning.plan(alpha, within=within, **options)
+        smallest = have and planning.smallest_alpha(have, **options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
         print_json({"plan": needed, "smallest_alpha": smallest})
         return
     console = Console(highlight=False)
-    console.print(Text(f"It takes {needed}."))
+    console.print(Text(f"{needed}."))
     if smallest:
-        console.print(Text(f"With {have}, the smallest alpha is {smallest:.6g}."))
+        console.print(f"{have} can guarantee alpha = {smallest:g} or more.")

@@ -1,4 +1,4 @@
-"""How the commands speak: one line for bad data, tables for people, JSON for machines."""
+"""How the commands print: one line for bad data, tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,46 +13,23 @@ from typing import Any, NoReturn, TypeVar
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import track
 from rich.table import Table
-from typer.core import TyperCommand, TyperGroup
 
 from conformal_retrievers.evaluation.measures import Share
 
 Item = TypeVar("Item")
 
 
-class Command(TyperCommand):
-    """A command whose --help is listed without a type."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return --help, a flag."""
-        return _without_type(super().get_help_option(ctx))
-
-
-class Group(TyperGroup):
-    """A group of commands whose --help is listed without a type."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return --help, a flag."""
-        return _without_type(super().get_help_option(ctx))
-
-
-def _without_type(option: Any) -> Any:
-    if option is not None:
-        option.metavar = ""
-    return option
-
-
 def fail(message: str) -> NoReturn:
-    """Say on one line of standard error what is wrong, and exit with 1."""
+    """Print an error on one line of standard error, and exit with 1."""
     typer.echo(f"Error: {' '.join(message.split())}", err=True)
     raise typer.Exit(1)
 
 
 @contextmanager
 def bad_data_in_one_line() -> Iterator[None]:
-    """Turn what bad data, a missing file or a missing extra raises into one line and exit code 1.
+    """Turn an error about data, files or missing packages into one line and exit code 1.
 
     Warnings become one line each.
     """
@@ -71,48 +48,43 @@ def bad_data_in_one_line() -> Iterator[None]:
                 typer.echo(f"Warning: {warning.message}", err=True)
 
 
-def tracked(items: Iterable[Item], description: str, *, total: int | None = None) -> Iterable[Item]:
+def tracked(items: Iterable[Item], description: str) -> Iterable[Item]:
     """Yield the items, with a progress bar on standard error if that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield from items
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield from progress.track(items, description=description)
+        return items
+    return track(items, description=description, console=console, transient=True)
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
 def table(*heads: str) -> Table:
-    """Return an empty table: the first column of words, the others of numbers."""
+    """Return an empty table: the first column is for words, the others for numbers."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for i, head in enumerate(heads):
         shown.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
     return shown
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """Return a share in per cent, and a dash for nan."""
-    return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
+def percent(share: float) -> str:
+    """Return a share in percent without the sign, and a dash for NaN."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f}"
 
 
-def between(share: Share) -> str:
-    """Return the interval of a share in per cent."""
-    return f"{100 * share.low:.1f} – {100 * share.high:.1f}"
+def interval(low: float, high: float) -> str:
+    """Return an interval in percent, in the one style that all tables have."""
+    return rf"\[{percent(low)}, {percent(high)}]"
 
 
-def score(threshold: float) -> str:
-    """Return a threshold, or that everything is kept, or only what has no score (−inf)."""
-    if math.isinf(threshold):
-        return "keep all" if threshold > 0 else "keep unscored"
-    return f"{threshold:.5g}"
+def estimate(share: Share) -> str:
+    """Return a share and its interval in percent, and a dash where nothing was measured."""
+    return f"{percent(share.estimate)} {interval(share.low, share.high)}" if share.n else "–"
+
+
+def queries(n: int) -> str:
+    """Return a number of queries in words."""
+    return f"{n:,} {'query' if n == 1 else 'queries'}"
 
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -121,29 +93,18 @@ def score(threshold: float) -> str:
 def print_json(value: object) -> None:
     """Print a value of dataclasses, mappings and numbers as JSON.
 
-    What is not finite is null. The key None, as of queries without a group, is "", or "()" beside a
-    group of that name.
+    A number that is not finite becomes null, and the key None (queries without a group) "".
     """
     typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
-
-
-def _name_apart(named: Mapping[Any, Any]) -> str:
-    """Return what stands for no name: nothing, or parentheses around it where that is a name."""
-    name = ""
-    while name in named:
-        name = f"({name})"
-    return name
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Share):
         return _plain(dataclasses.asdict(value) | {"design_effect": value.design_effect})
     if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        unnamed = _name_apart(value)
-        return {unnamed if key is None else str(key): _plain(item) for key, item in value.items()}
+        return {"" if key is None else str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
