@@ -38,7 +38,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def main(
     version: Annotated[
         bool,
         typer.Option(

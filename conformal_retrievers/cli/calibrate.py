@@ -12,20 +12,8 @@ from rich.text import Text
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import check_guarantee
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import judged_queries, scored
-from conformal_retrievers.cli.options import (
-    Alpha,
-    ByGroup,
-    Corpus,
-    Delta,
-    Depth,
-    GuaranteeOption,
-    Json,
-    Judged,
-    Model,
-    Run,
-    check_out,
-)
 from conformal_retrievers.cli.scorers import bm25_scorer, embedding_scorer, retrieval_scorer
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json
@@ -33,8 +21,8 @@ from conformal_retrievers.scoring.scorer import relative_to_query
 
 
 def calibrate(
-    judged: Judged,
-    alpha: Alpha,
+    judged: options.Judged,
+    alpha: options.Alpha,
     scorer: Annotated[
         Literal["retrieval", "bm25", "embedding"],
         typer.Option(
@@ -45,8 +33,8 @@ def calibrate(
     out: Annotated[
         Path, typer.Option(help="The calibration file to write.", dir_okay=False, metavar="FILE")
     ] = Path("calibration.json"),
-    run: Run = None,
-    k: Depth = None,
+    run: options.Run = None,
+    k: options.Depth = None,
     better: Annotated[
         Literal["higher", "lower"] | None,
         typer.Option(
@@ -58,7 +46,7 @@ def calibrate(
     retriever: Annotated[
         str, typer.Option(help="For retrieval: the name of the retriever.", metavar="NAME")
     ] = "retriever",
-    model: Model = None,
+    model: options.Model = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -67,10 +55,10 @@ def calibrate(
             metavar="NAME",
         ),
     ] = None,
-    corpus: Corpus = None,
-    guarantee: GuaranteeOption = "query-recall",
-    delta: Delta = None,
-    by_group: ByGroup = False,
+    corpus: options.Corpus = None,
+    guarantee: options.Guarantee = "query-recall",
+    delta: options.Delta = None,
+    by_group: options.ByGroup = False,
     count_missed: Annotated[
         bool,
         typer.Option(
@@ -92,10 +80,10 @@ def calibrate(
         ),
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="The seed of --hold-out.", metavar="NUMBER")] = 0,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
-    check_out(out, judged, corpus)
+    options.check_out(out, judged, corpus)
     if not 0 <= hold_out < 1:
         raise typer.BadParameter(f"{hold_out:g} is not in [0, 1)", param_hint="--hold-out")
     try:

@@ -9,17 +9,9 @@ import typer
 
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims import calibrate_claims, evaluate_claims, read_answers
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.claims_demo import demo
 from conformal_retrievers.cli.inputs import load_calibration
-from conformal_retrievers.cli.options import (
-    Alpha,
-    ByGroup,
-    CalibrationFile,
-    Delta,
-    Json,
-    OtherAlpha,
-    check_out,
-)
 from conformal_retrievers.cli.show import facts_of, show
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json
 from conformal_retrievers.theory.ranks import exact_share
@@ -41,7 +33,7 @@ AnswersFile = Annotated[
 @app.command()
 def calibrate(
     answers: AnswersFile,
-    alpha: Alpha,
+    alpha: options.Alpha,
     scorer: Annotated[
         str, typer.Option(help="The name of the scorer of the relevances.", metavar="NAME")
     ],
@@ -52,8 +44,8 @@ def calibrate(
         float,
         typer.Option(help="The share of kept claims that must be factual.", metavar="SHARE"),
     ] = 1.0,
-    delta: Delta = None,
-    by_group: ByGroup = False,
+    delta: options.Delta = None,
+    by_group: options.ByGroup = False,
     on_unscorable: Annotated[
         Literal["raise", "drop"],
         typer.Option(
@@ -62,10 +54,10 @@ def calibrate(
             metavar="raise|drop",
         ),
     ] = "raise",
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter of claims on annotated answers, and save the calibration."""
-    check_out(out, answers)
+    options.check_out(out, answers)
     try:
         exact_share(share)
         if delta is not None:
@@ -92,10 +84,10 @@ def calibrate(
 
 @app.command()
 def evaluate(
-    calibration: CalibrationFile,
+    calibration: options.CalibrationFile,
     answers: AnswersFile,
-    alpha: OtherAlpha = None,
-    as_json: Json = False,
+    alpha: options.OtherAlpha = None,
+    as_json: options.Json = False,
 ) -> None:
     """Measure factuality and what it costs on annotated answers, and test the guarantee.
 

@@ -25,14 +25,16 @@ from conformal_retrievers.claims import (
     decompose,
     evaluate_claims,
 )
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.docstrings import docstring_corpus
-from conformal_retrievers.cli.options import Model, check_alpha
 from conformal_retrievers.cli.scorers import embedding_scorer
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.llm.ask import LLM, Prompt, Unanswered, ask
+from conformal_retrievers.llm.ask import LLM, ask
+from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm.reply import Unanswered
 from conformal_retrievers.scoring import EmbeddingScorer
 
 K = 4
@@ -43,15 +45,8 @@ def demo(
         str, typer.Option(help="The URL of an OpenAI-compatible server.", metavar="URL")
     ],
     llm: Annotated[str, typer.Option(help="The name of its model.", metavar="NAME")],
-    model: Model,
-    alpha: Annotated[
-        float,
-        typer.Option(
-            help="The miscoverage rate, for snippets and for claims.",
-            metavar="RATE",
-            callback=check_alpha,
-        ),
-    ] = 0.2,
+    model: options.Model,
+    alpha: options.Alpha = 0.2,
     questions: Annotated[
         int, typer.Option(help="The number of questions.", min=15, metavar="NUMBER")
     ] = 60,

@@ -1,15 +1,15 @@
 """`conformal-retrievers demo`: the whole path from text to a filter, in both frameworks.
 
 The docstrings of the standard library are cut into snippets, and BM25 retrieves K = 20 of them for
-each question. Half of the questions calibrate. The other half goes through a LangChain retriever
-and a LlamaIndex query engine that load the same calibration file.
+each question. Half of the questions calibrate. The other half is filtered by a LangChain compressor
+and a LlamaIndex postprocessor that load the same calibration file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from conformal_retrievers.calibration.calibrate import calibrate
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.demo_output import (
     INDENT,
     K,
@@ -25,7 +26,6 @@ from conformal_retrievers.cli.demo_output import (
     print_query,
 )
 from conformal_retrievers.cli.docstrings import docstring_corpus
-from conformal_retrievers.cli.options import check_alpha
 from conformal_retrievers.cli.scorers import embedding_scorer
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, tracked
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
@@ -35,12 +35,7 @@ from conformal_retrievers.scoring import EmbeddingScorer, Scorer, score_queries
 
 
 def demo(
-    alpha: Annotated[
-        float,
-        typer.Option(
-            help="The miscoverage rate, between 0 and 1.", metavar="RATE", callback=check_alpha
-        ),
-    ] = 0.1,
+    alpha: options.Alpha = 0.1,
     model: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +99,7 @@ def run(*, alpha: float, embedding: EmbeddingScorer | None, folder: Path, consol
     console.print(Text(calibration.statement, style="italic"))
 
     console.print(f"\n[bold]4 Filter[/]     for the other {len(other_half)} questions")
-    kept = kept_in_both_frameworks(index, scorer, path, other_half)
+    kept = kept_in_both_frameworks(path, scorer, other_half)
     console.print(
         f"{INDENT}LangChain and LlamaIndex keep the same {kept:,} of "
         f"{K * len(other_half):,} snippets"
@@ -147,54 +142,27 @@ def embedded_once(scorer: EmbeddingScorer, judged: Sequence[JudgedQuery]) -> Emb
     return EmbeddingScorer(lambda wanted: np.array([vectors[t] for t in wanted]), scorer.name)
 
 
-def kept_in_both_frameworks(
-    index: Index, scorer: Scorer, path: Path, judged: Sequence[JudgedQuery]
-) -> int:
-    """Ask both frameworks every question, and return how many snippets both of them keep.
-
-    Raises RuntimeError if they keep different snippets.
-    """
-    from langchain_core.callbacks import CallbackManagerForRetrieverRun
+def kept_in_both_frameworks(path: Path, scorer: Scorer, judged: Sequence[JudgedQuery]) -> int:
+    """Return how many snippets both frameworks keep; raise RuntimeError if they keep others."""
     from langchain_core.documents import Document
-    from langchain_core.retrievers import BaseRetriever as LangChainRetriever
-    from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
-    from llama_index.core.llms import MockLLM
-    from llama_index.core.query_engine import RetrieverQueryEngine
-    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+    from llama_index.core.schema import NodeWithScore, TextNode
 
-    from langchain_conformal import ConformalRetriever
+    from langchain_conformal import ConformalCompressor
     from llama_index.postprocessor.conformal import ConformalPostprocessor
 
-    class LangChainBM25(LangChainRetriever):
-        index: Any
-
-        def _get_relevant_documents(
-            self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-        ) -> list[Document]:
-            return [Document(s.text, id=s.id) for s in self.index.search(query)]
-
-    class LlamaIndexBM25(LlamaIndexRetriever):
-        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            return [
-                NodeWithScore(node=TextNode(text=s.text, id_=str(s.id)), score=s.retrieval_score)
-                for s in index.search(query_bundle.query_str)
-            ]
-
-    retriever = ConformalRetriever.from_calibration(
-        path, retriever=LangChainBM25(index=index), scorer=scorer
-    )
-    engine = RetrieverQueryEngine.from_args(
-        LlamaIndexBM25(),
-        llm=MockLLM(),
-        node_postprocessors=[ConformalPostprocessor.from_calibration(path, scorer=scorer)],
-    )
-    kept = 0
+    compressor = ConformalCompressor.from_calibration(path, scorer=scorer)
+    postprocessor = ConformalPostprocessor.from_calibration(path, scorer=scorer)
+    n_kept = 0
     for query in tracked(judged, "Asking LangChain and LlamaIndex"):
-        documents = [document.id for document in retriever.invoke(query.query)]
-        nodes = [node.node_id for node in engine.query(query.query).source_nodes]
-        if documents != nodes:
+        documents = [Document(s.text, id=s.id) for s in query.snippets]
+        nodes = [NodeWithScore(node=TextNode(text=s.text, id_=str(s.id))) for s in query.snippets]
+        kept = [document.id for document in compressor.compress_documents(documents, query.query)]
+        other = [
+            node.node_id for node in postprocessor.postprocess_nodes(nodes, query_str=query.query)
+        ]
+        if kept != other:
             raise RuntimeError(
-                f"query {query.query!r}: LangChain keeps {documents}, LlamaIndex keeps {nodes}"
+                f"query {query.query!r}: LangChain keeps {kept}, LlamaIndex keeps {other}"
             )
-        kept += len(documents)
-    return kept
+        n_kept += len(kept)
+    return n_kept

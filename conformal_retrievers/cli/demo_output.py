@@ -44,7 +44,7 @@ def print_measurements(
         at = calibration.at(alpha)
         here = evaluate(at, scored)
         others = baselines(judged, scored, sum(int(at.keep(q.scores).sum()) for q in scored))
-        coverage.add_row(f"[bold]alpha {alpha:g}, target {100 * (1 - alpha):g} %[/]")
+        coverage.add_row(f"[bold]target {100 * (1 - alpha):g} %, α = {alpha:g}[/]")
         for name, found in {"conformal": here, **others}.items():
             shares = (found.coverage["query-recall"], found.coverage["snippet"], found.removal)
             style = "bold" if found is here else ""
@@ -59,7 +59,7 @@ def print_measurements(
     console.print("\nRelevant snippets kept and all snippets removed, % [95 % interval]\n")
     console.print(coverage)
     console.print(
-        "The other filters are set, with hindsight, to remove about as much. None of them has a "
+        "\nThe other filters are set, with hindsight, to remove about as much. None of them has a "
         "guarantee: how much they keep is known only once it is measured.\n"
     )
     recall = result.recall_at_k
@@ -108,7 +108,7 @@ def print_query(
     console.print(f"“{query.query}”\n")
     console.print(shown)
     console.print(
-        f"{len(filtered.kept)} of {len(query.snippets)} snippets are kept: those with a score of "
+        f"\n{len(filtered.kept)} of {len(query.snippets)} snippets are kept: those with a score of "
         f"at most {filtered.threshold:.2f}, where p > {filtered.calibration.alpha:g}. A lower "
         f"score is more relevant. The table ends with the {len(nearest)} nearest dropped ones.\n"
     )

@@ -11,17 +11,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
-from conformal_retrievers.cli.options import (
-    CalibrationFile,
-    Corpus,
-    Depth,
-    Json,
-    Model,
-    OptionalJudged,
-    Reference,
-    Run,
-)
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
     interval,
@@ -38,8 +29,8 @@ MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[gree
 
 
 def diagnose(
-    calibration: CalibrationFile,
-    judged: OptionalJudged = None,
+    calibration: options.CalibrationFile,
+    judged: options.OptionalJudged = None,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -49,12 +40,12 @@ def diagnose(
             metavar="FILE",
         ),
     ] = None,
-    reference: Reference = None,
-    run: Run = None,
-    k: Depth = None,
-    model: Model = None,
-    corpus: Corpus = None,
-    as_json: Json = False,
+    reference: options.Reference = None,
+    run: options.Run = None,
+    k: options.Depth = None,
+    model: options.Model = None,
+    corpus: options.Corpus = None,
+    as_json: options.Json = False,
 ) -> None:
     """Check whether the guarantee of a calibration holds for some queries, and if not, why.
 

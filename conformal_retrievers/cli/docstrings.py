@@ -1,8 +1,7 @@
 """Judged queries from text that every machine has: the docstrings of Python's standard library.
 
-A docstring's first sentence says in other words what the rest of it explains, so it is asked as a
-query against a corpus that does not hold it; relevant are the windows of the rest. The corpus holds
-all other docstrings whole. Nothing is downloaded and nothing is invented.
+A docstring's first sentence says in other words what the rest of it explains. It becomes a query,
+and the windows of the rest are relevant. The corpus holds the rest, and all other docstrings whole.
 """
 
 from __future__ import annotations
@@ -23,21 +22,11 @@ from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.data.windows import split_snippets
 
 # They open windows or browsers, print poems, or are tests.
-SKIPPED = frozenset(
-    [
-        "antigravity",
-        "distutils",
-        "idlelib",
-        "lib2to3",
-        "test",
-        "tests",
-        "this",
-        "tkinter",
-        "turtle",
-        "turtledemo",
-    ]
-)
-SHORTEST_REST = 200  # characters: below, hardly anything is left to find
+SKIPPED = {
+    *("antigravity", "distutils", "idlelib", "lib2to3", "test", "tests", "this"),
+    *("tkinter", "turtle", "turtledemo"),
+}
+MIN_REST = 200  # characters: with fewer, there is hardly anything to find
 SUMMARY_WORDS = range(5, 31)
 
 
@@ -63,12 +52,12 @@ class DocstringCorpus:
 def docstring_corpus(*, size: int = 500, overlap: int = 100) -> DocstringCorpus:
     """Cut the standard library's docstrings into snippets and take questions from them."""
     docstrings = standard_library_docstrings()
-    asked: dict[str, str] = {}  # the summary, and whose it is
+    asked: dict[str, str] = {}  # the name of the docstring by its summary
     for name, docstring in docstrings.items():
         summary, rest = split_summary(docstring)
-        if len(summary.split()) in SUMMARY_WORDS and len(rest) > SHORTEST_REST:
+        if len(summary.split()) in SUMMARY_WORDS and len(rest) > MIN_REST:
             asked.setdefault(summary, name)
-    snippets: dict[str, Snippet] = {}  # by text: what stands in several places is one snippet
+    snippets: dict[str, Snippet] = {}  # by text, so that equal windows are one snippet
     questions: list[Question] = []
     for name, docstring in docstrings.items():
         summary, rest = split_summary(docstring)
@@ -112,8 +101,8 @@ def standard_library_docstrings() -> dict[str, str]:
     """Return the docstrings of public modules, classes, functions and methods, each text once."""
     docstrings: dict[str, str] = {}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # what is deprecated says so as soon as it is looked at
-        for module in _public_modules():
+        warnings.simplefilter("ignore")  # of deprecated modules
+        for module in (m for name in sorted(sys.stdlib_module_names) for m in _modules(name)):
             for name, thing in _public_things(module):
                 docstring = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
                 if docstring:
@@ -121,22 +110,17 @@ def standard_library_docstrings() -> dict[str, str]:
     return {name: docstring for docstring, name in docstrings.items()}
 
 
-def _public_modules() -> Iterator[ModuleType]:
-    for name in sorted(sys.stdlib_module_names):
-        yield from _importable(name)
-
-
-def _importable(name: str) -> Iterator[ModuleType]:
-    """Import a module and the modules in it, passing over what this machine cannot import."""
+def _modules(name: str) -> Iterator[ModuleType]:
+    """Import a public module and the modules in it, except what this machine cannot import."""
     if name.rpartition(".")[2].startswith("_") or not SKIPPED.isdisjoint(name.split(".")):
         return
     try:
         module = importlib.import_module(name)
     except (ImportError, AttributeError, OSError, ValueError):
-        return  # made for another platform or for a library that this Python was built without
+        return  # for another platform, or for a library that this Python was built without
     yield module
     for inner in pkgutil.iter_modules(getattr(module, "__path__", ())):
-        yield from _importable(f"{name}.{inner.name}")
+        yield from _modules(f"{name}.{inner.name}")
 
 
 def _public_things(module: ModuleType) -> Iterator[tuple[str, object]]:

@@ -12,17 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
-from conformal_retrievers.cli.options import (
-    CalibrationFile,
-    Corpus,
-    Depth,
-    Json,
-    Judged,
-    Model,
-    OtherAlpha,
-    Run,
-)
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
     estimate,
@@ -40,18 +31,18 @@ PERCENTILES = (10, 30, 50, 70, 90)  # of all scores: the fixed thresholds among 
 
 
 def evaluate(
-    calibration: CalibrationFile,
-    judged: Judged,
-    alpha: OtherAlpha = None,
-    run: Run = None,
-    k: Depth = None,
-    model: Model = None,
-    corpus: Corpus = None,
+    calibration: options.CalibrationFile,
+    judged: options.Judged,
+    alpha: options.OtherAlpha = None,
+    run: options.Run = None,
+    k: options.Depth = None,
+    model: options.Model = None,
+    corpus: options.Corpus = None,
     baselines: Annotated[
         bool,
         typer.Option("--baselines", help="Add the top k for every k, and some fixed thresholds."),
     ] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure what a calibration keeps of judged queries, and test its guarantee.
 

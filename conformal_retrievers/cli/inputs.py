@@ -127,11 +127,9 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
         if event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha"))):
             left_out += 1
             continue
-        scores = scores_of(event)
-        new.setdefault(
-            event.get("query") or f"event {n_events}",
-            ScoredQuery(scores, np.zeros(len(scores), dtype=bool), group=event.get("group")),
-        )
+        scores, id = scores_of(event), event.get("query") or f"event {n_events}"
+        none = np.zeros(len(scores), dtype=bool)
+        new.setdefault(id, ScoredQuery(scores, none, id=id, group=event.get("group")))
     if not new:
         raise ValueError(
             f"{path} has no query that was filtered with this calibration, among {n_events} events"

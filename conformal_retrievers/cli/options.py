@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration import guarantees
 from conformal_retrievers.theory.ranks import exact_alpha
 
 
@@ -21,17 +21,11 @@ def check_alpha(alpha: float | None) -> float | None:
     return alpha
 
 
-_ALPHA = typer.Option(
-    help="The miscoverage rate, between 0 and 1.", metavar="RATE", callback=check_alpha
-)
-Alpha = Annotated[float, _ALPHA]
+_RATE = "The miscoverage rate, between 0 and 1"
+Alpha = Annotated[float, typer.Option(help=f"{_RATE}.", metavar="RATE", callback=check_alpha)]
 OtherAlpha = Annotated[
     float | None,
-    typer.Option(
-        help="Another miscoverage rate than that of the file.",
-        metavar="RATE",
-        callback=check_alpha,
-    ),
+    typer.Option(help=f"{_RATE}. Default: that of the file.", metavar="RATE", callback=check_alpha),
 ]
 Delta = Annotated[
     float | None,
@@ -41,8 +35,8 @@ Delta = Annotated[
         metavar="SHARE",
     ),
 ]
-GuaranteeOption = Annotated[
-    Guarantee,
+Guarantee = Annotated[
+    guarantees.Guarantee,
     typer.Option(
         help="What 1 - alpha is a probability of: query-recall, snippet, all or any.",
         metavar="NAME",

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from conformal_retrievers.calibration import planning
-from conformal_retrievers.cli.options import Alpha, Delta, GuaranteeOption, Json
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.terminal import print_json
 
 
 def plan(
-    alpha: Alpha,
-    delta: Delta = None,
+    alpha: options.Alpha,
+    delta: options.Delta = None,
     within: Annotated[
         float | None,
         typer.Option(
@@ -24,7 +24,7 @@ def plan(
             metavar="DISTANCE",
         ),
     ] = None,
-    guarantee: GuaranteeOption = "query-recall",
+    guarantee: options.Guarantee = "query-recall",
     design_effect: Annotated[
         float,
         typer.Option(
@@ -39,13 +39,16 @@ def plan(
             metavar="NUMBER",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Print how many judged queries a guarantee needs, or what those at hand can guarantee."""
-    options = {"delta": delta, "guarantee": guarantee, "design_effect": design_effect}
     try:
-        needed = planning.plan(alpha, within=within, **options)
-        smallest = have and planning.smallest_alpha(have, **options)
+        needed = planning.plan(
+            alpha, delta=delta, within=within, guarantee=guarantee, design_effect=design_effect
+        )
+        smallest = have and planning.smallest_alpha(
+            have, delta=delta, guarantee=guarantee, design_effect=design_effect
+        )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:

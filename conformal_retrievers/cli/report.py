@@ -7,40 +7,30 @@ from typing import Annotated
 
 import typer
 
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
-from conformal_retrievers.cli.options import (
-    CalibrationFile,
-    Corpus,
-    Depth,
-    Json,
-    Judged,
-    Model,
-    Reference,
-    Run,
-    check_out,
-)
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, queries
 from conformal_retrievers.evaluation.findings import summary
 
 
 def report(
-    calibration: CalibrationFile,
-    judged: Judged,
-    reference: Reference = None,
+    calibration: options.CalibrationFile,
+    judged: options.Judged,
+    reference: options.Reference = None,
     out: Annotated[
         Path, typer.Option(help="The HTML file to write.", dir_okay=False, metavar="FILE")
     ] = Path("report.html"),
-    run: Run = None,
-    k: Depth = None,
-    model: Model = None,
-    corpus: Corpus = None,
-    as_json: Json = False,
+    run: options.Run = None,
+    k: options.Depth = None,
+    model: options.Model = None,
+    corpus: options.Corpus = None,
+    as_json: options.Json = False,
 ) -> None:
     """Write the result of diagnose into one HTML file with figures, which needs no network.
 
     Exits with 1, once it is written, if there is a reason not to rely on the guarantee.
     """
-    check_out(out, calibration, judged, reference, corpus)
+    options.check_out(out, calibration, judged, reference, corpus)
     with bad_data_in_one_line():
         from conformal_retrievers.evaluation.report import write
 

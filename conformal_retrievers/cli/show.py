@@ -9,7 +9,7 @@ from rich.text import Text
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import SNIPPETS
-from conformal_retrievers.cli.options import CalibrationFile, Json
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, table
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -20,7 +20,7 @@ HEADS = {
 }
 
 
-def show(calibration: CalibrationFile, as_json: Json = False) -> None:
+def show(calibration: options.CalibrationFile, as_json: options.Json = False) -> None:
     """Print the guarantee of a calibration file, its provenance and thresholds for other alphas.
 
     Reads calibrations of snippets, claims and flags.
