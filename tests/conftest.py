@@ -79,11 +79,9 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def _llm_server():
-    from frameworks import cosine
     from llm_server import LLMServer
 
-    cosine("a", "text")  # loads the model: within the first reply it may outlast a client
-    server = LLMServer(cosine)
+    server = LLMServer()
     server.start()
     yield server
     server.stop()
@@ -91,7 +89,7 @@ def _llm_server():
 
 @pytest.fixture
 def llm_server(_llm_server):
-    """An OpenAI-compatible server whose ratings are MiniLM's cosines, rounded to 0.1."""
+    """An OpenAI-compatible server whose ratings are shares of common words, rounded to 0.1."""
     _llm_server.reset()
     return _llm_server
 

@@ -1,12 +1,12 @@
 """A real OpenAI-compatible server on loopback, whose model is a function from texts to a rating.
 
-An ASGI application under uvicorn in a thread. It reads query and snippets out of the prompt that
-reached it, rates each by `similarity`, and answers in the wire format of Chat Completions, with
-log-probabilities and token counts where they are asked for. `trouble` tells what goes wrong with a
-request: a function of the request's body and of how often this body has come, to a key of TROUBLES
-or None. `reply` answers instead of the model: with a text, or with a message as a dict. `wire`
-turns a completion into what is sent for it, as JSON, or as it is if that is text or bytes. What is
-asked for as a stream comes word by word.
+It is an ASGI application under uvicorn in a thread. It reads query and snippets from the prompt
+that it receives, rates each by `similarity`, and answers in the wire format of Chat Completions,
+with log-probabilities and token counts if they are requested, and word by word for a stream.
+
+- `trouble` maps a request's body, and how often that body has come, to a key of TROUBLES or None.
+- `reply` answers instead of the model, with a text or with a message as a dict.
+- `wire` changes a completion before it is sent, as JSON, or as it is if it is text or bytes.
 """
 
 from __future__ import annotations
@@ -24,32 +24,21 @@ from typing import Any
 
 import uvicorn
 
-TROUBLES = (
-    "429",
-    "429 later",
-    "429 for good",
-    "500",
-    "400",
-    "401",
-    "404",
-    "content filter",
-    "slow",
-    "dropped",
-    "malformed",
-    "not json",
-    "no choices",
-    "refusal",
-    "filtered",
-    "cut off",
-    "chatty",
-    "fenced",
-    "unreadable",
-    "no logprobs",
-)
+TROUBLES = {
+    *("429", "429 later", "429 for good", "500", "400", "401", "404", "content filter"),
+    *("slow", "dropped", "malformed", "not json", "no choices", "no logprobs"),
+    *("refusal", "filtered", "cut off", "chatty", "fenced", "unreadable"),
+}
+
+
+def overlap(query: str, text: str) -> float:
+    """Return the share of the query's words of four letters or more that the text has."""
+    one, other = (set(re.findall(r"\w{4,}", words.lower())) for words in (query, text))
+    return len(one & other) / max(1, len(one))
 
 
 def fields_of(body: dict[str, Any]) -> dict[str, Any]:
-    """Return what fills the fields of a prompt, by the names of its tags, each there once."""
+    """Return the texts that fill the fields of a prompt, by the names of their tags."""
     user = body["messages"][-1]["content"]
     found = re.findall(r"^<(\w+)>\n(.*)\n</\1>$", user, re.MULTILINE)
     fields = {tag: json.loads(data) for tag, data in found}
@@ -59,9 +48,9 @@ def fields_of(body: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class LLMServer:
-    """The server, running from `start` to `stop`; `bodies` and `headers` are what reached it."""
+    """The server, running from `start` to `stop`; `bodies` and `headers` are those it received."""
 
-    similarity: Callable[[str, str], float]
+    similarity: Callable[[str, str], float] = overlap
     latency: float = 0.0
     trouble: Callable[[dict[str, Any], int], str | None] = lambda body, times: None
     words: tuple[str, str] = ("YES", "NO")
@@ -96,20 +85,9 @@ class LLMServer:
         self._thread.join()
 
     def reset(self) -> None:
-        """Forget all that happened, and behave well."""
-        fresh = LLMServer(self.similarity)
-        for name in (
-            "latency",
-            "trouble",
-            "words",
-            "reply",
-            "wire",
-            "bodies",
-            "headers",
-            "busiest",
-            "_times",
-        ):
-            setattr(self, name, getattr(fresh, name))
+        """Forget all requests and behave well."""
+        for name, value in vars(LLMServer(self.similarity)).items():
+            setattr(self, name, value)
 
     # --- ASGI -------------------------------------------------------------------------------------
 
@@ -161,7 +139,7 @@ class LLMServer:
         elif trouble == "not json":
             await self._send(send, 200, "<html>gateway</html>", kind="text/html")
         elif trouble == "dropped":
-            await self._send(send, 200, self.completion(body, None), promised=100_000)
+            await self._send(send, 200, self.completion(body, None), announced=100_000)
         elif body.get("stream"):
             chunks = self.chunks(self.completion(body, trouble))
             data = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
@@ -177,22 +155,22 @@ class LLMServer:
         *,
         kind: str = "application/json",
         retry_after: str | None = None,
-        promised: int | None = None,
+        announced: int | None = None,
     ) -> None:
         text = body if isinstance(body, (str, bytes)) else json.dumps(body)
         data = text.encode() if isinstance(text, str) else text
-        length = str(len(data) if promised is None else promised)
+        length = str(len(data) if announced is None else announced)
         headers = [(b"content-type", kind.encode()), (b"content-length", length.encode())]
         if retry_after is not None:
             headers.append((b"retry-after", retry_after.encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        # Fewer bytes than promised: uvicorn breaks the connection off.
-        await send({"type": "http.response.body", "body": data, "more_body": promised is not None})
+        # Fewer bytes than announced: uvicorn closes the connection.
+        await send({"type": "http.response.body", "body": data, "more_body": announced is not None})
 
     # --- the model --------------------------------------------------------------------------------
 
     def completion(self, body: dict[str, Any], trouble: str | None) -> dict[str, Any]:
-        text, first = self._says(body, trouble)
+        text, first = self._text_of(body, trouble)
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         finish = "stop"
         if isinstance(text, dict):
@@ -226,7 +204,7 @@ class LLMServer:
         }
 
     def chunks(self, completion: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a completion as what a stream of it says, one word after the other."""
+        """Return the chunks of a completion's stream, one for each word."""
         choice = completion["choices"][0]
         message = choice["message"]
         words = re.findall(r"\S*\s*", message["content"] or "")
@@ -241,7 +219,7 @@ class LLMServer:
             for delta in deltas
         ] + [{**head, "choices": [last]}]
 
-    def _says(self, body: dict[str, Any], trouble: str | None) -> tuple[Any, dict[str, float]]:
+    def _text_of(self, body: dict[str, Any], trouble: str | None) -> tuple[Any, dict[str, float]]:
         if self.reply is not None:
             return self.reply(body), {}
         asked = fields_of(body)
@@ -257,12 +235,12 @@ class LLMServer:
             text = json.dumps({"ratings": ratings})
         else:
             text = json.dumps(self._rating(asked["query"], asked["snippet"]))
-        said = {
+        texts = {
             "chatty": f"Sure! Here is my rating:\n\n{text}\n\nLet me know if you need more.",
             "fenced": f"<think>Perhaps {{'rating': 1}}?</think>\n```json\n{text}\n```",
             "unreadable": "I would say it is quite relevant, 7/10.",
         }
-        return said.get(str(trouble), text), {}
+        return texts.get(str(trouble), text), {}
 
     def _rating(self, query: str, text: str) -> dict[str, Any]:
         rating = min(max(round(self.similarity(query, text), 1), 0.0), 1.0)

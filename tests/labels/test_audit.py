@@ -262,11 +262,9 @@ def test_the_audit_goes_into_the_calibration(by_hand, tmp_path):
     labels = {"source": "LLM", **report.labels}
     calibration = Calibration.from_scores(SCORED, alpha=0.5, scorer="s", labels=labels)
     calibration.save(tmp_path / "c.json")
-    loaded = Calibration.load(tmp_path / "c.json")
-    stored = loaded.labels["audit"]
+    stored = Calibration.load(tmp_path / "c.json").labels["audit"]
     assert (stored["audited"], stored["of"]) == (3, 5)
     assert stored["miss_rate"] == list(report.miss_rate)
-    assert "a person judged 3 of" in loaded.statement
 
 
 def test_without_relevant_snippets_the_miss_rate_is_unknown(by_hand):
