@@ -319,7 +319,7 @@ async def test_the_runnable_takes_what_a_chain_has(llm, context, answer):
 def test_the_runnable_names_what_its_input_lacks(llm, name):
     given = {"question": "q", "context": [], "answer": "It is red."}
     runnable = answer_filter_runnable(AnswerFilter(by_hand([]), llm))
-    with pytest.raises(ValueError, match=f"the input has no '{name}', only .* give 'question'"):
+    with pytest.raises(ValueError, match=f"'{name}' is missing"):
         runnable.invoke({k: v for k, v in given.items() if k != name})
 
 

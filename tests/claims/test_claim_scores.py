@@ -120,7 +120,7 @@ DOCUMENTS = [
 ]
 
 
-async def test_minilm_ranks_the_claim_that_the_documents_support_first():
+async def test_the_claim_that_the_documents_support_ranks_first():
     told = [document.text for document in DOCUMENTS if document.text.strip()]
     expected = [
         max(0.0, *(cosine(QUERY, d) * cosine(c, d) for d in told)) for c in (CLAIMS[0], CLAIMS[2])
@@ -128,7 +128,7 @@ async def test_minilm_ranks_the_claim_that_the_documents_support_first():
     scorer = ClaimRelevance(embedding_scorer(MiniLMEmbeddings()))
     relevance = scorer.relevance(QUERY, CLAIMS, DOCUMENTS)
     assert relevance[[0, 2]] == pytest.approx(expected)
-    assert relevance[0] > 0.3 > relevance[2]
+    assert relevance[0] > relevance[2]
     assert math.isnan(relevance[1])
     assert scorer.name == "claim_relevance(cosine(all-MiniLM-L6-v2))"
     plain = scorer.relevance(QUERY, CLAIMS, [document.text for document in DOCUMENTS])

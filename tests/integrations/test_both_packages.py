@@ -1,0 +1,326 @@
+"""What both packages share: survivors, `from_calibration`, `judge_retriever`, names and errors."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from frameworks import (
+    K,
+    MiniLMEmbedding,
+    MiniLMEmbeddings,
+    halves,
+    langchain_retriever,
+    snippets,
+    vector_index,
+)
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.llms import MockLLM
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.tools import RetrieverTool
+from llama_index.postprocessor import conformal as llama_index_conformal
+from lookup import LookupScorer
+
+import langchain_conformal
+from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
+    ConformalFilter,
+    FunctionScorer,
+    JudgedQuery,
+    ScoredQuery,
+    calibrate,
+)
+from langchain_conformal import ConformalCompressor, ConformalRetriever
+from llama_index.postprocessor.conformal import ConformalPostprocessor
+
+NAME = "cosine(all-MiniLM-L6-v2)"
+QUERY = JudgedQuery("q", ["near", "far"], [True, False], id="1")
+FOUND = RunnableLambda(lambda query: [Document("near"), Document("far")])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "calibration.json"
+    queries = [ScoredQuery([i / 20], [True]) for i in range(20)]
+    Calibration.from_scores(queries, alpha=0.1, scorer=NAME).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def conformal_filter():
+    calibration = Calibration.from_scores([ScoredQuery([0.5], [True])], alpha=0.5, scorer="lookup")
+    return ConformalFilter(LookupScorer({"near": 0.1, "far": 0.9}), calibration)
+
+
+def compressor_from(path, **options):
+    return ConformalCompressor.from_calibration(path, **options)
+
+
+def retriever_from(path, **options):
+    return ConformalRetriever.from_calibration(path, retriever=FOUND, **options)
+
+
+def postprocessor_from(path, **options):
+    if "embeddings" in options:
+        options["embed_model"] = options.pop("embeddings")
+    return ConformalPostprocessor.from_calibration(path, **options)
+
+
+EACH = pytest.mark.parametrize(
+    ("made_from", "embeddings"),
+    [
+        (compressor_from, MiniLMEmbeddings),
+        (retriever_from, MiniLMEmbeddings),
+        (postprocessor_from, MiniLMEmbedding),
+    ],
+)
+
+
+# --- survivors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("guarantee", ["query-recall", "snippet"])
+async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee):
+    judged = langchain_conformal.judge_retriever(langchain_retriever(), halves()[0])
+    path = tmp_path / "calibration.json"
+    scorer = langchain_conformal.embedding_scorer(MiniLMEmbeddings())
+    calibrate(judged, scorer, alpha=alpha, guarantee=guarantee).save(path)
+    retriever = ConformalRetriever.from_calibration(
+        path, retriever=langchain_retriever(), embeddings=MiniLMEmbeddings()
+    )
+    compressor = ConformalCompressor.from_calibration(path, embeddings=MiniLMEmbeddings())
+    postprocessor = ConformalPostprocessor.from_calibration(path, embed_model=MiniLMEmbedding())
+    engine = vector_index().as_query_engine(
+        llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor]
+    )
+    other = llama_index_conformal.embedding_scorer(MiniLMEmbedding())
+    core = ConformalFilter(other, Calibration.load(path))
+    by_text = {s.text: s for s in snippets()}
+    for query in halves()[1]:
+        question = query.query
+        found = langchain_retriever().invoke(question)
+        decided = core(question, [by_text[d.page_content] for d in found])
+        survivors = {
+            "core": [found[i].id for i in decided.kept],
+            "retriever": [d.id for d in retriever.invoke(question)],
+            "retriever, async": [d.id for d in await retriever.ainvoke(question)],
+            "compressor": [d.id for d in compressor.compress_documents(found, question)],
+            "engine": [n.node_id for n in engine.query(question).source_nodes],
+            "engine, async": [n.node_id for n in (await engine.aquery(question)).source_nodes],
+        }
+        assert len(set(map(tuple, survivors.values()))) == 1, (question, survivors)
+
+
+async def test_both_frameworks_filter_alike_by_any_scorer(conformal_filter):
+    compressor = ConformalCompressor(filter=conformal_filter)
+    postprocessor = ConformalPostprocessor(filter=conformal_filter)
+    texts = ["far", "near", "far", "near"]
+    documents = [Document(text, id=str(i)) for i, text in enumerate(texts)]
+    nodes = [NodeWithScore(node=TextNode(text=t, id_=str(i))) for i, t in enumerate(texts)]
+    for kept in (
+        [d.id for d in compressor.compress_documents(documents, "q")],
+        [d.id for d in await compressor.acompress_documents(documents, "q")],
+        [n.node_id for n in postprocessor.postprocess_nodes(nodes, query_str="q")],
+        [n.node_id for n in await postprocessor.apostprocess_nodes(nodes, query_str="q")],
+    ):
+        assert kept == ["1", "3"]
+
+
+async def test_both_frameworks_score_alike_and_name_the_model_alike():
+    one = langchain_conformal.embedding_scorer(MiniLMEmbeddings())
+    other = llama_index_conformal.embedding_scorer(MiniLMEmbedding())
+    assert one.name == other.name == NAME
+    scores = one.score("cat", snippets()[:5])
+    assert (scores == other.score("cat", snippets()[:5])).all()
+    assert (scores == await one.ascore("cat", snippets()[:5])).all()
+    assert (scores == await other.ascore("cat", snippets()[:5])).all()
+
+
+# --- from_calibration -----------------------------------------------------------------------------
+
+
+@EACH
+def test_options_of_the_filter_and_another_alpha_can_be_given(made_from, embeddings, file):
+    usual = made_from(file, embeddings=embeddings()).filter
+    assert (usual.on_empty, usual.on_unscorable) == ("allow", "keep")
+    other = made_from(
+        Calibration.load(file),
+        embeddings=embeddings(),
+        alpha=0.2,
+        on_empty="raise",
+        on_unscorable="raise",
+    ).filter
+    assert (other.on_empty, other.on_unscorable) == ("raise", "raise")
+    assert (usual.calibration.alpha, other.calibration.alpha) == (0.1, 0.2)
+    assert other.calibration.threshold() < usual.calibration.threshold()
+    with pytest.raises(ValueError, match="alpha"):
+        made_from(file, embeddings=embeddings(), alpha=1.5)
+
+
+@EACH
+def test_a_model_may_be_given_as_the_scorer(made_from, embeddings, file):
+    assert made_from(file, scorer=embeddings()).filter.scorer.name == NAME
+    scorer = FunctionScorer(len, NAME)
+    assert made_from(file, scorer=scorer).filter.scorer is scorer
+
+
+@EACH
+def test_a_wrong_model_or_more_than_one_is_refused(made_from, embeddings, file):
+    with pytest.raises(TypeError, match="one of .*, llm= and scorer="):
+        made_from(file, embeddings=embeddings(), scorer=FunctionScorer(len, NAME))
+    wrong = MiniLMEmbedding if embeddings is MiniLMEmbeddings else MiniLMEmbeddings
+    for given in ("all-MiniLM-L6-v2", wrong()):
+        with pytest.raises(TypeError, match=f"embed.* is a {type(given).__name__}"):
+            made_from(file, embeddings=given)
+    with pytest.raises(TypeError, match=f"llm is a {embeddings.__name__}"):
+        made_from(file, llm=embeddings())
+    with pytest.raises(TypeError, match="scorer is"):
+        made_from(file, scorer=len)
+
+
+@EACH
+def test_another_model_than_the_calibrated_one_is_refused(made_from, embeddings, file):
+    other = embeddings()
+    other.model_name = "another-model"
+    with pytest.raises(CalibrationMismatch, match=r"all-MiniLM-L6-v2.*another-model"):
+        made_from(file, embeddings=other)
+    with pytest.raises(CalibrationMismatch):
+        made_from(file, scorer=FunctionScorer(len, "rating(a model)"))
+
+
+@EACH
+def test_a_model_without_a_name_needs_one(made_from, embeddings, file):
+    nameless = embeddings()
+    nameless.model_name = "unknown"
+    with pytest.raises(ValueError, match=r"scorer=embedding_scorer\(.*name=") as refused:
+        made_from(file, embeddings=nameless)
+    assert embeddings.__name__ in str(refused.value)
+    package = langchain_conformal if embeddings is MiniLMEmbeddings else llama_index_conformal
+    scorer = package.embedding_scorer(nameless, name=NAME)
+    assert made_from(file, scorer=scorer).filter.scorer is scorer
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+def index():
+    return VectorStoreIndex([TextNode(text="near")], embed_model=MockEmbedding(embed_dim=4))
+
+
+class Slow(BaseRetriever):
+    """Returns a node, once as many others are asked as the barrier waits for."""
+
+    def __init__(self, barrier):
+        super().__init__()
+        self.barrier = barrier
+
+    def _retrieve(self, query_bundle):
+        self.barrier.wait()
+        return [NodeWithScore(node=TextNode(text="near"), score=0.5)]
+
+
+def test_both_judge_queries_concurrently_and_in_order():
+    queries = [JudgedQuery(f"q{i}", ["near", "far"], [True, True], id=str(i)) for i in range(6)]
+    barrier = threading.Barrier(3, timeout=30)  # broken unless three run at a time
+
+    def found(query):
+        barrier.wait()
+        return [Document("near")]
+
+    for package, retriever in (
+        (langchain_conformal, RunnableLambda(found)),
+        (llama_index_conformal, Slow(barrier)),
+    ):
+        judged = package.judge_retriever(retriever, queries, name="mine", max_concurrency=3)
+        assert [query.id for query in judged] == [query.id for query in queries]
+        assert {(q.relevant, q.missed, q.retriever) for q in judged} == {((True,), 1, "mine")}
+
+
+def test_judging_takes_what_is_returned_and_counts_what_is_missed():
+    before = halves()[0][:10]
+    index = vector_index().as_retriever(similarity_top_k=K)
+    one = langchain_conformal.judge_retriever(langchain_retriever(), before)
+    other = llama_index_conformal.judge_retriever(index, before, max_concurrency=1)
+    for old, judged, also in zip(before, one, other, strict=True):
+        found = langchain_retriever().invoke(old.query)
+        relevant = {s.id for s, r in zip(old.snippets, old.relevant, strict=True) if r}
+        for new in (judged, also):
+            assert [s.id for s in new.snippets] == [d.id for d in found]
+            assert list(new.relevant) == [d.id in relevant for d in found]
+            assert new.missed == len(relevant) - sum(new.relevant)
+            assert (new.id, new.query, new.k) == (old.id, old.query, K)
+        assert all(s.retrieval_score is not None for s in also.snippets)
+    assert any(query.missed for query in one)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda retriever: retriever,
+        lambda retriever: retriever.configurable_fields(alpha=ConfigurableField(id="alpha")),
+        lambda retriever: retriever.with_config(tags=["ours"]),
+        lambda retriever: retriever.with_retry(),
+    ],
+    ids=["plain", "configurable", "config", "retry"],
+)
+def test_a_filtered_retriever_is_refused(conformal_filter, wrapped):
+    filtered = ConformalRetriever(retriever=FOUND, filter=conformal_filter)
+    with pytest.raises(ValueError, match=r"ConformalRetriever.*filtered\.retriever"):
+        langchain_conformal.judge_retriever(wrapped(filtered), [QUERY])
+    (judged,) = langchain_conformal.judge_retriever(filtered.retriever, [QUERY])
+    assert [snippet.text for snippet in judged.snippets] == ["near", "far"]
+
+
+@pytest.mark.parametrize("in_pipeline", [False, True])
+def test_a_retriever_that_compresses_with_the_filter_is_refused(conformal_filter, in_pipeline):
+    compressor = ConformalCompressor(filter=conformal_filter)
+    if in_pipeline:
+        compressor = DocumentCompressorPipeline(transformers=[compressor])
+    filtered = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=FOUND)
+    with pytest.raises(ValueError, match=r"ContextualCompressionRetriever.*\.base_retriever"):
+        langchain_conformal.judge_retriever(filtered, [QUERY])
+
+
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [
+        (
+            langchain_conformal,
+            lambda: InMemoryVectorStore(DeterministicFakeEmbedding(size=4)),
+        ),
+        (langchain_conformal, lambda: len),
+        (llama_index_conformal, index),
+        (llama_index_conformal, lambda: index().as_query_engine(llm=MockLLM())),
+        (llama_index_conformal, lambda: RetrieverTool.from_defaults(index().as_retriever())),
+    ],
+    ids=["store", "function", "index", "engine", "tool"],
+)
+def test_anything_but_a_retriever_is_refused(package, make, file):
+    given = make()
+    said = re.escape(f"retriever is a {type(given).__name__}")
+    with pytest.raises(TypeError, match=said):
+        package.judge_retriever(given, [QUERY])
+    if package is langchain_conformal:
+        with pytest.raises(TypeError, match=said):
+            ConformalRetriever.from_calibration(
+                file, retriever=given, embeddings=MiniLMEmbeddings()
+            )
+
+
+@pytest.mark.parametrize(("judged", "place"), [(["q"], 0), ("q", 0), ([QUERY, {"query": "q"}], 1)])
+def test_queries_that_are_not_judged_are_named(judged, place):
+    with pytest.raises(TypeError, match=rf"judged\[{place}\]"):
+        langchain_conformal.judge_retriever(FOUND, judged)
+    with pytest.raises(TypeError, match=rf"judged\[{place}\]"):
+        llama_index_conformal.judge_retriever(index().as_retriever(), judged)
