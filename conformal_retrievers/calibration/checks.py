@@ -25,7 +25,7 @@ def check_subject(found: Subject, expected: Subject) -> None:
     if found != expected:
         raise CalibrationMismatch(
             f"calibration is about {found.name}, but this filter needs one about {expected.name}. "
-            f"Calibrate on {expected.judged}"
+            f"Make it with {expected.made_by}"
         )
 
 
@@ -101,6 +101,31 @@ def check_scored(scored: Sequence[ScoredQuery], subject: Subject) -> None:
         )
 
 
+def check_one_score(
+    queries: Sequence[ScoredQuery], guarantee: str, count_missed: bool, subject: Subject
+) -> None:
+    """Raise ValueError unless each unit has exactly one score, as claims and flags have."""
+    if guarantee != "all":
+        raise ValueError(f"guarantee is {guarantee!r}; give 'all' for {subject.name}")
+    if count_missed or any(len(query.scores) != 1 or query.missed for query in queries):
+        raise ValueError(
+            f"a calibration of {subject.name} has one score for each {subject.unit}; remove other "
+            "scores, missed and count_missed"
+        )
+
+
+def check_others(
+    queries: Sequence[ScoredQuery], other_ids: Sequence[str], n_others: int, subject: Subject
+) -> None:
+    """Raise ValueError for an id that occurs twice, or for more `other_ids` than other queries."""
+    check_unique_ids([*(query.id for query in queries), *other_ids], subject.unit)
+    if len(other_ids) > n_others:
+        raise ValueError(
+            f"other_ids has {len(other_ids)} ids, but n_without_relevant is {n_others}; give at "
+            "most one for each"
+        )
+
+
 def check_some_scorable(scored: Sequence[ScoredQuery], scorer: str) -> None:
     """Raise ValueError if there are several relevant snippets and all of them score NaN."""
     relevant = _relevant(scored)
@@ -155,24 +180,16 @@ def check_groups(
                 f"{subject.unit} {which}: group is None, but by_group is True. Name the group of "
                 f"every {subject.unit}"
             )
-    if merge_groups is None:
-        return
-    if not by_group:
+    if merge_groups is not None and not by_group:
         raise ValueError("merge_groups is given without by_group=True; give both or neither")
-    if not isinstance(merge_groups, Mapping):
-        raise TypeError(f"merge_groups is {merge_groups!r:.60}; give a mapping of group names")
-    for one, other in merge_groups.items():
-        if merge_groups.get(other, other) != other:
-            raise ValueError(
-                f"merge_groups maps {one!r} to {other!r}, and {other!r} to {merge_groups[other]!r}."
-                " Map each group to its final name"
-            )
+    _check_mapping(merge_groups)
 
 
 def check_merged_exist(
     merge_groups: Mapping[str, str] | None, groups: Iterable[str | None]
 ) -> None:
     """Raise ValueError for a merged group that no unit has."""
+    _check_mapping(merge_groups)
     known = set(groups)
     unknown = sorted(set(merge_groups or ()) - known)
     if unknown:
@@ -180,6 +197,21 @@ def check_merged_exist(
             f"merge_groups names {unknown[0]!r}, which is not among the groups: "
             f"{', '.join(map(repr, sorted(map(str, known))))}"
         )
+
+
+def _check_mapping(merge_groups: object) -> None:
+    if merge_groups is None:
+        return
+    if not isinstance(merge_groups, Mapping):
+        raise TypeError(f"merge_groups is {merge_groups!r:.60}; give a mapping of group names")
+    for one, other in merge_groups.items():
+        if not isinstance(one, str) or not isinstance(other, str):
+            raise TypeError(f"merge_groups maps {one!r} to {other!r}; map names to names")
+        if merge_groups.get(other, other) != other:
+            raise ValueError(
+                f"merge_groups maps {one!r} to {other!r}, and {other!r} to {merge_groups[other]!r}."
+                " Map each group to its final name"
+            )
 
 
 def warn_if_reversed(scored: Sequence[ScoredQuery]) -> None:

@@ -75,6 +75,30 @@ class QueryRow(BaseModel):
         return files.decode_infinite(scores) if isinstance(scores, list) else scores
 
 
+class SnippetDetails(BaseModel):
+    """What only calibrations of snippets have: nothing."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ClaimDetails(SnippetDetails):
+    """What only calibrations of claims have, as `calibrate_claims` writes it."""
+
+    share: float = Field(default=1.0, gt=0, le=1)
+    unannotated: list[str] = []
+    n_without_claims: int = Field(default=0, ge=0)
+    n_unscorable: int = Field(default=0, ge=0)
+
+
+class FlagDetails(SnippetDetails):
+    """What only calibrations of flags have, as `calibrate_flag` writes it."""
+
+    answers: list[str] = []
+
+
+DETAILS = {"snippets": SnippetDetails, "claims": ClaimDetails, "flags": FlagDetails}
+
+
 class Record(BaseModel):
     """The fields of a calibration file, in their order, without the checksum."""
 
@@ -138,7 +162,9 @@ def parse(text: str, where: str) -> Record:
         text, where, format=FORMAT, version=VERSION, saved_by=SAVED_BY, what=WHAT
     )
     try:
-        return Record.model_validate(fields)
+        record = Record.model_validate(fields)
+        DETAILS[record.subject].model_validate(record.details)
+        return record
     except ValidationError as error:
         raise ValueError(f"{where}: {files.explain(error)}; calibrate and save again") from None
 

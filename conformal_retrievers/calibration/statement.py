@@ -3,67 +3,14 @@
 Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the numbers behind them.
 """
 
-# ruff: noqa: D102
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Protocol
 
-from pydantic import JsonValue
-
-from conformal_retrievers.calibration.guarantees import Guarantee, Units
-from conformal_retrievers.calibration.subjects import Subject
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.theory.ranks import exact_alpha
-
-
-class Facts(Protocol):
-    """What a statement is made from: the values of a calibration."""
-
-    # Read-only, as the fields of a frozen dataclass are.
-    @property
-    def subject(self) -> Subject: ...
-    @property
-    def guarantee(self) -> Guarantee: ...
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def delta(self) -> float | None: ...
-    @property
-    def scorer(self) -> str: ...
-    @property
-    def by_group(self) -> bool: ...
-    @property
-    def merge_groups(self) -> Mapping[str, str] | None: ...
-    @property
-    def count_missed(self) -> bool: ...
-    @property
-    def queries(self) -> tuple[ScoredQuery, ...]: ...
-    @property
-    def details(self) -> Mapping[str, JsonValue]: ...
-    @property
-    def labels(self) -> Mapping[str, JsonValue] | None: ...
-    @property
-    def n_without_relevant(self) -> int: ...
-    @property
-    def n_queries(self) -> int: ...
-    @property
-    def n_relevant(self) -> int: ...
-    @property
-    def n_missed(self) -> int: ...
-    @property
-    def n_units(self) -> Mapping[str | None, int]: ...
-    @property
-    def n_needed(self) -> int: ...
-    @property
-    def effective_n(self) -> float: ...
-    @property
-    def design_effect(self) -> float: ...
-    def threshold(self, group: str | None = None) -> float: ...
-    def units(self, group: str | None = None) -> Units: ...
-
 
 SNIPPET_GUARANTEES: dict[str, str] = {
     "query-recall": "keeps at least {target} of the relevant snippets {which}, on average over "
@@ -81,12 +28,10 @@ SAME = {
     "flags": "the same kind of question, retriever, model and prompt, and the same meaning of "
     "consistent",
 }
-
-
 WHY_NONE_KEPT = "relevant snippets that have no score, or score −inf, suffice to reach the target"
 
 
-def statement(calibration: Facts) -> str:
+def statement(calibration: Thresholds) -> str:
     """Return the guarantee, the threshold, the assumptions and the numbers, a line each."""
     c = calibration
     lines = [
@@ -94,14 +39,15 @@ def statement(calibration: Facts) -> str:
         _thresholds(c),
         f"Assumptions: {_assumptions(c)}",
         f"Basis: {_basis(c)}",
+        f"Not covered: {_not_covered(c)}",
     ]
-    return "\n".join([*lines, f"Not covered: {_not_covered(c)}"])
+    return "\n".join(lines)
 
 
 # --- the guarantee --------------------------------------------------------------------------------
 
 
-def _guarantee(c: Facts) -> str:
+def _guarantee(c: Thresholds) -> str:
     text = _guaranteed(c, percent(1 - exact_alpha(c.alpha)))
     if c.delta is not None:
         confident = percent(1 - exact_alpha(c.delta))
@@ -113,7 +59,7 @@ def _guarantee(c: Facts) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _guaranteed(c: Facts, target: str) -> str:
+def _guaranteed(c: Thresholds, target: str) -> str:
     if c.subject.name == "flags":
         return f"flags an inconsistent answer with probability at least {target}"
     if c.subject.name == "claims":
@@ -132,32 +78,33 @@ def _guaranteed(c: Facts, target: str) -> str:
 def percent(share: float | Fraction) -> str:
     """Return a share in percent, exactly as far as a float can hold it.
 
-    >>> percent(0.9), percent(0.875)
-    ('90 %', '87.5 %')
+    >>> percent(0.9), percent(0.875), percent(1 - Fraction("1e-12"))
+    ('90 %', '87.5 %', '99.9999999999 %')
     """
-    return f"{float(100 * share):.10g} %"
+    return f"{float(100 * Fraction(str(share))):.16g} %"
 
 
 # --- the threshold --------------------------------------------------------------------------------
 
 
-def _thresholds(c: Facts) -> str:
+def _thresholds(c: Thresholds) -> str:
     if not c.by_group:
         threshold = c.threshold()
         rule = _rule(c, f"{threshold:.6g}") if math.isfinite(threshold) else _no_rule(c, None)
         return f"Threshold: {rule}."
-    groups = "; ".join(
-        f"{_members(c, g)}: "
-        + (f"{c.threshold(g):.6g}" if math.isfinite(c.threshold(g)) else _no_rule(c, g))
-        + f" ({_count(n, *_unit(c))})"
-        for g, n in c.n_units.items()
-    )
+    groups = "; ".join(f"{_members(c, g)}: {_of_group(c, g)}" for g in c.n_units)
     rest = _all_or_none(c, c.subject.at_infinity == "keep_all")
     rule = _rule(c, "that of their group")
     return f"Thresholds: {rule}. By group: {groups}. In any other group, {rest}."
 
 
-def _rule(c: Facts, threshold: str) -> str:
+def _of_group(c: Thresholds, group: str | None) -> str:
+    if not math.isfinite(c.threshold(group)):
+        return _no_rule(c, group)
+    return f"{c.threshold(group):.6g} ({_count(c.n_units[group], *_unit(c))})"
+
+
+def _rule(c: Thresholds, threshold: str) -> str:
     if c.subject.name == "claims":
         return f"claims with a relevance > {threshold} are kept (scorer {c.scorer})"
     if c.subject.name == "flags":
@@ -165,7 +112,7 @@ def _rule(c: Facts, threshold: str) -> str:
     return f"snippets with a score ≤ {threshold} are kept (scorer {c.scorer})"
 
 
-def _no_rule(c: Facts, group: str | None) -> str:
+def _no_rule(c: Thresholds, group: str | None) -> str:
     above = c.threshold(group) > 0
     effect = _all_or_none(c, above == (c.subject.at_infinity == "keep_all"))
     if above:
@@ -175,7 +122,7 @@ def _no_rule(c: Facts, group: str | None) -> str:
     return f"none, so {effect} unless it has no score: {WHY_NONE_KEPT}"
 
 
-def _all_or_none(c: Facts, everything: bool) -> str:
+def _all_or_none(c: Thresholds, everything: bool) -> str:
     if c.subject.name == "flags":
         return "every answer is flagged" if everything else "no answer is flagged"
     if c.subject.name == "claims":
@@ -183,14 +130,14 @@ def _all_or_none(c: Facts, everything: bool) -> str:
     return "every snippet is kept" if everything else "no snippet is kept"
 
 
-def _why_none(c: Facts, group: str | None) -> str:
+def _why_none(c: Thresholds, group: str | None) -> str:
     units, n = c.units(group), c.n_units[group]
     if n < c.n_needed:
         return (
-            f"{_count(n, *_unit(c))} are too few, at least {c.n_needed} are needed "
-            f"({c.n_needed - n} more)"
+            f"at least {_count(c.n_needed, *_unit(c))} are needed, {c.n_needed - n} more than "
+            "there are"
         )
-    if c.subject.name != "snippets":
+    if c.subject != SNIPPETS:
         return "no finite threshold gives this guarantee"
     found = sum(len(query.scores) for query in units.queries)
     missed = sum(query.missed for query in units.queries) * c.count_missed
@@ -207,7 +154,7 @@ def _why_none(c: Facts, group: str | None) -> str:
     return f"{cause}, and there are too few judged queries. Judge more queries, or raise alpha"
 
 
-def _members(c: Facts, group: str | None) -> str:
+def _members(c: Thresholds, group: str | None) -> str:
     """Return the name of a group, and of those that were merged into it."""
     merged = [one for one, other in (c.merge_groups or {}).items() if other == group != one]
     return f"{group} ({', '.join(merged)})" if merged else f"{group}"
@@ -216,14 +163,9 @@ def _members(c: Facts, group: str | None) -> str:
 # --- assumptions and numbers ----------------------------------------------------------------------
 
 
-def _assumptions(c: Facts) -> str:
+def _assumptions(c: Thresholds) -> str:
     unit, same = c.subject.unit, SAME[c.subject.name]
-    calibrated = {
-        "snippets": "the calibration queries",
-        "claims": "the annotated answers",
-        "flags": "the judged answers",
-    }[c.subject.name]
-    new = "inconsistent answers" if c.subject.name == "flags" else f"{c.subject.units}"
+    new = "inconsistent answers" if c.subject.name == "flags" else c.subject.units
     if c.guarantee == "snippet":
         first = (
             f"New relevant snippets are exchangeable with those of the calibration: {same}. "
@@ -231,7 +173,7 @@ def _assumptions(c: Facts) -> str:
             "easier, the other queries keep a smaller share. 'query-recall' assumes less."
         )
     else:
-        first = f"New {new} are exchangeable with {calibrated}: {same}."
+        first = f"New {new} are exchangeable with the {c.subject.judged}: {same}."
     over = (
         f"The probability is over the calibration and the new {unit} together."
         if c.delta is None
@@ -245,11 +187,11 @@ def _assumptions(c: Facts) -> str:
     return f"{first} {over}"
 
 
-def _basis(c: Facts) -> str:
+def _basis(c: Thresholds) -> str:
     delta = "" if c.delta is None else f", delta = {c.delta!r}"
-    given = f"guarantee = {c.guarantee!r}, " if c.subject.name == "snippets" else ""
+    given = f"guarantee = {c.guarantee!r}, " if c.subject == SNIPPETS else ""
     sentences = [f"{given}alpha = {c.alpha!r}{delta}."]
-    if c.subject.name == "snippets":
+    if c.subject == SNIPPETS:
         sentences += _snippets(c)
     elif c.subject.name == "claims":
         sentences += _claims(c)
@@ -261,7 +203,7 @@ def _basis(c: Facts) -> str:
     return " ".join(sentences)
 
 
-def _snippets(c: Facts) -> list[str]:
+def _snippets(c: Thresholds) -> list[str]:
     sentences = [
         f"{_count(c.n_relevant, 'relevant snippet')} of "
         f"{_count(c.n_queries, 'query', 'queries')}, worth "
@@ -289,7 +231,7 @@ def _snippets(c: Facts) -> list[str]:
     return sentences
 
 
-def _claims(c: Facts) -> list[str]:
+def _claims(c: Thresholds) -> list[str]:
     sentences = [f"{_count(c.n_queries, 'annotated answer')}."]
     if c.details.get("n_without_claims"):
         sentences.append(f"{c.details['n_without_claims']} answers without claims were not used.")
@@ -303,7 +245,7 @@ def _claims(c: Facts) -> list[str]:
     return sentences
 
 
-def _not_covered(c: Facts) -> str:
+def _not_covered(c: Thresholds) -> str:
     if c.subject.name == "claims":
         return (
             "a text that an LLM writes from the kept claims. Answers without a kept claim count as "
@@ -326,11 +268,7 @@ def _count(n: int, one: str, many: str | None = None) -> str:
     return f"{n} {one if n == 1 else many or one + 's'}"
 
 
-def _unit(c: Facts) -> tuple[str, str]:
+def _unit(c: Thresholds) -> tuple[str, str]:
     if c.guarantee == "snippet":
         return "relevant snippet", "relevant snippets"
-    return {
-        "snippets": ("judged query", "judged queries"),
-        "claims": ("answer", "answers"),
-        "flags": ("inconsistent answer", "inconsistent answers"),
-    }[c.subject.name]
+    return c.subject.judged_unit, c.subject.judged

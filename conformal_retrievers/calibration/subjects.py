@@ -41,14 +41,15 @@ def above(scores: Scores, threshold: float) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Subject:
-    """The nouns of a calibration, and the comparison by which it keeps."""
+    """The nouns of a calibration, and the comparison that decides what it keeps."""
 
     name: Literal["snippets", "claims", "flags"]
-    unit: str  # what has one or more scores, and a new one of which the guarantee is about
+    unit: str  # the guarantee is about a new one
     units: str
-    judged: str  # the units of a calibration
+    judged_unit: str  # one unit of a calibration
+    judged: str  # several
     judge: str  # what a person does to get more of them
-    item: str  # what a calibration counts in a unit
+    made_by: str  # the function that calibrates
     keep: Callable[[Scores, float], NDArray[np.bool_]] = field(repr=False)
     unscorable: Literal["keep", "drop"]  # what happens to an item without a score
     at_infinity: KeepsAt  # what a threshold of +inf does; one of −inf does the opposite
@@ -65,9 +66,10 @@ SNIPPETS = Subject(
     "snippets",
     unit="query",
     units="queries",
+    judged_unit="judged query",
     judged="judged queries",
     judge="judge",
-    item="relevant snippet",
+    made_by="calibrate",
     keep=at_most,
     unscorable="keep",
     at_infinity="keep_all",
@@ -76,9 +78,10 @@ CLAIMS = Subject(
     "claims",
     unit="answer",
     units="answers",
+    judged_unit="annotated answer",
     judged="annotated answers",
     judge="annotate",
-    item="answer",
+    made_by="calibrate_claims",
     keep=above,
     unscorable="drop",
     at_infinity="keep_none",
@@ -87,9 +90,10 @@ FLAGS = Subject(
     "flags",
     unit="answer",
     units="answers",
-    judged="judged answers",
+    judged_unit="inconsistent answer",
+    judged="inconsistent answers",
     judge="judge",
-    item="inconsistent answer",
+    made_by="calibrate_flag",
     keep=at_most,
     unscorable="keep",
     at_infinity="keep_all",

@@ -1,0 +1,225 @@
+"""The scores that set a calibration's thresholds, and everything that follows from them.
+
+The guarantees and what they count are in `guarantees.py`, and the theorems in `theory/`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import JsonValue
+
+from conformal_retrievers.calibration.checks import (
+    check_groups,
+    check_name,
+    check_one_score,
+    check_others,
+    check_scored,
+)
+from conformal_retrievers.calibration.guarantees import (
+    Guarantee,
+    Units,
+    check_guarantee,
+    check_relative,
+)
+from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.theory.intervals import effective_n
+from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.version import __version__
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Thresholds:
+    """The fields of a `Calibration`, the thresholds that they give, and what those are worth."""
+
+    alpha: float
+    guarantee: Guarantee
+    scorer: str  # the name of what scored
+    queries: tuple[ScoredQuery, ...]  # with a known relevant snippet: its relevant scores, sorted
+    subject: Subject = SNIPPETS
+    delta: float | None = None
+    by_group: bool = False
+    merge_groups: Mapping[str, str] | None = None
+    count_missed: bool = False
+    n_without_relevant: int = 0  # how many other queries there were
+    other_ids: tuple[str, ...] = ()  # their ids
+    lowest_scores: tuple[float, ...] = ()  # of each query, ascending: needs no judgements
+    relative_to_query: bool = False
+    scorer_provenance: Mapping[str, JsonValue] | None = None
+    retrieval: Mapping[str, JsonValue] | None = None
+    labels: Mapping[str, JsonValue] | None = None
+    details: Mapping[str, JsonValue] = field(default_factory=dict)  # what only its subject has
+    library: str = __version__
+    created: str = field(
+        default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds")
+    )
+
+    def __post_init__(self) -> None:
+        exact_alpha(self.alpha)
+        check_guarantee(self.guarantee, self.delta)
+        check_name(self.scorer)
+        check_relative(self.guarantee, self.relative_to_query, self.scorer)
+        check_scored(self.queries, self.subject)
+        check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
+        if self.subject != SNIPPETS:
+            check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
+        check_others(self.queries, self.other_ids, self.n_without_relevant, self.subject)
+        if self.delta is not None and not self.by_group:  # a small group keeps everything instead
+            self._check_enough(self.delta)
+
+    # --- what is kept -----------------------------------------------------------------------------
+
+    def threshold(self, group: str | None = None) -> float:
+        """Return the threshold of a group, ±inf if there is no finite one.
+
+        Snippets and answers to flag are kept at or below it: +inf keeps everything. Claims are kept
+        above it: +inf keeps nothing. With `by_group`, an unknown group has the threshold +inf.
+        """
+        return self._thresholds.get(self._key(group), math.inf)
+
+    def keep(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.bool_]:
+        """Return which of the scores (n,) are kept, by the comparison of the subject.
+
+        For snippets these are the scores ≤ threshold, and NaN: an unscorable snippet may be
+        relevant, so only keeping it preserves the guarantee.
+        """
+        return self.subject.keep(np.asarray(scores, dtype=np.float64), self.threshold(group))
+
+    def p_values(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
+        """Return the conformal p-value of each score (n,); NaN stays NaN.
+
+        p = (1 + Σ_{A_i ≥ score} m_i) / (1 + Σ m_i), where m_i is 1/N_q(i) for "query-recall" and 1
+        for the other guarantees. Without delta, a snippet is kept at α iff p > α, and a claim iff
+        p ≤ α. (An α that equals a p-value, rounded to a float such as 1/3, may tie.) p is 1 in a
+        group that the calibration does not know.
+        """
+        units = self._units.get(self._key(group))
+        if units is None:
+            return np.where(np.isnan(scores), np.nan, 1.0)
+        return units.p_values(scores)
+
+    def units(self, group: str | None = None) -> Units:
+        """Return the units that the threshold of a group is taken from, by default of all queries.
+
+        Raises ValueError for a group that the calibration does not know.
+        """
+        key = self._key(group)
+        if key not in self._units:
+            known = ", ".join(map(repr, self._units))
+            raise ValueError(f"group is {group!r}; the calibration has {known}")
+        return self._units[key]
+
+    def knows(self, group: str | None) -> bool:
+        """Return whether a query of this group has a threshold of its own, or one for all."""
+        return not self.by_group or self._key(group) in self._units
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The known groups, by every name that `merge_groups` gives; empty without `by_group`."""
+        if not self.by_group:
+            return ()
+        return tuple(sorted({*map(str, self._units), *(self.merge_groups or {})}))
+
+    # --- what it is worth -------------------------------------------------------------------------
+
+    @property
+    def n_queries(self) -> int:
+        """K, the number of queries that contribute a score."""
+        return sum(len(units.contributing) for units in self._units.values())
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """The ids of all judged queries, including those that do not contribute."""
+        return frozenset([*self.other_ids, *(query.id for query in self.queries if query.id)])
+
+    @property
+    def n_without_id(self) -> int:
+        """The number of judged queries that have no id."""
+        return len(self.queries) + self.n_without_relevant - len(self.ids)
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether missed snippets count and no threshold gives the guarantee.
+
+        By group it is False: the statement names the groups of which it is true.
+        """
+        return self.count_missed and not self.by_group and self.threshold() == math.inf
+
+    @property
+    def k(self) -> int | None:
+        """The depth that the retriever was asked for, if `retrieval` states it."""
+        k = (self.retrieval or {}).get("k")
+        return k if isinstance(k, int) else None
+
+    @property
+    def n_relevant(self) -> int:
+        """The number n of relevant retrieved snippets."""
+        return sum(len(query.scores) for query in self.queries)
+
+    @property
+    def n_missed(self) -> int:
+        """The number of known relevant snippets that were not retrieved."""
+        return sum(query.missed for query in self.queries)
+
+    @property
+    def n_units(self) -> Mapping[str | None, int]:
+        """The number of units by group: queries, or snippets for "snippet"."""
+        return {group: units.n for group, units in self._units.items()}
+
+    @property
+    def n_needed(self) -> int:
+        """The number of units that a group needs for a finite threshold."""
+        return next(iter(self._units.values())).n_needed(self.alpha, self.delta)
+
+    @cached_property
+    def effective_n(self) -> float:
+        """The number of independent relevant snippets that are worth as much as these."""
+        kept = [float(self.keep(q.scores, q.group).sum()) for q in self.queries]
+        n = effective_n(kept, [float(len(q.scores)) for q in self.queries])
+        return min(n, float(self.n_relevant))
+
+    @property
+    def design_effect(self) -> float:
+        """How many times more relevant snippets are needed because they come in queries (Kish)."""
+        return self.n_relevant / self.effective_n
+
+    # --- derived once, from the scores ------------------------------------------------------------
+
+    @cached_property
+    def _units(self) -> Mapping[str | None, Units]:
+        members: dict[str | None, list[ScoredQuery]] = {}
+        for query in self.queries:
+            members.setdefault(self._key(query.group), []).append(query)
+        return {
+            group: Units(self.guarantee, queries, self.count_missed)
+            for group, queries in members.items()
+        }
+
+    @cached_property
+    def _thresholds(self) -> Mapping[str | None, float]:
+        return {g: units.threshold(self.alpha, self.delta) for g, units in self._units.items()}
+
+    def _key(self, group: object) -> str | None:
+        if group is not None and not isinstance(group, str):
+            raise TypeError(
+                f"group is {group!r}; give the name of a group (another alpha is .at({group!r}))"
+            )
+        if not self.by_group or group is None:
+            return None
+        return (self.merge_groups or {}).get(group, group)
+
+    def _check_enough(self, delta: float) -> None:
+        n, needed = self.n_units[None], self.n_needed
+        if n < needed:
+            raise ValueError(
+                f"delta is {delta:g} with alpha {self.alpha:g}, which needs at least {needed} "
+                f"{self.subject.judged}; there are {n}. {self.subject.judge.capitalize()} "
+                f"{needed - n} more, or raise alpha or delta"
+            )
