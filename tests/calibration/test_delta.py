@@ -1,0 +1,141 @@
+"""Calibrations that hold for all calibration samples but a share delta."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.theory.tolerance import (
+    betting_n,
+    query_recall_tolerance,
+    tolerance_n,
+    tolerance_rank,
+)
+
+
+def calibration_of(queries, alpha=0.1, guarantee="all", delta=0.1, **options):
+    return Calibration.from_scores(
+        queries, alpha=alpha, guarantee=guarantee, delta=delta, scorer="lookup", **options
+    )
+
+
+def relevant(*scores, **options):
+    return ScoredQuery(scores, [True] * len(scores), **options)
+
+
+@pytest.mark.parametrize("guarantee", ["all", "any"])
+@given(
+    st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_size=22, max_size=40),
+    st.sampled_from([0.1, 0.2, 0.5]),
+    st.sampled_from([0.1, 0.3]),
+)
+def test_the_threshold_is_the_tolerance_rank_of_the_units(guarantee, lists, alpha, delta):
+    units = sorted(map(max if guarantee == "all" else min, lists))
+    calibration = calibration_of([relevant(*s) for s in lists], alpha, guarantee, delta)
+    assert calibration.threshold() == units[tolerance_rank(len(units), alpha, delta) - 1]
+    assert calibration.threshold() >= replace(calibration, delta=None).threshold()
+
+
+# --- the order of the bets ------------------------------------------------------------------------
+
+
+def named_queries(rng, n=80):
+    return [
+        relevant(*rng.normal(size=rng.integers(1, 6)), id=f"query {i}", missed=int(i % 9 == 0))
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize("count_missed", [False, True])
+def test_the_threshold_does_not_depend_on_the_order_of_the_queries(rng, count_missed):
+    queries = named_queries(rng)
+    thresholds = {
+        calibration_of(
+            [queries[i] for i in rng.permutation(80)],
+            0.2,
+            "query-recall",
+            count_missed=count_missed,
+        ).threshold()
+        for _ in range(20)
+    }
+    assert len(thresholds) == 1
+    assert math.isfinite(*thresholds)
+
+
+def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
+    queries = named_queries(rng)
+    by_hash = sorted(queries, key=lambda q: hashlib.sha256(q.id.encode()).hexdigest())
+    calibration = calibration_of(queries, 0.2, "query-recall")
+    expected = query_recall_tolerance([q.scores for q in by_hash], 0.2, 0.1)
+    assert calibration.threshold() == expected
+    calibration.save(tmp_path / "c.json")
+    loaded = Calibration.load(tmp_path / "c.json")
+    assert loaded.at(0.3).threshold() == calibration.at(0.3).threshold()
+
+
+def test_queries_without_an_id_give_the_same_threshold_every_time(rng):
+    queries = [replace(query, id=None) for query in named_queries(rng)]
+    one, other = (calibration_of(queries, 0.2, "query-recall").threshold() for _ in range(2))
+    assert one == other < math.inf
+
+
+# --- too few queries ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "alpha", "delta", "needed"),
+    [
+        ("all", 0.1, 0.1, 22),
+        ("any", 0.05, 0.1, tolerance_n(0.05, 0.1)),
+        ("query-recall", 0.2, 0.05, betting_n(0.2, 0.05)),
+    ],
+)
+def test_too_few_queries_for_delta_are_refused_with_the_number_needed(
+    guarantee, alpha, delta, needed
+):
+    queries = [relevant(i / 1000) for i in range(needed)]
+    enough = calibration_of(queries, alpha, guarantee, delta)
+    assert enough.n_needed == needed
+    assert math.isfinite(enough.threshold())
+    with pytest.raises(ValueError, match=rf"delta is {delta}.*{needed}"):
+        calibration_of(queries[1:], alpha, guarantee, delta)
+    for smaller in (alpha / 2, 1e-300, 5e-324):
+        with pytest.raises(ValueError, match=f"delta is {delta}"):
+            enough.at(smaller)
+    queries[0] = ScoredQuery([1.0], [False], missed=3)  # a query without relevant scores
+    with pytest.raises(ValueError, match=f"delta is {delta}"):
+        calibration_of(queries, alpha, guarantee, delta)
+    counted = calibration_of(queries, 0.9, guarantee, delta, count_missed=True)
+    assert counted.n_queries == needed
+
+
+@pytest.mark.parametrize("guarantee", ["query-recall", "all", "any"])
+def test_a_group_that_is_too_small_for_delta_keeps_everything_and_is_named(guarantee):
+    large = [relevant(i, group="large") for i in range(100)]
+    small = [relevant(i, group="small") for i in range(21)]
+    calibration = calibration_of([*large, *small], 0.1, guarantee, by_group=True)
+    assert math.isfinite(calibration.threshold("large"))
+    assert calibration.threshold("small") == calibration.threshold("unseen") == math.inf
+    assert math.isfinite(replace(calibration, delta=None).threshold("small"))
+    assert "small" in calibration.statement
+
+
+@pytest.mark.parametrize("guarantee", ["query-recall", "all"])
+def test_too_many_missed_snippets_leave_no_finite_threshold(guarantee):
+    queries = [relevant(i, missed=i % 2) for i in range(100)]
+    calibration = calibration_of(queries, 0.1, guarantee, count_missed=True)
+    assert calibration.threshold() == math.inf
+    assert math.isfinite(calibration.at(0.7).threshold())
+
+
+def test_the_statement_has_delta():
+    statement = calibration_of([relevant(i / 1000) for i in range(100)], delta=0.05).statement
+    assert "95 %" in statement
+    assert "delta" in statement
