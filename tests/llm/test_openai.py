@@ -37,7 +37,7 @@ async def both(llm, request=REQUEST):
     return answer
 
 
-async def test_a_request_arrives_as_it_was_made(llm_server, model):
+async def test_the_server_receives_messages_temperature_and_schema(llm_server, model):
     reply = await both(model)
     assert (
         llm_server.bodies
@@ -63,7 +63,7 @@ async def test_a_request_arrives_as_it_was_made(llm_server, model):
     assert (reply.prompt_tokens, reply.completion_tokens) == (sent, len(reply.text))
 
 
-async def test_log_probabilities_of_the_first_token_come_back(llm_server, model):
+async def test_log_probabilities_of_the_first_token_are_returned(llm_server, model):
     reply = await both(model, YES_NO)
     assert set(reply.first_token) == {"YES", "NO", "Well"}
     assert max(reply.first_token.values()) < 0
@@ -74,7 +74,7 @@ async def test_log_probabilities_of_the_first_token_come_back(llm_server, model)
 
 
 @pytest.mark.parametrize("trouble", ["429", "500"])
-async def test_a_busy_or_failing_server_is_asked_again_when_it_says(llm_server, model, trouble):
+async def test_a_busy_or_failing_server_is_asked_again(llm_server, model, trouble):
     llm_server.trouble = lambda body, times: trouble if times in (1, 2, 4, 5) else None
     assert isinstance(await both(model), Reply)
     assert len(llm_server.bodies) == 6
@@ -82,7 +82,7 @@ async def test_a_busy_or_failing_server_is_asked_again_when_it_says(llm_server, 
     assert retries == ["0", "1", "2"] * 2
 
 
-async def test_a_server_is_not_asked_before_it_says(llm_server, model):
+async def test_a_retry_waits_as_long_as_the_server_asks(llm_server, model):
     llm_server.trouble = lambda body, times: "429 later" if times in (1, 3) else None
     began = time.monotonic()
     assert isinstance(await both(model), Reply)
@@ -100,7 +100,9 @@ async def test_a_server_is_not_asked_before_it_says(llm_server, model):
         ("no choices", "not a Chat Completion"),
     ],
 )
-async def test_what_is_left_after_the_retries_is_unanswered(llm_server, model, trouble, error):
+async def test_a_request_without_a_completion_after_the_retries_is_unanswered(
+    llm_server, model, trouble, error
+):
     llm_server.trouble = lambda body, times: trouble
     answer = await both(model)
     assert isinstance(answer, Unanswered)
@@ -109,7 +111,7 @@ async def test_what_is_left_after_the_retries_is_unanswered(llm_server, model, t
 
 def with_choice(**parts):
     """Return what changes these parts of a completion's first choice."""
-    return lambda told: {**told, "choices": [{**told["choices"][0], **parts}]}
+    return lambda body: {**body, "choices": [{**body["choices"][0], **parts}]}
 
 
 def with_content(content):
@@ -119,37 +121,27 @@ def with_content(content):
 @pytest.mark.parametrize(
     "wire",
     {
-        "no choices": lambda told: {"choices": None},
-        "choices as a dict": lambda told: {"choices": {"0": told["choices"][0]}},
-        "a number of choices": lambda told: {"choices": 1},
-        "choices as a text": lambda told: {"choices": "abc"},
-        "no choice": lambda told: {"choices": [None]},
-        "a choice as a text": lambda told: {"choices": ["x"]},
-        "a choice without message": lambda told: {"choices": [{"index": 0}]},
+        "no choices": lambda completion: {"choices": None},
+        "a choice without message": lambda completion: {"choices": [{"index": 0}]},
         "no message": with_choice(message=None),
-        "a message as a text": with_choice(message="hi"),
         "content as a list": with_content([{"type": "text", "text": "{}"}]),
         "content as a dict": with_content({"rating": 0.5}),
-        "content as a number": with_content(0.5),
-        "an error": lambda told: {"error": {"message": "overloaded", "code": 503}},
-        "a list": lambda told: [told],
-        "null": lambda told: None,
-        "a text": lambda told: '"overloaded"',
-        "no UTF-8": lambda told: b'{"choices": [{"message": {"content": "\xff"}}]}',
-        "too deep": lambda told: "[" * 100_000,
-        "deep": lambda told: "[" * 300 + "]" * 300,
-        "a number of too many digits": lambda told: "9" * 10_000,
+        "an error": lambda completion: {"error": {"message": "overloaded", "code": 503}},
+        "a text": lambda completion: '"overloaded"',
+        "no UTF-8": lambda completion: b'{"choices": [{"message": {"content": "\xff"}}]}',
+        "too deep": lambda completion: "[" * 100_000,
+        "a number of too many digits": lambda completion: "9" * 10_000,
     }.items(),
     ids=lambda case: case[0],
 )
-async def test_a_half_formed_answer_leaves_one_request_unanswered_and_the_others_answered(
+async def test_a_malformed_completion_leaves_only_its_own_request_unanswered(
     llm_server, model, wire
 ):
     other = Request("Rate.", REQUEST.user.replace("Everest", "Blanc"), REQUEST.schema)
     whole = ask(model, [REQUEST])
     for answers in (ask, aask):
         odd = iter([True, False])  # whichever comes first
-        llm_server.wire = lambda told, odd=odd: wire[1](told) if next(odd) else told
+        llm_server.wire = lambda body, odd=odd: wire[1](body) if next(odd) else body
         asked = answers(model, [other, REQUEST], concurrency=1)
         unanswered, reply = asked if answers is ask else await asked
         assert isinstance(unanswered, Unanswered)
@@ -161,17 +153,13 @@ async def test_a_half_formed_answer_leaves_one_request_unanswered_and_the_others
     [
         {},
         None,
-        "none",
-        [1],
-        {"total_tokens": 3},
         {"prompt_tokens": None, "completion_tokens": None, "total_tokens": 3},
         {"prompt_tokens": "7", "completion_tokens": -1},
-        {"prompt_tokens": True, "completion_tokens": 1.5},
     ],
     ids=str,
 )
-async def test_tokens_that_a_server_does_not_count_are_none(llm_server, model, usage):
-    llm_server.wire = lambda told: {**told, "usage": usage}
+async def test_tokens_without_a_valid_count_are_0(llm_server, model, usage):
+    llm_server.wire = lambda body: {**body, "usage": usage}
     reply = await both(model)
     assert (reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("stop", 0, 0)
     assert reply.text
@@ -188,42 +176,31 @@ def listed(*tops):
     "logprobs",
     [
         None,
-        {},
-        [YES],
         "none",
-        {"content": None},
         {"content": []},
         {"content": [None]},
         {"content": {"0": YES}},
-        {"content": [YES]},
-        {"content": [{**YES, "top_logprobs": None}]},
-        {"content": [{**YES, "top_logprobs": []}]},
         {"content": [{**YES, "top_logprobs": {"YES": -0.1}}]},
         {"tokens": ["YES"], "token_logprobs": [-0.1], "top_logprobs": [{"YES": -0.1}]},
-        listed(None),
-        listed(YES, {"token": "NO", "logprob": None}),
-        listed(YES, {"token": "NO", "logprob": "-2"}),
-        listed(YES, {"token": "NO", "logprob": True}),
-        listed(YES, {"token": "NO", "logprob": -(10**400)}),
+        *(listed(YES, {"token": "NO", "logprob": p}) for p in (None, "-2", True, -(10**400))),
         listed(YES, {"token": None, "logprob": -2.0}),
-        listed(YES, {"logprob": -2.0}),
     ],
     ids=lambda logprobs: f"{logprobs!s:.90}",
 )
-async def test_log_probabilities_that_are_not_well_formed_are_none(llm_server, model, logprobs):
+async def test_invalid_log_probabilities_are_none(llm_server, model, logprobs):
     llm_server.wire = with_choice(logprobs=logprobs)
     reply = await both(model, YES_NO)
     assert reply.first_token is None
     assert reply.text in ("YES", "NO")
 
 
-async def test_log_probabilities_may_be_whole_numbers(llm_server, model):
+async def test_log_probabilities_may_be_integers(llm_server, model):
     llm_server.wire = with_choice(logprobs=listed(YES, {"token": "NO", "logprob": -9999}))
     assert (await both(model, YES_NO)).first_token == {"YES": -0.1, "NO": -9999.0}
 
 
 @pytest.mark.parametrize("trouble", ["slow", "dropped"])
-async def test_a_slow_server_and_a_broken_connection_leave_it_unanswered(llm_server, trouble):
+async def test_a_timeout_and_a_broken_connection_leave_the_request_unanswered(llm_server, trouble):
     llm_server.trouble = lambda body, times: trouble
     llm = openai_llm("m", base_url=llm_server.url, max_retries=0, timeout=0.3)
     answer = await both(llm)
@@ -232,7 +209,7 @@ async def test_a_slow_server_and_a_broken_connection_leave_it_unanswered(llm_ser
     assert len(llm_server.bodies) == 2
 
 
-async def test_a_server_that_is_not_there_leaves_it_unanswered():
+async def test_a_missing_server_leaves_the_request_unanswered():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -249,7 +226,7 @@ async def test_a_server_that_is_not_there_leaves_it_unanswered():
         ("404", openai.NotFoundError),
     ],
 )
-async def test_what_asking_again_cannot_mend_is_raised(llm_server, model, trouble, error):
+async def test_an_error_that_a_retry_cannot_help_is_raised(llm_server, model, trouble, error):
     llm_server.trouble = lambda body, times: trouble
     with pytest.raises(error, match=f"error {trouble}"):
         ask(model, [REQUEST])
@@ -268,7 +245,7 @@ async def test_what_asking_again_cannot_mend_is_raised(llm_server, model, troubl
         ("chatty", "stop"),
     ],
 )
-async def test_how_a_reply_ended_is_told(llm_server, model, trouble, finish):
+async def test_a_reply_has_the_reason_why_it_ended(llm_server, model, trouble, finish):
     llm_server.trouble = lambda body, times: trouble
     assert (await both(model)).finish == finish
 
@@ -302,7 +279,7 @@ def test_a_model_that_is_dropped_closes_its_connections(llm_server):
 
 def test_models_that_are_made_and_dropped_share_their_connections(llm_server):
     async def ask_with_new_models():
-        for _ in range(5):
+        for _ in range(2):
             llm = openai_llm("m", base_url=llm_server.url)
             await aask(llm, [REQUEST])
             del llm
@@ -326,17 +303,6 @@ async def test_cancelling_leaves_no_task_behind(llm_server, model):
     assert len(llm_server.bodies) == 4
 
 
-async def test_no_more_than_concurrency_requests_reach_the_server_at_a_time(llm_server, model):
-    llm_server.latency = 0.02
-    requests = [Prompt("s", "$n").request({"n": n}) for n in range(24)]
-    llm_server.reply = lambda body: body["messages"][1]["content"]
-    for ask_all in (ask, lambda *a, **k: asyncio.run(aask(*a, **k))):
-        llm_server.busiest = 0
-        answers = await asyncio.to_thread(ask_all, model, requests, concurrency=5)
-        assert [answer.text for answer in answers] == [str(n) for n in range(24)]
-        assert 1 < llm_server.busiest <= 5
-
-
 async def test_fields_go_into_the_body_and_none_leaves_one_out(llm_server):
     fields = {"temperature": None, "seed": 7, "chat_template_kwargs": {"enable_thinking": False}}
     llm = openai_llm("m", base_url=llm_server.url, fields=fields)
@@ -347,7 +313,7 @@ async def test_fields_go_into_the_body_and_none_leaves_one_out(llm_server):
     assert llm_server.bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
-def test_a_name_tells_model_and_fields_but_not_the_server():
+def test_the_name_has_model_and_fields_but_not_the_server():
     one = openai_llm("m", base_url="http://a/v1")
     assert one.name == openai_llm("m", base_url="http://b/v1").name == "m"
     assert openai_llm("m", base_url="http://a/v1", fields={"seed": 7}).name == 'm {"seed": 7}'
@@ -362,15 +328,8 @@ async def test_the_key_for_openai_is_not_sent_to_another_server(llm_server, monk
     assert keys == ["Bearer none"] * 2 + ["Bearer theirs"] * 2
 
 
-def test_openai_itself_asks_for_a_key(monkeypatch):
+def test_openai_itself_needs_a_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(openai.OpenAIError, match="OPENAI_API_KEY"):
         openai_llm("gpt-4o")
-
-
-def test_a_request_for_plain_text_asks_for_no_form(llm_server, model):
-    llm_server.reply = lambda body: "plain"
-    (answer,) = ask(model, [Request("s", "u")])
-    assert answer.text == "plain"
-    assert set(llm_server.bodies[0]) == {"model", "messages", "temperature"}

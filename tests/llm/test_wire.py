@@ -23,27 +23,21 @@ from conformal_retrievers.llm.wire import (
     unanswered_without_reply,
 )
 
+WORDS = {
+    "stop": "stop end_turn STOP eos FinishReason.STOP stop_sequence COMPLETE endTurn eos_token "
+    "end_of_text completed finish finished done",
+    "length": "length max_tokens FinishReason.MAX_TOKENS max_output_tokens model_length "
+    "model_context_window_exceeded",
+    "refusal": "content_filter SAFETY refusal RECITATION BLOCKLIST ERROR_TOXIC FinishReason.SPII "
+    "content_filtered guardrail_intervened PROHIBITED_CONTENT",
+    "unknown": "error OTHER load cancelled tool_calls FinishReason.FINISH_REASON_UNSPECIFIED",
+}
+
 
 @pytest.mark.parametrize(
     ("reason", "finish"),
-    [
-        *[(word, "stop") for word in ("stop", "end_turn", "STOP", "eos", None, "")],
-        *[
-            (word, "stop")
-            for word in ("FinishReason.STOP", "stop_sequence", "COMPLETE", "endTurn", 1)
-        ],
-        *[(word, "stop") for word in ("eos_token", "end_of_text", "completed")],
-        *[(word, "stop") for word in ("finish", "finished", "done")],
-        *[(word, "length") for word in ("length", "max_tokens", "MAX_TOKENS", 2)],
-        *[(word, "length") for word in ("FinishReason.MAX_TOKENS", "max_output_tokens")],
-        *[(word, "length") for word in ("model_context_window_exceeded", "model_length")],
-        *[(word, "refusal") for word in ("content_filter", "SAFETY", "refusal")],
-        *[(word, "refusal") for word in ("RECITATION", "BLOCKLIST", "ERROR_TOXIC")],
-        *[(word, "refusal") for word in ("FinishReason.SPII", "content_filtered")],
-        *[(word, "refusal") for word in ("guardrail_intervened", "PROHIBITED_CONTENT")],
-        *[(word, "unknown") for word in ("error", "OTHER", "load", "cancelled", "tool_calls", 5)],
-        ("FinishReason.FINISH_REASON_UNSPECIFIED", "unknown"),
-    ],
+    [(word, finish) for finish, words in WORDS.items() for word in words.split()]
+    + [(None, "stop"), ("", "stop"), (1, "stop"), (2, "length"), (5, "unknown")],
 )
 def test_the_words_of_servers_for_the_end_of_a_reply(reason, finish):
     assert finish_of(reason) == finish
@@ -55,7 +49,7 @@ class Ended(enum.IntEnum):  # its text is the number, as of Python 3.11
 
 
 @pytest.mark.parametrize(
-    ("told", "finish"),
+    ("answer", "finish"),
     [
         ({"choices": [{"finish_reason": "length"}]}, "length"),
         ({"finish_reason": "length"}, "length"),
@@ -73,8 +67,8 @@ class Ended(enum.IntEnum):  # its text is the number, as of Python 3.11
         *[(odd, "stop") for odd in ({"choices": {"0": 1}}, {"candidates": 3}, {"choices": "abc"})],
     ],
 )
-def test_the_word_for_the_end_of_a_reply_is_found_in_any_format(told, finish):
-    assert finish_of(reason_in(told)) == finish
+def test_the_word_for_the_end_of_a_reply_is_found_in_any_format(answer, finish):
+    assert finish_of(reason_in(answer)) == finish
 
 
 class StatusError(Exception):
