@@ -79,7 +79,6 @@ def calibrate(
             help="Leave out each query with this probability, for evaluate.", metavar="RATE"
         ),
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="The seed of --hold-out.", metavar="NUMBER")] = 0,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
@@ -91,7 +90,7 @@ def calibrate(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     with bad_data_in_one_line():
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         queries = (q for q in judged_queries(judged, run, k) if rng.random() >= hold_out)
         if scorer == "retrieval":
             chosen = retrieval_scorer(retriever, better)

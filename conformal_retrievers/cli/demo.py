@@ -26,23 +26,15 @@ from conformal_retrievers.cli.demo_output import (
     print_query,
 )
 from conformal_retrievers.cli.docstrings import docstring_corpus
-from conformal_retrievers.cli.scorers import embedding_scorer
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, tracked
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import ConformalFilter
-from conformal_retrievers.scoring import EmbeddingScorer, Scorer, score_queries
+from conformal_retrievers.scoring import Scorer, score_queries
 
 
 def demo(
     alpha: options.Alpha = 0.1,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Score by this sentence-transformers model instead of BM25.",
-            metavar="PATH_OR_NAME",
-        ),
-    ] = None,
     folder: Annotated[
         Path,
         typer.Option(
@@ -56,16 +48,16 @@ def demo(
     """Calibrate and filter the docstrings of Python's standard library, in both frameworks."""
     with bad_data_in_one_line():
         require("demo", "bm25s", "langchain_conformal", "llama_index", "matplotlib", "regex")
-        embedding = None if model is None else embedding_scorer(model, f"cosine({model})")
-        run(alpha=alpha, embedding=embedding, folder=folder, console=Console(highlight=False))
+        run(alpha, folder, Console(highlight=False))
 
 
-def run(*, alpha: float, embedding: EmbeddingScorer | None, folder: Path, console: Console) -> None:
+def run(alpha: float, folder: Path, console: Console) -> None:
     """Run the demo, print its results, and write calibration.json and report.html into `folder`.
 
-    Snippets are scored by BM25, or by `embedding` if it is given. Raises RuntimeError if the two
-    frameworks keep different snippets.
+    Raises RuntimeError if the two frameworks keep different snippets.
     """
+    from conformal_retrievers.evaluation.report import write
+
     with console.status("Reading the standard library's docstrings"):
         corpus = docstring_corpus()
     print_corpus(corpus, console)
@@ -80,12 +72,9 @@ def run(*, alpha: float, embedding: EmbeddingScorer | None, folder: Path, consol
     ]
     console.print(f"[bold]2 Retrieve[/]   {K} snippets for each question with BM25")
 
-    with console.status("Scoring"):
-        scorer = index.bm25 if embedding is None else embedded_once(embedding, judged)
+    scorer = index.bm25
     order = np.random.default_rng(0).permutation(len(judged))
     half, other_half = ([judged[i] for i in part] for part in np.array_split(order, 2))
-    from conformal_retrievers.evaluation.report import write
-
     path, page = folder / "calibration.json", folder / "report.html"
     calibration = calibrate(
         half,
@@ -133,13 +122,6 @@ class Index:
             s = self.snippets[self.bm25.corpus[i]]
             found.append(Snippet(s.text, s.id, s.document, s.position, float(similarities[i])))
         return found
-
-
-def embedded_once(scorer: EmbeddingScorer, judged: Sequence[JudgedQuery]) -> EmbeddingScorer:
-    """Return the scorer with each text of the judged queries embedded once, now."""
-    texts = sorted({q.query for q in judged} | {s.text for q in judged for s in q.snippets})
-    vectors = dict(zip(texts, np.asarray(scorer.embed(texts)), strict=True))
-    return EmbeddingScorer(lambda wanted: np.array([vectors[t] for t in wanted]), scorer.name)
 
 
 def kept_in_both_frameworks(path: Path, scorer: Scorer, judged: Sequence[JudgedQuery]) -> int:

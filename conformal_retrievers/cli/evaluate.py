@@ -8,7 +8,6 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from conformal_retrievers.calibration.calibration import Calibration
@@ -85,35 +84,20 @@ def _print(
     console.print(Text(str(result)))
     if left_out:
         console.print(f"Left out: {queries(left_out)} of the calibration.")
-    for shown in (_groups(result, calibration), _others(result, others)):
-        if shown.row_count:
-            console.print()
-            console.print(shown)
-
-
-def _groups(result: Evaluation, calibration: Calibration) -> Table:
-    shown = table("group", "queries", "coverage", "removal", "p")
-    for group, part in result.by_group.items():
-        measured = part.end_to_end if calibration.count_missed else part.coverage
-        share = measured[calibration.guarantee]
-        shown.add_row(
-            Text("no group" if group is None else group),
-            f"{measured['query-recall'].n:,.0f}",
-            estimate(share),
-            percent(part.removal.estimate),
-            "–" if part.verdict is None else f"{part.verdict.p_value:.2g}",
-        )
-    return shown
-
-
-def _others(result: Evaluation, others: Mapping[str, Evaluation]) -> Table:
-    shown = table("filter", "query-recall", "± std", "removal")
-    for name, part in {"conformal": result, **others}.items() if others else ():
-        shown.add_row(
-            Text(name),
-            estimate(part.coverage["query-recall"]),
-            percent(part.coverage_std),
-            percent(part.removal.estimate),
-            style="bold" if part is result else "",
-        )
-    return shown
+    for head, parts in ("group", result.by_group), ("filter", others):
+        if not parts:
+            continue
+        shown = table(head, "queries", "coverage", "removal", "p")
+        rows: dict[str | None, Evaluation] = {"all" if head == "group" else "conformal": result}
+        for name, part in (rows | dict(parts)).items():
+            measured = part.end_to_end if calibration.count_missed else part.coverage
+            share = measured[calibration.guarantee]
+            shown.add_row(
+                Text("no group" if name is None else name),
+                f"{part.n_queries:,}",
+                estimate(share),
+                percent(part.removal.estimate),
+                "–" if part.verdict is None else f"{part.verdict.p_value:.2g}",
+            )
+        console.print()
+        console.print(shown)

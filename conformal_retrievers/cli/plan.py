@@ -25,12 +25,6 @@ def plan(
         ),
     ] = None,
     guarantee: options.Guarantee = "query-recall",
-    design_effect: Annotated[
-        float,
-        typer.Option(
-            help="The factor by which clustered units need more of them.", metavar="NUMBER"
-        ),
-    ] = 1.0,
     have: Annotated[
         int | None,
         typer.Option(
@@ -43,12 +37,8 @@ def plan(
 ) -> None:
     """Print how many judged queries a guarantee needs, or what those at hand can guarantee."""
     try:
-        needed = planning.plan(
-            alpha, delta=delta, within=within, guarantee=guarantee, design_effect=design_effect
-        )
-        smallest = have and planning.smallest_alpha(
-            have, delta=delta, guarantee=guarantee, design_effect=design_effect
-        )
+        needed = planning.plan(alpha, delta=delta, within=within, guarantee=guarantee)
+        smallest = have and planning.smallest_alpha(have, delta=delta, guarantee=guarantee)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
