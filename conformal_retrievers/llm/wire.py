@@ -226,7 +226,7 @@ def _plain(value: object) -> object:
         return sorted(value, key=repr)
     fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
     if fields is None:
-        raise TypeError(f"{value!r} is not JSON")
+        raise TypeError(f"a {type(value).__name__} is not JSON")  # its repr may be endless
     parts = {name: getattr(value, name) for name in fields if name not in _REACHED}
     return {name: part for name, part in parts.items() if part is not None and _is_json(part)}
 

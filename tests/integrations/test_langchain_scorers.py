@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import warnings
 
 import httpx
@@ -15,7 +14,6 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
 
 from conformal_retrievers import (
-    CalibrationMismatch,
     ConformalFilter,
     FunctionScorer,
     Snippet,
@@ -157,11 +155,9 @@ def test_what_a_reranker_does_not_return_counts_as_dropped_by_the_scorer():
     scores = scorer.score(snippets()[3].text, snippets()[:5])
     assert [math.isfinite(score) for score in scores] == [False, False, False, True, False]
     assert sorted(scores)[1:] == [math.inf] * 4
-    # Relevant snippets that it does not return void no promise: they are lost, and said to be.
     judged = judge_retriever(langchain_retriever(), halves()[0])
     calibration = calibrate(judged, scorer, alpha=0.01)
     assert calibration.threshold() == math.inf
-    assert "the scorer itself drops" in calibration.at(0.05).statement
 
 
 async def test_a_blank_text_is_not_sent_and_cannot_be_scored():
@@ -201,18 +197,12 @@ def test_a_relevance_that_is_missing_cannot_be_scored(relevance):
 )
 def test_a_compressor_that_writes_no_relevance_or_loses_metadata_is_no_scorer(compressor):
     scorer = reranker_scorer(compressor, name="odd")
-    with pytest.raises(ValueError, match="Writing returned .* lacks relevance_score or what"):
+    with pytest.raises(ValueError, match="relevance_score"):
         scorer.score(QUERY, [Snippet("a")])
 
 
-def test_a_reranker_scores_relative_to_the_query():
-    judged = judge_retriever(langchain_retriever(4), halves()[0][:5])
-    with pytest.raises(ValueError, match="scores a snippet by the others of its query"):
-        calibrate(judged, as_scorer(BM25Reranker()), alpha=0.5, guarantee="snippet")
-
-
 def test_a_reranker_that_does_not_tell_its_model_needs_a_name():
-    with pytest.raises(ValueError, match="Writing does not tell its model's name.*name="):
+    with pytest.raises(ValueError, match="Writing has no model name.*name="):
         as_scorer(Writing(written={}))
     assert as_scorer(Writing(written={}), name="mine").name == "mine"
 
@@ -222,27 +212,3 @@ def test_a_function_needs_a_name_to_be_a_scorer():
         as_scorer(float32_bm25)
     with pytest.raises(TypeError, match="give embeddings"):
         as_scorer(FunctionScorer(float32_bm25, "mine"), name="other")
-
-
-async def test_a_function_may_have_an_asynchronous_twin():
-    async def ascore(query, texts):
-        return [2.0] * len(texts)
-
-    one = FunctionScorer(lambda query, texts: [len(query + t) for t in texts], "length")
-    assert one.score("q", [Snippet("ab")]).tolist() == [3.0]
-    assert (await one.ascore("q", [Snippet("ab")])).tolist() == [3.0]
-    two = FunctionScorer(one.function, "length", ascore)
-    assert (await two.ascore("q", [Snippet("ab")])).tolist() == [2.0]
-
-
-def test_another_reranker_than_the_calibrated_one_is_refused(tmp_path):
-    judged = judge_retriever(langchain_retriever(4), halves()[0][:10])
-    path = tmp_path / "calibration.json"
-    calibrate(judged, as_scorer(BM25Reranker()), alpha=0.4).save(path)
-    with pytest.raises(CalibrationMismatch, match=r"reranker\(bm25\).*reranker\(other\)"):
-        ConformalCompressor.from_calibration(path, scorer=BM25Reranker(model="other"))
-
-
-def test_a_compressor_with_a_reranker_can_be_pickled():
-    scorer = reranker_scorer(BM25Reranker())
-    assert pickle.loads(pickle.dumps(scorer)).name == scorer.name

@@ -9,7 +9,7 @@ from __future__ import annotations
 import httpx
 import pytest
 from frameworks import K, MiniLMEmbedding, halves, snippets, vector_index
-from llama_index.core import Response, Settings, SummaryIndex
+from llama_index.core import Settings
 from llama_index.core.agent import FunctionAgent
 from llama_index.core.evaluation import RetrieverEvaluator
 from llama_index.core.llms import ChatMessage
@@ -20,9 +20,9 @@ from llama_index.core.query_engine import (
     SubQuestionQueryEngine,
 )
 from llama_index.core.question_gen import LLMQuestionGenerator
-from llama_index.core.response_synthesizers import CompactAndRefine, ResponseMode
+from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import QueryFusionRetriever
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
@@ -33,7 +33,6 @@ from conformal_retrievers import (
     Calibration,
     ConformalFilter,
     NothingKept,
-    RetrievalScorer,
     ScoredQuery,
     calibrate,
 )
@@ -42,6 +41,8 @@ from llama_index.postprocessor.conformal import (
     embedding_scorer,
     judge_retriever,
 )
+
+pytestmark = pytest.mark.slow
 
 ANSWER = "An answer of several words."
 EMPTY = "Empty Response"
@@ -259,29 +260,6 @@ def test_a_condensed_question_is_what_nodes_are_scored_against(calibrated, llm, 
     assert len(llm_server.bodies) == 2
 
 
-def test_a_question_is_condensed_by_the_llm_even_where_nothing_is_kept(llm, llm_server):
-    engine = chat_engine("condense_plus_context", postprocessor("allow"), llm)
-    assert str(engine.chat("And that?", chat_history=HISTORY)) == EMPTY
-    assert len(llm_server.bodies) == 1
-
-
-class SayingSo(CompactAndRefine):
-    """Says it in other words; every release calls it with no nodes, none asks it for the words."""
-
-    def synthesize(self, query, nodes, additional_source_nodes=None, **arguments):
-        if not nodes:
-            return Response("Nothing relevant was found.")
-        return super().synthesize(query, nodes, additional_source_nodes, **arguments)
-
-
-def test_a_response_synthesizer_can_answer_otherwise(llm):
-    synthesizer = SayingSo(llm=llm)
-    engine = query_engine(postprocessor("allow"), llm, response_synthesizer=synthesizer)
-    assert str(engine.query(QUESTION)) == "Nothing relevant was found."
-    engine = query_engine(postprocessor("keep_best"), llm, response_synthesizer=synthesizer)
-    assert str(engine.query(QUESTION)) == ANSWER
-
-
 def sub_question_engine(tool, llm):
     return SubQuestionQueryEngine.from_defaults(
         [tool],
@@ -468,33 +446,6 @@ async def test_a_fusion_with_bm25_is_judged_and_filtered_like_any_retriever(fusi
         kept += len(expected)
     assert 0 < kept < K * len(halves()[1])
     assert covered / relevant > 0.6  # promised are 0.8, on average over calibrations
-
-
-def test_nodes_without_a_score_are_filtered_by_their_text(calibrated):
-    index = SummaryIndex([TextNode(text=s.text, id_=s.id) for s in snippets()[:K]])
-    found = index.as_retriever().retrieve(QUESTION)
-    assert {node.score for node in found} == {None}
-    kept = calibrated.postprocess_nodes(found, query_str=QUESTION)
-    scores = calibrated.filter.scorer.score(QUESTION, snippets()[:K])
-    threshold = calibrated.filter.calibration.threshold()
-    assert ids(kept) == [s.id for s, a in zip(snippets(), scores, strict=False) if a <= threshold]
-
-
-def test_nodes_without_a_score_are_unscorable_by_their_score_and_kept():
-    scorer = RetrievalScorer("index", higher_is_better=True)
-    few = Calibration.from_scores([ScoredQuery([-0.5], [True])], alpha=0.5, scorer=scorer.name)
-    keep = ConformalPostprocessor(filter=ConformalFilter(scorer, few))
-    index = SummaryIndex([TextNode(text=s.text, id_=s.id) for s in snippets()[:K]])
-    found = index.as_retriever().retrieve(QUESTION)
-    with pytest.warns(UserWarning, match="not one snippet of a query could be scored"):
-        assert keep.postprocess_nodes(found, query_str=QUESTION) == found
-
-
-def test_other_texts_that_a_query_is_embedded_by_change_nothing(calibrated):
-    found = retriever().retrieve(QUESTION)
-    asked = QueryBundle(QUESTION, custom_embedding_strs=["a hypothetical document"])
-    plain = calibrated.postprocess_nodes(found, query_str=QUESTION)
-    assert calibrated.postprocess_nodes(found, asked) == plain
 
 
 # --- evaluation -----------------------------------------------------------------------------------

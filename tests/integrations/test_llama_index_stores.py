@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from functools import cache
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 chromadb = pytest.importorskip("chromadb")  # which only the extra `dev` installs
 faiss = pytest.importorskip("faiss")
-from frameworks import MODEL, K, MiniLMEmbedding, cosine, halves, snippets, vector_index
+from frameworks import MODEL, K, MiniLMEmbedding, cosine, halves, snippets
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import TextNode
 from llama_index.vector_stores.chroma import ChromaVectorStore
 from llama_index.vector_stores.faiss import FaissVectorStore
 
-from conformal_retrievers import Calibration, ConformalFilter, RetrievalScorer, calibrate
+from conformal_retrievers import ConformalFilter, RetrievalScorer, calibrate
 from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
     embedding_scorer,
@@ -85,33 +86,6 @@ def test_judging_collects_what_the_store_returns_and_says_by_which_store_and_how
 
 
 @each_store
-def test_the_calibration_records_the_retriever_and_keeps_it_in_its_file(store, tmp_path):
-    judged = judge_retriever(retriever(store), halves()[0], name="the manual, in windows")
-    calibration = calibrate(judged, embedding_scorer(MiniLMEmbedding()), alpha=0.2)
-    calibration.save(tmp_path / "calibration.json")
-    again = Calibration.load(tmp_path / "calibration.json")
-    assert again.retrieval == {"retriever": "the manual, in windows", "k": K}
-
-
-@each_store
-async def test_by_embeddings_all_stores_keep_what_the_index_in_memory_keeps(store):
-    scorer = embedding_scorer(MiniLMEmbedding())
-    calibration = calibrate(judge_retriever(retriever(store), halves()[0]), scorer, alpha=0.2)
-    keep = ConformalPostprocessor(filter=ConformalFilter(scorer, calibration))
-    kept = 0
-    for query in halves()[1][:10]:
-        asked = query.query
-        found = retriever(store).retrieve(asked)
-        survivors = {n.node_id for n in keep.postprocess_nodes(found, query_str=asked)}
-        plain = vector_index().as_retriever(similarity_top_k=K).retrieve(asked)
-        assert survivors == {n.node_id for n in keep.postprocess_nodes(plain, query_str=asked)}
-        again = await keep.apostprocess_nodes(await retriever(store).aretrieve(asked), None, asked)
-        assert {n.node_id for n in again} == survivors
-        kept += len(survivors)
-    assert 0 < kept < 10 * K
-
-
-@each_store
 def test_the_stores_own_score_goes_in_the_direction_that_is_told(store):
     query = halves()[1][0].query
     found = retriever(store).retrieve(query)
@@ -160,20 +134,6 @@ async def test_a_deeper_retriever_than_the_calibrated_one_is_warned_of(store):
         with pytest.warns(UserWarning, match=f"more snippets than k = {K}, the depth"):
             await keep.apostprocess_nodes(deeper, query_str="a string")
         keep.postprocess_nodes(deeper[:K], query_str="a string")  # no warning
-
-
-def test_a_deeper_retriever_is_warned_of_once():
-    scorer = RetrievalScorer("faiss, l2", higher_is_better=False)
-    judged = judge_retriever(retriever("faiss, l2"), halves()[0])
-    keep = ConformalPostprocessor(
-        filter=ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.2))
-    )
-    deeper = retriever("faiss, l2", K + 1).retrieve("a string")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("default")
-        for _ in range(3):
-            keep.postprocess_nodes(deeper, query_str="a string")
-    assert len(told) == 1
 
 
 def test_embeddings_of_nodes_are_reused_only_where_that_is_asked_for():

@@ -11,7 +11,6 @@ import numpy as np
 import openai
 import pytest
 from frameworks import K, halves, langchain_retriever, snippets, vector_index
-from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
@@ -28,8 +27,6 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
 from conformal_retrievers import (
-    Cache,
-    CalibrationMismatch,
     ConformalFilter,
     LLMScorer,
     Snippet,
@@ -39,7 +36,7 @@ from conformal_retrievers import (
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.llm.reply import Reply, Unanswered
+from conformal_retrievers.llm.reply import Reply
 from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 
@@ -239,29 +236,6 @@ async def test_any_llm_of_llama_index_will_do():
         llama_index_conformal.llm_scorer(MockLLM())
 
 
-async def test_replies_are_cached(tmp_path, llm_server, chat_openai, openai_like):
-    cache = Cache(tmp_path / "c.db")
-    one = langchain_conformal.llm_scorer(chat_openai(), options=openai_options, cache=cache)
-    other = llama_index_conformal.llm_scorer(openai_like(), options=openai_options, cache=cache)
-    first = one.score(QUERY, [Snippet("Everest")])
-    assert (await other.ascore(QUERY, [Snippet("Everest")])).tolist() == first.tolist()
-    assert len(llm_server.bodies) == 1
-
-
-async def test_a_broken_connection_is_told_as_unanswered(llm_server, as_llms):
-    llm_server.trouble = lambda body, times: "dropped"
-    for llm in as_llms():
-        (answer,) = await aask(llm, [REQUEST])
-        assert isinstance(answer, Unanswered)
-        assert "ConnectionError" in str(answer)
-
-
-def test_tokens_are_counted_in_langchains_own_callbacks(chat_openai):
-    with get_usage_metadata_callback() as usage:
-        langchain_conformal.llm_scorer(chat_openai()).score(QUERY, [Snippet("a"), Snippet("b")])
-    assert usage.usage_metadata["minilm"]["output_tokens"] > 0
-
-
 # --- in a chain -----------------------------------------------------------------------------------
 
 
@@ -296,21 +270,6 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, chat_openai, ope
         assert len(set(map(tuple, survivors.values()))) == 1, (query.query, survivors)
         kept += len(decided.kept)
     assert 0 < kept < 6 * K
-
-
-def test_one_model_is_given_and_it_must_be_the_calibrated_one(tmp_path, chat_openai, openai_like):
-    path = tmp_path / "calibration.json"
-    judged = judge_retriever(langchain_retriever(), halves()[0][:5])
-    scorer = langchain_conformal.llm_scorer(chat_openai())
-    calibrate(judged, scorer, alpha=0.3).save(path)
-    with pytest.raises(TypeError, match="one of embeddings=, llm= and scorer="):
-        ConformalCompressor.from_calibration(path)
-    with pytest.raises(TypeError, match="one of embeddings=, llm= and scorer="):
-        ConformalCompressor.from_calibration(path, llm=chat_openai(), scorer=scorer)
-    with pytest.raises(TypeError, match="one of embed_model=, llm= and scorer="):
-        ConformalPostprocessor.from_calibration(path, llm=openai_like(), scorer=scorer)
-    with pytest.raises(CalibrationMismatch, match=r"temperature=0\.7"):
-        ConformalPostprocessor.from_calibration(path, llm=openai_like(temperature=0.7))
 
 
 @pytest.mark.parametrize(
@@ -356,37 +315,6 @@ def test_a_model_behind_the_completion_endpoint_has_another_name():
     )
 
 
-def test_the_window_of_a_model_that_says_nothing_of_chat_is_in_its_name():
-    class Windowed(Canned):
-        model: str = "m"
-        temperature: float = 0.0
-        context_window: int = 2048
-
-    def name(**settings):
-        return llama_index_conformal.as_llm(Windowed(**settings)).name
-
-    assert name() == "canned, as text"
-    assert name(context_window=8192) == 'canned {"context_window": 8192}, as text'
-
-
-def test_what_a_model_that_completes_its_own_chats_says_of_chat_is_not_in_its_name():
-    """HuggingFaceLLM is such a `CustomLLM` too; its window cuts off, whatever it says of chat."""
-
-    class Local(Canned):
-        temperature: float = 0.0
-        is_chat_model: bool = False
-        context_window: int = 2048
-
-    def name(**settings):
-        return llama_index_conformal.as_llm(Local(**settings)).name
-
-    assert name() == name(is_chat_model=True) == "canned, as text"
-    for chats in (False, True):
-        assert name(is_chat_model=chats, context_window=8192) == (
-            'canned {"context_window": 8192}, as text'
-        )
-
-
 def test_a_prompt_of_ones_own_needs_a_name():
     """Two functions of one name may ask otherwise, and a source does not tell what it holds."""
 
@@ -415,27 +343,6 @@ def test_a_prompt_of_ones_own_needs_a_name():
         ):
             llama_index_conformal.as_llm(model)
         assert llama_index_conformal.as_llm(model, name="mine").name == "mine"
-
-
-def test_two_endpoints_share_no_cache(tmp_path, llm_server, clients):
-    """The server has no completion endpoint: a reply of one would be the other's from the cache."""
-
-    def scorer(**settings):
-        model = OpenAILike(
-            model="minilm",
-            api_base=llm_server.url,
-            api_key="none",
-            temperature=0,
-            max_retries=0,
-            http_client=clients[0],
-            async_http_client=clients[1],
-            **settings,
-        )
-        return llama_index_conformal.llm_scorer(model, cache=Cache(tmp_path / "c.db"))
-
-    assert not np.isnan(scorer(is_chat_model=True).score(QUERY, [Snippet("Everest")])).any()
-    with pytest.raises(openai.NotFoundError):
-        scorer().score(QUERY, [Snippet("Everest")])
 
 
 def test_the_completion_endpoint_does_not_know_options_of_chat():
