@@ -47,16 +47,19 @@ def audit_sample(
 
     Parameters
     ----------
-    judged : the labelled queries.
-    scored : the same queries, as `score_queries(scorer, judged)` returns them.
-    path : a new CSV file, which spreadsheets can open.
-    share : the share of each stratum to sample, in (0, 1]; ⌈share · N_h⌉ snippets are drawn.
-    rng : draws the sample.
+    judged, scored
+        The labelled queries, and the same as `score_queries(scorer, judged)` returns them.
+    path
+        A new CSV file.
+    share
+        The share of each stratum to sample, in (0, 1]; ⌈share · N_h⌉ snippets are drawn.
+    rng
+        Draws the sample.
 
     Raises
     ------
-    ValueError if `judged` and `scored` differ or have no snippets, or for an invalid `share`;
-    FileExistsError if the file exists.
+    ValueError, FileExistsError
+        For queries that differ or have no snippets, an invalid share, and a file that exists.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; give a number in (0, 1], such as 0.1")
@@ -78,9 +81,8 @@ def audit_report(
 ) -> AuditReport:
     """Return the report of an audit that a person has filled in.
 
-    `judged` and `scored` are those that were given to `audit_sample`. Commas, semicolons and tabs
-    may separate the columns. Raises ValueError, naming the line, for a judgement that is neither
-    yes nor no and for a row that is not of these queries.
+    `judged` and `scored` are those of `audit_sample`. Raises ValueError, naming the line, for a
+    judgement that is neither yes nor no, and for a row of other queries.
     """
     population = _Population(judged, scored)
     places = {id: i for i, id in enumerate(population.ids)}
@@ -95,8 +97,7 @@ def audit_report(
         place = places.get((row["id"] or "").strip())
         judgement = JUDGEMENTS.get((row["audited"] or "").strip().lower())
         if place is None or place in audited:
-            problem = "not of these queries" if place is None else "repeated"
-            raise ValueError(f"{where}: id {row['id']!r} is {problem}; restore or remove the row")
+            raise ValueError(f"{where}: id {row['id']!r} is unknown or repeated; remove the row")
         if judgement is None:
             raise ValueError(f"{where}: audited is {row['audited']!r}; write yes or no")
         audited[place] = judgement
@@ -115,10 +116,9 @@ def audit_report(
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """What an audit shows about a labeler; arrays are (n,), one entry for each audited snippet.
+    """What an audit shows about a labeler, in arrays (n,) of the audited snippets.
 
-    The rates are estimates for all labelled snippets, with Wilson intervals at 95 % and the query
-    as the unit (see `cluster_interval`).
+    The rates are estimates for all labelled snippets, with the intervals of `cluster_interval`.
     """
 
     labelled: NDArray[np.bool_]  # by the labeler: relevant

@@ -64,17 +64,22 @@ def label_consistency(
 
     Parameters
     ----------
-    responses, llm : the answers (n,) and the judge.
-    prompt : a prompt with the fields $query, $context and $answer.
-    concurrency, cache, progress : as for `ask`.
+    responses, llm
+        The answers (n,) and the judge.
+    prompt
+        A prompt with the fields $query, $context and $answer.
+    concurrency, cache, progress
+        As for `ask`.
 
     Returns
     -------
-    The labels. A reply that is cut off, refused or unreadable gives no label.
+    ConsistencyLabels
+        A cut-off, refused or unreadable reply gives None.
 
     Raises
     ------
-    ValueError for a prompt with other fields; what the model raises if asking again cannot help.
+    ValueError
+        For a prompt with other fields.
     """
     prompt = prompt or Prompt.load("consistency")
     values = (

@@ -95,21 +95,25 @@ def label_by_llm(
 
     Parameters
     ----------
-    queries, llm : the queries and the judge.
-    prompt : a prompt with the fields $query, $fact and $snippet.
-    concurrency, cache, progress : as for `ask`. With a cache, a run that was interrupted, or that
-        left snippets unlabelled, asks only for the rest when it is repeated.
+    queries, llm
+        The queries and the judge.
+    prompt
+        A prompt with the fields $query, $fact and $snippet.
+    concurrency, cache, progress
+        As for `ask`. With a cache, a run that was interrupted, or that left snippets unlabelled,
+        asks only for the rest when it is repeated.
 
     Returns
     -------
-    The judged queries. A reply that is cut off, refused or unreadable is no verdict, and its query
-    is among `unlabelled`. A blank snippet is irrelevant, and the LLM is not asked about it. Equal
-    texts of a query are asked about once.
+    Labelled
+        The judged queries. A query with a cut-off, refused or unreadable reply is in `unlabelled`.
+        A blank snippet is irrelevant, and the LLM is not asked about it; equal texts of a query are
+        asked about once.
 
     Raises
     ------
-    ValueError for a prompt with other fields and, naming the query, for a blank answer; what the
-    model raises if asking again cannot help.
+    ValueError
+        For a prompt with other fields and, naming the query, for a blank answer.
     """
     checked, prompt = _checked(queries), prompt or Prompt.load("label")
     requests = _requests(checked, prompt)

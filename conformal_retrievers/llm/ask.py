@@ -62,18 +62,24 @@ def ask(
 
     Parameters
     ----------
-    llm, requests : the model and the requests (n,).
-    is_answer : whether a reply to the request at this place can be read. Only such replies enter
-        the cache and are taken from it, so an unreadable one is asked for again.
-    concurrency : the number of requests under way at a time. All calls with this model and this
-        bound share it, from all threads; with `acomplete`, from one event loop.
-    cache : replies that are known. A reply is stored as it comes, so an interrupted run continues
-        where it stopped.
-    progress : whether to show a progress bar, which needs the extra `cli`.
+    llm, requests
+        The model and the requests (n,).
+    is_answer
+        Whether a reply to the request at this place can be read. Only such replies enter the cache
+        and are taken from it, so an unreadable one is asked for again.
+    concurrency
+        The number of requests under way at a time. All calls with this model and this bound share
+        it, from all threads; with `acomplete`, from one event loop.
+    cache
+        Replies that are known. A reply is stored as it comes, so an interrupted run continues where
+        it stopped.
+    progress
+        Whether to show a progress bar, which needs the extra `cli`.
 
     Raises
     ------
-    Any other exception of the model, after which no request is sent.
+    Exception
+        Any other exception of the model, after which no request is sent.
     """
     return _Run(llm, requests, is_answer, concurrency, cache, progress).in_threads()
 

@@ -44,22 +44,29 @@ def openai_llm(
 
     Parameters
     ----------
-    model : the server's name for the model.
-    base_url : the server's address; OpenAI's by default.
-    api_key : the key, by default OPENAI_API_KEY of the environment, which only OpenAI receives.
-    fields : fields added to the body of every request; None removes a field. Reasoning models of
-        OpenAI take {"temperature": None}, servers without JSON schemas {"response_format": None}.
-    timeout : seconds for each of the 1 + `max_retries` tries.
-    max_retries : how often a failed try is repeated.
-    name : the identity of the model; by default `model` with its `fields`. The server is not in it,
-        so a calibration holds on another machine. Give a name if two servers give other weights
+    model
+        The server's name for the model.
+    base_url
+        The server's address; OpenAI's by default.
+    api_key
+        The key, by default OPENAI_API_KEY of the environment, which only OpenAI receives.
+    fields
+        Fields added to the body of every request; None removes a field. Reasoning models of OpenAI
+        take {"temperature": None}, servers without JSON schemas {"response_format": None}.
+    timeout
+        Seconds for each of the 1 + `max_retries` tries.
+    max_retries
+        How often a failed try is repeated.
+    name
+        The identity of the model; by default `model` with its `fields`. The server is not in it, so
+        a calibration holds on another machine. Give a name if two servers give other weights
         (quantised ones, for example) the same model name.
 
     Raises
     ------
-    The SDK's own exception, here or when the model is asked, if asking again cannot help: a wrong
-    key, an unknown model, an invalid request. A request without a readable Chat Completion raises
-    `Unanswered`.
+    openai.OpenAIError
+        Here or when the model is asked, if asking again cannot help: a wrong key, an unknown model,
+        an invalid request. A request without a readable Chat Completion raises `Unanswered`.
     """
     require("llm", "openai")
     from httpx import Response
