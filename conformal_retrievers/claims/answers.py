@@ -1,48 +1,52 @@
-"""Annotated answers, and S, the score of each: the highest relevance of a claim not factual.
+"""Annotated answers and their scores S: the highest relevance of a claim that is not factual.
 
-S = max { R(c) : c not factual }, −inf if all claims are factual, so that all claims with R(c) > q
-are factual iff S ≤ q. For a share b < 1, S is the smallest q such that, for every q' ≥ q, at least
-b of the claims with R(c) > q' are factual.
+S = max { R(c) : c not factual }, or −inf if all claims are factual, so that all claims with
+R(c) > q are factual iff S ≤ q. For a share b < 1, S is the smallest q for which, at every q' ≥ q,
+at least b of the claims with R(c) > q' are factual.
 
-Sources: Feng et al. 2025, Conformal-RAG (arXiv 2506.20978, eq. 5, with S ≥ 0, which drops claims of
-relevance 0 though all are factual); Mohri and Hashimoto 2024 (arXiv 2402.10978).
+Sources: Feng et al. 2025, Conformal-RAG (arXiv 2506.20978, eq. 5; its S ≥ 0 drops claims of
+relevance 0 even if all are factual); Mohri and Hashimoto 2024 (arXiv 2402.10978).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.theory.ranks import exact_share
 
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedAnswer:
-    """The relevance of each claim of one answer, and whether it is factual.
+    """The claims of one answer: the relevance of each, and whether it is factual.
 
-    `relevance` (p,) is high for a claim that is likely factual, and NaN for one that could not be
-    scored; `factual` (p,) is True or False, and None for a claim that the annotator could not tell
-    of. `group` is a property of the query, known at run time. Raises ValueError or TypeError,
-    naming the field, where lengths disagree or an annotation is none of these.
+    Raises ValueError if the lengths differ or an annotation is not True, False or None.
     """
 
-    relevance: NDArray[np.float64]
-    factual: tuple[bool | None, ...]
+    relevance: NDArray[np.float64]  # (p,): high for likely factual claims, NaN if not scorable
+    factual: tuple[bool | None, ...]  # (p,): None for a claim that could not be annotated
     id: str | None = field(default=None, kw_only=True)
-    group: str | None = field(default=None, kw_only=True)
+    group: str | None = field(default=None, kw_only=True)  # of the query, known at run time
 
     def __post_init__(self) -> None:
         where = "an answer" if self.id is None else f"answer {self.id!r}"
         for name, value in (("id", self.id), ("group", self.group)):
             if value is not None and not isinstance(value, str):
-                raise TypeError(f"{where}: {name} is {value!r}; give a str, or None")
+                raise TypeError(f"{where}: {name} is {value!r}; give a str or None")
         relevance = np.array(self.relevance, dtype=np.float64)
-        factual = tuple(_annotation(where, i, value) for i, value in enumerate(self.factual))
+        factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in self.factual)
+        for i, value in enumerate(factual):
+            if not isinstance(value, bool | None):
+                raise ValueError(
+                    f"{where}: factual[{i}] is {value!r}; give True, False, or None for a claim "
+                    "that could not be annotated"
+                )
         if relevance.shape != (len(factual),):
             raise ValueError(
                 f"{where}: relevance has shape {relevance.shape} but factual has {len(factual)} "
@@ -54,34 +58,22 @@ class AnnotatedAnswer:
 
     @property
     def annotated(self) -> bool:
-        """Whether every claim that has a relevance is annotated; one that has none is dropped."""
-        return None not in self.factual or all(
-            told is not None or math.isnan(r)
-            for told, r in zip(self.factual, self.relevance, strict=True)
-        )
-
-
-def _annotation(where: str, i: int, value: object) -> bool | None:
-    if value is None or value is True or value is False:
-        return value
-    if isinstance(value, np.bool_):
-        return bool(value)
-    raise ValueError(
-        f"{where}: factual[{i}] is {value!r}; give True or False, or None for a claim that could "
-        "not be annotated"
-    )
-
-
-# --- an answer's score ----------------------------------------------------------------------------
+        """Whether every claim that has a relevance is annotated; the others are always dropped."""
+        pairs = zip(self.factual, self.relevance, strict=True)
+        return all(f is not None or math.isnan(r) for f, r in pairs)
 
 
 def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDArray[np.float64]:
-    """Return S of each answer (n,): −inf where a share of its claims is factual at every threshold.
+    """Return S of each answer (n,): −inf if a share of its claims is factual at every threshold.
 
     S is the highest relevance v for which less than `share` of the claims with a relevance ≥ v is
-    factual; with share 1, that of a claim that is not. Claims without a relevance are never kept,
-    so they do not count. O(N log N) for N claims. Raises ValueError for a share outside (0, 1] and,
-    naming the answer, where a claim with a relevance is not annotated; eq. 5 of arXiv 2506.20978.
+    factual; with share 1, that of a claim that is not factual. Claims without a relevance are never
+    kept, so they do not count. O(N log N) for N claims; eq. 5 of arXiv 2506.20978.
+
+    Raises ValueError for a share outside (0, 1], and for an unannotated claim with a relevance.
+
+    >>> answer_scores([AnnotatedAnswer([0.9, 0.4, 0.2], [True, False, False])]).tolist()
+    [0.4]
     """
     needed = exact_share(share)
     sizes = np.array([len(answer.factual) for answer in answers], dtype=np.int64)
@@ -99,8 +91,8 @@ def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDA
     factual = np.fromiter(annotations, dtype=bool)[scored]  # None becomes False, and is not scored
     relevance = relevance[scored]
 
-    # Answer by answer, from the highest relevance down: how many claims there are, and how many of
-    # them are factual. Claims of one relevance enter together, so the last of them is looked at.
+    # For each answer, from the highest relevance down: the number of claims, and of factual ones.
+    # Claims of equal relevance enter together, so only the last of them is tested.
     order = np.lexsort((-relevance, of))
     of, relevance, factual = of[order], relevance[order], factual[order]
     start = np.searchsorted(of, of)
@@ -115,5 +107,45 @@ def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDA
 
 
 def answer_name(answers: Sequence[AnnotatedAnswer], i: int) -> str:
-    """Return what messages call an answer: by its id, or else by its number."""
+    """Return the name of an answer in messages: its id, or else its number."""
     return f"answer number {i + 1}" if answers[i].id is None else f"answer {answers[i].id!r}"
+
+
+# --- texts of a query, an answer, its claims and documents ----------------------------------------
+
+
+def check_text(name: str, text: object) -> None:
+    """Raise TypeError, naming the argument, unless it is a str."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is {text!r:.60}; give a str")
+
+
+def as_claims(claims: Iterable[str]) -> tuple[str, ...]:
+    """Return claims as a tuple; raise TypeError unless they are an iterable of texts."""
+    if isinstance(claims, str) or not isinstance(claims, Iterable):
+        raise TypeError(f"claims is the {type(claims).__name__} {claims!r:.60}; give a list of str")
+    given = tuple(claims)
+    for i, claim in enumerate(given):
+        check_text(f"claims[{i}]", claim)
+    return given
+
+
+def as_documents(documents: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
+    """Return documents as snippets; raise TypeError unless they are texts or snippets."""
+    if isinstance(documents, (str, Snippet)) or not isinstance(documents, Iterable):
+        raise TypeError(
+            f"documents is the {type(documents).__name__} {documents!r:.60}; give a list of texts "
+            "or Snippets"
+        )
+    return tuple(_snippet(i, document) for i, document in enumerate(documents))
+
+
+def _snippet(i: int, document: object) -> Snippet:
+    if isinstance(document, Snippet):
+        return document
+    if isinstance(document, str):
+        return Snippet(document)
+    raise TypeError(
+        f"documents[{i}] is a {type(document).__name__}; give a text (page_content of a LangChain "
+        "Document, get_content() of a LlamaIndex node) or a Snippet"
+    )

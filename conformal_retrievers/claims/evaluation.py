@@ -1,20 +1,21 @@
 """What a filter of claims does to annotated answers: factuality, and what it costs.
 
-An answer of which nothing is kept counts as factual. A small alpha can therefore look perfect by
-saying nothing, so the share of empty answers and the share of claims kept stand beside factuality.
-The answer is the unit of every interval.
+An answer without a kept claim counts as factual, so a small alpha can look perfect by keeping
+nothing. The share of empty answers and the share of claims kept are reported for this reason. The
+answer is the unit of every interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_new, check_subject, check_unique_ids
+from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import named, share_of
 from conformal_retrievers.evaluation.measures import Share
@@ -22,13 +23,13 @@ from conformal_retrievers.evaluation.verdict import promise_p_value
 from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval
 from conformal_retrievers.theory.ranks import exact_alpha
 
-NOT_TOLD_APART = (
-    "Nobody can tell whether these answers are new: of them, or of those that the calibration was "
-    "made from, some have no id. Measured on its own answers, factuality says nothing."
+UNVERIFIED = (
+    "Cannot verify that these answers were held out: some of them, or of the calibration's, have "
+    "no id. Factuality on a calibration's own answers means nothing."
 )
 UNTESTED = (
-    "The promise is not tested: nothing is kept of any of these answers, and what says nothing is "
-    "never false. Calibrate on more answers, or at a higher alpha."
+    "The guarantee is not tested, because no claim of any of these answers is kept. Calibrate on "
+    "more answers, or at a higher alpha."
 )
 
 
@@ -36,32 +37,22 @@ UNTESTED = (
 class ClaimEvaluation:
     """Shares measured on annotated answers, each with its 95 % interval over answers.
 
-    `factuality`: answers whose kept claims are all factual (or a share, for a calibration with
-    `share`), empty ones among them; `said_factuality`: the same of the answers that are not empty;
-    `empty`: answers of which nothing is kept; `kept`: mean share of an answer's claims that is
-    kept, and `kept_factual` of those that are factual. An estimate is nan where no answer has what
-    it is a share of. `left_out` counts answers without claims or with one that is not annotated.
-
-    `p_value` is the probability of a factuality as low as this or lower if the promise just holds,
-    over calibration and answers (`promise_p_value`). Of a calibration by group it is that of the
-    worst group, times the number of groups (Bonferroni), and `by_group` has the measures of each.
-    `groups` are those that the calibration knows; of others nothing is kept. `share` is the
-    calibration's. `told_apart`: whether ids tell the answers from those that the calibration was
-    made from.
+    A share is nan if there is no answer that it is about. `p_value` is that of the worst group,
+    times the number of groups (Bonferroni), for a calibration by group.
     """
 
-    target: float
+    target: float  # 1 − alpha
     n_answers: int
-    left_out: int
-    factuality: Interval
-    said_factuality: Interval
-    empty: Interval
-    kept: Interval
-    kept_factual: Interval
-    p_value: float
-    told_apart: bool = True
-    share: float = 1.0
-    groups: tuple[str, ...] = ()
+    left_out: int  # answers without claims, or with an unannotated one
+    factuality: Interval  # answers whose kept claims are factual (all, or a share), or none is kept
+    factuality_if_any: Interval  # the same, of answers with a kept claim
+    empty: Interval  # answers without a kept claim
+    kept: Interval  # mean share of an answer's claims that is kept
+    kept_factual: Interval  # mean share of an answer's factual claims that is kept
+    p_value: float  # P(factuality this low or lower) if the guarantee just holds
+    held_out_verified: bool = True  # whether ids prove that no answer was calibrated on
+    share: float = 1.0  # of an answer's kept claims that must be factual
+    groups: tuple[str, ...] = ()  # of the calibration
     by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
 
     @property
@@ -71,19 +62,19 @@ class ClaimEvaluation:
 
     @property
     def untested(self) -> bool:
-        """Whether nothing is kept of any answer, which tests nothing: it cannot be wrong."""
-        return math.isnan(self.said_factuality.estimate)
+        """Whether no claim of any answer is kept, which tests nothing."""
+        return math.isnan(self.factuality_if_any.estimate)
 
     @property
     def unknown_groups(self) -> tuple[str | None, ...]:
-        """The groups of answers that the calibration, one by group, does not know."""
+        """The groups of answers that the calibration does not have; nothing is kept in them."""
         return tuple(group for group in self.by_group if group not in self.groups)
 
     def __str__(self) -> str:
         enough = "factual" if self.share == 1 else f"at least {self.share:g} factual"
         rows = {
             enough: self.factuality,
-            f"{enough}, of those not empty": self.said_factuality,
+            f"{enough}, if not empty": self.factuality_if_any,
             "empty answers": self.empty,
             "claims kept": self.kept,
             "factual claims kept": self.kept_factual,
@@ -96,50 +87,51 @@ class ClaimEvaluation:
         width = max(28, *(len(name) for name in shown))
         noun = "answer" if self.n_answers == 1 else "answers"
         head = f"{self.n_answers} {noun}, {self.left_out} left out; target {self.target:.1%}"
-        lines = [head, *(f"{name:<{width}} {said}" for name, said in shown.items())]
+        lines = [head, *(f"{name:<{width}} {value}" for name, value in shown.items())]
         if self.unknown_groups:
             lines.append(
-                f"The calibration does not know the groups {named(self.unknown_groups)}, and keeps "
-                f"nothing in them; it knows {named(self.groups)}."
+                f"The calibration does not have the groups {named(self.unknown_groups)} and keeps "
+                f"nothing in them; it has {named(self.groups)}."
             )
-        return "\n".join([*lines, self._verdict, *[NOT_TOLD_APART] * (not self.told_apart)])
+        return "\n".join([*lines, self._verdict, *[UNVERIFIED] * (not self.held_out_verified)])
 
     @property
     def _verdict(self) -> str:
         if self.untested:
             return UNTESTED
-        said = "The promise fails" if self.fails else "Nothing speaks against the promise"
-        return f"{said} (p = {self.p_value:.2g} if it held)."
+        if self.fails:
+            return f"The guarantee fails (p = {self.p_value:.2g} if it held)."
+        return f"The results are consistent with the guarantee (p = {self.p_value:.2g})."
 
 
 def evaluate_claims(
     calibration: Calibration, answers: Iterable[AnnotatedAnswer], *, level: float = 0.95
 ) -> ClaimEvaluation:
-    """Measure what the threshold does to annotated answers that it was not made from.
+    """Measure what the threshold does to annotated answers that are new to the calibration.
 
-    Raises ValueError where there is no answer whose claims are annotated, where an id occurs twice
-    or is one of the calibration's, and for a level that is not between 0 and 1.
+    Raises ValueError if no answer has annotated claims, an id occurs twice or was calibrated on, or
+    the level is not in (0, 1); `CalibrationMismatch` for a calibration of another subject.
     """
     check_level(level)
+    check_subject(calibration.subject, CLAIMS)
     given = list(answers)
-    _check_new(calibration, given)
-    known = [answer for answer in given if answer.factual and answer.annotated]
-    if not known:
-        raise ValueError(
-            f"none of {len(given)} answers has claims that are all annotated; annotate some"
-        )
-    left_out = len(given) - len(known)
+    ids = [answer.id for answer in given]
+    check_new(ids, calibration.ids, CLAIMS)
+    check_unique_ids(ids, CLAIMS.unit)
+    used = [answer for answer in given if answer.factual and answer.annotated]
+    if not used:
+        raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
     whole = replace(
-        _measured(calibration, known, level, None),
-        left_out=left_out,
+        _measured(calibration, used, level, None),
+        left_out=len(given) - len(used),
         groups=calibration.groups,
-        told_apart=calibration.n_without_id == 0 and all(a.id is not None for a in known),
+        held_out_verified=not calibration.n_without_id and all(a.id is not None for a in used),
     )
     if not calibration.by_group:
         return whole
     merged = calibration.merge_groups or {}
     members: dict[str | None, list[AnnotatedAnswer]] = {}
-    for answer in known:
+    for answer in used:
         name = answer.group
         members.setdefault(name if name is None else merged.get(name, name), []).append(answer)
     by_group = {
@@ -150,49 +142,35 @@ def evaluate_claims(
     return replace(whole, p_value=min(1.0, len(by_group) * worst), by_group=by_group)
 
 
-def _check_new(calibration: Calibration, given: Sequence[AnnotatedAnswer]) -> None:
-    ids = Counter(answer.id for answer in given if answer.id is not None)
-    for id, times in ids.items():
-        if id in calibration.ids:
-            raise ValueError(
-                f"answer {id!r} has the id of one that the calibration was made from; evaluate on "
-                "answers that it did not look at"
-            )
-        if times > 1:
-            raise ValueError(
-                f"answer id {id!r} occurs {times} times; an answer counts once, so remove the "
-                "repetitions"
-            )
-
-
 def _measured(
     calibration: Calibration,
-    known: Sequence[AnnotatedAnswer],
+    answers: Sequence[AnnotatedAnswer],
     level: float,
     group: str | None,
 ) -> ClaimEvaluation:
+    """Return the measures of answers, filtered by their groups; the p-value is that of `group`."""
     share = share_of(calibration)
-    keeps = [calibration.keep(answer.relevance, answer.group) for answer in known]
-    facts = [np.array([f is True for f in answer.factual]) for answer in known]
+    keeps = [calibration.keep(answer.relevance, answer.group) for answer in answers]
+    # An unannotated claim has no relevance, so it is dropped, and counts as not factual.
+    facts = [np.array([f is True for f in answer.factual]) for answer in answers]
     claims = np.array([len(f) for f in facts])
     kept = np.array([k.sum() for k in keeps])
     factual = np.array([f.sum() for f in facts])
     kept_factual = np.array([(k & f).sum() for k, f in zip(keeps, facts, strict=True)])
     right = kept_factual * share.denominator >= kept * share.numerator
-    one = np.ones(len(known))
-    said, some = kept > 0, factual > 0
+    one, any_kept, some = np.ones(len(answers)), kept > 0, factual > 0
     factuality = cluster_interval(right, one, level)
     p_value = 1.0  # of a filter that keeps nothing
     if calibration.threshold(group) < math.inf:
-        seen = Share(*factuality, n=len(known), effective_n=len(known))
+        seen = Share(*factuality, n=len(answers), effective_n=len(answers))
         p_value = promise_p_value(calibration, seen, group)
     return ClaimEvaluation(
         target=float(1 - exact_alpha(calibration.alpha)),
-        n_answers=len(known),
+        n_answers=len(answers),
         left_out=0,
         factuality=factuality,
-        said_factuality=cluster_interval(right & said, said, level),
-        empty=cluster_interval(~said, one, level),
+        factuality_if_any=cluster_interval(right & any_kept, any_kept, level),
+        empty=cluster_interval(~any_kept, one, level),
         kept=cluster_interval(kept / claims, one, level),
         kept_factual=cluster_interval(kept_factual[some] / factual[some], one[some], level),
         p_value=p_value,

@@ -1,7 +1,7 @@
-"""What a filter of an answer's claims did, as an event: plain JSON, without any claim's text.
+"""Events of the filter of answers: what it decided, as plain JSON without any claim's text.
 
-Both frameworks' callbacks carry it, and their handlers count and log it as they do the event of the
-filter of snippets (`conformal_retrievers.monitoring.events`).
+The frameworks' callbacks carry events and a `FilterLog` stores them, like those of the filter of
+snippets (`monitoring/events.py`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from conformal_retrievers.monitoring.events import (
     set_on_span,
 )
 
-EVENT = CLAIMS_EVENT  # the name of the event and of the run that it belongs to
+EVENT = CLAIMS_EVENT  # the name of the event and of its run
 
 
 def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str, Any]:
     """Return what a filter decided about one answer, as plain JSON values.
 
-    `relevance` is in the order of the claims, None where one could not be scored; `kept` and
-    `unscorable` are places in it. `threshold` is "keep_none" where no claim is kept whatever its
-    relevance, and "keep_all" where each is that has one. `undivided` says why there are no claims,
-    if the answer could not be divided, and `guaranteed` whether the text states the kept
-    claims and no more, which is so where it states nothing.
+    `relevance` is in the order of the claims, None for one that could not be scored; `kept` and
+    `unscorable` are places in it. `threshold` is "keep_none" for +inf and "keep_all" for −inf.
+    `undivided` and `guaranteed` are those of `FilteredAnswer`.
     """
     claims, calibration = filtered.claims, filtered.claims.calibration
     return build_event(
@@ -50,10 +48,7 @@ def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str,
 
 
 def annotate_span(filtered: FilteredAnswer) -> None:
-    """Write what was decided onto OpenTelemetry's current span, as conformal.* attributes.
-
-    An event on the span, "conformal_claims", has the same ones.
-    """
+    """Write the decision onto OpenTelemetry's current span: conformal.* attributes and an event."""
     claims, calibration = filtered.claims, filtered.claims.calibration
     set_on_span(
         EVENT,

@@ -16,7 +16,7 @@ from conformal_retrievers.data.jsonl import numbered_lines
 
 
 class ClaimRow(BaseModel):
-    """A claim of an answer; a relevance of null cannot be scored, a `factual` of null be told."""
+    """A claim of an answer; null for a relevance or an annotation that could not be had."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -41,8 +41,9 @@ def read_answers(path: str | Path) -> list[AnnotatedAnswer]:
     """Read annotated answers from a file of JSON lines, one answer a line; .gz is unpacked.
 
     A line is {"id", "group", "query", "answer", "claims": [{"claim", "relevance", "factual"}]};
-    "claims", "relevance" and "factual" are required. A relevance of null could not be scored, a
-    `factual` of null not be annotated. Raises ValueError naming the file, the line and the field.
+    "claims", "relevance" and "factual" are required. `relevance` is null for a claim that could not
+    be scored, `factual` for one that could not be annotated. Raises ValueError, naming the file,
+    the line and the field.
     """
     answers = []
     for number, line in numbered_lines(Path(path)):
@@ -61,9 +62,8 @@ def read_answers(path: str | Path) -> list[AnnotatedAnswer]:
 def write_answers(answers: Iterable[AnnotatedAnswer], path: str | Path) -> None:
     """Write annotated answers as JSON lines that `read_answers` reads back; .gz is packed.
 
-    Texts are not known here: "claim", "query" and "answer" are left out. Raises ValueError, naming
-    the answer, for a relevance that is infinite, which JSON does not know, and OSError, naming the
-    path, where it cannot be written; then an old file stays as it was.
+    The fields "claim", "query" and "answer" are left out. Raises ValueError for an infinite
+    relevance, which JSON does not have.
     """
     given = list(answers)
     for i, answer in enumerate(given):
@@ -79,7 +79,7 @@ def write_answers(answers: Iterable[AnnotatedAnswer], path: str | Path) -> None:
 
 def _row(answer: AnnotatedAnswer) -> AnswerRow:
     claims = [
-        ClaimRow(relevance=None if math.isnan(r) else r, factual=told)
-        for r, told in zip(answer.relevance.tolist(), answer.factual, strict=True)
+        ClaimRow(relevance=None if math.isnan(r) else r, factual=f)
+        for r, f in zip(answer.relevance.tolist(), answer.factual, strict=True)
     ]
     return AnswerRow(id=answer.id, group=answer.group, claims=claims)

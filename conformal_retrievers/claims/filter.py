@@ -1,16 +1,16 @@
-"""The filter of claims: a scorer and its calibration; a claim is kept iff its relevance is above.
+"""The filter of claims: a scorer and its calibration; a claim is kept iff R(c) > threshold.
 
 filtered = ClaimFilter(scorer, calibration)(query, claims, documents)
-[claims[i] for i in filtered.kept]
+filtered.kept_claims
 """
 
 from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,52 +18,20 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_same_scorer, check_subject
 from conformal_retrievers.calibration.subjects import CLAIMS
+from conformal_retrievers.claims.answers import as_claims, as_documents, check_text
 from conformal_retrievers.claims.calibrate import named
-from conformal_retrievers.claims.texts import as_claims, as_documents, check_text
+from conformal_retrievers.claims.scores import AsyncClaimScorer, ClaimScorer
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.filtering import Decision, NothingKept
 
 
-@runtime_checkable
-class ClaimScorer(Protocol):
-    """Anything with a name and a relevance of claims.
-
-    The name is its identity, as that of a `Scorer`. It may have an `arelevance`, which returns the
-    same without blocking the event loop.
-    """
-
-    @property
-    def name(self) -> str:
-        """The scorer's identity."""
-
-    def relevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
-    ) -> ArrayLike:
-        """Return one number for each claim, (p,): higher = likelier factual, NaN = not scorable."""
-
-
-@runtime_checkable
-class AsyncClaimScorer(ClaimScorer, Protocol):
-    """A scorer of claims that can also wait for its model without holding a thread."""
-
-    async def arelevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
-    ) -> ArrayLike:
-        """Return what `relevance` returns."""
-
-
 @dataclass(frozen=True, eq=False)
 class FilteredClaims(Decision):
-    """What a filter decided about the p claims of one answer, in their order.
-
-    `relevance` (p,) holds NaN for what could not be scored, which is dropped; `keeps` (p,) says
-    what is kept. The `threshold` is what the relevance of a kept claim exceeds, +inf where nothing
-    is kept.
-    """
+    """What a filter decided about the p claims of one answer, in their order."""
 
     claims: tuple[str, ...]
-    relevance: NDArray[np.float64]
-    keeps: NDArray[np.bool_]
+    relevance: NDArray[np.float64]  # (p,), NaN for a claim that could not be scored
+    keeps: NDArray[np.bool_]  # (p,)
     calibration: Calibration = field(repr=False)
     group: str | None = None
 
@@ -81,14 +49,12 @@ class FilteredClaims(Decision):
 class ClaimFilter:
     """Keeps the claims of an answer whose relevance is above the threshold of the calibration.
 
-    `on_empty` says what happens when none of an answer's claims is kept: "allow" returns none,
-    which abstains, "raise" raises `NothingKept`. The best one is not kept instead: it would be a
-    claim that is not factual more often than promised. `group_of` tells the group of a query from
-    its text, for calibrations by group whose callers do not name it; of a query without a group,
-    or with one that the calibration does not know, nothing is kept then, with a warning.
+    If no claim is kept, `on_empty` "allow" returns none and "raise" raises `NothingKept`. The best
+    claim is never kept instead: that would break the guarantee. `group_of` gives the group of a
+    query from its text, for calibrations by group. Nothing is kept for a query without a group or
+    of an unknown one, with a warning.
 
-    Raises `CalibrationMismatch` if the calibration was made with a scorer of another name,
-    TypeError for arguments of another kind, and ValueError for another `on_empty`.
+    Raises `CalibrationMismatch` for the calibration of another scorer or subject.
     """
 
     scorer: ClaimScorer
@@ -99,27 +65,25 @@ class ClaimFilter:
     def __post_init__(self) -> None:
         if not isinstance(self.calibration, Calibration):
             raise TypeError(
-                f"calibration is {self.calibration!r:.80}; give a Calibration, from "
-                "calibrate_claims(...) or Calibration.load(path)"
+                f"calibration is {self.calibration!r:.80}; give a Calibration: "
+                "calibrate_claims(…), or Calibration.load(path)"
             )
         check_subject(self.calibration.subject, CLAIMS)
         if not isinstance(self.scorer, ClaimScorer):
             raise TypeError(
-                f"scorer is a {type(self.scorer).__name__}, {self.scorer!r:.80}; give something "
-                "with a name and relevance(query, claims, documents), such as "
-                "ClaimRelevance(EmbeddingScorer(embed, name='…'))"
-            )
-        if self.group_of is not None and not callable(self.group_of):
-            raise TypeError(
-                f"group_of is a {type(self.group_of).__name__}, {self.group_of!r:.60}; give a "
-                "function from a query's text to its group, or name the group where you call the "
-                "filter: group='…'"
+                f"scorer is {self.scorer!r:.80}; give an object with a name and "
+                "relevance(query, claims, documents), such as ClaimRelevance(embedding)"
             )
         check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
+        if self.group_of is not None and not callable(self.group_of):
+            raise TypeError(
+                f"group_of is {self.group_of!r:.60}; give a function from a query's text to its "
+                "group, or call the filter with group='…'"
+            )
         if self.on_empty not in ("allow", "raise"):
             raise ValueError(
-                f"on_empty is {self.on_empty!r}; give 'allow' or 'raise': to keep a claim that is "
-                "not above the threshold would break the guarantee"
+                f"on_empty is {self.on_empty!r}; give 'allow' or 'raise', because keeping a claim "
+                "below the threshold would break the guarantee"
             )
 
     def __call__(
@@ -129,11 +93,23 @@ class ClaimFilter:
         documents: Iterable[Snippet | str],
         group: str | None = None,
     ) -> FilteredClaims:
-        """Score the claims of an answer and decide which to keep; no claims, no scoring.
+        """Score the claims of an answer and decide which to keep; no claims are not scored.
 
-        Raises ValueError where the scorer does not return one number for each claim, TypeError for
-        a query, claims or documents that are no texts (documents may be snippets), and
-        `NothingKept` where none is kept, if the filter was told to.
+        Parameters
+        ----------
+        query, claims
+            A question, and the p claims of its answer.
+        documents
+            The texts or snippets that the answer was written from.
+        group
+            The query's group; by default what `group_of` returns.
+
+        Raises
+        ------
+        ValueError
+            If the scorer does not return one number for each claim.
+        NothingKept
+            If no claim is kept and `on_empty` is "raise".
         """
         claims, documents = as_claims(claims), as_documents(documents)
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
@@ -158,9 +134,9 @@ class ClaimFilter:
     def decide(
         self, query: str, claims: Iterable[str], relevance: ArrayLike, group: str | None = None
     ) -> FilteredClaims:
-        """Decide from relevances (p,) that are at hand already."""
+        """Decide from known relevances (p,); otherwise as calling the filter."""
         claims = as_claims(claims)
-        check_text("query", query, "the question's text")
+        check_text("query", query)
         r = np.array(relevance, dtype=np.float64)
         if r.shape != (len(claims),):
             raise ValueError(
@@ -169,13 +145,12 @@ class ClaimFilter:
             )
         if group is None and self.group_of is not None:
             group = self.group_of(query)
-        known = self.calibration.groups
         if claims and not self.calibration.knows(group):
-            # One text and one place, so that Python says it once, of each such group.
-            said = "none" if group is None else f"the group {group!r}, which it does not know"
+            # The same text for each query of a group, so Python shows it once.
             warnings.warn(
-                f"the calibration is by group, and a query has {said}, so nothing of its answer is "
-                f"kept; it knows {named(known)}: give group=, or the filter group_of=",
+                f"group of a query is {group!r}, which the calibration does not have, so no claim "
+                f"of its answer is kept; it has {named(self.calibration.groups)}. Give group=, or "
+                "group_of= to the filter",
                 stacklevel=1,
             )
         keeps = self.calibration.keep(r, group)

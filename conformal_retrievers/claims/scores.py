@@ -1,4 +1,4 @@
-"""Relevance of claims by the documents that the answer was written from; NaN = cannot be scored.
+"""Relevance of claims by the documents that the answer was written from; NaN = not scorable.
 
     R(c) = max(0, max_j cos(query, d_j) · cos(c, d_j))
 
@@ -11,14 +11,38 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.claims.texts import as_claims, as_documents
+from conformal_retrievers.claims.answers import as_claims, as_documents
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
+
+
+@runtime_checkable
+class ClaimScorer(Protocol):
+    """A name, which is its identity, and a relevance of claims."""
+
+    @property
+    def name(self) -> str:
+        """The scorer's identity."""
+
+    def relevance(
+        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
+    ) -> ArrayLike:
+        """Return one number for each claim, (p,): higher = likelier factual, NaN = not scorable."""
+
+
+@runtime_checkable
+class AsyncClaimScorer(ClaimScorer, Protocol):
+    """A scorer of claims that can also wait for its model without holding a thread."""
+
+    async def arelevance(
+        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
+    ) -> ArrayLike:
+        """Return what `relevance` returns."""
 
 
 def claim_relevance(
@@ -26,11 +50,14 @@ def claim_relevance(
 ) -> NDArray[np.float64]:
     """Return max(0, max_j cos(query, d_j) · cos(claim, d_j)) of each claim, (p,).
 
-    The vectors are query (d,), claims (p, d) and documents (m, d); without documents it is 0. As
-    printed, two negative cosines make a positive product; documents that were retrieved for the
-    query have none. A document without a direction (zero, not finite, or a square that is) supports
-    nothing; a claim or query without one cannot be scored: NaN. All in float32 are multiplied as
-    such. Raises ValueError for other shapes. Algorithm 1 of arXiv 2506.20978.
+    The vectors are query (d,), claims (p, d) and documents (m, d); without documents R is 0. As
+    printed, two negative cosines give a positive product; retrieved documents rarely have them.
+    Vectors that are zero, not finite, or have such squares have no direction: such a document
+    supports nothing, and such a claim or query gives NaN. Three float32 arrays are multiplied as
+    float32. Raises ValueError for other shapes. Algorithm 1 of arXiv 2506.20978.
+
+    >>> claim_relevance([1, 0], [[3, 4], [0, 1]], documents=[[2, 0]]).round(6).tolist()
+    [0.6, 0.0]
     """
     q, c, d = np.asarray(query), np.asarray(claims), np.asarray(documents)
     if not q.dtype == c.dtype == d.dtype == np.float32:
@@ -42,9 +69,9 @@ def claim_relevance(
             "one length: (d,), (p, d) and (m, d)"
         )
     with np.errstate(all="ignore"):
-        # Each product is divided by |q| |d_j|² |c|: by |d_j|² before the maximum over j, by the
-        # rest, which is the same for all j, after it. Of a document without a direction they are
-        # NaN, which the maximum passes over: x / x is 1, but NaN where x is 0 or not finite.
+        # Each product is divided by |q| |d_j|² |c|: by |d_j|² before the maximum over j, and by
+        # |q| |c|, which is the same for all j, after it. A document without a direction gives NaN,
+        # which fmax ignores: x / x is 1, but NaN where x is 0 or not finite.
         squares = np.einsum("ij,ij->i", d, d)
         products = c @ d.T
         products *= d @ q / squares * (squares / squares)
@@ -57,11 +84,9 @@ def claim_relevance(
 class ClaimRelevance:
     """Scores claims by `claim_relevance` of the embeddings of query, claims and documents.
 
-    `embedding` says how texts are embedded: `EmbeddingScorer(embed, name="…")`, or what
-    `embedding_scorer` of either framework's package returns. A blank claim cannot be scored; a
-    blank document supports nothing. What a model makes of a text may differ in the last bit with
-    how many others it is embedded with, and so may a relevance. Raises ValueError where vectors do
-    not fit the texts, and TypeError for an embedding of another kind.
+    `embedding` is an `EmbeddingScorer(embed, name="…")`, such as `embedding_scorer` of either
+    framework's package returns. A blank claim cannot be scored; a blank document supports nothing.
+    A model's vectors may differ in the last bit with the size of the batch, and so may a relevance.
     """
 
     embedding: EmbeddingScorer
@@ -82,7 +107,10 @@ class ClaimRelevance:
     def relevance(
         self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
-        """Return the relevance of each claim, (p,)."""
+        """Return the relevance of each claim, (p,).
+
+        Raises ValueError unless the embedding returns one vector for each text.
+        """
         e, texts = self.embedding, _texts(claims, documents)
         if e.embed_query is None:
             return self._relevance(claims, len(texts), e.embed([query, *texts]))
@@ -92,7 +120,7 @@ class ClaimRelevance:
     async def arelevance(
         self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
-        """Return what `relevance` returns, without blocking the event loop."""
+        """Do what `relevance` does, without blocking the event loop."""
         e, texts = self.embedding, _texts(claims, documents)
         if e.aembed is None or (e.embed_query is not None and e.aembed_query is None):
             return await asyncio.to_thread(self.relevance, query, claims, documents)
@@ -104,17 +132,17 @@ class ClaimRelevance:
     def _relevance(
         self, claims: Sequence[str], n_texts: int, embeddings: Any
     ) -> NDArray[np.float64]:
-        """Score from the vectors of the query, of the claims that are not blank, of documents."""
+        """Score from the vectors of the query, the claims and the documents that are not blank."""
         vectors = np.asarray(embeddings)
         if vectors.ndim != 2 or len(vectors) != 1 + n_texts:
             raise ValueError(
                 f"embedder {self.embedding.name!r} returned vectors of shape {vectors.shape} for "
                 f"the query and {n_texts} claims and documents; it must return one for each text"
             )
-        told = np.array([bool(claim.strip()) for claim in claims], dtype=bool)
-        n = 1 + int(told.sum())
+        written = np.array([bool(claim.strip()) for claim in claims], dtype=bool)
+        n = 1 + int(written.sum())
         relevance = np.full(len(claims), math.nan)
-        relevance[told] = claim_relevance(vectors[0], vectors[1:n], vectors[n:])
+        relevance[written] = claim_relevance(vectors[0], vectors[1:n], vectors[n:])
         return relevance
 
 

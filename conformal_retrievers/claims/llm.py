@@ -1,0 +1,307 @@
+"""What an LLM does with claims: it divides answers, annotates claims, and merges kept claims.
+
+Each has a synchronous and an asynchronous form. A reply that cannot be read has a `reason` instead
+of a value: "unanswered", "refused", "cut off" or "unreadable". Feng et al. 2025 (arXiv 2506.20978,
+section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from conformal_retrievers.claims.answers import as_claims, as_documents, check_text
+from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.llm.ask import LLM, aask, ask
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import Prompt, Request, check_fields
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
+
+Answers = Sequence[Reply | Unanswered]
+
+# --- dividing an answer into claims ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The claims of an answer, in its order; none, and the `reason`, if it was not divided."""
+
+    claims: tuple[str, ...]
+    reason: str | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+def decompose(
+    llm: LLM, query: str, answer: str, *, prompt: Prompt | None = None, cache: Cache | None = None
+) -> Decomposition:
+    """Ask an LLM to divide an answer into claims that are true or false by themselves.
+
+    Parameters
+    ----------
+    llm
+        The LLM to ask.
+    query, answer
+        A question and its answer; a blank answer has no claims and is not sent.
+    prompt
+        Has the fields $query and $answer; prompts/decompose.txt by default.
+    cache
+        Replies that can be read are taken from it and added to it.
+
+    Raises
+    ------
+    ValueError
+        If the prompt has other fields.
+    """
+    requests = _decompose_requests(query, answer, prompt)
+    return _decomposition(ask(llm, requests, is_answer=_is_divided, cache=cache))
+
+
+async def adecompose(
+    llm: LLM, query: str, answer: str, *, prompt: Prompt | None = None, cache: Cache | None = None
+) -> Decomposition:
+    """Do what `decompose` does, without blocking the event loop."""
+    requests = _decompose_requests(query, answer, prompt)
+    return _decomposition(await aask(llm, requests, is_answer=_is_divided, cache=cache))
+
+
+def _decompose_requests(query: str, answer: str, prompt: Prompt | None) -> list[Request]:
+    check_text("query", query)
+    check_text("answer", answer)
+    prompt = prompt or Prompt.load("decompose")
+    check_fields(prompt, "query", "answer")
+    schema = object_schema({"claims": {"type": "array", "items": {"type": "string"}}})
+    request = prompt.request({"query": query, "answer": answer}, schema=schema)
+    return [request] if answer.strip() else []
+
+
+def _decomposition(answers: Answers) -> Decomposition:
+    usage = Usage.of(answers)
+    if not answers:
+        return Decomposition((), None, usage)
+    fields, reason = reply_fields(answers[0])
+    claims = fields.get("claims")
+    if not isinstance(claims, list) or not all(isinstance(claim, str) for claim in claims):
+        return Decomposition((), reason or "unreadable", usage)
+    return Decomposition(tuple(claim.strip() for claim in claims if claim.strip()), None, usage)
+
+
+def _is_divided(place: int, reply: Reply) -> bool:
+    return _decomposition([reply]).reason is None
+
+
+# --- annotating claims ----------------------------------------------------------------------------
+
+ClaimVerdict = Literal["supported", "unsupported", "contradicted", "irrelevant"]
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """An LLM's verdict on each claim of an answer; None, with a reason, if there is none."""
+
+    verdicts: tuple[ClaimVerdict | None, ...]
+    reasons: tuple[str | None, ...]
+    usage: Usage
+
+    @property
+    def factual(self) -> tuple[bool | None, ...]:
+        """Whether each claim is supported; None, and never False, without a verdict."""
+        return tuple(None if v is None else v == "supported" for v in self.verdicts)
+
+
+def annotate(
+    llm: LLM,
+    query: str,
+    claims: Iterable[str],
+    *,
+    reference: str,
+    documents: Iterable[Snippet | str] = (),
+    prompt: Prompt | None = None,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+) -> Annotations:
+    """Ask an LLM about each claim whether a reference answer or documents support it.
+
+    Parameters
+    ----------
+    llm
+        The LLM to ask. A reply is {"reason", "verdict"} with the verdict "supported",
+        "unsupported", "contradicted" or "irrelevant".
+    query, claims
+        A question, and the claims of its answer.
+    reference
+        A right answer, or the documents that have it.
+    documents
+        Texts or snippets that count as true, like the reference.
+    prompt
+        Has the fields $query, $reference, $documents and $claim; prompts/annotate.txt by default.
+    concurrency
+        The largest number of requests at a time.
+    cache
+        Replies that can be read are taken from it and added to it.
+
+    Raises
+    ------
+    ValueError
+        If the reference is blank, or the prompt has other fields.
+    """
+    requests = _annotate_requests(query, claims, reference, documents, prompt)
+    return _annotations(
+        ask(llm, requests, is_answer=_is_annotated, concurrency=concurrency, cache=cache)
+    )
+
+
+async def aannotate(
+    llm: LLM,
+    query: str,
+    claims: Iterable[str],
+    *,
+    reference: str,
+    documents: Iterable[Snippet | str] = (),
+    prompt: Prompt | None = None,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+) -> Annotations:
+    """Do what `annotate` does, without blocking the event loop."""
+    requests = _annotate_requests(query, claims, reference, documents, prompt)
+    return _annotations(
+        await aask(llm, requests, is_answer=_is_annotated, concurrency=concurrency, cache=cache)
+    )
+
+
+def _annotate_requests(
+    query: str,
+    claims: Iterable[str],
+    reference: str,
+    documents: Iterable[Snippet | str],
+    prompt: Prompt | None,
+) -> list[Request]:
+    check_text("query", query)
+    check_text("reference", reference)
+    if not reference.strip():
+        raise ValueError(f"reference is {reference!r:.20}; give the text of a right answer")
+    prompt = prompt or Prompt.load("annotate")
+    check_fields(prompt, "query", "reference", "documents", "claim")
+    verdict = {"type": "string", "enum": list(get_args(ClaimVerdict))}
+    schema = object_schema({"reason": {"type": "string"}, "verdict": verdict})
+    texts = [document.text for document in as_documents(documents)]
+    given = {"query": query, "reference": reference, "documents": texts}
+    return [prompt.request({**given, "claim": claim}, schema=schema) for claim in as_claims(claims)]
+
+
+def _annotations(answers: Answers) -> Annotations:
+    words: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
+    verdicts: list[ClaimVerdict | None] = []
+    reasons: list[str | None] = []
+    for answer in answers:
+        fields, reason = reply_fields(answer)
+        found = str(fields.get("verdict")).strip().lower()
+        verdict = next((word for word in words if word == found), None)
+        verdicts.append(verdict)
+        reasons.append(None if verdict else reason or "unreadable")
+    return Annotations(tuple(verdicts), tuple(reasons), Usage.of(answers))
+
+
+def _is_annotated(place: int, reply: Reply) -> bool:
+    return _annotations([reply]).reasons == (None,)
+
+
+# --- merging kept claims into a text --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A text that an LLM wrote from claims. The guarantee is about the claims, not about the text.
+
+    If the LLM wrote none, `text` is the claims one after the other, and `reason` is set.
+    """
+
+    text: str
+    claims: tuple[str, ...]
+    reason: str | None
+    usage: Usage
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the text is the claims themselves, which includes no claims and no text."""
+        return self.text == joined(self.claims)
+
+
+def joined(claims: Iterable[str]) -> str:
+    """Return claims as sentences, one after the other.
+
+    >>> joined(["Ada wrote it", "It is long!"])
+    'Ada wrote it. It is long!'
+    """
+    ends = (".", "!", "?", "…", ":", ";")
+    return " ".join(claim if claim.endswith(ends) else f"{claim}." for claim in claims)
+
+
+def merge(
+    llm: LLM,
+    query: str,
+    claims: Iterable[str],
+    *,
+    prompt: Prompt | None = None,
+    cache: Cache | None = None,
+) -> Merged:
+    """Ask an LLM to write one text from claims; without claims it is empty, and nothing is sent.
+
+    Parameters
+    ----------
+    llm
+        The LLM to ask.
+    query, claims
+        A question, and the claims that answer it.
+    prompt
+        Has the fields $query and $claims, a list; prompts/merge.txt by default.
+    cache
+        Replies that can be read are taken from it and added to it.
+
+    Raises
+    ------
+    ValueError
+        If the prompt has other fields.
+    """
+    claims, requests = _merge_requests(query, claims, prompt)
+    return _merged(claims, ask(llm, requests, is_answer=_is_merged, cache=cache))
+
+
+async def amerge(
+    llm: LLM,
+    query: str,
+    claims: Iterable[str],
+    *,
+    prompt: Prompt | None = None,
+    cache: Cache | None = None,
+) -> Merged:
+    """Do what `merge` does, without blocking the event loop."""
+    claims, requests = _merge_requests(query, claims, prompt)
+    return _merged(claims, await aask(llm, requests, is_answer=_is_merged, cache=cache))
+
+
+def _merge_requests(
+    query: str, claims: Iterable[str], prompt: Prompt | None
+) -> tuple[tuple[str, ...], list[Request]]:
+    claims = as_claims(claims)
+    check_text("query", query)
+    prompt = prompt or Prompt.load("merge")
+    check_fields(prompt, "query", "claims")
+    schema = object_schema({"text": {"type": "string"}})
+    request = prompt.request({"query": query, "claims": list(claims)}, schema=schema)
+    return claims, [request] if claims else []
+
+
+def _merged(claims: tuple[str, ...], answers: Answers) -> Merged:
+    usage = Usage.of(answers)
+    if not answers:
+        return Merged("", claims, None, usage)
+    fields, reason = reply_fields(answers[0])
+    text = fields.get("text")
+    if not isinstance(text, str) or not text.strip():
+        return Merged(joined(claims), claims, reason or "unreadable", usage)
+    return Merged(text.strip(), claims, None, usage)
+
+
+def _is_merged(place: int, reply: Reply) -> bool:
+    return _merged((), [reply]).reason is None
