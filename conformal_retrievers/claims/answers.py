@@ -41,12 +41,12 @@ class AnnotatedAnswer:
                 raise TypeError(f"{where}: {name} is {value!r}; give a str or None")
         relevance = np.array(self.relevance, dtype=np.float64)
         factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in self.factual)
-        for i, value in enumerate(factual):
-            if not isinstance(value, bool | None):
-                raise ValueError(
-                    f"{where}: factual[{i}] is {value!r}; give True, False, or None for a claim "
-                    "that could not be annotated"
-                )
+        wrong = [i for i, f in enumerate(factual) if type(f) not in (bool, type(None))]
+        if wrong:
+            raise ValueError(
+                f"{where}: factual[{wrong[0]}] is {factual[wrong[0]]!r}; give True, False, or None "
+                "for a claim that could not be annotated"
+            )
         if relevance.shape != (len(factual),):
             raise ValueError(
                 f"{where}: relevance has shape {relevance.shape} but factual has {len(factual)} "
