@@ -40,7 +40,8 @@ class AnnotatedAnswer:
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"{where}: {name} is {value!r}; give a str or None")
         relevance = np.array(self.relevance, dtype=np.float64)
-        factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in self.factual)
+        given: tuple[object, ...] = tuple(self.factual)
+        factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in given)
         wrong = [i for i, f in enumerate(factual) if type(f) not in (bool, type(None))]
         if wrong:
             raise ValueError(
