@@ -269,23 +269,6 @@ MUTANTS = {
             "no group of the query in async",
         ),
     ],
-    "evaluation/certify.py": [
-        (
-            "seen = calibration.ids",
-            "seen = frozenset[str]()",
-            "a certificate from the calibration's own queries",
-        ),
-        (
-            "beta_binomial_cdf(len(shares), k, n + 1 - k)",
-            "beta_binomial_cdf(len(shares), k, n + 2 - k)",
-            "a Beta-binomial law off by one",
-        ),
-        (
-            'shares == 1 if guarantee == "all" else shares > 0',
-            'shares > 0 if guarantee == "all" else shares > 0',
-            "'all' measured as 'any'",
-        ),
-    ],
     "llm/prompt.py": [
         ("[A-Za-z_][^]\\s[]*\\s*\\])", "[A-Z]+\\s*\\])", "markers in capital letters only"),
         ("\\u034f", "", "a character that is not seen stays"),
@@ -437,13 +420,13 @@ MUTANTS = {
     ],
     "evaluation/compare.py": [
         (
-            "misses_known = counted or bool(counts[0].missed.any())",
-            "misses_known = True",
+            "one.count_missed or other.count_missed or bool(columns[0].missed.any())",
+            "True",
             "recall of 100 % where nobody knows",
         ),
         (
-            "misses_known = counted or bool(counts[0].missed.any())",
-            "misses_known = bool(counts[0].missed.any())",
+            "one.count_missed or other.count_missed or bool(columns[0].missed.any())",
+            "bool(columns[0].missed.any())",
             "unknown what a calibration says is known",
         ),
     ],
@@ -464,13 +447,28 @@ MUTANTS = {
             "half without a score tests the promise",
         ),
         (
-            "min(1.0, n * worst.p_value)",
+            "min(1.0, len(given) * worst.p_value)",
             "worst.p_value",
             "the worst of many groups tested as if alone",
         ),
+        (
+            "beta_binomial_cdf(m, k, units + 1 - k)",
+            "beta_binomial_cdf(m, k, units + 2 - k)",
+            "a Beta-binomial law off by one",
+        ),
+        (
+            "in_order = np.argsort(counts.order)",
+            "in_order = np.arange(len(counts.order))",
+            "bets in the order of the caller",
+        ),
     ],
     "evaluation/columns.py": [
-        ("        _check_once(name, queries)\n", "", "a query that counts many times"),
+        ("        check_unique_ids(ids)\n", "", "a query that counts many times"),
+        (
+            "check_new(ids if held_out else (), calibration.ids, SNIPPETS)",
+            "pass",
+            "a calibration evaluated on its own queries",
+        ),
     ],
     "evaluation/findings.py": [
         (

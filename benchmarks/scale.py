@@ -4,7 +4,7 @@ A file of judged queries is written, 20 snippets of about 400 characters each. T
 process of its own, so that peak memory (resident set size) is that of the step alone:
 
     read      iterate over `iter_jsonl(path)` and do nothing else
-    evaluate  `evaluate(filter, iter_jsonl(path))` with the retriever's own scores
+    evaluate  `evaluate(calibration, scored)`, read from the file with the retriever's own scores
 
     python -m benchmarks.scale [--queries 100000] [--folder FOLDER]
 
@@ -26,11 +26,11 @@ import numpy as np
 
 from conformal_retrievers import (
     Calibration,
-    ConformalFilter,
     RetrievalScorer,
     ScoredQuery,
     evaluate,
     iter_jsonl,
+    score_queries,
 )
 
 K = 20
@@ -111,7 +111,8 @@ def evaluate_file(path: Path) -> None:
     scorer = RetrievalScorer("simulated", higher_is_better=True)
     scores = [ScoredQuery([-score], [True]) for score in np.linspace(0, 4, 199)]
     calibration = Calibration.from_scores(scores, alpha=0.1, scorer=scorer.name)
-    evaluation = evaluate(ConformalFilter(scorer, calibration), iter_jsonl(path))
+    scored = (query for judged in iter_jsonl(path) for query in score_queries(scorer, [judged]))
+    evaluation = evaluate(calibration, scored)
     assert evaluation.n_queries > 0
 
 

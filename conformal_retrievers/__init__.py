@@ -20,10 +20,7 @@ from conformal_retrievers.claims import (
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.evaluation.certify import certify
-from conformal_retrievers.evaluation.compare import compare, fixed_thresholds, top_k
-from conformal_retrievers.evaluation.diagnose import Diagnosis, diagnose
-from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate
+from conformal_retrievers.evaluation import Diagnosis, Evaluation, compare, diagnose, evaluate
 from conformal_retrievers.filtering import (
     ConformalFilter,
     Filtered,
@@ -92,14 +89,12 @@ __all__ = [
     "annotate",
     "calibrate",
     "calibrate_claims",
-    "certify",
     "claim_relevance",
     "compare",
     "decompose",
     "diagnose",
     "evaluate",
     "evaluate_claims",
-    "fixed_thresholds",
     "iter_jsonl",
     "merge",
     "openai_options",
@@ -108,6 +103,5 @@ __all__ = [
     "read_jsonl",
     "read_log",
     "score_queries",
-    "top_k",
     "write_jsonl",
 ]

@@ -253,4 +253,4 @@ def relevant_only(query: ScoredQuery) -> ScoredQuery:
     order = np.flatnonzero(query.relevant)
     order = order[np.argsort(query.scores[order])]
     scores, relevant = query.scores[order], query.relevant[order]
-    return replace(query, scores=scores, relevant=relevant, unscorable={})
+    return replace(query, scores=scores, relevant=relevant, tokens=None, unscorable={})

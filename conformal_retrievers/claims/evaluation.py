@@ -19,7 +19,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import named, share_of
 from conformal_retrievers.evaluation.measures import Share
-from conformal_retrievers.evaluation.verdict import promise_p_value
+from conformal_retrievers.evaluation.verdict import coverage_p_value
 from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -163,7 +163,7 @@ def _measured(
     p_value = 1.0  # of a filter that keeps nothing
     if calibration.threshold(group) < math.inf:
         seen = Share(*factuality, n=len(answers), effective_n=len(answers))
-        p_value = promise_p_value(calibration, seen, group)
+        p_value = coverage_p_value(calibration, seen, group)
     return ClaimEvaluation(
         target=float(1 - exact_alpha(calibration.alpha)),
         n_answers=len(answers),

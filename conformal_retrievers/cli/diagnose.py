@@ -21,9 +21,8 @@ from conformal_retrievers.cli.terminal import (
     queries,
     table,
 )
-from conformal_retrievers.evaluation import diagnose as diagnostics
-from conformal_retrievers.evaluation.diagnose import Diagnosis
-from conformal_retrievers.evaluation.findings import summary
+from conformal_retrievers.evaluation import Diagnosis
+from conformal_retrievers.evaluation import diagnose as diagnosed
 
 MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
 
@@ -66,7 +65,7 @@ def diagnose(
             new = new_queries(
                 tested, judged, reference=reference, run=run, k=k, model=model, corpus=corpus
             )
-        found = diagnostics.diagnose(tested, new.queries, reference=new.reference)
+        found = diagnosed(tested, new.queries, reference=new.reference)
     if as_json:
         print_json({"left_out": new.left_out, **_as_fields(found)})
     else:
@@ -80,7 +79,7 @@ def diagnose(
 def _as_fields(found: Diagnosis) -> dict[str, Any]:
     """Return the verdict, the findings and all numbers, but not the calibration itself."""
     numbers = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "calibration"}
-    return {"verdict": found.verdict, "findings": found.findings, **numbers}
+    return {"verdict": found.verdict, **numbers}
 
 
 def _print(console: Console, found: Diagnosis, left_out: int) -> None:
@@ -88,7 +87,7 @@ def _print(console: Console, found: Diagnosis, left_out: int) -> None:
     if left_out:
         console.print(f"Left out: {queries(left_out)} of the calibration, or of another one.")
     console.print()
-    console.print(Text(summary(found), style="bold"), "\n")
+    console.print(Text(found.summary, style="bold"), "\n")
     for finding in found.findings:
         console.print(MARKS[finding.severity], Text(finding.name, style="bold"))
         console.print(Padding(Text(finding.sentence), (0, 0, 0, 2)))

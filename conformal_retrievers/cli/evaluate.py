@@ -22,9 +22,8 @@ from conformal_retrievers.cli.terminal import (
     table,
 )
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation import evaluate as evaluation
-from conformal_retrievers.evaluation.compare import fixed_thresholds, top_k
-from conformal_retrievers.evaluation.evaluate import Evaluation
+from conformal_retrievers.evaluation import Evaluation, fixed_thresholds, top_k
+from conformal_retrievers.evaluation import evaluate as measured
 
 PERCENTILES = (10, 30, 50, 70, 90)  # of all scores: the fixed thresholds among the baselines
 
@@ -53,7 +52,7 @@ def evaluate(
         tested = load_calibration(calibration)
         tested = tested if alpha is None else tested.at(alpha)
         new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
-        result = evaluation.evaluate(tested, new.queries)
+        result = measured(tested, new.queries)
         others = _baselines(new.queries) if baselines else {}
     if as_json:
         print_json({"left_out": new.left_out, "evaluation": result, "baselines": others})

@@ -10,7 +10,6 @@ import typer
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, queries
-from conformal_retrievers.evaluation.findings import summary
 
 
 def report(
@@ -51,6 +50,6 @@ def report(
     else:
         if new.left_out:
             typer.echo(f"Left out: {queries(new.left_out)} of the calibration.")
-        typer.echo(f"{summary(found)}\nSaved as {out}")
+        typer.echo(f"{found.summary}\nSaved as {out}")
     if found.fails:
         raise typer.Exit(1)

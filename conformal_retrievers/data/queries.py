@@ -155,6 +155,7 @@ class ScoredQuery:
     id: str | None = field(default=None, kw_only=True)
     group: str | None = field(default=None, kw_only=True)
     missed: int = field(default=0, kw_only=True)
+    tokens: NDArray[np.float64] | None = field(default=None, kw_only=True, repr=False)  # (n,)
     # Why a snippet has no score, where that is known, by its place.
     unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
 
@@ -174,6 +175,14 @@ class ScoredQuery:
         for array in (scores, relevant):
             array.setflags(write=False)
         object.__setattr__(self, "missed", _count(where, "missed", self.missed, least=0))
+        if self.tokens is not None:
+            tokens = np.array(self.tokens, dtype=np.float64)
+            if tokens.shape != scores.shape:
+                raise ValueError(
+                    f"{where}: tokens has shape {tokens.shape}, but there are {len(scores)} "
+                    "scores; give one number of tokens for each snippet"
+                )
+            object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "relevant", relevant)
 

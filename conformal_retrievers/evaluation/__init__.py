@@ -1,1 +1,31 @@
 """What a filter does to judged queries, and whether its guarantee can be trusted."""
+
+from conformal_retrievers.evaluation.compare import (
+    Difference,
+    Differences,
+    compare,
+    fixed_thresholds,
+    top_k,
+)
+from conformal_retrievers.evaluation.diagnose import diagnose
+from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding
+from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate, measure
+from conformal_retrievers.evaluation.measures import Share
+from conformal_retrievers.evaluation.verdict import Verdict, verdict_on
+
+__all__ = [
+    "Diagnosis",
+    "Difference",
+    "Differences",
+    "Evaluation",
+    "Finding",
+    "Share",
+    "Verdict",
+    "compare",
+    "diagnose",
+    "evaluate",
+    "fixed_thresholds",
+    "measure",
+    "top_k",
+    "verdict_on",
+]

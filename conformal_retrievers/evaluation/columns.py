@@ -1,64 +1,112 @@
-"""Many queries as columns, one entry a snippet or one a query, so that they are measured at once.
-
-A query enters judged, as a `ScoredQuery`; as what a filter made of it, a `Filtered`; or as just the
-scores of its snippets. What may not enter is refused here, by its place.
-"""
+"""Scored queries as columns, one entry a snippet or one a query, to measure all at once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_new, check_subject, check_unique_ids
+from conformal_retrievers.calibration.guarantees import digest
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.measures import Counts
-from conformal_retrievers.filtering import CalibrationMismatch, Filtered
+
+Column = NDArray[np.float64]
+
+
+class QueryCounts(NamedTuple):
+    """What is kept of each of K queries, (K,) each."""
+
+    retrieved: Column
+    relevant: Column  # of those retrieved
+    missed: Column  # relevant, not retrieved
+    kept: Column
+    relevant_kept: Column
+    unscorable: Column
+    tokens: Column  # of those retrieved; NaN where they are unknown
+    tokens_kept: Column
+    order: NDArray[np.intp]  # a fixed order that does not depend on the scores
+    group: NDArray[np.object_]
+
+    @property
+    def by_group(self) -> dict[str | None, QueryCounts]:
+        """The queries of each group, those without a group last."""
+        names = sorted(set(self.group.tolist()), key=lambda name: (name is None, name or ""))
+        members = {name: [each == name for each in self.group.tolist()] for name in names}
+        return {
+            name: QueryCounts._make(column[chosen] for column in self)
+            for name, chosen in members.items()
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """n queries with S snippets in all, as columns: one entry a snippet, or one a query."""
+    """n queries with S snippets in all."""
 
     scores: NDArray[np.float64]  # (S,)
     relevant: NDArray[np.bool_]  # (S,)
+    tokens: NDArray[np.float64]  # (S,), NaN where they are unknown
     query_of: NDArray[np.intp]  # (S,)
     position: NDArray[np.intp]  # (S,), in the retriever's order
-    sizes: NDArray[np.intp]  # (n,)
-    missed: NDArray[np.intp]  # (n,)
-    judged: NDArray[np.bool_]  # (n,)
-    groups: NDArray[np.object_]  # (n,)
+    sizes: NDArray[np.intp]  # (n,), snippets
+    missed: NDArray[np.intp]  # (n,), relevant snippets that were not retrieved
+    groups: NDArray[np.object_]  # (n,), merged as the calibration merges them
+    ids: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, name: str, given: Iterable[object], calibration: Calibration) -> Columns:
-        """Return queries, or a reference, as columns; raises what `diagnose` raises for them."""
-        items = list(given)
-        if not items:
-            raise ValueError(f"{name} is empty; give the queries to look at")
-        known = frozenset() if name == "reference" else calibration.ids
-        queries = [
-            _checked(f"{name}[{i}]", item, calibration, known) for i, item in enumerate(items)
-        ]
-        _check_once(name, queries)
-        merged = calibration.merge_groups or {}
-        groups = [None if q.group is None else merged.get(q.group, q.group) for q in queries]
-        sizes = np.array([len(query.scores) for query in queries], dtype=np.intp)
-        missed = np.array([query.missed for query in queries], dtype=np.intp)
-        relevant = np.concatenate([query.relevant for query in queries])
-        judged = np.array([isinstance(item, ScoredQuery) for item in items])
+    def of(
+        cls,
+        scored: Iterable[ScoredQuery],
+        calibration: Calibration | None = None,
+        *,
+        name: str = "scored",
+        held_out: bool = True,
+    ) -> Columns:
+        """Return the queries as columns.
+
+        Raises ValueError for no query, a calibration that is not about snippets, an id that occurs
+        twice or, if `held_out`, belongs to the calibration; TypeError for anything but scored
+        queries.
+        """
+        merged = (calibration.merge_groups or {}) if calibration else {}
+        scores, relevant, tokens, missed, groups = [], [], [], [], []
+        ids: list[str | None] = []
+        for i, query in enumerate(scored):
+            if not isinstance(query, ScoredQuery):
+                raise TypeError(
+                    f"{name}[{i}] is {query!r:.60}; give ScoredQuery objects, as "
+                    "score_queries(scorer, judged) returns them"
+                )
+            scores.append(query.scores)
+            relevant.append(query.relevant)
+            unknown = np.full(len(query.scores), math.nan)
+            tokens.append(unknown if query.tokens is None else query.tokens)
+            missed.append(query.missed)
+            groups.append(None if query.group is None else merged.get(query.group, query.group))
+            ids.append(query.id)
+        if not scores:
+            raise ValueError(f"{name} is empty; give at least one query")
+        check_unique_ids(ids)
+        if calibration is not None:
+            check_subject(calibration.subject, SNIPPETS)
+            check_new(ids if held_out else (), calibration.ids, SNIPPETS)
+        sizes = np.array([len(s) for s in scores], dtype=np.intp)
         return cls(
-            scores=np.concatenate([query.scores for query in queries]),
-            relevant=relevant,
-            query_of=np.repeat(np.arange(len(queries)), sizes),
+            scores=np.concatenate(scores),
+            relevant=np.concatenate(relevant),
+            tokens=np.concatenate(tokens),
+            query_of=np.repeat(np.arange(len(sizes)), sizes),
             position=np.concatenate([np.arange(size) for size in sizes]),
             sizes=sizes,
-            missed=missed,
-            judged=judged & (relevant.any() or missed.any()),
+            missed=np.array(missed, dtype=np.intp),
             groups=np.array(groups, dtype=np.object_),
+            ids=tuple(ids),
         )
 
     @property
@@ -66,10 +114,20 @@ class Columns:
         """The number of queries."""
         return len(self.sizes)
 
+    @property
+    def judged(self) -> bool:
+        """Whether any relevant snippet is known; without one the queries count as not judged."""
+        return bool(self.relevant.any() or self.missed.any())
+
+    def held_out_from(self, calibration: Calibration) -> bool:
+        """Return whether ids prove that none of the queries belongs to the calibration."""
+        return calibration.n_without_id == 0 and None not in self.ids
+
     @cached_property
-    def relevant_counts(self) -> NDArray[np.intp]:
-        """How many snippets of each query are relevant, (n,)."""
-        return self.count(self.relevant)
+    def order(self) -> NDArray[np.intp]:
+        """The place of each query in the order of a hash of its id, (n,)."""
+        hashed = sorted(range(self.n), key=lambda i: digest(self.ids[i], i))
+        return np.argsort(hashed)
 
     @cached_property
     def lowest(self) -> NDArray[np.float64]:
@@ -93,86 +151,49 @@ class Columns:
         thresholds = self.thresholds(calibration)[self.query_of]
         return np.asarray((self.scores <= thresholds) | np.isnan(self.scores))
 
-    def counts(self, keeps: NDArray[np.bool_]) -> Counts:
-        """Return what is kept of each query, for the measures of an evaluation."""
-        kept = self.count(keeps).astype(np.float64)
-        unknown = np.full(self.n, math.nan)
-        return Counts(
+    def counts(self, keeps: NDArray[np.bool_]) -> QueryCounts:
+        """Return what a mask (S,) keeps of each query."""
+
+        def total(values: NDArray[np.bool_] | NDArray[np.float64]) -> Column:
+            return np.asarray(np.bincount(self.query_of, values, self.n), dtype=np.float64)
+
+        return QueryCounts(
             retrieved=self.sizes.astype(np.float64),
-            relevant=self.relevant_counts.astype(np.float64),
+            relevant=total(self.relevant),
             missed=self.missed.astype(np.float64),
-            kept=kept,
-            relevant_kept=self.count(keeps & self.relevant).astype(np.float64),
-            passed=kept,
-            unscorable=self.count(np.isnan(self.scores)).astype(np.float64),
-            tokens=unknown,
-            tokens_kept=unknown,
+            kept=total(keeps),
+            relevant_kept=total(keeps & self.relevant),
+            unscorable=total(np.isnan(self.scores)),
+            tokens=total(self.tokens),
+            tokens_kept=total(self.tokens * keeps),
+            order=self.order,
             group=self.groups,
         )
+
+    def _of(
+        self, snippets: NDArray[np.bool_], queries: NDArray[np.bool_], **changed: NDArray[np.intp]
+    ) -> Columns:
+        number = np.cumsum(queries) - 1
+        columns = {
+            "scores": self.scores[snippets],
+            "relevant": self.relevant[snippets],
+            "tokens": self.tokens[snippets],
+            "query_of": number[self.query_of[snippets]],
+            "position": self.position[snippets],
+            "sizes": self.sizes[queries],
+            "missed": self.missed[queries],
+            "groups": self.groups[queries],
+        }
+        ids = tuple(id for id, chosen in zip(self.ids, queries, strict=True) if chosen)
+        return Columns(**{**columns, **changed}, ids=ids)  # type: ignore[arg-type]
 
     def cut(self, k: int) -> Columns:
         """Return the first k snippets of each query; relevant ones beyond are missed."""
         first = self.position < k
-        return Columns(
-            self.scores[first],
-            self.relevant[first],
-            self.query_of[first],
-            self.position[first],
-            np.minimum(self.sizes, k),
-            self.missed + self.count(self.relevant & ~first),
-            self.judged,
-            self.groups,
-        )
+        lost = self.count(self.relevant & ~first)
+        sizes = np.minimum(self.sizes, k)
+        return self._of(first, np.ones(self.n, bool), sizes=sizes, missed=self.missed + lost)
 
     def only(self, chosen: NDArray[np.bool_]) -> Columns:
         """Return the chosen queries (n,) alone."""
-        snippets = chosen[self.query_of]
-        return Columns(
-            self.scores[snippets],
-            self.relevant[snippets],
-            (np.cumsum(chosen) - 1)[self.query_of[snippets]],
-            self.position[snippets],
-            self.sizes[chosen],
-            self.missed[chosen],
-            self.judged[chosen],
-            self.groups[chosen],
-        )
-
-
-def _check_once(name: str, queries: Iterable[ScoredQuery]) -> None:
-    seen: set[str] = set()
-    for i, query in enumerate(queries):
-        if query.id in seen:
-            raise ValueError(
-                f"{name}[{i}], {query.name}, occurs twice; a query counts once, so remove one"
-            )
-        if query.id is not None:
-            seen.add(query.id)
-
-
-def _checked(
-    where: str, item: object, calibration: Calibration, known: Container[str | None]
-) -> ScoredQuery:
-    """Return the query as a `ScoredQuery`, with nothing relevant if it is not judged."""
-    if isinstance(item, Filtered):
-        if item.calibration.scorer != calibration.scorer:
-            raise CalibrationMismatch(
-                f"{where} was filtered with scorer {item.calibration.scorer!r}, but the "
-                f"calibration is of {calibration.scorer!r}; diagnose a filter's queries with its "
-                "own calibration"
-            )
-        return ScoredQuery(item.scores, np.zeros(len(item.scores), bool), group=item.group)
-    if not isinstance(item, ScoredQuery):
-        scores = np.asarray(item)
-        if scores.ndim != 1 or scores.dtype.kind not in "fiu":
-            raise TypeError(
-                f"{where} is {item!r:.60}; give a ScoredQuery, as score_queries(scorer, judged) "
-                "returns them, a Filtered, or an array of the scores of one query's snippets"
-            )
-        return ScoredQuery(scores.astype(np.float64), np.zeros(len(scores), bool))
-    if item.id in known:
-        raise ValueError(
-            f"{where}, {item.name}, has the id of one that the calibration was made from, which "
-            "says nothing about new ones; diagnose queries that it did not look at"
-        )
-    return item
+        return self._of(chosen[self.query_of], chosen)

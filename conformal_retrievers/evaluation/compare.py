@@ -1,39 +1,33 @@
-"""A filter beside others on the same queries: top k, fixed thresholds, and another filter.
+"""A calibration beside others on the same queries: top k, fixed thresholds, another calibration.
 
 What is done without calibration: keep the k snippets of the lowest scores, or those that score at
 most a number that somebody chose (Chakraborty et al. 2025, arXiv 2511.17908, section 4, which gives
-coverage as mean ± std across queries: `Evaluation.coverage`, `.coverage_std`). Two filters are
+coverage as mean ± std across queries: `Evaluation.coverage`, `.coverage_std`). Two calibrations are
 compared by the paired bootstrap over queries: both are measured on the same resampled queries.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.evaluation.evaluate import (
-    Evaluation,
-    calibration_of,
-    checked,
-    measure,
-    row_by,
-)
-from conformal_retrievers.evaluation.measures import Counts, ratios
-from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.evaluation.columns import Columns
+from conformal_retrievers.evaluation.evaluate import Evaluation, measure
+from conformal_retrievers.evaluation.measures import ratios
 from conformal_retrievers.theory.intervals import check_level
 
 
 def top_k(scored: Sequence[ScoredQuery]) -> dict[int, Evaluation]:
     """Measure keeping the k lowest scores of each query, for k = 1 up to the most snippets of one.
 
-    Equal scores go by the retriever's order, and what could not be scored comes last. Raises
-    ValueError where there is no query.
+    Equal scores go by the retriever's order, and unscorable snippets come last. Raises ValueError
+    for no query.
     """
     ranks = [np.argsort(np.argsort(query.scores, kind="stable")) for query in scored]
     most = max((len(rank) for rank in ranks), default=0)
@@ -43,9 +37,9 @@ def top_k(scored: Sequence[ScoredQuery]) -> dict[int, Evaluation]:
 def fixed_thresholds(
     scored: Sequence[ScoredQuery], thresholds: Iterable[float]
 ) -> dict[float, Evaluation]:
-    """Measure keeping what scores at most a threshold, and what could not be scored, for each one.
+    """Measure keeping scores up to each threshold, and unscorable snippets.
 
-    A cosine of at least 0.6 is a score of at most 0.4. Raises ValueError where there is no query.
+    A cosine of at least 0.6 is a score of at most 0.4. Raises ValueError for no query.
     """
     return {
         float(threshold): measure(
@@ -55,13 +49,10 @@ def fixed_thresholds(
     }
 
 
-# --- two filters ----------------------------------------------------------------------------------
-
-
 class Difference(NamedTuple):
-    """A measure of one filter less that of another, with the ends of its bootstrap interval.
+    """A measure of one calibration minus that of another, with its bootstrap interval.
 
-    The ends are nan where some resamples have nothing to measure: too few queries have it.
+    The ends are NaN if some resamples have nothing to measure.
     """
 
     estimate: float
@@ -70,7 +61,7 @@ class Difference(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
@@ -82,45 +73,69 @@ class Difference(NamedTuple):
 
 
 class Differences(dict[str, Difference]):
-    """The difference in each measure of an evaluation, by its name; printed, a line for each."""
+    """The difference in each measure of an evaluation, by its name; printed one a line."""
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<24} {difference}" for name, difference in self.items())
 
 
 def compare(
-    one: ConformalFilter | Calibration,
-    other: ConformalFilter | Calibration,
-    judged: Iterable[JudgedQuery] | Iterable[ScoredQuery],
+    one: Calibration,
+    other: Calibration,
+    scored: Iterable[ScoredQuery],
+    scored_by_other: Iterable[ScoredQuery] | None = None,
     *,
     rng: np.random.Generator,
     resamples: int = 2000,
     level: float = 0.95,
-    count_tokens: Callable[[str], int] = len,
 ) -> Differences:
-    """Measure one filter less another on the same queries: every share of an `Evaluation`, by name.
+    """Measure one calibration minus another on the same queries, by a paired bootstrap.
 
-    Each is one − other: a removal above 0 says that `one` removes more.
-    The interval is the percentiles of `resamples` paired bootstraps: queries are drawn with
-    replacement, and both filters are measured on those drawn. Where a measure is nan, of all
-    queries or in one of the resamples, so is the interval. The queries are read once. Raises what
-    `evaluate` raises, and ValueError for fewer than 100 resamples.
+    Parameters
+    ----------
+    one, other : Calibration
+        A removal above 0 means that `one` removes more.
+    scored : iterable of ScoredQuery
+        The queries, scored by the scorer of `one`.
+    scored_by_other : iterable of ScoredQuery, optional
+        The same queries in the same order, scored by the scorer of `other`; by default `scored`.
+    rng : numpy.random.Generator
+    resamples : int
+        How often queries are drawn with replacement, 100 or more.
+    level : float
+        Share of the resamples that an interval spans.
+
+    Returns
+    -------
+    Differences
+        Every share of an `Evaluation` by name; NaN if there is nothing to measure.
+
+    Raises
+    ------
+    ValueError
+        What `evaluate` raises; for two scorers without `scored_by_other`; and where the queries of
+        `scored_by_other` are not those of `scored`.
+
     """
     check_level(level)
     if resamples < 100:
-        raise ValueError(f"resamples is {resamples!r}; give 100 or more, to have an interval of")
-    row_of_one, row_of_other = row_by(one, count_tokens), row_by(other, count_tokens)
-    rows_of_one, rows_of_other = [], []
-    for query in checked(checked(judged, calibration_of(one)), calibration_of(other)):
-        rows_of_one.append(row_of_one(query))
-        rows_of_other.append(row_of_other(query))
-    counts = Counts.of(rows_of_one), Counts.of(rows_of_other)
-    counted = calibration_of(one).count_missed or calibration_of(other).count_missed
-    misses_known = counted or bool(counts[0].missed.any())
+        raise ValueError(f"resamples is {resamples!r}; give 100 or more")
+    if scored_by_other is None and one.scorer != other.scorer:
+        raise ValueError(
+            f"the scorers differ, {one.scorer!r} and {other.scorer!r}; give the queries as scored "
+            "by the second one too, as scored_by_other"
+        )
+    queries = list(scored)
+    again = queries if scored_by_other is None else list(scored_by_other)
+    columns = (Columns.of(queries, one), Columns.of(again, other, name="scored_by_other"))
+    if columns[0].ids != columns[1].ids or columns[0].sizes.tolist() != columns[1].sizes.tolist():
+        raise ValueError("scored_by_other has other queries than scored; give the same, in order")
+    counts = [c.counts(c.keeps(of)) for c, of in zip(columns, (one, other), strict=True)]
+    misses_known = one.count_missed or other.count_missed or bool(columns[0].missed.any())
     ours, theirs = (ratios(c, misses_known=misses_known) for c in counts)
-    names = list(ours)
-    columns = [column for measures in (ours, theirs) for name in names for column in measures[name]]
-    table = np.stack(columns, axis=1).astype(np.float64)  # (K, 2 filters × measures × 2)
+    names = [name for name in ours if name in theirs]
+    parts = [column for measures in (ours, theirs) for name in names for column in measures[name]]
+    table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
     estimates = _differences(table.sum(axis=0)[None])[0]
     drawn = _differences(resampled_sums(table, resamples, rng))
     ends = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)

@@ -1,7 +1,7 @@
 """The pictures of a report, as SVG: each draws one thing from a `Diagnosis` or from scores.
 
-The same numbers give the same bytes. No text of the data is drawn, and what colours tell apart is
-told by line styles too.
+The same numbers give the same bytes. No text of the data is drawn. Lines differ in style as well as
+in colour.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.evaluation.diagnose import Diagnosis
+from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.sweeps import Band
 from conformal_retrievers.extras import require
 
@@ -42,17 +42,17 @@ STYLE: Any = {  # versions of matplotlib differ in how they type its keys
 
 
 def coverage(d: Diagnosis) -> str:
-    """Draw measured coverage against the promised one, with its interval, over alpha."""
+    """Draw measured coverage, with its interval, against its target over alpha."""
 
     def draw(axes: Any) -> None:
-        promised = np.array([1 - point.alpha for point in d.sweep])
-        axes.plot(promised, promised, color=GREY, linestyle="--", label="promised")
+        target = np.array([1 - point.alpha for point in d.sweep])
+        axes.plot(target, target, color=GREY, linestyle="--", label="target")
         intervals = [point.coverage for point in d.sweep if point.coverage is not None]
         estimate, low, high = np.array(intervals).T
-        axes.fill_between(promised, low, high, color=BLUE, alpha=0.2, linewidth=0)
-        axes.plot(promised, estimate, color=BLUE, label=f"measured, {d.level:.0%} interval")
+        axes.fill_between(target, low, high, color=BLUE, alpha=0.2, linewidth=0)
+        axes.plot(target, estimate, color=BLUE, label=f"measured, {d.level:.0%} interval")
         axes.axvline(1 - d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
-        axes.set(xlabel="promised coverage, 1 − α", ylabel="coverage")
+        axes.set(xlabel="target coverage, 1 − α", ylabel="coverage")
 
     return _svg(draw)
 
@@ -75,7 +75,7 @@ def sweep(d: Diagnosis) -> str:
         alphas = _alphas(d)
         _line(axes, alphas, [p.m1 for p in d.sweep], [p.m1_band for p in d.sweep], BLUE, "-", "m1")
         _line(axes, alphas, [p.m2 for p in d.sweep], [p.m2_band for p in d.sweep], RED, "-.", "m2")
-        axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="1 − α, no target of m1")
+        axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="1 − α, not a target")
         axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
         axes.set(xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
 
@@ -83,7 +83,7 @@ def sweep(d: Diagnosis) -> str:
 
 
 def depths(d: Diagnosis) -> str:
-    """Draw m1 and m2 over the number of snippets retrieved, and recall where it is known."""
+    """Draw m1 and m2 over the number of snippets retrieved, and recall if it is known."""
 
     def draw(axes: Any) -> None:
         k = np.array([point.k for point in d.depths])
@@ -99,7 +99,7 @@ def depths(d: Diagnosis) -> str:
 
 
 def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequence[float]) -> str:
-    """Draw the distributions of scores, each part with a name, and the thresholds between them."""
+    """Draw the distributions of scores, by name, and the thresholds."""
 
     def draw(axes: Any) -> None:
         # Beyond what an axis can span, a score is drawn at its end.

@@ -1,4 +1,4 @@
-"""What is counted of each query, and the measures that follow, with the query as the unit.
+"""The measures of a filter, each a share with its interval, with the query as the unit.
 
 Every measure is a share Σ part_q / Σ whole_q over queries q. With N_q the relevant retrieved
 snippets of a query, C_q those of them that are kept, M_q the relevant ones that the retriever
@@ -8,25 +8,24 @@ missed, S_q all its snippets and K_q the kept ones:
     snippet       Σ C / Σ N           any   Σ 1{C > 0} / Σ 1     removal    Σ (S − K) / Σ S
     m1            Σ 1{K > 0} / Σ 1    m2    Σ K/S / Σ 1          precision  Σ C / Σ K
 
-over the queries of which the denominator is above 0. End to end, M_q counts as dropped: N_q + M_q
-stands for N_q. Where not one M_q is above 0, as in files that were judged from what was retrieved,
-nobody knows what was missed, and recall@K and what counts end to end are nan rather than flattered.
-The query is the unit of every interval: Wilson's where a query counts yes or no,
-`conformal.cluster_interval` else.
+over the queries whose denominator is above 0. End to end, missed snippets count as dropped: N + M
+stands for N. If no query has a missed snippet, as in files that were judged from what was
+retrieved, recall@K and the end-to-end measures are unknown: NaN, not 100 %.
+
+`Share.of_units` and `Share.of_clusters` make the shares of any evaluation: those of claims and
+flags have the answer as the unit and use the same values, with `verdict.verdict_on` for the test.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.evaluation.columns import Column, QueryCounts
 from conformal_retrievers.theory.intervals import (
     Interval,
     cluster_interval,
@@ -36,94 +35,40 @@ from conformal_retrievers.theory.intervals import (
 
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
 END_TO_END = "end-to-end "
-MOSTLY = 0.5  # share of snippets without a score from which on nothing tests the promise
-
-# --- counts ---------------------------------------------------------------------------------------
-
-
-class Row(NamedTuple):
-    """What is kept of one query: numbers, and its group."""
-
-    retrieved: int
-    relevant: int
-    missed: int
-    kept: int
-    relevant_kept: int
-    passed: int
-    unscorable: int
-    tokens: float  # nan where there are no texts
-    tokens_kept: float
-    group: str | None
-
-
-Column = NDArray[np.float64]
-
-
-class Counts(NamedTuple):
-    """The rows of K queries as columns (K,) of the same names."""
-
-    retrieved: Column
-    relevant: Column
-    missed: Column
-    kept: Column
-    relevant_kept: Column
-    passed: Column
-    unscorable: Column
-    tokens: Column
-    tokens_kept: Column
-    group: NDArray[np.object_]
-
-    @classmethod
-    def of(cls, rows: Iterable[Row]) -> Counts:
-        """Return the rows as columns; raises ValueError where there is none."""
-        numbers, groups = array("d"), []
-        for row in rows:
-            numbers.extend(row[:-1])
-            groups.append(row.group)
-        if not groups:
-            raise ValueError("there is no judged query; give those to measure on")
-        table = np.frombuffer(numbers, dtype=np.float64).reshape(len(groups), -1)
-        columns = {name: table[:, i] for i, name in enumerate(cls._fields[:-1])}
-        return cls(**columns, group=np.array(groups, dtype=object))
-
-    @property
-    def by_group(self) -> dict[str | None, Counts]:
-        """The rows of each group, those without a group last."""
-        places: dict[str | None, list[int]] = {}
-        for i, name in enumerate(self.group):
-            places.setdefault(name, []).append(i)
-        return {
-            name: Counts._make(column[places[name]] for column in self)
-            for name in sorted(places, key=lambda name: (name is None, name or ""))
-        }
-
-    @property
-    def coverage_std(self) -> float:
-        """The standard deviation across queries of the share of their relevant snippets kept."""
-        some = self.relevant > 0
-        if np.count_nonzero(some) < 2:
-            return math.nan
-        return float(np.std(self.relevant_kept[some] / self.relevant[some]))
-
-
-# --- shares ---------------------------------------------------------------------------------------
+MOSTLY = 0.5  # share of unscorable snippets from which on coverage tests nothing
 
 
 @dataclass(frozen=True)
 class Share:
-    """A measured share in [0, 1]: its interval over queries, and how much it rests on.
+    """A measured share in [0, 1] with its interval; NaN in [0, 1] if there is nothing to measure.
 
-    `n` is the number of units that it is a share of (queries, or snippets), `effective_n` how many
-    independent ones, each a yes or a no, tell as much: fewer than n where snippets of a query share
-    its fate, more where the unit is a query and its share varies less than a yes or no. `estimate`
-    is nan, and the interval [0, 1], where there are none.
+    An `effective_n` below n means that snippets of a query are kept and dropped together; above n,
+    that shares of a query vary less than a yes or a no.
     """
 
     estimate: float
     low: float
     high: float
-    n: float
-    effective_n: float
+    n: float  # units that it is a share of: queries, snippets or answers
+    effective_n: float  # independent yes-or-no units that carry as much information
+
+    @classmethod
+    def of_units(cls, yes: ArrayLike, level: float = 0.95) -> Share:
+        """Return the share of independent units (n,) that are true, with Wilson's interval."""
+        values = np.asarray(yes, dtype=np.float64)
+        n = float(len(values))
+        if not n:
+            return cls(math.nan, 0.0, 1.0, 0.0, 0.0)
+        return cls(*wilson_interval(float(values.mean()), n, level), n, n)
+
+    @classmethod
+    def of_clusters(cls, parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -> Share:
+        """Return Σ parts / Σ wholes of queries or answers (K,), with a cluster interval."""
+        total = float(np.sum(wholes))
+        if not total:
+            return cls(math.nan, 0.0, 1.0, 0.0, 0.0)
+        n = effective_n(parts, wholes)
+        return cls(*cluster_interval(parts, wholes, level), total, n)
 
     @property
     def design_effect(self) -> float:
@@ -139,61 +84,50 @@ class Share:
         return str(self.interval)
 
 
-def ratios(c: Counts, *, misses_known: bool) -> dict[str, tuple[Column, Column]]:
-    """Return for each measure its parts and wholes, (K,) each: the measure is Σ parts / Σ wholes.
+def ratios(c: QueryCounts, *, misses_known: bool) -> dict[str, tuple[Column, Column]]:
+    """Return the parts and wholes of each measure, (K,) each: it is Σ parts / Σ wholes.
 
-    Unless `misses_known`, there is no query that recall@K and the measures end to end are about.
+    Unless `misses_known`, the wholes of recall@K and of the end-to-end measures are 0.
     """
     known = (c.relevant + c.missed) * misses_known
-
-    def pooled(part: NDArray[Any], whole: NDArray[Any]) -> tuple[Column, Column]:
-        some = whole > 0
-        return some * part, some * whole
-
-    def mean(value: NDArray[Any], over: Column) -> tuple[Column, Column]:
-        return pooled(value, over > 0)
+    one = np.ones_like(c.retrieved)
 
     def coverages(of: Column) -> dict[str, tuple[Column, Column]]:
+        some = of > 0
         return {
-            "query-recall": mean(_quotient(c.relevant_kept, of), of),
-            "snippet": pooled(c.relevant_kept, of),
-            "all": mean(c.relevant_kept == of, of),
-            "any": mean(c.relevant_kept > 0, of),
+            "query-recall": (_quotient(c.relevant_kept, of), some * one),
+            "snippet": (c.relevant_kept * some, of),
+            "all": ((c.relevant_kept == of) * some * one, some * one),
+            "any": ((c.relevant_kept > 0) * some * one, some * one),
         }
 
     measures = {
         **coverages(c.relevant),
         **{END_TO_END + name: ratio for name, ratio in coverages(known).items()},
-        "recall@K": mean(_quotient(c.relevant, known), known),
-        "removal": pooled(c.retrieved - c.kept, c.retrieved),
-        "precision": pooled(c.relevant_kept, c.kept),
-        "m1": mean(c.passed > 0, np.ones_like(c.retrieved)),
-        "m2": mean(_quotient(c.passed, c.retrieved), c.retrieved),
-        "unscorable": pooled(c.unscorable, c.retrieved),
+        "recall@K": (_quotient(c.relevant, known), (known > 0) * one),
+        "removal": (c.retrieved - c.kept, c.retrieved),
+        "precision": (c.relevant_kept, c.kept),
+        "m1": ((c.kept > 0) * one, one),
+        "m2": (_quotient(c.kept, c.retrieved), (c.retrieved > 0) * one),
+        "unscorable": (c.unscorable, c.retrieved),
     }
     if not np.isnan(c.tokens).any():
-        measures["tokens saved"] = pooled(c.tokens - c.tokens_kept, c.tokens)
+        measures["tokens saved"] = (c.tokens - c.tokens_kept, c.tokens)
     return measures
 
 
 YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
 
 
-def shares(c: Counts, level: float, *, misses_known: bool) -> dict[str, Share]:
+def shares(c: QueryCounts, level: float, *, misses_known: bool) -> dict[str, Share]:
     """Return each measure by name, with its interval at `level`."""
-    measures = ratios(c, misses_known=misses_known)
-    return {name: _share(name, *ratio, level) for name, ratio in measures.items()}
+    return {
+        name: Share.of_units(parts[wholes > 0], level)
+        if name in YES_OR_NO
+        else Share.of_clusters(parts, wholes, level)
+        for name, (parts, wholes) in ratios(c, misses_known=misses_known).items()
+    }
 
 
-def _share(name: str, parts: Column, wholes: Column, level: float) -> Share:
-    total = float(wholes.sum())
-    if total == 0:
-        return Share(math.nan, 0.0, 1.0, 0.0, 0.0)
-    if name in YES_OR_NO:
-        return Share(*wilson_interval(float(parts.sum()) / total, total, level), total, total)
-    n = effective_n(parts, wholes)
-    return Share(*cluster_interval(parts, wholes, level), total, n)
-
-
-def _quotient(a: Column, b: Column) -> Column:
+def _quotient(a: Column, b: Column) -> NDArray[np.float64]:
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0)

@@ -1,4 +1,4 @@
-"""m1 and m2 over alpha and over K, beside what exchangeable queries have.
+"""m1 and m2 over alpha and over K, beside the bands of exchangeable queries.
 
 Over alpha the scores stay and the threshold moves; over K the threshold stays and each list is cut
 after its first k snippets, as a shallower retriever would return it (Geissler et al. 2026, arXiv
@@ -28,9 +28,9 @@ Band = tuple[float, float]
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """The queries at one alpha: m1, m2 and removal, and with judgements the promised coverage.
+    """The queries at one alpha: m1, m2, removal and, if they are judged, coverage.
 
-    A band is where exchangeable queries have their m1 or m2, None where nothing tells.
+    A band is where m1 or m2 of exchangeable queries lie, None if it is unknown.
     """
 
     alpha: float
@@ -45,10 +45,10 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class DepthPoint:
-    """The queries with the first k of their snippets alone; the threshold stays what it is.
+    """The queries with only the first k of their snippets, at the same threshold.
 
-    `recall` and `end_to_end` are of all known relevant snippets, those beyond the first k included;
-    None where no query is judged, or nothing is known of what the whole lists miss.
+    `recall` and `end_to_end` count all known relevant snippets, those beyond the first k included;
+    None if no query is judged, or the number that the whole lists miss is unknown.
     """
 
     k: int
@@ -67,7 +67,7 @@ def over_alpha(
     alphas: Sequence[float],
     level: float,
 ) -> tuple[SweepPoint, ...]:
-    """Return a point for each alpha, and for the calibration's own, that its delta can promise."""
+    """Return a point for each alpha and for the calibration's own, if its delta allows that."""
     return tuple(
         sweep_point(calibration.at(alpha), queries, reference, level)
         for alpha in _feasible(calibration, alphas)
@@ -115,20 +115,18 @@ def sweep_point(
         removal=measured["removal"].estimate,
         m1_band=one,
         m2_band=two,
-        coverage=_promised(calibration, queries, keeps, level),
+        coverage=_coverage(calibration, queries, keeps, level),
     )
 
 
-def _promised(
+def _coverage(
     calibration: Calibration, queries: Columns, keeps: NDArray[np.bool_], level: float
 ) -> Interval | None:
-    """Return the coverage that is promised of judged queries, None where none is judged."""
-    if not queries.judged.any():
+    """Return the coverage in the sense of the guarantee, None if no query is judged."""
+    if not queries.judged:
         return None
-    judged = queries.only(queries.judged)
-    counts = judged.counts(keeps[queries.judged[queries.query_of]])
     name = (END_TO_END if calibration.count_missed else "") + calibration.guarantee
-    return shares(counts, level, misses_known=True)[name].interval
+    return shares(queries.counts(keeps), level, misses_known=True)[name].interval
 
 
 def _depth_point(
@@ -136,26 +134,21 @@ def _depth_point(
 ) -> DepthPoint:
     cut = queries.cut(k)
     keeps = cut.keeps(calibration)
-    measured = shares(cut.counts(keeps), level, misses_known=False)
+    measured = shares(cut.counts(keeps), level, misses_known=True)
     one, two = (
         (None, None)  # the calibration knows its lowest scores at its own depth only
         if reference is None
         else _bands(calibration, cut, reference.cut(k), level)
     )
-    recall = end_to_end = None
-    if cut.judged.any() and (calibration.count_missed or queries.missed.any()):
-        counts = cut.only(cut.judged).counts(keeps[cut.judged[cut.query_of]])
-        known = shares(counts, level, misses_known=True)
-        recall = known["recall@K"].interval
-        end_to_end = known[END_TO_END + calibration.guarantee].interval
+    known = queries.judged and (calibration.count_missed or bool(queries.missed.any()))
     return DepthPoint(
         k=k,
         m1=measured["m1"].estimate,
         m2=measured["m2"].estimate,
         m1_band=one,
         m2_band=two,
-        recall=recall,
-        end_to_end=end_to_end,
+        recall=measured["recall@K"].interval if known else None,
+        end_to_end=measured[END_TO_END + calibration.guarantee].interval if known else None,
     )
 
 
@@ -180,10 +173,10 @@ def _bands(
 def reference_lowest(
     calibration: Calibration, reference: Columns | None
 ) -> tuple[NDArray[np.float64], int | None]:
-    """Return the lowest scores to hold queries against (N,), and how many of them are kept.
+    """Return the lowest scores (N,) to compare queries with, and how many of them are kept.
 
     They are those of the reference, or else of the calibration's own queries. The number is None
-    where the calibration's thresholds go by group, since it does not say whose lowest is whose.
+    for a calibration by group, which does not record the group of each lowest score.
     """
     if reference is not None:
         scored = np.isfinite(reference.lowest)

@@ -1,4 +1,4 @@
-"""Whether the coverage measured on new judged queries speaks against what was promised."""
+"""Whether a coverage measured on new judged queries contradicts what a calibration guarantees."""
 
 from __future__ import annotations
 
@@ -6,44 +6,51 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.evaluation.measures import MOSTLY, Share
+from conformal_retrievers.evaluation.columns import QueryCounts
+from conformal_retrievers.evaluation.measures import END_TO_END, MOSTLY, Share, ratios
 from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
-from conformal_retrievers.theory.tolerance import beta_binomial_cdf, binomial_cdf
+from conformal_retrievers.theory.tolerance import (
+    beta_binomial_cdf,
+    betting_lower,
+    binomial_cdf,
+    binomial_lower,
+)
 
-# What is said where a measured coverage tells nothing.
 OUT_OF_REACH = (
-    "Do not rely on this calibration: it promises nothing, because end-to-end coverage is out of "
-    "reach: too many relevant snippets are missing, or too few queries judged. Everything is kept."
+    "This calibration guarantees nothing: too many relevant snippets are missing, or too few "
+    "queries are judged, for any threshold to reach the end-to-end target. Everything is kept."
 )
-NOT_TOLD_APART = (
-    "Nobody can tell whether these queries are new: of them, or of those that the calibration was "
-    "made from, some have no id. Measured on its own queries, coverage says nothing: give every "
-    "judged query an id, calibrate again, and measure on queries of other ids."
-)
+
+
+def unverified(units: str = "queries") -> str:
+    """Return what to write where ids cannot prove that the units were held out."""
+    return (
+        f"Cannot verify that these {units} were held out: some {units}, here or in the "
+        f"calibration, have no id. Give all of them ids and calibrate again; results on a "
+        f"calibration's own {units} mean nothing."
+    )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the coverage that a calibration promises was seen, and how surprising it would be.
+    """Whether a measured coverage contradicts the guarantee.
 
-    `p_value` is the probability of a coverage as low as this or lower if the promise holds, see
-    `promise_p_value`. Of a calibration by group it is that of the worst `group`, times the number
-    of groups tested, `tests` (Bonferroni), and `own_p_value` is the group's alone. `unscorable` is
-    the share of all snippets that could not be scored: they are kept whatever they are, and
-    coverage rises with them.
+    In a calibration by group it is the verdict on the group with the lowest p-value, and `p_value`
+    is corrected for the number of groups (Bonferroni).
     """
 
-    guarantee: Guarantee
-    end_to_end: bool
-    target: float
+    measure: str  # what was measured, such as "query-recall coverage"
+    target: float  # 1 − alpha
     coverage: Share
-    p_value: float
+    p_value: float  # P(a coverage this low or lower) if the guarantee just holds
     group: str | None = None
-    unscorable: float = 0.0
-    own_p_value: float = math.nan
-    tests: int = 1
+    unscorable: float = 0.0  # share of all snippets; they are kept, which raises coverage
+    group_p_value: float = math.nan  # before the correction
+    tests: int = 1  # groups that were tested
 
     @property
     def fails(self) -> bool:
@@ -52,71 +59,85 @@ class Verdict:
 
     @property
     def untested(self) -> bool:
-        """Whether half of the snippets or more could not be scored, so that nothing is tested."""
+        """Whether half of the snippets or more could not be scored, which tests nothing."""
         return self.unscorable >= MOSTLY
 
     def __str__(self) -> str:
         c = self.coverage
-        what = f"{'end-to-end ' if self.end_to_end else ''}{self.guarantee}"
         where = f" in group {self.group!r}" if self.group is not None else ""
         seen = (
-            f"{what} coverage{where} is {c.estimate:.1%} [{c.low:.1%}, {c.high:.1%}], promised is "
+            f"{self.measure}{where} is {c.estimate:.1%} [{c.low:.1%}, {c.high:.1%}], the target is "
             f"{100 * self.target:.6g}%"
         )
-        unscored = f"{self.unscorable:.1%} of the snippets could not be scored, and are kept"
         p_value = f"p = {self.p_value:.2g}"
         if self.tests > 1:
-            p_value = f"p = {self.own_p_value:.2g}, {self.p_value:.2g} for {self.tests} groups"
+            p_value = f"p = {self.group_p_value:.2g}, {self.p_value:.2g} for {self.tests} groups"
+        unscored = f"{self.unscorable:.1%} of the snippets could not be scored and are kept."
         if self.fails:
-            text = f"The promise fails: {seen} ({p_value} if it held)."
+            text = f"The guarantee fails: {seen} ({p_value} if it held)."
         elif self.untested:
-            return f"The promise is not tested: {unscored} whatever they are, so that {seen}."
+            return f"The guarantee is not tested: {unscored} The {seen}."
         else:
-            text = f"Nothing speaks against the promise: {seen} ({p_value})."
-        return f"{text} {unscored[0].upper()}{unscored[1:]}." if self.unscorable > 0 else text
+            text = f"The results are consistent with the guarantee: {seen} ({p_value})."
+        return f"{text} {unscored}" if self.unscorable > 0 else text
 
 
 def verdict_on(
-    calibration: Calibration, coverage: Share, group: str | None = None
+    calibration: Calibration,
+    coverage: Share,
+    group: str | None = None,
+    *,
+    measure: str | None = None,
 ) -> Verdict | None:
-    """Return the verdict on the promise of a calibration, None where it makes none.
+    """Return the verdict on a measured coverage, None if nothing could fail.
 
-    `coverage` is what was measured of the calibration's own guarantee, in the `group` if there is
-    one. A calibration that keeps everything promises nothing that could fail; one that keeps
-    nothing that has a score (−inf) is tested like any other.
+    Parameters
+    ----------
+    calibration : Calibration
+        Of any subject. One that keeps everything (threshold +inf) cannot fail.
+    coverage : Share
+        What was measured of the calibration's own guarantee, in `group` if there is one.
+    group : str, optional
+        The group that was measured, by default all queries.
+    measure : str, optional
+        What `coverage` is called, such as "factuality"; by default "<guarantee> coverage".
+
+    Returns
+    -------
+    Verdict or None
+
     """
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
+    prefix = END_TO_END if calibration.count_missed else ""
     return Verdict(
-        calibration.guarantee,
-        calibration.count_missed,
+        measure or f"{prefix}{calibration.guarantee} coverage",
         float(1 - exact_alpha(calibration.alpha)),
         coverage,
-        promise_p_value(calibration, coverage, group),
+        coverage_p_value(calibration, coverage, group),
         group,
     )
 
 
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Return the verdict of the lowest p-value, times the number of verdicts (Bonferroni)."""
+    """Return the verdict with the lowest p-value, times the number of verdicts (Bonferroni)."""
     given = list(verdicts)
     if not given:
         return None
     worst = min(given, key=lambda verdict: verdict.p_value)
-    n = len(given)
-    return replace(worst, p_value=min(1.0, n * worst.p_value), own_p_value=worst.p_value, tests=n)
+    p_value = min(1.0, len(given) * worst.p_value)
+    return replace(worst, p_value=p_value, group_p_value=worst.p_value, tests=len(given))
 
 
-def promise_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:
-    """Return the probability of a coverage as low as this or lower if the promise just holds.
+def coverage_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:
+    """Return the probability of a coverage as low as this or lower if the guarantee just holds.
 
-    A threshold of rank k of n calibration queries keeps BetaBinomial(m; k, n + 1 − k) of m new ones
-    (Marques 2023, arXiv 2303.02770): coverage varies with the calibration too. That is exact for
-    "all" and "any" without ties, and cautious with them. For "query-recall" a query's share counts
-    as all or nothing, which varies most: cautious too. For "snippet", n and m are
-    effective numbers, and it is approximate, as it is for all groups together. With delta the
-    promise is about nearly every calibration, and what is kept is Binomial(m, 1 − alpha). It is 1
-    where nothing was measured.
+    A threshold of rank k of n calibration units keeps BetaBinomial(m; k, n + 1 − k) of m new ones
+    (Marques 2023, arXiv 2303.02770): coverage varies with the calibration too. This is exact for
+    "all" and "any" without ties and conservative with them; conservative for "query-recall", where
+    a query's share counts as all or nothing; approximate for "snippet", where n and m are effective
+    numbers, and for all groups together. With delta, the guarantee is about nearly every
+    calibration, and the number kept is Binomial(m, 1 − alpha). It is 1 if nothing was measured.
     """
     m = round(min(coverage.n, coverage.effective_n))
     if not m:
@@ -125,9 +146,32 @@ def promise_p_value(calibration: Calibration, coverage: Share, group: str | None
     if calibration.delta is not None:
         return float(binomial_cdf(m, float(1 - exact_alpha(calibration.alpha)))[kept])
     units = sum(calibration.n_units.values()) if group is None else calibration.n_units[group]
-    worth = 1.0
     if calibration.guarantee == "snippet":
-        worth = calibration.effective_n / calibration.n_relevant
-    n = max(1, round(units * worth))
-    k = min(n, conformal_rank(n, calibration.alpha))
-    return float(beta_binomial_cdf(m, k, n + 1 - k)[kept])
+        units = max(1, round(units * calibration.effective_n / calibration.n_relevant))
+    k = min(units, conformal_rank(units, calibration.alpha))
+    return float(beta_binomial_cdf(m, k, units + 1 - k)[kept])
+
+
+def lower_bounds(
+    counts: QueryCounts, level: float, *, end_to_end: bool = False
+) -> dict[Guarantee, float]:
+    """Return lower bounds of a fixed threshold's true coverage, each valid with confidence `level`.
+
+    Whole queries have Clopper and Pearson's bound, shares of a query a betting bound. "snippet" has
+    none: snippets of a query are kept and dropped together.
+    """
+    prefix = END_TO_END if end_to_end else ""
+    bounds: dict[Guarantee, float] = {}
+    measures = ratios(counts, misses_known=True)
+    names: tuple[Guarantee, ...] = ("query-recall", "all", "any")
+    for name in names:
+        parts, wholes = measures[prefix + name]
+        in_order = np.argsort(counts.order)  # bets must not depend on the scores
+        units = parts[in_order][wholes[in_order] > 0]
+        if not len(units):
+            bounds[name] = 0.0
+        elif name == "query-recall":
+            bounds[name] = betting_lower(units, 1 - level)
+        else:
+            bounds[name] = binomial_lower(int(units.sum()), len(units), 1 - level)
+    return bounds

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 from unicodedata import normalize
 
@@ -182,12 +182,18 @@ async def ascore_snippets(
 
 
 def score_queries(
-    scorer: Scorer, judged: Iterable[JudgedQuery], *, progress: bool = False
+    scorer: Scorer,
+    judged: Iterable[JudgedQuery],
+    *,
+    count_tokens: Callable[[str], int] = len,
+    progress: bool = False,
 ) -> list[ScoredQuery]:
     """Score judged queries, with one call of the scorer each.
 
-    `progress` shows a bar on stderr, which needs the extra `cli`. Raises ValueError unless the
-    scorer returns one number for each snippet.
+    `count_tokens` gives the tokens of a text, by default its characters, of which a filter saves
+    about the same share. `progress` shows a bar on stderr, which needs the extra `cli`. Raises
+    ValueError for a query that the scorer was fitted on, and unless the scorer returns one number
+    for each snippet.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -197,7 +203,9 @@ def score_queries(
     """
     check_scorer(scorer)
     judged = judged_queries(judged)
-    return [_scored(scorer, query) for query in (_track(judged) if progress else judged)]
+    check_not_fitted_on(scorer, judged)
+    tracked = _track(judged) if progress else judged
+    return [_scored(scorer, query, count_tokens) for query in tracked]
 
 
 def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
@@ -215,7 +223,7 @@ def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
     return queries
 
 
-def _scored(scorer: Scorer, query: JudgedQuery) -> ScoredQuery:
+def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], int]) -> ScoredQuery:
     scores, reasons = score_with_reasons(scorer, query.query, query.snippets)
     return ScoredQuery(
         scores,
@@ -223,6 +231,7 @@ def _scored(scorer: Scorer, query: JudgedQuery) -> ScoredQuery:
         id=query.id,
         group=query.group,
         missed=query.missed,
+        tokens=np.array([count_tokens(snippet.text) for snippet in query.snippets], dtype=float),
         unscorable={
             i: _described(query.snippets[i], reasons[i])
             for i in np.flatnonzero(np.isnan(scores)).tolist()

@@ -349,8 +349,10 @@ def test_queries_without_ids_are_counted_as_perhaps_those_of_the_calibration(nam
     write_jsonl(without, tmp_path / "without.jsonl")
     command = ("calibrate", tmp_path / "without.jsonl", "--alpha", "0.1", *RETRIEVAL)
     run(*command, "--out", tmp_path / "c.json")
-    assert not as_json("evaluate", tmp_path / "c.json", files / name)["evaluation"]["told_apart"]
-    assert not as_json("diagnose", tmp_path / "c.json", files / name)["told_apart"]
+    assert not as_json("evaluate", tmp_path / "c.json", files / name)["evaluation"][
+        "held_out_verified"
+    ]
+    assert not as_json("diagnose", tmp_path / "c.json", files / name)["held_out_verified"]
     assert "--hold-out" in error_of(*command, "--hold-out", "0.5", "--out", tmp_path / "h.json")
 
 
@@ -388,7 +390,7 @@ def test_the_report_is_that_of_the_library(files, tmp_path):
     calibration = Calibration.load(files / "half.json")
     new = new_scored(files, "judged.jsonl", calibration)
     sources = {"calibration": "half.json", "judged queries": "judged.jsonl"}
-    assert page.read_text() == html(calibration, new, sources=sources)
+    assert page.read_text() == html(diagnose(calibration, new), new, sources=sources)
     given = (files / "half.json", files / "judged.jsonl", "--out", page)
     found = as_json("report", *given)
     assert (found["file"], found["left_out"]) == (str(page), len(calibration.ids))
@@ -427,7 +429,7 @@ def test_a_log_counts_a_query_that_comes_again_once_and_any_alpha(
     log = logged(ours, tmp_path / "log.jsonl", queries=queries)
     found = as_json("diagnose", tmp_path / "c.json", "--log", log)
     assert (found["n_queries"], found["n_snippets"], found["left_out"]) == (n, 10 * n, 0)
-    assert (found["judgements"], found["told_apart"]) == (None, True)
+    assert (found["judgements"], found["held_out_verified"]) == (None, True)
 
 
 def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):

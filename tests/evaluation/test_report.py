@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from evaluation.test_diagnose import draw
+from drawn import draw, unjudged
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose
 from conformal_retrievers.evaluation import report
@@ -59,8 +59,12 @@ def queries(rng):
     return [replace(q, group=HOSTILE if i % 3 else "plain") for i, q in enumerate(drawn)]
 
 
-def test_the_report_holds_what_the_diagnosis_found(calibration, queries):
-    page = Page(report.html(calibration, queries))
+def html_of(calibration, queries, *, reference=None, **options):
+    return report.html(diagnose(calibration, queries, reference=reference), queries, **options)
+
+
+def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
+    page = Page(html_of(calibration, queries))
     d = diagnose(calibration, queries)
     for part in (d.verdict, *(f.sentence for f in d.findings), calibration.statement):
         assert " ".join(part.split()) in page.words
@@ -69,9 +73,9 @@ def test_the_report_holds_what_the_diagnosis_found(calibration, queries):
     assert f"{calibration.threshold():.4g}" in page.words
     for point in d.sweep:
         low, high = point.coverage[1:]
-        assert f"{100 * low:.1f} – {100 * high:.1f}" in page.words
+        assert f"[{low:.1%}, {high:.1%}]" in page.words
     assert "90.0% (α = 0.1): the mean share of a query's relevant snippets" in page.words
-    named = Page(report.html(calibration, queries, sources={"judged queries": "new.jsonl"}))
+    named = Page(html_of(calibration, queries, sources={"judged queries": "new.jsonl"}))
     assert "judged queries" in named.words
     assert "new.jsonl" in named.words
     assert len(page.images) == 5
@@ -79,13 +83,13 @@ def test_the_report_holds_what_the_diagnosis_found(calibration, queries):
 
 
 def test_the_same_input_gives_the_same_bytes(calibration, queries, tmp_path):
-    first = report.html(calibration, queries)
-    assert report.html(calibration, iter(queries)) == first
+    first = html_of(calibration, queries)
+    assert html_of(calibration, queries) == first
     report.write(tmp_path / "report.html", calibration, queries)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == first
 
 
-def test_what_is_written_is_returned_as_a_diagnosis(calibration, queries, tmp_path):
+def test_writing_returns_the_diagnosis(calibration, queries, tmp_path):
     d = report.write(tmp_path / "report.html", calibration, iter(queries))
     assert d.verdict == diagnose(calibration, queries).verdict
     with pytest.raises(OSError, match="cannot write the report"):
@@ -105,11 +109,11 @@ def test_what_is_written_is_returned_as_a_diagnosis(calibration, queries, tmp_pa
         [1e17, 1e17 + 16],
     ],
 )
-def test_scores_that_hardly_differ_or_are_huge_have_a_histogram(scores):
+def test_extreme_scores_have_a_histogram(scores):
     queries = [ScoredQuery(scores, [True, False])] * 30
     made = Calibration.from_scores(queries, alpha=0.1, scorer="drawn")
-    for new in (queries, [np.array(scores)] * 5):
-        page = Page(report.html(made, new))
+    for new in (queries, unjudged(queries)):
+        page = Page(html_of(made, new))
         shown = [image for image in page.images if image["alt"].startswith("Histograms")]
         svg = base64.b64decode(shown[0]["src"].partition(",")[2]).decode("utf-8")
         assert "nan" not in svg
@@ -118,15 +122,15 @@ def test_scores_that_hardly_differ_or_are_huge_have_a_histogram(scores):
 
 
 def test_text_of_the_data_is_escaped(calibration, queries):
-    html = report.html(calibration, queries, title=HOSTILE)
+    html = html_of(calibration, queries, title=HOSTILE)
     assert "<script" not in html
     page = Page(html)
     assert page.tags.count("title") == 1
     assert page.text.count(HOSTILE) >= 4  # title, heading, scorer, group, provenance
 
 
-def test_the_page_asks_for_nothing_from_outside(calibration, queries):
-    html = report.html(calibration, queries)
+def test_the_page_needs_no_network(calibration, queries):
+    html = html_of(calibration, queries)
     sources = re.findall(r'(?:src|href)="([^"]{0,30})', html)
     assert len(sources) == 6
     assert all(source.startswith("data:") for source in sources)
@@ -135,7 +139,7 @@ def test_the_page_asks_for_nothing_from_outside(calibration, queries):
 
 
 def test_the_pictures_are_svg_without_dates_or_links(calibration, queries):
-    for image in Page(report.html(calibration, queries)).images:
+    for image in Page(html_of(calibration, queries)).images:
         svg = base64.b64decode(image["src"].partition(",")[2]).decode("utf-8")
         root = ElementTree.fromstring(svg)
         assert root.tag.endswith("svg")
@@ -147,11 +151,11 @@ def test_the_pictures_are_svg_without_dates_or_links(calibration, queries):
 
 
 def test_without_judgements_there_is_no_coverage(calibration, rng):
-    page = Page(report.html(calibration, [query.scores for query in draw(rng, 70)]))
+    page = Page(html_of(calibration, unjudged(draw(rng, 70))))
     assert len(page.images) == 4
-    assert "Coverage" not in page.words
-    assert "without judged relevant snippets nothing can speak for it" in page.words
-    assert "not judged, held against" in page.words
+    assert "Coverage is" not in page.words
+    assert "Recall@K" not in page.words
+    assert "not judged" in page.words
 
 
 @pytest.mark.parametrize(
@@ -162,26 +166,26 @@ def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibrati
     own = list(calibration.queries)
     if case == "keeps everything":
         few = Calibration.from_scores(own[:3], alpha=0.1, scorer="drawn")
-        assert "none, everything is kept" in report.html(few, queries)
+        assert "none, everything is kept" in html_of(few, queries)
     elif case == "by group":
         by_group = Calibration.from_scores(own, alpha=0.2, by_group=True, scorer="drawn")
-        assert "threshold, plain" in report.html(by_group, queries, reference=own)
+        assert "threshold, plain" in html_of(by_group, queries, reference=own)
     elif case == "delta":
         some = Calibration.from_scores(own, alpha=0.2, delta=0.1, guarantee="all", scorer="drawn")
-        assert "δ = 0.1" in report.html(some, queries)
+        assert "δ = 0.1" in html_of(some, queries)
     elif case == "one query":
-        assert "1 query with 10 snippets" in report.html(calibration, queries[:1])
+        assert "1 query with 10 snippets" in html_of(calibration, queries[:1])
     elif case == "none missed":
-        page = Page(report.html(calibration, [replace(q, missed=0) for q in queries]))
+        page = Page(html_of(calibration, [replace(q, missed=0) for q in queries]))
         assert "unknown" in page.words
-        assert "no query says how many relevant snippets it misses" in page.words
         assert "End to end" not in page.words
         assert "nan" not in page.words
     elif case == "all missed":
         lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in queries]
-        assert "nan" not in Page(report.html(calibration, lost)).words
+        assert "nan" not in Page(html_of(calibration, lost)).words
     else:
-        page = Page(report.html(calibration, [[np.nan, np.nan], []]))
+        lost = [ScoredQuery(s, np.zeros(len(s), bool)) for s in ([np.nan, np.nan], [])]
+        page = Page(html_of(calibration, lost))
         assert "100.0% of the snippets could not be scored" in page.words
 
 
@@ -205,6 +209,7 @@ document.getElementById("page").onload = event => {{
 }}</script>"""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("width", [400, 1280])
 def test_a_browser_shows_it_without_scrolling_sideways(width, calibration, queries, tmp_path):

@@ -1,0 +1,248 @@
+"""The test of a guarantee on new queries, and the lower bounds of a fixed threshold's coverage."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from clustered import FALSE_ALARM, clustered_queries
+from scipy.stats import betabinom, binom, binomtest, norm
+
+from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
+from conformal_retrievers.calibration.guarantees import digest
+from conformal_retrievers.evaluation import fixed_thresholds, verdict_on
+from conformal_retrievers.evaluation.columns import Columns
+from conformal_retrievers.evaluation.measures import GUARANTEES, Share
+from conformal_retrievers.evaluation.verdict import coverage_p_value, lower_bounds
+from conformal_retrievers.theory.tolerance import betting_p_value
+
+NINETY_NINE = np.linspace(0, 0.5, 99)
+
+
+def calibrated(scores=NINETY_NINE, alpha=0.1, **options):
+    queries = [ScoredQuery([score], [True]) for score in scores]
+    return Calibration.from_scores(queries, alpha=alpha, scorer="lookup", **options)
+
+
+def covered(n, kept, **options):
+    """Queries with one relevant snippet, of which `kept` score below a threshold of 0.5."""
+    return [ScoredQuery([0.1 if i < kept else 0.9], [True], **options) for i in range(n)]
+
+
+# --- the p-value ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guarantee", ["all", "any"])
+@pytest.mark.parametrize("kept", [36, 39, 40, 45, 50])
+def test_the_p_value_of_whole_queries_is_beta_binomial(guarantee, kept):
+    verdict = evaluate(calibrated(guarantee=guarantee), covered(50, kept)).verdict
+    assert verdict.p_value == pytest.approx(betabinom(50, 90, 10).cdf(kept), rel=1e-9)
+    assert (verdict.target, verdict.coverage.estimate) == (0.9, kept / 50)
+    assert verdict.fails == (kept <= 39)  # .055 at 40
+    assert ("fails" in str(verdict)) == verdict.fails
+    assert f"{guarantee} coverage is {kept / 50:.1%}" in str(verdict)
+
+
+def test_snippets_count_by_their_effective_number():
+    """Three snippets of one score each are worth one, in the calibration and beyond."""
+    threes = [ScoredQuery([s] * 3, [True] * 3) for s in np.linspace(0, 0.5, 99)]
+    calibration = Calibration.from_scores(threes, alpha=0.1, guarantee="snippet", scorer="lookup")
+    new = [ScoredQuery([0.1 if i < 39 else 0.9] * 3, [True] * 3) for i in range(50)]
+    verdict = evaluate(calibration, new).verdict
+    n, m = round(calibration.effective_n), round(verdict.coverage.effective_n)
+    assert (n, m, verdict.coverage.n) == (98, 49, 150)
+    k = math.ceil((n + 1) * 0.9)
+    kept = math.ceil(0.78 * m)
+    assert verdict.p_value == pytest.approx(betabinom(m, k, n + 1 - k).cdf(kept), rel=1e-9)
+
+
+def test_the_share_of_a_query_counts_conservatively_as_yes_or_no():
+    new = [ScoredQuery([0.1, 0.9 if i < 30 else 0.1], [True, True]) for i in range(50)]
+    verdict = evaluate(calibrated(), new).verdict
+    assert verdict.coverage.effective_n > 100
+    assert verdict.p_value == pytest.approx(betabinom(50, 90, 10).cdf(35), rel=1e-9)
+
+
+def test_with_delta_the_p_value_is_binomial():
+    verdict = evaluate(calibrated(guarantee="all", delta=0.1), covered(50, 40)).verdict
+    assert verdict.p_value == pytest.approx(binom(50, 0.9).cdf(40), rel=1e-9)
+
+
+def test_without_measured_units_the_p_value_is_1():
+    assert coverage_p_value(calibrated(), Share.of_units([])) == 1
+
+
+def test_missed_snippets_count_if_the_calibration_counts_them():
+    verdict = evaluate(calibrated(count_missed=True), covered(50, 50, missed=1)).verdict
+    assert verdict.measure == "end-to-end query-recall coverage"
+    assert verdict.coverage.estimate == 0.5
+    assert verdict.fails
+
+
+def test_other_evaluations_name_what_they_measured():
+    share = Share.of_units([i < 40 for i in range(50)])
+    verdict = verdict_on(calibrated(guarantee="all"), share, measure="factuality")
+    assert "factuality is 80.0%" in str(verdict)
+    assert verdict.p_value == pytest.approx(betabinom(50, 90, 10).cdf(40), rel=1e-9)
+
+
+def test_a_calibration_that_keeps_everything_has_no_verdict():
+    calibration = calibrated([0.1])
+    assert math.isinf(calibration.threshold())
+    assert evaluate(calibration, covered(10, 0)).verdict is None
+
+
+@pytest.mark.parametrize("count_missed", [False, True])
+def test_a_calibration_with_threshold_minus_infinity_is_tested(count_missed):
+    calibration = calibrated([-math.inf] * 19 + [0.1], count_missed=count_missed)
+    assert calibration.threshold() == -math.inf
+    e = evaluate(calibration, covered(50, 50))
+    assert (e.coverage["query-recall"].estimate, e.verdict.fails) == (0, True)
+    assert not e.out_of_reach
+
+
+def grouped(**groups):
+    return [ScoredQuery([s], [True], group=g) for g, scores in groups.items() for s in scores]
+
+
+def test_by_group_the_worst_group_is_corrected_for_the_number_of_groups():
+    calibration = Calibration.from_scores(
+        grouped(a=np.linspace(0, 0.5, 99), b=np.linspace(0, 0.5, 99)),
+        alpha=0.1,
+        guarantee="all",
+        by_group=True,
+        scorer="lookup",
+    )
+    e = evaluate(calibration, covered(50, 41, group="a") + covered(50, 46, group="b"))
+    alone = betabinom(50, 90, 10).cdf(41)
+    assert e.by_group["a"].verdict.p_value == pytest.approx(alone, rel=1e-9)
+    assert (e.verdict.p_value, e.verdict.group_p_value) == pytest.approx((2 * alone, alone))
+    assert (e.verdict.group, e.verdict.tests) == ("a", 2)
+    assert "in group 'a'" in str(e.verdict)
+
+
+def test_a_group_with_threshold_minus_infinity_is_among_those_tested():
+    calibration = Calibration.from_scores(
+        grouped(a=np.linspace(0, 0.5, 99), none=[-math.inf] * 99),
+        alpha=0.1,
+        by_group=True,
+        scorer="lookup",
+    )
+    new = covered(50, 46, group="a") + covered(50, 50, group="none")
+    e, d = evaluate(calibration, new), diagnose(calibration, new)
+    assert (e.verdict.group, e.verdict.tests, e.verdict.fails) == ("none", 2, True)
+    assert {row.group: row.p_value for row in d.groups} == {
+        name: part.verdict.p_value for name, part in e.by_group.items()
+    }
+    assert d.judgements.p_value == e.verdict.p_value
+
+
+def unscored(n, none, **options):
+    """Queries with one relevant snippet, of which the first `none` have no score."""
+    return [ScoredQuery([math.nan if i < none else 0.1], [True], **options) for i in range(n)]
+
+
+@pytest.mark.parametrize(("none", "tested"), [(0, True), (1, True), (24, True), (25, False)])
+def test_nothing_is_tested_if_half_of_the_snippets_are_unscorable(none, tested):
+    e = evaluate(calibrated(), unscored(50, none))
+    assert e.verdict.unscorable == none / 50
+    assert e.mostly_unscorable == e.verdict.untested == (not tested)
+    assert ("is not tested" in str(e.verdict)) == (not tested)
+    assert (f"{none / 50:.1%} of the snippets could not be scored" in str(e)) == (none > 0)
+
+
+def test_by_group_the_verdict_counts_the_unscorable_snippets_of_all_groups():
+    scores = np.linspace(0, 0.5, 99)
+    calibration = Calibration.from_scores(
+        grouped(a=scores, b=scores), alpha=0.1, by_group=True, scorer="lookup"
+    )
+    e = evaluate(calibration, [*unscored(50, 50, group="a"), *unscored(50, 0, group="b")])
+    assert (e.by_group["a"].verdict.unscorable, e.by_group["b"].verdict.unscorable) == (1, 0)
+    assert (e.verdict.unscorable, e.verdict.untested) == (0.5, True)
+
+
+@pytest.mark.slow
+def test_a_guarantee_that_holds_fails_in_at_most_5_of_100():
+    """400 calibrations and evaluations of exchangeable queries; exact binomial tests at 1e-4."""
+    rng = np.random.default_rng(11)
+
+    def queries(n):
+        sizes = rng.integers(1, 5, size=n)
+        shift = rng.normal(size=n)
+        return [
+            ScoredQuery(s + rng.normal(size=m), np.ones(m, bool))
+            for s, m in zip(shift, sizes, strict=True)
+        ]
+
+    alarms = dict.fromkeys(GUARANTEES, 0)
+    for _ in range(400):
+        calibration = Calibration.from_scores(queries(60), alpha=0.1, scorer="simulated")
+        new = queries(80)
+        for guarantee in GUARANTEES:
+            verdict = evaluate(calibration.guaranteeing(guarantee), new).verdict
+            alarms[guarantee] += verdict.fails
+    for number in alarms.values():
+        assert binomtest(number, 400, 0.05, alternative="greater").pvalue > 1e-4
+
+
+def test_a_broken_guarantee_is_found(rng):
+    calibration = calibrated(rng.normal(size=300))
+    shifted = [ScoredQuery([s + 0.7], [True]) for s in rng.normal(size=300)]
+    assert evaluate(calibration, shifted).verdict.p_value < 1e-4
+
+
+# --- lower bounds ---------------------------------------------------------------------------------
+
+
+def lower(threshold, queries, level, *, end_to_end=False):
+    columns = Columns.of(queries)
+    return lower_bounds(columns.counts(columns.scores <= threshold), level, end_to_end=end_to_end)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.999])
+@pytest.mark.parametrize(("kept", "n"), [(0, 1), (1, 1), (0, 30), (30, 30), (27, 30), (450, 500)])
+def test_the_lower_bound_of_whole_queries_is_clopper_and_pearsons(level, kept, n):
+    test = binomtest(kept, n, alternative="greater")
+    reference = test.proportion_ci(level, method="exact").low
+    found = lower(0.5, covered(n, kept), level)
+    for guarantee in ("all", "any"):
+        assert found[guarantee] == pytest.approx(reference, abs=1e-7)
+        assert found[guarantee] <= reference + 1e-12  # never above
+
+
+def test_the_lower_bound_of_shares_is_the_largest_that_a_bet_rejects(rng):
+    queries = clustered_queries(rng, 120)
+    found = lower(1.0, queries, 0.95)["query-recall"]
+    order = sorted(range(120), key=lambda i: digest(queries[i].id, i))  # in which the bets are made
+    losses = np.array([(queries[i].scores[queries[i].relevant] > 1.0).mean() for i in order])
+    assert betting_p_value(losses, 1 - found, 1 - 0.95) <= 0.05 + 1e-12
+    assert betting_p_value(losses, 1 - found - 1e-7, 1 - 0.95) > 0.05
+    assert 0.5 < found < 1 - losses.mean()
+
+
+@pytest.mark.slow
+def test_the_lower_bound_of_shares_exceeds_the_truth_no_more_often_than_allowed():
+    rng = np.random.default_rng(53)
+    above, near, runs, truth = 0, 0, 400, norm.cdf(1.2)
+    for _ in range(runs):
+        found = lower(1.2, clustered_queries(rng, 60), 0.9)["query-recall"]
+        above += found > truth
+        near += found > truth - 0.2
+    assert binomtest(above, runs, 0.1, alternative="greater").pvalue > FALSE_ALARM
+    assert near > 0.9 * runs
+
+
+def test_the_lower_bound_does_not_depend_on_the_order_of_the_queries():
+    easy = [ScoredQuery([0.0], [True], id=f"e{i}") for i in range(100)]
+    hard = [ScoredQuery([2.0], [True], id=f"h{i}") for i in range(100)]
+    one, other = (fixed_thresholds(q, [1.0])[1.0].lower for q in (easy + hard, hard + easy))
+    assert one == other
+    assert 0.3 < one["query-recall"] < 0.5
+
+
+def test_the_lower_bound_is_end_to_end_if_missed_snippets_count():
+    queries = [ScoredQuery([0.1], [True], missed=1)] * 50
+    assert lower(0.5, queries, 0.9)["query-recall"] > 0.9
+    assert 0.3 < lower(0.5, queries, 0.9, end_to_end=True)["query-recall"] < 0.5
+    assert evaluate(calibrated(count_missed=True), queries).lower["all"] == 0
