@@ -143,11 +143,7 @@ class EmbeddingScorer:
 def cosine_distances(
     query_vector: NDArray[np.float64], vectors: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return 1 − cos of a vector (d,) with each of (n, d); NaN for a vector without a direction.
-
-    >>> cosine_distances(np.array([3.0, 4.0]), np.array([[-3.0, -4.0], [0.0, 0.0]]))
-    array([ 2., nan])
-    """
+    """Return 1 − cos of a vector (d,) with each of (n, d); NaN for a vector without a direction."""
     lengths = np.sqrt(_row_by_row(vectors, vectors))
     lengths *= math.sqrt(query_vector @ query_vector)
     with np.errstate(divide="ignore", invalid="ignore"):

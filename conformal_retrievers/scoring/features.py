@@ -141,10 +141,6 @@ def _lowest(x: Values, of: Places) -> Values:
     return lowest
 
 
-def _mean(x: Values, of: Places) -> Values:
-    return np.asarray(np.bincount(of, x) / np.bincount(of))
-
-
 def _neighbour(x: Values, place: Places, documents: Places, step: int) -> Values:
     """Return the score (n,) `step` places on in the document, or the query's worst score."""
     at_place = _lowest(x, place)
@@ -156,7 +152,9 @@ def _neighbour(x: Values, place: Places, documents: Places, step: int) -> Values
 
 DOCUMENT_FEATURES: Mapping[str, Callable[[Values, Places], Values]] = {
     "best of document": lambda x, document: _lowest(x, document)[document],
-    "mean of document": lambda x, document: _mean(x, document)[document],
+    "mean of document": lambda x, document: (np.bincount(document, x) / np.bincount(document))[
+        document
+    ],
     "gap to best of document": lambda x, document: x - _lowest(x, document)[document],
     "log rank of document": lambda x, document: np.log(average_ranks(_lowest(x, document)))[
         document

@@ -10,6 +10,7 @@ names. A scorer may also have these attributes:
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on
     provenance          what it was made from, as JSON
+    score_with_reasons  returns the scores, and for each snippet why it has none, or None
 """
 
 from __future__ import annotations
@@ -60,16 +61,6 @@ class AsyncScorer(Scorer, Protocol):
 
     async def ascore(self, query: str, snippets: Sequence[Snippet]) -> ArrayLike:
         """Return what `score` returns."""
-
-
-@runtime_checkable
-class ExplainingScorer(Scorer, Protocol):
-    """A scorer that can also state why it could not score a snippet."""
-
-    def score_with_reasons(
-        self, query: str, snippets: Sequence[Snippet]
-    ) -> tuple[ArrayLike, Sequence[str | None]]:
-        """Return the scores, and for each snippet the reason of a NaN or None."""
 
 
 # --- what a scorer states about itself ------------------------------------------------------------
@@ -155,10 +146,11 @@ def score_with_reasons(
     scorer: Scorer, query: str, snippets: Sequence[Snippet]
 ) -> tuple[NDArray[np.float64], list[str | None]]:
     """Return the scores (n,), and for each snippet why it has none, if the scorer states it."""
-    if not isinstance(scorer, ExplainingScorer) or not snippets:
+    explain = getattr(scorer, "score_with_reasons", None)
+    if explain is None or not snippets:
         scores = score_snippets(scorer, query, snippets)
         return scores, [None if s.text.strip() else "blank" for s in snippets]
-    given, reasons = scorer.score_with_reasons(query, snippets)
+    given, reasons = explain(query, snippets)
     return _checked(scorer, given, len(snippets)), list(reasons)
 
 

@@ -152,15 +152,6 @@ def test_a_broken_tie_is_exactly_between_the_score_and_the_next_float32(p, s):
     assert 0 <= steps < 2**29
 
 
-@pytest.mark.parametrize("levels", [11, 5])
-def test_pairs_of_ratings_have_different_scores(levels):
-    ratings = [1 - i / (levels - 1) for i in range(levels)]
-    first, second = np.array(sorted((a, b) for a in ratings for b in ratings)).T
-    scores = lexicographic(first, second)
-    assert (np.diff(scores) > 0).all()
-    assert (scores.astype(float32) - first.astype(float32) <= np.spacing(float32(1))).all()
-
-
 def test_first_scores_with_the_same_float32_count_as_tied():
     closer = np.nextafter(0.3, 1)
     assert lexicographic([0.3], [0.5]) == lexicographic([closer], [0.5])

@@ -350,26 +350,18 @@ def test_only_scores_of_texts_alone_can_be_cached(tmp_path):
 
 
 @pytest.mark.parametrize("progress", [False, True])
-def test_judged_queries_are_scored_one_by_one(
-    toy_judged, toy_corpus, progress, capsys, monkeypatch
-):
+def test_a_scored_query_keeps_what_is_known_of_the_query(progress, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich shows a bar without a terminal
-    scores = {text: float(i) for i, text in enumerate(toy_corpus.values())}
-    scored = score_queries(LookupScorer(scores), iter(toy_judged), progress=progress)
-    for query, judged in zip(scored, toy_judged, strict=True):
-        assert query.scores.tolist() == [float(i) for i in range(9)]
-        assert tuple(query.relevant.tolist()) == judged.relevant
-        assert query.id == judged.id
-    assert ("Scoring" in "".join(capsys.readouterr())) == progress
-
-
-def test_a_scored_query_keeps_what_is_known_of_the_query():
     judged = JudgedQuery("q", ["a", "b"], [False, True], id="q1", group="g", missed=3)
-    (scored,) = score_queries(LookupScorer({"a": 0.5, "b": math.nan}), [judged])
+    other = JudgedQuery("r", ["b", "a"], [True, False])
+    scorer = LookupScorer({"a": 0.5, "b": math.nan})
+    scored, second = score_queries(scorer, iter([judged, other]), progress=progress)
     np.testing.assert_array_equal(scored.scores, [0.5, np.nan])
+    np.testing.assert_array_equal(second.scores, [np.nan, 0.5])
     assert scored.relevant.tolist() == [False, True]
     assert (scored.id, scored.group, scored.missed) == ("q1", "g", 3)
     assert dict(scored.unscorable) == {1: "snippet 'b'"}
+    assert ("Scoring" in "".join(capsys.readouterr())) == progress
 
 
 def test_a_query_without_snippets_is_not_scored():
