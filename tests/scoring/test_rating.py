@@ -137,6 +137,8 @@ async def test_a_reply_that_did_not_end_by_itself_has_no_rating(finish, reason):
     assert (await both(one, ["a"])).unscorable == {reason: 1}
     several = in_threes(replying(rated(**{"1": 0.5, "2": 0.5}), finish=finish))
     assert (await both(several, ["a", "b"])).unscorable == {reason: 2}
+    yes = await both(saying_yes({"YES": 0.0}, finish=finish), ["a"])  # one token is cut off always
+    assert yes.unscorable == ({} if finish == "length" else {reason: 1})
 
 
 async def test_blank_texts_are_not_sent_and_equal_ones_once():
