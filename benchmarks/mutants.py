@@ -203,7 +203,7 @@ MUTANTS = {
             "snippets counted in queries",
         ),
     ],
-    "calibration/calibration.py": [
+    "calibration/thresholds.py": [
         (
             "self._thresholds.get(self._key(group), math.inf)",
             "self._thresholds.get(self._key(group), max(self._thresholds.values()))",
@@ -214,6 +214,9 @@ MUTANTS = {
             "return group",
             "merged groups stay apart",
         ),
+        ("if n < needed:", "if n < needed - 1:", "a delta that is not quite feasible accepted"),
+    ],
+    "calibration/calibration.py": [
         (
             "if query.relevant.any() or query.missed]",
             "if query.relevant.any()]",
@@ -224,7 +227,6 @@ MUTANTS = {
             "scores=np.where(lost, math.inf, query.scores)",
             "what cannot be scored counts as lost, but is kept",
         ),
-        ("if n < needed:", "if n < needed - 1:", "a delta that is not quite feasible accepted"),
     ],
     "calibration/record.py": [
         (
