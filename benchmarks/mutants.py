@@ -36,7 +36,8 @@ SECONDS = 300  # a mutant that never ends is killed too
 
 # What tests a file, or every file of a package: the fastest to kill first.
 TESTS = {
-    "theory": ["theory", "calibration"],
+    "theory": ["theory"],
+    "data": ["data"],
     "calibration": ["calibration", "theory"],
     "calibration/planning.py": ["calibration/test_planning.py"],
     "filtering.py": ["test_filtering.py", "calibration"],
@@ -137,6 +138,43 @@ MUTANTS = {
             "losses per snippet, not per query",
         ),
         ("binomial_cdf(n, p)[kept - 1]", "binomial_cdf(n, p)[kept]", "a bound that is no bound"),
+        ("if _exact_binomial_cdf(n, alpha, above) >", "if cdf[above] >", "a tie decided in floats"),
+        (
+            "betting_p_value(losses, 1 - c, delta)",
+            "betting_p_value(losses, c, delta)",
+            "c, not 1 − c",
+        ),
+        ("betaln(j + a, m - j + b)", "betaln(j + a, m - j + a)", "the law of other ranks"),
+    ],
+    "theory/intervals.py": [
+        ("share + z * z / (2 * n)", "share", "Wald's centre, not Wilson's"),
+        ("(b**2).sum() - 1", "(b**2).sum()", "one degree of freedom too many"),
+        ("residuals = a - p * b", "residuals = a - a.mean()", "sizes of queries ignored"),
+        ("queries / (queries - 1) * np", "1 * np", "a variance around its own mean"),
+        ("(below + up_to).sum() / 2", "up_to.sum()", "ties that count in full"),
+    ],
+    "theory/exchangeability.py": [
+        ("min(1.0, 2 * min(fewer, more))", "min(fewer, more)", "two sides, tested as one"),
+        ("2 * min(self.p_everywhere", "min(self.p_everywhere", "two tests, counted as one"),
+        ("hypergeom.sf(x - 1,", "hypergeom.sf(x,", "more than x instead of at least x"),
+        ("(beyond - 1) / n_new", "beyond / n_new", "a band that is wider than its test"),
+        ("(1 / len(reference) + 1 / n_new)", "(1 / n_new)", "a reference without noise"),
+    ],
+    "data/files.py": [
+        ("if stored != checksum(fields):", "if False:", "a changed file is read"),
+        ("if len(fields) < len(pairs):", "if False:", "the second of two equal fields counts"),
+        ("if math.isinf(float(number)):", "if False:", "1e999 is read as infinity"),
+        ("        os.unlink(temporary)\n", "", "a broken write leaves a file behind"),
+        ("Path(os.path.realpath(path))", "Path(path)", "a link is replaced by a file"),
+    ],
+    "data/queries.py": [
+        ("j for j in candidates[i] if j not in taken", "j for j in candidates[i]", "one for two"),
+        (
+            "missed=self.missed + not_returned",
+            "missed=not_returned",
+            "missed ones forgotten",
+        ),
+        ("dtype=np.float64) + 0.0", "dtype=np.float64)", "a score of minus zero"),
     ],
     "calibration/subjects.py": [
         (
