@@ -370,11 +370,6 @@ MUTANTS = {
     "llm/cache.py": [
         ('for suffix in ("-wal", "-shm"):', "for suffix in ():", "the broken file's log stays"),
         (
-            "            with _RECOVERY:\n",
-            "            with suppress():\n",
-            "every thread renames the broken file",
-        ),
-        (
             '    connection.execute(f"PRAGMA user_version = {VERSION}")\n',
             '        connection.execute(f"PRAGMA user_version = {VERSION}")\n',
             "a read-only file shows after a reply is paid for",
