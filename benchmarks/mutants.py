@@ -302,10 +302,8 @@ MUTANTS = {
             "the caller's group overruled",
         ),
         (
-            "await ascore_snippets(self.scorer, query, snippets)\n"
-            "        return self.decide(scores, self._group(query, group))",
-            "await ascore_snippets(self.scorer, query, snippets)\n"
-            "        return self.decide(scores, group)",
+            "group = self._checked(query, len(snippets), group)\n        return self.decide(await",
+            "return self.decide(await",
             "no group of the query in async",
         ),
     ],

@@ -3,8 +3,7 @@
     filtered = ConformalFilter(scorer, calibration)(query, snippets)
     [snippets[i] for i in filtered.kept]
 
-An uncalibrated filter cannot be built, and nothing about a query is held on the filter, so that one
-filter serves any number of threads and tasks.
+A filter has no state per query, so one filter serves any number of threads and tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,21 +43,21 @@ __all__ = [
     "NothingKept",
     "Refused",
     "Unscorable",
+    "open_filter",
 ]
 
 logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 OnUnscorable = Literal["keep", "raise"]
-MOST_ALPHAS = 32  # that one filter remembers itself at
-MOST_GROUPS = 100  # unknown to the calibration, that one filter tells of
+MOST_ALPHAS = 32  # at which one filter is remembered
+MOST_GROUPS = 100  # unknown ones that one filter logs
 
 
 class Refused(Exception):
-    """A filter decided, and raises instead of passing anything on, as it was told to.
+    """A filter decided, and was asked to raise instead of returning its decision.
 
-    `filtered` is what was decided all the same: a `Filtered`, of a filter of claims a
-    `FilteredClaims`, and of one of answers a `FilteredAnswer`.
+    `filtered` is the decision: a `Filtered`, `FilteredClaims` or `FilteredAnswer`.
     """
 
     def __init__(self, message: str, filtered: Any) -> None:
@@ -66,97 +65,80 @@ class Refused(Exception):
         self.filtered = filtered
 
     def of(self, calibration: object) -> bool:
-        """Return whether a filter with this calibration decided, and not one inside its scorer."""
+        """Return whether a filter with this calibration raised, not one inside its scorer."""
         return getattr(self.filtered, "calibration", None) is calibration
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception's own would make the copy of the message alone.
+        # An exception's own would pass the message alone to __init__.
         return type(self), (*self.args, self.filtered), self.__dict__
 
 
 class NothingKept(Refused, LookupError):
-    """No snippet of a query, or claim of an answer, is kept, and the filter was told to raise."""
+    """No snippet of a query, or no claim of an answer, is kept, and `on_empty` is "raise"."""
 
 
 class Unscorable(Refused, ValueError):
-    """A snippet of a query could not be scored, and the filter was told to raise.
-
-    Its `filtered` keeps that snippet, as the filter does that is not told to.
-    """
-
-
-class Thresholds(Protocol):
-    """A calibration of snippets or of claims, as far as a decision asks it."""
-
-    def threshold(self, group: str | None = None) -> float:
-        """Return the threshold of a group."""
-
-    def p_values(self, scores: ArrayLike, /, group: str | None = None) -> NDArray[np.float64]:
-        """Return the conformal p-value of each score (n,)."""
+    """A snippet could not be scored, and `on_unscorable` is "raise"; `filtered` keeps it."""
 
 
 class Decision(ABC):
-    """What a filter decided about n things of one query, in their order; `keeps` (n,) pass on."""
+    """What a filter decided about n snippets or claims, in their order."""
 
-    keeps: NDArray[np.bool_]
-    calibration: Thresholds
+    keeps: NDArray[np.bool_]  # (n,)
+    calibration: Calibration
     group: str | None
 
     @property
     @abstractmethod
     def _values(self) -> NDArray[np.float64]:
-        """What the n things were decided by, NaN for what could not be scored."""
+        """The scores or relevances (n,), NaN if unscorable."""
 
     @property
     def threshold(self) -> float:
-        """The threshold of the query's group, infinite where it decides all alike."""
+        """The threshold of the query's group, see `Calibration.threshold`."""
         return self.calibration.threshold(self.group)
 
     @property
     def kept(self) -> NDArray[np.intp]:
-        """The places of what is kept, ascending."""
+        """The indices of what is kept, ascending."""
         return np.flatnonzero(self.keeps)
 
     @property
     def dropped(self) -> NDArray[np.intp]:
-        """The places of what is dropped, ascending."""
+        """The indices of what is dropped, ascending."""
         return np.flatnonzero(~self.keeps)
 
     @property
     def unscorable(self) -> NDArray[np.intp]:
-        """The places of what could not be scored, ascending."""
+        """The indices of what could not be scored, ascending."""
         return np.flatnonzero(np.isnan(self._values))
 
     @property
     def p_values(self) -> NDArray[np.float64]:
-        """The conformal p-value of each (n,), see the calibration's `p_values`."""
+        """The conformal p-values (n,), see `Calibration.p_values`."""
         return self.calibration.p_values(self._values, self.group)
 
 
 @dataclass(frozen=True, eq=False)
 class Filtered(Decision):
-    """What a filter decided about the n snippets of one query, in the retriever's order.
+    """What a filter decided about the n snippets of one query, in the retriever's order."""
 
-    `scores` (n,) holds NaN for what could not be scored; `keeps` (n,) says what passes on. The
-    `threshold` is the largest score that is kept, +inf where everything is.
-    """
-
-    scores: NDArray[np.float64]
-    keeps: NDArray[np.bool_]
+    scores: NDArray[np.float64]  # (n,), NaN for unscorable snippets
+    keeps: NDArray[np.bool_]  # (n,)
     calibration: Calibration = field(repr=False)
     group: str | None = None
 
     @property
     def m1(self) -> float:
-        """1.0 if the threshold passes any snippet, else 0.0; before any is added.
+        """1.0 if the threshold passes a snippet, else 0.0; what `on_empty` adds does not count.
 
-        Its mean over queries is m1 of the factual-confidence paper (arXiv 2605.05244, section 3.2).
+        Its mean over queries is m1 of Geissler et al. 2026 (arXiv 2605.05244, section 3.2).
         """
         return float(self._passes.any())
 
     @property
     def m2(self) -> float:
-        """The share of the n snippets that pass; before any is added, and 0.0 of none."""
+        """The share of the n snippets that the threshold passes, 0.0 for n = 0."""
         return float(self._passes.mean()) if len(self.scores) else 0.0
 
     @property
@@ -171,30 +153,44 @@ class Filtered(Decision):
 class ConformalFilter:
     """Keeps the snippets whose score is at most the threshold of the calibration.
 
-    `on_empty` says what happens when no snippet passes: "allow" returns none, "keep_best" adds the
-    one with the lowest score (which only enlarges the set, so the guarantee stands), "raise" raises
-    `NothingKept`. `on_unscorable` says what happens to a snippet that cannot be scored: "keep"
-    passes it on, the only way that preserves the guarantee, "raise" raises `Unscorable`, a
-    ValueError. There is no limit on the number kept: it would void the guarantee, so limit the
-    retriever instead, before calibrating.
+    The number kept has no limit, which would void the guarantee: limit the retriever instead,
+    before calibrating. A filter whose calibration has no finite threshold logs a warning.
 
-    `group_of` tells the group of a query from its text, for calibrations by group whose callers do
-    not name it.
+    Parameters
+    ----------
+    scorer : Scorer
+        The scorer that was calibrated with.
+    calibration : Calibration
+        From `calibrate` or `Calibration.load`, about snippets.
+    on_empty : {"allow", "keep_best", "raise"}
+        If no snippet passes: return none, add the one with the lowest score (which cannot break
+        the guarantee), or raise `NothingKept`.
+    on_unscorable : {"keep", "raise"}
+        What to do with a snippet that has no score: keep it, which alone preserves the guarantee,
+        or raise `Unscorable`.
+    group_of : callable, optional
+        Returns the group of a query from its text, for calibrations by group.
 
-    A calibration that promises nothing at any threshold, of too few queries, is said to `logging`,
-    and so is, once each, a group that a calibration by group does not know.
-    Raises `CalibrationMismatch` if the calibration was made with a scorer of another name, and
-    ValueError for options that are unknown or do not go together.
+    Raises
+    ------
+    CalibrationMismatch
+        For the calibration of another scorer or subject.
+    ValueError
+        For an unknown option.
+
+    Examples
+    --------
+    >>> from conformal_retrievers.data.queries import ScoredQuery
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3, 4)]
+    >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="length")
+    >>> ConformalFilter(scorer, calibration)("q", ["a", "bcdef"]).kept
+    array([0])
+
     """
 
-    scorer: Scorer
-    calibration: Calibration
-    on_empty: OnEmpty
-    on_unscorable: OnUnscorable
-    group_of: Callable[[str], str | None] | None
-    _at: dict[float, ConformalFilter]
-    _unknown: set[str | None]
-
+    # Not a dataclass: pydantic, in the frameworks' models, would validate each of its fields.
     def __init__(
         self,
         scorer: Scorer,
@@ -212,32 +208,23 @@ class ConformalFilter:
         check_subject(calibration.subject, SNIPPETS)
         check_scorer(scorer)
         check_same_scorer(scorer.name, calibrated=calibration.scorer)
-        for name, value, known in (
-            ("on_empty", on_empty, get_args(OnEmpty)),
-            ("on_unscorable", on_unscorable, get_args(OnUnscorable)),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} is {value!r}; give one of {', '.join(map(repr, known))}")
-        self.__dict__.update(
-            scorer=scorer,
-            calibration=calibration,
-            on_empty=on_empty,
-            on_unscorable=on_unscorable,
-            group_of=group_of,
-            _at={},
-            _unknown=set(),
-        )
+        options = {"on_empty": (on_empty, OnEmpty), "on_unscorable": (on_unscorable, OnUnscorable)}
+        for name, (value, known) in options.items():
+            if value not in get_args(known):
+                allowed = ", ".join(map(repr, get_args(known)))
+                raise ValueError(f"{name} is {value!r}; give one of {allowed}")
+        self.scorer, self.calibration = scorer, calibration
+        self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
+        self._at: dict[float, ConformalFilter] = {}
+        self._unknown: set[str | None] = set()
         if all(calibration.threshold(group) == math.inf for group in calibration.n_units):
             logger.warning("this filter drops nothing: %s", calibration.statement)
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        # Scorer and calibration were checked against each other, and threads share the filter.
-        raise AttributeError(f"{name} of a filter cannot be set; build another filter")
-
     def at(self, alpha: float) -> ConformalFilter:
-        """Return the same filter at another alpha, see `Calibration.at`; made once for each alpha.
+        """Return the same filter at another alpha, see `Calibration.at`.
 
-        Raises ValueError where alpha is not in (0, 1), or cannot be had with the calibration.
+        It is remembered: retrievers call this for every query. Raises ValueError for an alpha
+        outside (0, 1) or out of reach of the calibration.
         """
         if alpha not in self._at:
             if len(self._at) >= MOST_ALPHAS:
@@ -249,7 +236,7 @@ class ConformalFilter:
                 on_unscorable=self.on_unscorable,
                 group_of=self.group_of,
             )
-            self._at[alpha].__dict__["_unknown"] = self._unknown  # told once for all alphas
+            self._at[alpha]._unknown = self._unknown  # logged once for all alphas
         return self._at[alpha]
 
     def __call__(
@@ -257,95 +244,82 @@ class ConformalFilter:
     ) -> Filtered:
         """Score the snippets of a query and decide which to keep; no snippets, no scoring.
 
-        Warns of more snippets than the calibration's retriever was asked for, and where not one of
-        them can be scored. Raises ValueError where the query is missing or blank, and what `decide`
-        raises.
+        Warns if there are more snippets than the retriever returned for the calibration, or none
+        can be scored. Raises ValueError for a blank query, and what `decide` raises.
         """
         snippets = as_snippets(snippets)
-        self._check(query, len(snippets))
-        scores = score_snippets(self.scorer, query, snippets)
-        return self.decide(scores, self._group(query, group))
+        group = self._checked(query, len(snippets), group)
+        return self.decide(score_snippets(self.scorer, query, snippets), group)
 
     async def acall(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
-        """Do what calling the filter does, without blocking the event loop."""
+        """Filter without blocking the event loop."""
         snippets = as_snippets(snippets)
-        self._check(query, len(snippets))
-        scores = await ascore_snippets(self.scorer, query, snippets)
-        return self.decide(scores, self._group(query, group))
-
-    def _check(self, query: object, n: int) -> None:
-        if not isinstance(query, str) or not query.strip():
-            raise ValueError(f"query is {query!r}; give the question to score snippets against")
-        k = self.calibration.k
-        if k is not None and n > k:
-            # One text and one place, so that Python says it once.
-            warnings.warn(
-                f"more snippets than k = {k}, the depth that was calibrated at: deeper relevant "
-                f"snippets are not what the guarantee is about; retrieve {k}, or calibrate deeper",
-                stacklevel=1,
-            )
-
-    def _group(self, query: str, group: str | None) -> str | None:
-        return self.group_of(query) if group is None and self.group_of is not None else group
+        group = self._checked(query, len(snippets), group)
+        return self.decide(await ascore_snippets(self.scorer, query, snippets), group)
 
     def decide(
         self, scores: ArrayLike, group: str | None = None, *, query: str | None = None
     ) -> Filtered:
-        """Decide from scores (n,) that are at hand already.
+        """Decide from scores (n,); a `query` is checked, and gives the group, as in a call.
 
-        With `query`, its text is checked and its group told as where the filter is called. Raises
-        `Unscorable` for unscorable snippets, and `NothingKept` where none passes, if the filter was
-        told to.
+        Raises `Unscorable` and `NothingKept` as the options say.
         """
         s = np.array(scores, dtype=np.float64)
         if s.ndim != 1:
-            raise ValueError(f"scores has shape {s.shape}; give one score a snippet, (n,)")
+            raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         if query is not None:
-            self._check(query, len(s))
-            group = self._group(query, group)
-        self._tell_unknown(group)
-        keeps = self.calibration.keep(s, group)
-        filtered = Filtered(s, keeps, self.calibration, group)
-        if self.on_unscorable == "raise" and len(filtered.unscorable):
+            group = self._checked(query, len(s), group)
+        self._log_unknown(group)
+        filtered = Filtered(s, self.calibration.keep(s, group), self.calibration, group)
+        lost = filtered.unscorable
+        if self.on_unscorable == "raise" and len(lost):
             raise Unscorable(
-                f"snippets {filtered.unscorable.tolist()} could not be scored by "
-                f"{self.scorer.name!r}; filter with on_unscorable='keep' to pass them on",
+                f"{self.scorer.name!r} gave no score to snippets {lost.tolist()}. To keep such "
+                "snippets, build the filter with on_unscorable='keep'",
                 filtered,
             )
-        if len(s) and len(filtered.unscorable) == len(s):
-            # One text and one place, so that Python says it once.
+        if len(s) and len(lost) == len(s):
+            # The same text from the same place, so Python shows it once.
             warnings.warn(
-                f"not one snippet of a query could be scored by {self.scorer.name!r}, so that all "
-                "are kept: the filter drops nothing while that is so",
+                f"{self.scorer.name!r} could not score any snippet of a query, so all are kept",
                 stacklevel=1,
             )
-        return filtered if keeps.any() or not len(s) else self._when_empty(filtered)
+        return filtered if filtered.keeps.any() or not len(s) else self._when_empty(filtered)
 
-    def _tell_unknown(self, group: str | None) -> None:
+    def _checked(self, query: object, n: int, group: str | None) -> str | None:
+        """Check a query and its number of snippets, and return its group."""
+        if not isinstance(query, str) or not query.strip():
+            raise ValueError(f"query is {query!r}; give the text of the query")
+        k = self.calibration.k
+        if k is not None and n > k:
+            # The same text from the same place, so Python shows it once.
+            warnings.warn(
+                f"more snippets than k = {k}, the depth of the calibration: the guarantee does not "
+                f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth",
+                stacklevel=1,
+            )
+        return self.group_of(query) if group is None and self.group_of is not None else group
+
+    def _log_unknown(self, group: str | None) -> None:
         """Log a group that the calibration does not know, once each, up to `MOST_GROUPS`."""
         c = self.calibration
-        if not c.by_group or c.threshold(group) < math.inf or group in self._unknown:
+        merged = group if group is None else (c.merge_groups or {}).get(group, group)
+        if not c.by_group or merged in c.n_units:
             return
-        known = c.n_units
-        if group is not None and (c.merge_groups or {}).get(group, group) in known:
-            return  # known, and too small for a threshold: the statement says so
-        if len(self._unknown) < MOST_GROUPS:
+        if group not in self._unknown and len(self._unknown) < MOST_GROUPS:
             self._unknown.add(group)
-            logger.warning(
-                "group is %r, which the calibration does not know, so that everything is kept of "
-                "such queries; it knows %s",
-                group,
-                ", ".join(map(repr, known)),
-            )
+            known = ", ".join(map(repr, c.n_units))
+            text = "group is %r, unknown to the calibration, so everything is kept; it knows %s"
+            logger.warning(text, group, known)
 
     def _when_empty(self, filtered: Filtered) -> Filtered:
         scores = filtered.scores
-        best = int(np.argmin(scores))  # no score is NaN here: that snippet would have been kept
+        best = int(np.argmin(scores))  # none is NaN here: that snippet would have been kept
         if self.on_empty == "raise":
             raise NothingKept(
-                f"none of {len(scores)} snippets is kept: the best score is {scores[best]:.6g}, "
+                f"none of {len(scores)} snippets is kept: the lowest score is {scores[best]:.6g}, "
                 f"the threshold {filtered.threshold:.6g}",
                 filtered,
             )

@@ -1,4 +1,4 @@
-"""The filter: what is kept, what is counted, and that one filter serves everyone at once."""
+"""The filter: what is kept and counted, errors, and one filter for many threads and tasks."""
 
 from __future__ import annotations
 
@@ -81,12 +81,7 @@ def test_a_filter_by_hand():
     assert filtered.p_values.tolist() == [1 / 6, 6 / 6, 2 / 6, 3 / 6]
 
 
-def test_a_score_equal_to_the_threshold_is_kept():
-    assert filter_of()("q", ["at the threshold"]).kept.tolist() == [0]
-    assert filter_of()("q", ["just above"]).kept.tolist() == []
-
-
-def test_a_snippet_that_cannot_be_scored_is_kept_and_counted():
+def test_an_unscorable_snippet_is_kept_and_counted():
     filtered = filter_of()("q", ["far", "unscorable", "best"])
     assert filtered.kept.tolist() == [1, 2]
     assert filtered.unscorable.tolist() == [1]
@@ -95,23 +90,16 @@ def test_a_snippet_that_cannot_be_scored_is_kept_and_counted():
     assert filtered.m2 == 2 / 3
 
 
-def test_a_filter_can_refuse_what_cannot_be_scored():
+def test_a_filter_can_refuse_unscorable_snippets():
     strict = filter_of(on_unscorable="raise")
-    with pytest.raises(ValueError, match=r"snippets \[1, 2\] could not be scored by 'lookup'"):
+    with pytest.raises(ValueError, match=r"'lookup' gave no score to snippets \[1, 2\]"):
         strict("q", ["far", "unscorable", "unscorable"])
     assert strict("q", ["far", "best"]).kept.tolist() == [1]
 
 
-def test_a_calibration_that_is_too_small_keeps_everything():
-    filtered = filter_of(alpha=0.1)("q", ["far", "best", "unscorable"])
-    assert filtered.threshold == math.inf
-    assert filtered.kept.tolist() == [0, 1, 2]
-    assert filtered.m2 == 1.0
-
-
 @pytest.mark.parametrize("guarantee", ["query-recall", "snippet"])
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 0.4, 0.5, 0.9])
-def test_what_is_kept_is_what_has_a_p_value_above_alpha(guarantee, alpha, rng):
+def test_snippets_are_kept_iff_their_p_value_is_above_alpha(guarantee, alpha, rng):
     calibration = Calibration.from_scores(
         [
             ScoredQuery(rng.integers(0, 9, n), [True] * n)
@@ -138,7 +126,7 @@ def test_snippets_may_be_strings_or_snippets_of_any_iterable():
         filter_of()("q", "best")
 
 
-def test_deciding_from_scores_is_what_calling_does():
+def test_deciding_from_scores_equals_calling():
     texts = list(SCORES)
     called = filter_of()("q", texts, group="g")
     decided = filter_of().decide([SCORES[text] for text in texts], group="g")
@@ -149,7 +137,7 @@ def test_deciding_from_scores_is_what_calling_does():
     assert (decided.group, decided.m1, decided.m2) == (called.group, called.m1, called.m2)
 
 
-def test_scores_that_are_not_one_a_snippet_are_an_error():
+def test_scores_of_another_shape_are_refused():
     for scores in ([[0.1, 0.2]], 0.1):
         with pytest.raises(ValueError, match="scores has shape"):
             filter_of().decide(scores)
@@ -173,46 +161,27 @@ async def test_no_snippets_in_no_snippets_out_and_no_call_of_the_scorer(on_empty
     assert scorer.asked == []
 
 
-def test_nothing_may_be_kept():
-    filtered = filter_of(on_empty="allow")("q", ["far", "just above"])
-    assert filtered.kept.tolist() == []
-    assert filtered.dropped.tolist() == [0, 1]
-    assert (filtered.m1, filtered.m2) == (0.0, 0.0)
-
-
-def test_the_best_can_be_kept_when_nothing_passes():
-    filtered = filter_of(on_empty="keep_best")("q", ["far", "just above", "far"])
-    assert filtered.kept.tolist() == [1]
-    assert filtered.dropped.tolist() == [0, 2]
-
-
-def test_m1_and_m2_are_those_before_the_best_is_added():
-    filtered = filter_of(on_empty="keep_best")("q", ["far", "just above"])
-    assert filtered.kept.tolist() == [1]
-    assert (filtered.m1, filtered.m2) == (0.0, 0.0)
-
-
-def test_of_equally_good_ones_the_first_is_kept():
-    assert filter_of(on_empty="keep_best").decide([0.8, 0.7, 0.7]).kept.tolist() == [1]
+@pytest.mark.parametrize(
+    ("on_empty", "kept"), [("allow", []), ("keep_best", [1])]
+)  # the first of equally good ones
+def test_if_nothing_passes_the_best_is_kept_on_request(on_empty, kept):
+    filtered = filter_of(on_empty=on_empty).decide([0.8, 0.7, 0.7])
+    assert filtered.kept.tolist() == kept
+    assert filtered.dropped.tolist() == [i for i in range(3) if i not in kept]
+    assert (filtered.m1, filtered.m2) == (0.0, 0.0)  # before the best is added
 
 
 @pytest.mark.parametrize("texts", [["best", "far"], ["unscorable", "far"]])
-def test_the_best_is_not_added_where_something_passes(texts):
+def test_the_best_is_not_added_if_something_passes(texts):
     assert filter_of(on_empty="keep_best")("q", texts).kept.tolist() == [0]
     assert filter_of(on_empty="raise")("q", texts).kept.tolist() == [0]
-
-
-def test_nothing_kept_can_be_an_error_that_names_best_score_and_threshold():
-    with pytest.raises(NothingKept, match=r"none of 2 snippets.*0\.7.*0\.4") as error:
-        filter_of(on_empty="raise").decide([0.9, 0.7])
-    assert isinstance(error.value, LookupError)
 
 
 @pytest.mark.parametrize(
     ("scores", "refusal", "told"),
     [([0.9, 0.7], NothingKept, ([], 0.0, 0.0)), ([0.9, np.nan], Unscorable, ([1], 1.0, 0.5))],
 )
-def test_an_error_carries_what_was_decided_also_through_pickle(scores, refusal, told):
+def test_an_error_carries_the_decision_even_through_pickle(scores, refusal, told):
     with pytest.raises(refusal) as caught:
         filter_of(on_empty="raise", on_unscorable="raise").decide(scores)
     assert isinstance(caught.value, Refused)
@@ -249,20 +218,10 @@ def test_a_filter_without_a_calibration_cannot_be_built(calibration):
         ({"on_unscorable": "drop"}, "'keep', 'raise'"),
     ],
 )
-def test_an_option_that_does_not_exist_is_an_error_that_lists_those_that_do(option, known):
+def test_an_unknown_option_is_an_error_that_lists_the_known_ones(option, known):
     (name,) = option
     with pytest.raises(ValueError, match=f"{name} is .*{known}"):
         filter_of(**option)
-
-
-@pytest.mark.parametrize("name", ["top_n", "on_emtpy", "threshold"])
-def test_there_is_no_other_option(name):
-    with pytest.raises(TypeError, match=name):
-        filter_of(**{name: "allow"})
-
-
-def test_a_filter_prints_as_what_it_is():
-    assert repr(filter_of()) == "ConformalFilter('lookup', alpha=0.4, 'query-recall')"
 
 
 # --- scorers that misbehave, sync and async -------------------------------------------------------
@@ -277,9 +236,9 @@ async def test_a_scorer_that_returns_the_wrong_number_of_scores_is_named(scores)
             return scores
 
     conformal_filter = ConformalFilter(Wrong(), calibration_at())
-    with pytest.raises(ValueError, match=r"'lookup' returned an array of shape .* for 2 snippets"):
+    with pytest.raises(ValueError, match="'lookup'"):
         conformal_filter("q", ["a", "b"])
-    with pytest.raises(ValueError, match=r"'lookup' returned an array of shape .* for 2 snippets"):
+    with pytest.raises(ValueError, match="'lookup'"):
         await conformal_filter.acall("q", ["a", "b"])
 
 
@@ -300,7 +259,7 @@ async def test_a_scorer_without_ascore_runs_beside_the_event_loop():
     assert scorer.thread != threading.get_ident()
 
 
-async def test_a_scorer_with_ascore_is_awaited_and_its_score_left_alone():
+async def test_ascore_is_awaited_instead_of_score():
     scorer = AsyncRecorder()
     filtered = await ConformalFilter(scorer, calibration_at()).acall("q", ["a", "b"], group="g")
     assert scorer.asked == [("async", "q")]
@@ -318,14 +277,14 @@ async def test_the_async_filter_decides_as_the_sync_one_does():
             np.testing.assert_array_equal(awaited.scores, called.scores)
     with pytest.raises(NothingKept):
         await filter_of(on_empty="raise").acall("q", ["far"])
-    with pytest.raises(Unscorable, match="could not be scored"):
+    with pytest.raises(Unscorable, match="no score"):
         await filter_of(on_unscorable="raise").acall("q", ["unscorable"])
 
 
 # --- one filter for everyone ----------------------------------------------------------------------
 
 
-async def test_nothing_that_is_passed_in_is_changed():
+async def test_inputs_are_not_changed():
     snippets = [Snippet(text, id=text, embedding=np.array([1.0, 2.0])) for text in SCORES]
     before, embeddings = copy.deepcopy(snippets), [s.embedding for s in snippets]
     conformal_filter = filter_of(on_empty="keep_best")
@@ -335,15 +294,6 @@ async def test_nothing_that_is_passed_in_is_changed():
     for snippet, embedding, old in zip(snippets, embeddings, before, strict=True):
         assert snippet.embedding is embedding
         assert embedding.tolist() == old.embedding.tolist()
-
-
-def test_scores_that_are_passed_in_are_copied():
-    scores = np.array([0.9, 0.7])
-    filtered = filter_of(on_empty="keep_best").decide(scores)
-    assert scores.tolist() == [0.9, 0.7]
-    scores[:] = 0.0
-    assert filtered.scores.tolist() == [0.9, 0.7]
-    assert filtered.m1 == 0.0
 
 
 def many_queries(rng):
@@ -391,7 +341,7 @@ async def test_200_tasks_on_one_filter_give_the_serial_result(rng, has_ascore):
     assert [summary(filtered) for filtered in results] == serial
 
 
-def test_a_filter_and_what_it_decided_survive_pickling():
+def test_filters_and_decisions_can_be_pickled():
     conformal_filter = filter_of(on_empty="keep_best", on_unscorable="raise")
     texts = ["far", "best"]
     for _ in range(2):  # before and after anything was derived
@@ -404,16 +354,10 @@ def test_a_filter_and_what_it_decided_survive_pickling():
     assert summary(copy.deepcopy(conformal_filter)("q", texts)) == summary(filtered)
 
 
-def test_a_filter_cannot_be_changed_once_it_is_built():
-    conformal = ConformalFilter(LookupScorer({}), calibration_at())
-    with pytest.raises(AttributeError, match="calibration of a filter cannot be set"):
-        conformal.calibration = calibration_at()
-
-
 # --- the depth ------------------------------------------------------------------------------------
 
 
-async def test_more_snippets_than_were_calibrated_with_are_said_once():
+async def test_more_snippets_than_the_calibrations_depth_warn_once():
     filter = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
@@ -424,10 +368,10 @@ async def test_more_snippets_than_were_calibrated_with_are_said_once():
             assert len(filter("q", ["a"] * n).kept) == n
             assert len((await filter.acall("q", ["a"] * n)).kept) == n
     (once,) = said
-    assert "more snippets than k = 2, the depth that was calibrated at" in str(once.message)
+    assert "k = 2" in str(once.message)
 
 
-async def test_that_not_one_snippet_of_a_query_can_be_scored_is_said_once():
+async def test_a_query_without_any_score_warns_once():
     filter = filter_of()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
@@ -438,10 +382,10 @@ async def test_that_not_one_snippet_of_a_query_can_be_scored_is_said_once():
             assert len(filter("q", ["unscorable"] * 3).kept) == 3
             assert len((await filter.acall("q", ["unscorable"])).kept) == 1
     (once,) = said
-    assert "not one snippet of a query could be scored by 'lookup'" in str(once.message)
+    assert "'lookup' could not score any snippet" in str(once.message)
 
 
-def test_a_group_that_the_calibration_does_not_know_is_kept_and_told_once(caplog):
+def test_an_unknown_group_keeps_everything_and_is_logged_once(caplog):
     queries = [ScoredQuery([i / 20], [True], group="a") for i in range(20)]
     queries += [ScoredQuery([0.5], [True], group=group) for group in ("few", "joined")]
     calibration = Calibration.from_scores(
@@ -457,13 +401,13 @@ def test_a_group_that_the_calibration_does_not_know_is_kept_and_told_once(caplog
         "group is 'b'",
         "group is None",
     ]
-    assert "everything is kept of such queries; it knows 'a', 'few'" in caplog.messages[0]
-    for i in range(300):  # names that somebody makes up are no end of lines
+    assert "it knows 'a', 'few'" in caplog.messages[0]
+    for i in range(300):  # made-up names do not fill the log
         conformal.decide([9.0], group=f"made up {i}")
     assert len(caplog.records) == MOST_GROUPS
 
 
-def test_scores_at_hand_are_decided_on_with_the_checks_and_the_group_of_their_query():
+def test_deciding_with_a_query_checks_it_and_finds_its_group():
     queries = [ScoredQuery([a], [True], group=g) for a, g in ((0.2, "short"), (0.8, "long"))]
     calibration = Calibration.from_scores(queries, alpha=0.5, scorer="lookup", by_group=True)
     keep = ConformalFilter(
@@ -476,10 +420,10 @@ def test_scores_at_hand_are_decided_on_with_the_checks_and_the_group_of_their_qu
         keep.decide([0.1], query=" ")
 
 
-# --- nothing to promise ---------------------------------------------------------------------------
+# --- no finite threshold --------------------------------------------------------------------------
 
 
-def test_a_filter_that_drops_nothing_for_want_of_queries_says_so(caplog):
+def test_a_filter_without_a_finite_threshold_logs_a_warning(caplog):
     few = Calibration.from_scores([ScoredQuery([0.2], [True])], alpha=0.1, scorer="lookup")
     ConformalFilter(LookupScorer({}), few)
     (said,) = caplog.messages
