@@ -63,3 +63,9 @@ def required_name(name: str | None, model: object, remedy: str) -> str:
             f"scorer={remedy} instead of the model"
         )
     return name
+
+
+def scorer_name(kind: str, model: object, function: str) -> str:
+    """Return "<kind>(<model name>)", the name of the scorer that `function` makes of a model."""
+    remedy = f"{function}(model, name='{kind}(<model name>)')"
+    return f"{kind}({required_name(model_name(model), model, remedy)})"

@@ -191,6 +191,20 @@ def test_processes_write_whole_lines_while_the_log_is_rotated(tmp_path):
     }
 
 
+def test_an_event_that_is_written_meanwhile_is_not_overwritten(log, event, monkeypatch):
+    write = os.write
+
+    def write_after_another(file, line):
+        monkeypatch.setattr(os, "write", write)
+        log.append({**event, "i": 1})
+        return write(file, line)
+
+    log.append({**event, "i": 0})
+    monkeypatch.setattr(os, "write", write_after_another)
+    log.append({**event, "i": 2})
+    assert [row["i"] for row in read_log(log.path)] == [0, 1, 2]
+
+
 def test_threads_write_whole_lines(log, event):
     with ThreadPoolExecutor(20) as threads:
         list(threads.map(lambda i: log.append({**event, "i": i}), range(500)))

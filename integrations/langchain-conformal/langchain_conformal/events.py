@@ -78,19 +78,26 @@ def in_run(
     """
     if not get_callback_manager_for_config(config).handlers:
         return decide()
-    outcome: list[Decided | Refused] = []
+    decided: list[Decided] = []
+    refused: list[Refused] = []
 
     def run(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         try:
-            outcome.append(decide())
+            filtered = decide()
         except Refused as error:
-            outcome.append(_own(error, calibration))
-        event = to_event(_decision(outcome[0]))
+            if not error.of(calibration):  # raised by another filter, such as one in the scorer
+                raise
+            refused.append(error)
+            filtered = error.filtered
+        decided.append(filtered)
+        event = to_event(filtered)
         dispatch_custom_event(name, deepcopy(event), config=config)
         return event
 
     RunnableLambda(run, name=name).invoke(inputs, config)
-    return _unless_refused(outcome[0])
+    if refused:
+        raise refused[0]
+    return decided[0]
 
 
 async def ain_run(
@@ -105,36 +112,26 @@ async def ain_run(
     """Do what `in_run` does, without blocking the event loop."""
     if not get_async_callback_manager_for_config(config).handlers:
         return await decide()
-    outcome: list[Decided | Refused] = []
+    decided: list[Decided] = []
+    refused: list[Refused] = []
 
     async def run(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         try:
-            outcome.append(await decide())
+            filtered = await decide()
         except Refused as error:
-            outcome.append(_own(error, calibration))
-        event = to_event(_decision(outcome[0]))
+            if not error.of(calibration):  # raised by another filter, such as one in the scorer
+                raise
+            refused.append(error)
+            filtered = error.filtered
+        decided.append(filtered)
+        event = to_event(filtered)
         await adispatch_custom_event(name, deepcopy(event), config=config)
         return event
 
     await RunnableLambda(run, name=name).ainvoke(inputs, config)
-    return _unless_refused(outcome[0])
-
-
-def _own(error: Refused, calibration: object) -> Refused:
-    """Return the error; raise it if another filter raised it, such as one inside the scorer."""
-    if not error.of(calibration):
-        raise error
-    return error
-
-
-def _decision(outcome: Decided | Refused) -> Any:
-    return outcome.filtered if isinstance(outcome, Refused) else outcome
-
-
-def _unless_refused(outcome: Decided | Refused) -> Decided:
-    if isinstance(outcome, Refused):
-        raise outcome
-    return outcome
+    if refused:
+        raise refused[0]
+    return decided[0]
 
 
 class ConformalCallbackHandler(BaseCallbackHandler):

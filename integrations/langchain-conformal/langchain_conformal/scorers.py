@@ -24,7 +24,12 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.filtering import OnEmpty, OnUnscorable, open_filter
 from conformal_retrievers.llm import LLM, Cache, Reply, Request
-from conformal_retrievers.llm.frameworks import framework_llm, model_name, required_name
+from conformal_retrievers.llm.frameworks import (
+    framework_llm,
+    model_name,
+    required_name,
+    scorer_name,
+)
 from conformal_retrievers.llm.wire import (
     finish_of,
     first_token_in,
@@ -84,10 +89,9 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
             f"embeddings is a {type(embeddings).__name__}; give LangChain's Embeddings, or another "
             "model as scorer=EmbeddingScorer(embed, name='cosine(<model name>)')"
         )
-    remedy = "embedding_scorer(embeddings, name='cosine(<model name>)')"
     return EmbeddingScorer(
         embeddings.embed_documents,
-        name or f"cosine({required_name(model_name(embeddings), embeddings, remedy)})",
+        name or scorer_name("cosine", embeddings, "embedding_scorer"),
         embed_query=embeddings.embed_query,
         aembed=embeddings.aembed_documents,
         aembed_query=embeddings.aembed_query,
@@ -187,9 +191,7 @@ def cross_encoder_scorer(
     name is unknown. A cross-encoder that returns probabilities instead of logits may round the
     highest ones to 1, so that they tie.
     """
-    remedy = "cross_encoder_scorer(cross_encoder, name='cross-encoder(<model name>)')"
-    if name is None:
-        name = f"cross-encoder({required_name(model_name(cross_encoder), cross_encoder, remedy)})"
+    name = name or scorer_name("cross-encoder", cross_encoder, "cross_encoder_scorer")
     return CrossEncoderScorer(cross_encoder.score, name)
 
 
@@ -201,10 +203,9 @@ def reranker_scorer(
     The scorer's name is `name`, by default "reranker(<model name>)"; ValueError if the model's name
     is unknown.
     """
-    remedy = "reranker_scorer(compressor, name='reranker(<model name>)')"
-    if name is None:
-        name = f"reranker({required_name(model_name(compressor), compressor, remedy)})"
-    return RerankerScorer(compressor, name)
+    return RerankerScorer(
+        compressor, name or scorer_name("reranker", compressor, "reranker_scorer")
+    )
 
 
 PLACE = "conformal_place"  # the metadata that identifies a reranked document: few keep the id

@@ -16,7 +16,12 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer, Snippet
 from conformal_retrievers import llm as core
-from conformal_retrievers.llm.frameworks import framework_llm, model_name, required_name
+from conformal_retrievers.llm.frameworks import (
+    framework_llm,
+    model_name,
+    required_name,
+    scorer_name,
+)
 from conformal_retrievers.llm.wire import (
     finish_of,
     first_of,
@@ -67,10 +72,9 @@ def embedding_scorer(
             f"embed_model is a {type(embed_model).__name__}; give LlamaIndex's BaseEmbedding, or "
             "another model as scorer=EmbeddingScorer(embed, name='cosine(<model name>)')"
         )
-    remedy = "embedding_scorer(embed_model, name='cosine(<model name>)')"
     return EmbeddingScorer(
         embed_model.get_text_embedding_batch,
-        name or f"cosine({required_name(model_name(embed_model), embed_model, remedy)})",
+        name or scorer_name("cosine", embed_model, "embedding_scorer"),
         embed_query=embed_model.get_query_embedding,
         aembed=embed_model.aget_text_embedding_batch,
         aembed_query=embed_model.aget_query_embedding,
@@ -188,10 +192,7 @@ def reranker_scorer(reranker: BaseNodePostprocessor, *, name: str | None = None)
     The scorer's name is `name`, by default "reranker(<model name>)"; ValueError if the model's name
     is unknown.
     """
-    remedy = "reranker_scorer(reranker, name='reranker(<model name>)')"
-    if name is None:
-        name = f"reranker({required_name(model_name(reranker), reranker, remedy)})"
-    return RerankerScorer(reranker, name)
+    return RerankerScorer(reranker, name or scorer_name("reranker", reranker, "reranker_scorer"))
 
 
 @dataclass(frozen=True)
