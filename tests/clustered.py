@@ -1,9 +1,9 @@
 """Queries of a retriever whose easy queries have more relevant snippets, with exact coverages.
 
-Query q has a difficulty b_q ~ N(0, 1/2), a relevant snippet of it the score b_q + N(0, 1/2), and
-the easier it is (low b_q) the more relevant snippets it has, from 1 to 50, 5 in the mean. What a
-threshold covers of a new query is an integral over difficulty and size, so that no test needs a
-test sample. A score of a snippet of a random query is N(0, 1).
+Query q has a difficulty b_q ~ N(0, 1/2), each of its relevant snippets the score b_q + N(0, 1/2).
+The easier it is (low b_q), the more relevant snippets it has: from 1 to 50, 5 on average. The
+coverage of a threshold is an integral over difficulty and size, so tests need no test sample. A
+score of a snippet of a random query is N(0, 1).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import cache
 import numpy as np
 from scipy.stats import norm
 
-from conformal_retrievers import ScoredQuery
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.theory.ranks import Masses, conformal_quantile, mass_threshold
 
 FALSE_ALARM = 1e-4  # of each seeded statistical test
 SD = math.sqrt(0.5)
@@ -38,33 +39,45 @@ def clustered_queries(rng, n_queries):
     ]
 
 
-def missing(rng, queries, share):
-    """Take each relevant snippet away with a probability, as a retriever does that misses it."""
-    result = []
-    for query in queries:
-        stays = ~query.relevant | (rng.random(len(query.scores)) >= share)
-        missed = int((~stays).sum())
-        result.append(ScoredQuery(query.scores[stays], query.relevant[stays], missed=missed))
-    return result
+def drawn_thresholds(rng, trials, n_queries, alpha, *, missed=0.0, shift=0.0):
+    """Return the thresholds (trials,) of many calibrations, for each guarantee.
+
+    Each relevant snippet is missed with probability `missed`, which gives it the score +inf.
+    `shift` (n_queries,) makes queries harder.
+    """
+    found = {name: np.empty(trials) for name in ("query-recall", "snippet", "all", "any")}
+    for trial in range(trials):
+        difficulty, sizes = difficulties_and_sizes(rng, n_queries)
+        scores = rng.normal(np.repeat(difficulty + shift, sizes), SD)
+        scores[rng.random(len(scores)) < missed] = math.inf
+        starts = np.cumsum(sizes) - sizes
+        masses = Masses.of(np.repeat(sizes, sizes))
+        found["query-recall"][trial] = mass_threshold(scores, masses, alpha)
+        found["snippet"][trial] = conformal_quantile(scores, alpha)
+        found["all"][trial] = conformal_quantile(np.maximum.reduceat(scores, starts), alpha)
+        found["any"][trial] = conformal_quantile(np.minimum.reduceat(scores, starts), alpha)
+    return found
 
 
 def coverage(guarantee, threshold, *, missed=0.0):
-    """What a threshold covers of a new query of which each relevant snippet is missed so often.
+    """Return what thresholds (...,) cover of a new query, with `missed` of its snippets missed.
 
     A threshold of +inf covers everything, as in the theorems.
     """
-    if math.isinf(threshold):
-        return 1.0
+    t = np.asarray(threshold, dtype=np.float64)
     weights, size_chances = _law()
-    kept = (1 - missed) * norm.cdf(threshold / SD - _grid())[:, None]  # of one relevant snippet
+    kept = (1 - missed) * norm.cdf(t[..., None] / SD - _grid())[..., None]  # of one snippet
     by_size = {
-        "query-recall": kept * np.ones(len(SIZES)),
-        "snippet": kept * SIZES,
-        "all": kept**SIZES,
-        "any": 1 - (1 - kept) ** SIZES,
-    }[guarantee]
-    total = float(weights @ (size_chances * by_size).sum(axis=1))
-    return total / float(weights @ (size_chances @ SIZES)) if guarantee == "snippet" else total
+        "query-recall": lambda: kept * np.ones(len(SIZES)),
+        "snippet": lambda: kept * SIZES,
+        "all": lambda: kept**SIZES,
+        "any": lambda: 1 - (1 - kept) ** SIZES,
+    }[guarantee]()
+    total = (size_chances * by_size).sum(axis=-1) @ weights
+    if guarantee == "snippet":
+        total = total / (weights @ (size_chances @ SIZES))
+    covered = np.where(np.isposinf(t), 1.0, total)
+    return float(covered) if covered.ndim == 0 else covered
 
 
 def _grid():

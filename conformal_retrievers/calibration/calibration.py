@@ -33,6 +33,7 @@ from conformal_retrievers.calibration.subjects import SNIPPETS, SUBJECTS, OnUnsc
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.theory.tolerance import check_delta
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -245,7 +246,7 @@ def _lowest_scores(scored: Iterable[ScoredQuery]) -> tuple[float, ...]:
 
 
 def _decimal(delta: float | None) -> float | None:
-    return None if delta is None else float(str(delta))  # what was written, at any precision
+    return None if delta is None else float(str(check_delta(delta)))  # at any precision
 
 
 def relevant_only(query: ScoredQuery) -> ScoredQuery:

@@ -1,4 +1,4 @@
-"""How many queries a promise takes, and what so many can promise."""
+"""How many judged queries a guarantee needs, and the smallest alpha that n queries allow."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from calibrations import GUARANTEES, calibration_of, every_guarantee, relevant
+from clustered import FALSE_ALARM
 from scipy.stats import beta, binom
-from typer.testing import CliRunner
 
-from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.calibration.planning import chance_within, plan, smallest_alpha
-from conformal_retrievers.cli import app
 from conformal_retrievers.theory.tolerance import betting_n, tolerance_n
-
-GUARANTEES = ("query-recall", "snippet", "all", "any")
-every_guarantee = pytest.mark.parametrize("guarantee", GUARANTEES)
 
 
 def chance_by_scipy(n, alpha, within, delta=None):
@@ -33,192 +29,56 @@ def chance_by_scipy(n, alpha, within, delta=None):
     return law.cdf(1 - alpha + within) - law.cdf(1 - alpha - within)
 
 
-# --- feasible -------------------------------------------------------------------------------------
+# --- a threshold that drops anything --------------------------------------------------------------
 
 
 @every_guarantee
 @pytest.mark.parametrize(("alpha", "n"), [(0.1, 9), (0.05, 19), (0.01, 99), (0.2, 4), (0.3, 3)])
 def test_the_numbers_without_delta(guarantee, alpha, n):
     planned = plan(alpha, guarantee=guarantee)
-    assert planned.feasible == n
-    assert planned.enough is None
+    assert (planned.feasible, planned.enough) == (n, None)
     assert (planned.alpha, planned.delta, planned.guarantee) == (alpha, None, guarantee)
 
 
 @pytest.mark.parametrize("guarantee", ["all", "any"])
 @pytest.mark.parametrize(("alpha", "n"), [(0.1, 22), (0.05, 45), (0.01, 230)])
 def test_the_numbers_with_delta_for_whole_queries(guarantee, alpha, n):
-    assert plan(alpha, delta=0.1, guarantee=guarantee).feasible == n == tolerance_n(alpha, 0.1)
+    assert plan(alpha, delta=0.1, guarantee=guarantee).feasible == n
 
 
-def test_the_numbers_with_delta_for_query_recall_are_those_of_bets():
-    for alpha, delta in ((0.1, 0.1), (0.05, 0.1), (0.2, 0.01)):
-        planned = plan(alpha, delta=delta)
-        assert planned.feasible == betting_n(alpha, delta)
-        # Bets know less of the law than a rank does.
-        assert planned.feasible >= tolerance_n(alpha, delta)
+@pytest.mark.parametrize(("alpha", "delta"), [(0.1, 0.1), (0.05, 0.1), (0.2, 0.01)])
+def test_query_recall_with_delta_needs_the_number_of_the_betting_bound(alpha, delta):
+    planned = plan(alpha, delta=delta)
+    assert planned.feasible == betting_n(alpha, delta) >= tolerance_n(alpha, delta)
 
 
 @every_guarantee
 @pytest.mark.parametrize("delta", [None, 0.1])
-def test_as_many_as_planned_are_enough_to_calibrate_and_one_less_is_not(guarantee, delta):
+def test_the_planned_number_is_enough_to_calibrate_and_one_less_is_not(guarantee, delta):
     if guarantee == "snippet" and delta is not None:
         return
     n = plan(0.15, delta=delta, guarantee=guarantee).feasible
-    queries = [ScoredQuery([float(i)], [True]) for i in range(n)]
-    options = {"alpha": 0.15, "guarantee": guarantee, "delta": delta, "scorer": "lookup"}
-    assert math.isfinite(Calibration.from_scores(queries, **options).threshold())
+    queries = [relevant(float(i)) for i in range(n)]
+    assert math.isfinite(calibration_of(queries, 0.15, guarantee, delta=delta).threshold())
     if delta is None:
-        assert Calibration.from_scores(queries[1:], **options).threshold() == math.inf
+        assert calibration_of(queries[1:], 0.15, guarantee).threshold() == math.inf
     else:
-        with pytest.raises(ValueError, match=f"at least {n}"):
-            Calibration.from_scores(queries[1:], **options)
+        with pytest.raises(ValueError, match=f"delta is 0.1 .*at least {n}"):
+            calibration_of(queries[1:], 0.15, guarantee, delta=delta)
 
 
-# --- within ---------------------------------------------------------------------------------------
+# --- a coverage within some distance --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("within", "n"), [(0.05, 90), (0.03, 263), (0.02, 602), (0.01, 2429)])
-def test_the_numbers_for_a_coverage_near_ninety_per_cent(within, n):
+def test_the_numbers_for_a_coverage_near_90_percent(within, n):
     assert plan(0.1, within=within).enough == n
-    assert chance_by_scipy(n, 0.1, within) >= 0.9
-    assert chance_by_scipy(n - 1, 0.1, within) < 0.9
-
-
-@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.2, 0.3])
-@pytest.mark.parametrize("within", [0.1, 0.05, 0.03])
-def test_from_the_number_that_is_enough_on_every_number_is(alpha, within):
-    planned = plan(alpha, within=within)
-    n = planned.enough
-    assert n >= planned.feasible
-    assert all(chance_by_scipy(more, alpha, within) >= 0.9 for more in range(n, n + 300))
-    assert n == planned.feasible or chance_by_scipy(n - 1, alpha, within) < 0.9
-
-
-@pytest.mark.parametrize("delta", [None, 0.1, 0.01])
-@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
-def test_the_chance_is_that_of_the_beta_law(alpha, delta):
-    for within in (0.01, 0.05, alpha, 0.2, 0.97):
-        for n in (1, 5, 9, 20, 45, 90, 263, 1000):
-            expected = chance_by_scipy(n, alpha, within, delta)
-            assert chance_within(n, alpha, within, delta) == pytest.approx(expected, abs=1e-9)
-
-
-@pytest.mark.parametrize("guarantee", ["all", "any"])
-def test_with_delta_as_many_as_planned_are_enough_too(guarantee):
-    for alpha, within in ((0.1, 0.05), (0.2, 0.1), (0.05, 0.03)):
-        planned = plan(alpha, delta=0.1, within=within, guarantee=guarantee)
-        assert planned.enough >= planned.feasible
-        assert chance_by_scipy(planned.enough, alpha, within, 0.1) >= 0.9
-        # A rank that is on the safe side lies further from the target.
-        assert planned.enough > plan(alpha, within=within).enough
-
-
-def test_a_calibration_of_the_planned_size_is_as_near_as_planned():
-    # Of U(0, 1) scores the threshold is its own coverage.
-    n = plan(0.1, within=0.05).enough
-    rng = np.random.default_rng(43)
-    k = math.ceil((n + 1) * (1 - Fraction("0.1")))
-    covered = np.sort(rng.random((4000, n)), axis=1)[:, k - 1]
-    near = int((np.abs(covered - 0.9) <= 0.05).sum())
-    assert binom(4000, 0.9).sf(near - 1) > 1e-4
-    assert binom(4000, 0.9).cdf(near) > 1e-4
-
-
-# --- clustered units ------------------------------------------------------------------------------
-
-
-def test_a_design_effect_multiplies_the_numbers_and_rounds_up():
-    plain = plan(0.1, within=0.03)
-    for effect in (1, 1.5, 2.0, 7.25):
-        planned = plan(0.1, within=0.03, design_effect=effect)
-        assert planned.feasible == math.ceil(plain.feasible * effect)
-        assert planned.enough == math.ceil(plain.enough * effect)
-        assert planned.design_effect == effect
-
-
-# --- the inverse ----------------------------------------------------------------------------------
-
-
-@every_guarantee
-@pytest.mark.parametrize("delta", [None, 0.1, 0.01])
-def test_what_n_can_promise_is_the_inverse_of_how_many_a_promise_takes(guarantee, delta):
-    if guarantee == "snippet" and delta is not None:
-        return
-    for n in (1, 2, 5, 9, 19, 22, 45, 99, 230):
-        promised = smallest_alpha(n, delta=delta, guarantee=guarantee)
-        assert (promised.n, promised.delta, promised.guarantee) == (n, delta, guarantee)
-        alpha = promised.smallest_alpha
-        if alpha < 1:
-            assert plan(alpha, delta=delta, guarantee=guarantee).feasible <= n
-        assert plan(alpha - 2e-6, delta=delta, guarantee=guarantee).feasible > n
-
-
-def test_what_n_can_promise_by_hand():
-    # Without delta 1/(n + 1), with delta for whole queries 1 − delta^(1/n).
-    for n in (1, 9, 19, 99):
-        assert smallest_alpha(n) == pytest.approx(1 / (n + 1), abs=2e-6)
-        assert smallest_alpha(n) >= 1 / (n + 1)
-        of_all = smallest_alpha(n, delta=0.1, guarantee="all")
-        assert of_all == pytest.approx(1 - 0.1 ** (1 / n), abs=2e-6)
-        assert of_all >= 1 - 0.1 ** (1 / n)
-
-
-# --- bad arguments --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "arguments"),
-    [
-        (ValueError, "alpha is 0", {"alpha": 0}),
-        (ValueError, "alpha is 1.5", {"alpha": 1.5}),
-        (ValueError, "alpha is nan", {"alpha": math.nan}),
-        (TypeError, "alpha is '0.1'", {"alpha": "0.1"}),
-        (ValueError, "delta is 1", {"delta": 1.0}),
-        (TypeError, "delta is True", {"delta": True}),
-        (
-            ValueError,
-            "delta is 0.1 with guarantee 'snippet'",
-            {"delta": 0.1, "guarantee": "snippet"},
-        ),
-        (ValueError, "guarantee is 'most'", {"guarantee": "most"}),
-        (ValueError, "within is 0", {"within": 0.0}),
-        (ValueError, "within is 1", {"within": 1.0}),
-        (ValueError, "within is -0.1", {"within": -0.1}),
-        (ValueError, "within is nan", {"within": math.nan}),
-        (ValueError, "design_effect is 0.5", {"design_effect": 0.5}),
-        (ValueError, "design_effect is inf", {"design_effect": math.inf}),
-        (ValueError, "design_effect is nan", {"design_effect": math.nan}),
-    ],
-)
-def test_a_plan_for_something_out_of_range_is_an_error_that_names_it(error, message, arguments):
-    with pytest.raises(error, match=message):
-        plan(**{"alpha": 0.1, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("message", "arguments"),
-    [
-        ("n is 0", {"n": 0}),
-        ("n is -3", {"n": -3}),
-        ("delta is 0", {"n": 9, "delta": 0.0}),
-        ("delta is 0.1 with guarantee 'snippet'", {"n": 9, "delta": 0.1, "guarantee": "snippet"}),
-        ("guarantee is 'most'", {"n": 9, "guarantee": "most"}),
-    ],
-)
-def test_a_promise_of_something_out_of_range_is_an_error_that_names_it(message, arguments):
-    with pytest.raises(ValueError, match=message):
-        smallest_alpha(**arguments)
-
-
-# --- in words, and on the command line ------------------------------------------------------------
+    assert chance_by_scipy(n, 0.1, within) >= 0.9 > chance_by_scipy(n - 1, 0.1, within)
 
 
 @pytest.mark.parametrize("delta", [None, 0.1])
-@pytest.mark.parametrize(
-    ("alpha", "within"), [(0.1, 0.1), (0.1, 0.04), (0.3, 0.07), (0.05, 0.02), (0.37, 0.05)]
-)
-def test_how_many_are_enough_is_what_a_search_of_every_number_finds(alpha, within, delta):
+@pytest.mark.parametrize(("alpha", "within"), [(0.1, 0.1), (0.1, 0.04), (0.3, 0.07), (0.37, 0.05)])
+def test_enough_is_what_a_search_of_every_number_finds(alpha, within, delta):
     tooth = math.ceil(1 / alpha)
     planned = plan(alpha, within=within, guarantee="all", delta=delta)
     n, good = planned.feasible, 0
@@ -228,6 +88,22 @@ def test_how_many_are_enough_is_what_a_search_of_every_number_finds(alpha, withi
     assert planned.enough == n - good
 
 
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.2, 0.3])
+def test_every_larger_number_is_enough_too(alpha):
+    planned = plan(alpha, within=0.05)
+    numbers = range(planned.enough, planned.enough + 200)
+    assert all(chance_by_scipy(n, alpha, 0.05) >= 0.9 for n in numbers)
+
+
+@pytest.mark.parametrize("delta", [None, 0.1, 0.01])
+@pytest.mark.parametrize("alpha", [0.05, 0.3])
+def test_the_chance_is_that_of_the_beta_law(alpha, delta):
+    for within in (0.01, 0.05, alpha, 0.97):
+        for n in (1, 9, 20, 45, 263, 1000):
+            expected = chance_by_scipy(n, alpha, within, delta)
+            assert chance_within(n, alpha, within, delta) == pytest.approx(expected, abs=1e-9)
+
+
 def test_a_narrow_plan_is_enough_and_not_too_much():
     # sd ≈ √(.09/n), so that ± .001 with probability .9 takes about (1.645/.001)² × .09.
     enough = plan(0.1, within=0.001).enough
@@ -235,90 +111,93 @@ def test_a_narrow_plan_is_enough_and_not_too_much():
     assert chance_within(enough, 0.1, 0.001) >= 0.9 > chance_within(enough - 1, 0.1, 0.001)
 
 
-@pytest.mark.parametrize("n", [1, 9, 12, 19, 24, 333, 1999, 20_010])
-def test_a_promise_says_no_more_than_is_true(n):
-    said = float(str(smallest_alpha(n)).split()[-1])
-    assert said <= n / (n + 1) < said + 1.01e-4
+def test_a_calibration_of_the_planned_size_is_as_near_as_planned():
+    # The threshold of U(0, 1) scores is its own coverage.
+    n = plan(0.1, within=0.05).enough
+    scores = np.random.default_rng(43).random((4000, n))
+    k = math.ceil((n + 1) * (1 - Fraction("0.1")))
+    near = int((np.abs(np.partition(scores, k - 1)[:, k - 1] - 0.9) <= 0.05).sum())
+    assert binom(4000, 0.9).sf(near - 1) > FALSE_ALARM
+    assert binom(4000, 0.9).cdf(near) > FALSE_ALARM
 
 
-def test_units_that_come_in_clusters_promise_as_much_as_their_share():
-    for guarantee in ("query-recall", "all", "snippet"):
+def test_a_design_effect_multiplies_the_numbers_and_rounds_up():
+    plain = plan(0.1, within=0.03)
+    for effect in (1, 1.5, 7.25):
+        planned = plan(0.1, within=0.03, design_effect=effect)
+        assert planned.feasible == math.ceil(plain.feasible * effect)
+        assert planned.enough == math.ceil(plain.enough * effect)
+
+
+def test_a_plan_prints_its_numbers():
+    assert str(plan(0.1)).startswith("9 judged queries")
+    assert str(plan(0.1, guarantee="snippet", within=0.05)).startswith("9 relevant snippets")
+    assert "about 90 for a coverage within ± 0.05 of 0.9" in str(plan(0.1, within=0.05))
+
+
+# --- the smallest alpha ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 9, 19, 99])
+def test_the_smallest_alpha_by_hand(n):
+    for exact, options in (
+        (1 / (n + 1), {}),
+        (1 - 0.1 ** (1 / n), {"delta": 0.1, "guarantee": "all"}),
+    ):
+        assert exact <= smallest_alpha(n, **options) <= exact + 2e-6
+
+
+@every_guarantee
+@pytest.mark.parametrize("delta", [None, 0.1, 0.01])
+def test_the_smallest_alpha_is_the_inverse_of_the_plan(guarantee, delta):
+    if guarantee == "snippet" and delta is not None:
+        return
+    for n in (1, 2, 5, 9, 19, 22, 45, 99, 230):
+        alpha = smallest_alpha(n, delta=delta, guarantee=guarantee)
+        if alpha < 1:
+            assert plan(alpha, delta=delta, guarantee=guarantee).feasible <= n
+        assert plan(alpha - 2e-6, delta=delta, guarantee=guarantee).feasible > n
+
+
+def test_units_in_clusters_allow_the_alpha_of_their_independent_number():
+    for guarantee in GUARANTEES:
         clustered = smallest_alpha(100, guarantee=guarantee, design_effect=5)
-        assert clustered.smallest_alpha == smallest_alpha(20, guarantee=guarantee)
-        assert clustered.n == 100
-    with pytest.raises(ValueError, match="n is 4 with design_effect 5; give at least so many"):
+        assert clustered == smallest_alpha(20, guarantee=guarantee)
+    with pytest.raises(ValueError, match="n is 4 with design_effect 5"):
         smallest_alpha(4, design_effect=5)
-    with pytest.raises(ValueError, match=r"design_effect is 0\.5"):
-        smallest_alpha(4, design_effect=0.5)
-    planned = on_the_command_line("--alpha", "0.1", "--have", "100", "--design-effect", "5")
-    assert planned.output.splitlines()[-1] == f"{smallest_alpha(100, design_effect=5)}."
 
 
-def test_a_plan_says_its_numbers():
-    assert str(plan(0.1)) == "9 judged queries for a threshold that drops anything"
-    assert str(plan(0.1, guarantee="snippet", within=0.05)) == (
-        "9 relevant snippets for a threshold that drops anything; about 90 for a coverage within ± "
-        "0.05 of 0.9 in 90% of calibrations"
-    )
-    assert str(smallest_alpha(19)) == "19 judged queries can promise up to 0.95"
-    assert str(smallest_alpha(22, delta=0.1, guarantee="all")) == (
-        "22 judged queries can promise up to 0.9006 with delta 0.1"
-    )
-
-
-def on_the_command_line(*arguments):
-    return CliRunner().invoke(app, ["plan", *arguments])
+# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "lines"),
+    ("error", "options"),
     [
-        (["--alpha", "0.1"], [plan(0.1)]),
-        (["--alpha", "0.1", "--within", "0.05"], [plan(0.1, within=0.05)]),
-        (["--alpha", "0.05", "--guarantee", "snippet"], [plan(0.05, guarantee="snippet")]),
-        (
-            ["--alpha", "0.05", "--delta", "0.1", "--guarantee", "all"],
-            [plan(0.05, delta=0.1, guarantee="all")],
-        ),
-        (["--alpha", "0.1", "--design-effect", "2.5"], [plan(0.1, design_effect=2.5)]),
-        (["--alpha", "0.1", "--have", "19"], [plan(0.1), smallest_alpha(19)]),
-        (
-            ["--alpha", "0.1", "--delta", "0.1", "--have", "50"],
-            [plan(0.1, delta=0.1), smallest_alpha(50, delta=0.1)],
-        ),
-        (
-            ["--alpha", "0.1", "--have", "50", "--guarantee", "any", "--delta", "0.2"],
-            [plan(0.1, delta=0.2, guarantee="any"), smallest_alpha(50, delta=0.2, guarantee="any")],
-        ),
+        (ValueError, {"alpha": 0}),
+        (ValueError, {"alpha": math.nan}),
+        (TypeError, {"alpha": "0.1"}),
+        (ValueError, {"alpha": 1e-5, "within": 0.1}),
+        (ValueError, {"delta": 1.0}),
+        (TypeError, {"delta": True}),
+        (ValueError, {"delta": 0.1, "guarantee": "snippet"}),
+        (ValueError, {"guarantee": "most"}),
+        (ValueError, {"within": 0.0}),
+        (ValueError, {"within": 1e-5}),
+        (ValueError, {"within": math.nan}),
+        (ValueError, {"design_effect": 0.5}),
+        (ValueError, {"design_effect": math.inf}),
+        (ValueError, {"design_effect": math.nan}),
     ],
 )
-def test_the_command_line_plans_as_the_function_does(arguments, lines):
-    done = on_the_command_line(*arguments)
-    assert done.exit_code == 0, done.output
-    assert max(map(len, done.output.splitlines())) <= 80
-    said = [f"It takes {lines[0]}.", *(f"{line}." for line in lines[1:])]
-    assert done.output.split() == " ".join(said).split()
+def test_an_argument_out_of_range_is_named(error, options):
+    with pytest.raises(error, match=f"{next(iter(options))} is"):
+        plan(**{"alpha": 0.1, **options})
+    if not options.keys() & {"alpha", "within"}:
+        with pytest.raises(error, match=f"{next(iter(options))} is"):
+            smallest_alpha(9, **options)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "--alpha"),
-        (["--alpha", "1.5"], "strictly between 0 and 1"),
-        (["--alpha", "nan"], "strictly between 0 and 1"),
-        (["--alpha", "much"], "--alpha"),
-        (["--alpha", "0.1", "--delta", "2"], "strictly between 0 and 1"),
-        (["--alpha", "0.1", "--delta", "0.1", "--guarantee", "snippet"], "guarantee 'snippet'"),
-        (["--alpha", "0.1", "--guarantee", "most"], "--guarantee"),
-        (["--alpha", "0.1", "--within", "0"], "within is 0.0"),
-        (["--alpha", "0.1", "--design-effect", "0.9"], "design_effect is 0.9"),
-        (["--alpha", "0.1", "--have", "0"], "Invalid value for '--have'"),
-        (["--alpha", "0.1", "--have", "2.5"], "--have"),
-        (["0.1"], "--alpha"),
-    ],
-)
-def test_a_plan_that_is_not_understood_says_why_and_exits_with_2(arguments, said):
-    done = on_the_command_line(*arguments)
-    assert done.exit_code == 2
-    words = " ".join(done.output.translate(str.maketrans("│╭╮╰╯─", "      ")).split())
-    assert said in words
+@pytest.mark.parametrize(("error", "n"), [(ValueError, 0), (ValueError, -3), (TypeError, 2.5)])
+def test_a_number_of_units_out_of_range_is_named(error, n):
+    with pytest.raises(error, match=f"n is {n}"):
+        smallest_alpha(n)

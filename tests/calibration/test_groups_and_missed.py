@@ -1,0 +1,268 @@
+"""Groups of queries, missed snippets, and delta: by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from calibrations import (
+    GUARANTEES,
+    calibration_of,
+    every_guarantee,
+    every_guarantee_of_queries,
+    relevant,
+)
+from lookup import LookupScorer
+
+from conformal_retrievers import ConformalFilter
+from conformal_retrievers.calibration.guarantees import Units
+from conformal_retrievers.calibration.planning import plan
+from conformal_retrievers.data.queries import ScoredQuery
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def two_groups(alpha=0.2, **options):
+    """Twenty queries of group "long" with scores 1 to 20, and five of "short" with 101 to 105."""
+    long = [relevant(i, group="long", id=f"l{i}") for i in range(1, 21)]
+    short = [relevant(100 + i, group="short", id=f"s{i}") for i in range(1, 6)]
+    return calibration_of([*long, *short], alpha, by_group=True, **options)
+
+
+@every_guarantee
+def test_each_group_has_its_own_threshold(guarantee):
+    calibration = two_groups(guarantee=guarantee)
+    assert calibration.threshold("long") == 17  # ⌈21 × .8⌉
+    assert calibration.threshold("short") == 105  # ⌈6 × .8⌉
+    assert calibration.n_units == {"long": 20, "short": 5}
+    assert calibration.groups == ("long", "short")
+    assert calibration.keep([17, 18, 105, 106], "long").tolist() == [True, False, False, False]
+    assert calibration.keep([17, 18, 105, 106], "short").tolist() == [True, True, True, False]
+    assert calibration.p_values([20, 105], "long").tolist() == [2 / 21, 1 / 21]
+    assert calibration.p_values([20, 105], "short").tolist() == [1.0, 2 / 6]
+
+
+@every_guarantee
+def test_a_group_that_is_too_small_keeps_everything(guarantee):
+    calibration = two_groups(0.1, guarantee=guarantee)
+    assert calibration.threshold("long") == 19
+    assert calibration.threshold("short") == math.inf
+    assert calibration.keep([1e9, math.inf], "short").all()
+
+
+@every_guarantee
+@pytest.mark.parametrize("group", ["never seen", "", "Long", None])
+def test_an_unknown_group_keeps_everything_with_a_p_value_of_1(guarantee, group):
+    calibration = two_groups(guarantee=guarantee)
+    assert not calibration.knows(group)
+    assert calibration.threshold(group) == math.inf
+    assert calibration.keep([-1e9, 1e9, math.inf, math.nan], group).all()
+    p = calibration.p_values([-1e9, 1e9, math.nan], group)
+    assert p[:2].tolist() == [1.0, 1.0]
+    assert math.isnan(p[2])
+    with pytest.raises(ValueError, match="group is .*'long', 'short'"):
+        calibration.units(group)
+
+
+def test_without_by_group_the_group_does_not_matter():
+    queries = [relevant(i, group="ab"[i % 2]) for i in range(20)]
+    pooled = calibration_of(queries, 0.2)
+    assert {pooled.threshold(group) for group in ("a", "b", "c", None)} == {16.0}
+    assert pooled.knows("c")
+    assert pooled.groups == ()
+    apart = calibration_of(queries, 0.2, by_group=True)
+    assert (apart.threshold("a"), apart.threshold("b")) == (16.0, 17.0)
+
+
+def test_merged_groups_share_a_threshold():
+    queries = [relevant(i, group=group) for i in range(4) for group in ("de", "at", "fr")]
+    merged = calibration_of(
+        queries, 0.2, by_group=True, merge_groups={"de": "German", "at": "German"}
+    )
+    assert merged.n_units == {"German": 8, "fr": 4}
+    assert merged.groups == ("German", "at", "de", "fr")
+    assert merged.at(0.3).threshold("de") == 3.0  # ⌈9 × .7⌉ = 7th of 0 0 1 1 2 2 3 3
+    assert merged.at(0.4).threshold("at") == 2.0
+    into_another = calibration_of(queries, 0.2, by_group=True, merge_groups={"at": "de"})
+    assert into_another.n_units == {"de": 8, "fr": 4}
+
+
+def test_the_mapping_of_groups_is_copied():
+    mapping = {"g": "h"}
+    calibration = calibration_of([relevant(1, group="g")], 0.5, by_group=True, merge_groups=mapping)
+    mapping["g"] = "other"
+    assert calibration.merge_groups == {"g": "h"}
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "message"),
+    [
+        (ValueError, {"by_group": True}, "'a': group is None"),
+        (ValueError, {"merge_groups": {"g": "h"}}, "merge_groups is given without by_group"),
+        (ValueError, {"by_group": True, "merge_groups": {"i": "x"}}, "merge_groups names 'i'"),
+        (
+            ValueError,
+            {"by_group": True, "merge_groups": {"g": "h", "h": "x"}},
+            "merge_groups maps 'g'",
+        ),
+        (TypeError, {"by_group": True, "merge_groups": ["g"]}, "merge_groups is"),
+        (TypeError, {"by_group": True, "merge_groups": {"g": 5}}, "merge_groups maps 'g'"),
+    ],
+)
+def test_groups_that_do_not_fit_are_named(error, options, message):
+    queries = [relevant(1, group="g"), relevant(2, group="h")]
+    if message.startswith("'a'"):
+        queries.append(relevant(2, id="a"))
+    with pytest.raises(error, match=message):
+        calibration_of(queries, 0.5, **options)
+
+
+def test_a_group_that_is_not_a_name_is_refused():
+    with pytest.raises(TypeError, match=r"group is 0\.3.*at\(0\.3\)"):
+        two_groups().threshold(0.3)
+
+
+# --- the group of a query at run time -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "named", "kept", "group"),
+    [
+        ("a long question", None, [0], "long"),
+        ("short", None, [0, 1, 2], "short"),
+        ("a long question", "short", [0, 1, 2], "short"),
+        ("a long question", "never seen", [0, 1, 2, 3], "never seen"),
+        ("?", None, [0, 1, 2, 3], None),
+    ],
+)
+async def test_a_filter_finds_the_group_of_a_query(query, named, kept, group):
+    conformal_filter = ConformalFilter(
+        LookupScorer({f"{i}": float(i) for i in (17, 18, 105, 106)}),
+        two_groups(),
+        group_of=lambda text: {1: None, 5: "short"}.get(len(text), "long"),
+    )
+    snippets = ["17", "18", "105", "106"]
+    called = conformal_filter(query, snippets, named)
+    awaited = await conformal_filter.acall(query, snippets, group=named)
+    for filtered in (called, awaited):
+        assert filtered.kept.tolist() == kept
+        assert filtered.group == group
+        assert filtered.threshold == conformal_filter.calibration.threshold(group)
+
+
+# --- missed snippets ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "alpha", "threshold"),
+    [
+        # Shares of 4, 1, 3 and 4: 1/4 + 1 + 1/4 + 1/3 + 1/3 = 2.17 is the most that can be kept.
+        ("query-recall", 0.64, 0.4),  # 1.83 ≥ 1.8 > 1.5
+        ("query-recall", 0.57, 0.9),  # 2.15
+        ("query-recall", 0.56, math.inf),  # 2.2
+        # Twelve snippets, seven of them at +inf: the ⌈13 × .4⌉ = 6th is one of those.
+        ("snippet", 0.6, math.inf),
+        ("snippet", 0.65, 0.9),
+        ("snippet", 0.75, 0.4),
+        # The highest are +inf, .2, +inf and +inf, the lowest .1, .2, .4 and +inf.
+        ("all", 0.8, 0.2),
+        ("all", 0.79, math.inf),
+        ("any", 0.4, 0.4),
+        ("any", 0.39, math.inf),
+    ],
+)
+def test_the_threshold_if_missed_snippets_count(guarantee, alpha, threshold):
+    calibration = calibration_of(alpha=alpha, guarantee=guarantee, count_missed=True)
+    assert calibration.threshold() == threshold
+    assert calibration.out_of_reach == (threshold == math.inf)
+
+
+def test_missed_snippets_are_units_but_not_relevant_scores():
+    queries = [relevant(1, missed=1), relevant(missed=2), relevant(2), relevant(3)]
+    calibration = calibration_of(queries, 0.5, count_missed=True)
+    assert (calibration.n_relevant, calibration.n_missed, calibration.n_queries) == (3, 3, 4)
+    assert calibration.units().scores.tolist() == [1, math.inf, math.inf, math.inf, 2, 3]
+    assert calibration.p_values([math.inf]).tolist() == [2.5 / 5]
+    assert calibration.units().reach == 2.5 / 4
+
+
+@every_guarantee
+def test_without_missed_snippets_counting_them_changes_nothing(guarantee):
+    queries = [relevant(i, i + 0.5) for i in range(30)]
+    one = calibration_of(queries, 0.1, guarantee)
+    other = calibration_of(queries, 0.1, guarantee, count_missed=True)
+    assert one.threshold() == other.threshold()
+    assert not other.out_of_reach
+
+
+def test_a_depth_at_which_half_is_missed_reaches_no_more_than_half():
+    queries = [relevant(i, missed=1) for i in range(100)]
+    for guarantee in GUARANTEES:
+        calibration = calibration_of(queries, 0.1, guarantee, count_missed=True)
+        assert calibration.out_of_reach == (guarantee != "any")
+    assert not calibration_of(queries, 0.6, count_missed=True).out_of_reach
+
+
+# --- delta ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "rank"), [(22, 22), (30, 30), (50, 49), (100, 95)]
+)  # P(Bin(n, .1) ≤ n − rank) ≤ .1
+def test_the_rank_with_delta_by_hand(n, rank):
+    for guarantee in ("all", "any"):
+        queries = [relevant(i) for i in range(1, n + 1)]
+        calibration = calibration_of(queries, 0.1, guarantee, delta=0.1)
+        assert calibration.threshold() == rank
+
+
+@every_guarantee_of_queries
+def test_too_few_queries_for_delta_are_refused(guarantee):
+    needed = plan(0.1, delta=0.1, guarantee=guarantee).feasible
+    queries = [relevant(i, id=f"{i}") for i in range(needed)]
+    assert math.isfinite(calibration_of(queries, 0.1, guarantee, delta=0.1).threshold())
+    with pytest.raises(ValueError, match=f"delta is 0.1 .*at least {needed} .*there are"):
+        calibration_of(queries[1:], 0.1, guarantee, delta=0.1)
+    without = calibration_of(queries[1:], 0.1, guarantee)
+    with pytest.raises(ValueError, match="delta is 0.1"):
+        without.guaranteeing(guarantee, delta=0.1)
+
+
+@every_guarantee_of_queries
+def test_a_group_that_is_too_small_for_delta_keeps_everything(guarantee):
+    needed = plan(0.1, delta=0.1, guarantee=guarantee).feasible
+    queries = [relevant(i, id=f"a{i}", group="large") for i in range(needed)]
+    queries += [relevant(i, id=f"b{i}", group="small") for i in range(needed - 1)]
+    queries.append(ScoredQuery([], [], group="none", missed=2, id="x"))
+    calibration = calibration_of(queries, 0.1, guarantee, by_group=True, delta=0.1)
+    assert math.isfinite(calibration.threshold("large"))
+    assert calibration.threshold("small") == calibration.threshold("none") == math.inf
+
+
+@every_guarantee_of_queries
+def test_too_many_missed_snippets_leave_no_threshold_with_delta(guarantee):
+    queries = [relevant(i, missed=1, id=f"{i}") for i in range(100)]
+    calibration = calibration_of(queries, 0.1, guarantee, delta=0.1, count_missed=True)
+    assert calibration.out_of_reach == (guarantee != "any")
+
+
+def test_a_smaller_delta_keeps_more(rng):
+    queries = [relevant(*rng.normal(size=3), id=f"{i}") for i in range(200)]
+    for guarantee in ("query-recall", "all", "any"):
+        without = calibration_of(queries, 0.2, guarantee)
+        large, middle, small = (
+            without.guaranteeing(guarantee, delta=d).threshold() for d in (0.3, 0.1, 0.01)
+        )
+        assert large < middle < small
+
+
+def test_bets_are_placed_in_an_order_that_the_caller_does_not_choose(rng):
+    queries = [relevant(*rng.normal(size=3), id=f"q{i}") for i in range(60)]
+    units = Units("query-recall", [calibration_of([q]).queries[0] for q in queries], False)
+    backward = Units("query-recall", units.queries[::-1], False)
+    assert [s.tolist() for s in units.in_fixed_order()] == [
+        s.tolist() for s in backward.in_fixed_order()
+    ]
+    assert [s.tolist() for s in units.in_fixed_order()] != [
+        s.tolist() for s in units.scores_by_query
+    ]

@@ -1,0 +1,345 @@
+"""The theorems, exactly and for every data set: no simulation, no tolerance.
+
+They are about n + 1 exchangeable units. Leave out each unit in turn: summed over the units, the
+thresholds of the others lose at most a share α. The sums are fractions; the data have ties. A
+missed snippet has the score +inf, which a threshold of +inf keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from calibrations import (
+    GUARANTEES,
+    alphas,
+    calibration_of,
+    counted,
+    covered,
+    every_guarantee,
+    every_guarantee_of_queries,
+    judged,
+    relevant,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers import ConformalFilter
+from conformal_retrievers.calibration.guarantees import Units
+from conformal_retrievers.theory.ranks import conformal_quantile, query_recall_threshold
+
+
+def threshold_of(queries, alpha, guarantee, count_missed=False):
+    return Units(guarantee, queries, count_missed).threshold(float(alpha), None)
+
+
+def shares_left_out(queries, alpha, guarantee, count_missed=False):
+    """Return the share covered of each contributing query, at the threshold of the others."""
+    return [
+        covered(
+            query,
+            guarantee,
+            threshold_of(queries[:i] + queries[i + 1 :], alpha, guarantee, count_missed),
+            count_missed,
+        )
+        for i, query in enumerate(queries)
+        if counted(query, count_missed)
+    ]
+
+
+def test_three_queries_left_out_by_hand():
+    queries = [relevant(1, 4), relevant(2), relevant(3)]
+    # Two queries remain: the threshold needs a mass of 0.6 × 3 = 1.8 of 2.
+    others = [queries[:i] + queries[i + 1 :] for i in range(3)]
+    assert [threshold_of(two, 0.4, "query-recall") for two in others] == [3, 4, 4]
+    shares = shares_left_out(queries, 0.4, "query-recall")
+    assert shares == [Fraction(1, 2), 1, 1]  # 1/2 is lost, of 0.4 × 3 at most
+    assert shares_left_out(queries, 0.4, "all") == [0, 1, 1]
+    assert shares_left_out(queries, 0.4, "any") == [1, 1, 0]  # the lowest: 1, 2, 3
+
+
+# --- each query left out --------------------------------------------------------------------------
+
+
+@every_guarantee_of_queries
+@pytest.mark.parametrize("count_missed", [False, True])
+@given(queries=st.one_of(judged(missed=True), judged()), alpha=alphas)
+def test_leaving_out_each_query_loses_at_most_alpha_of_them(
+    guarantee, count_missed, queries, alpha
+):
+    shares = shares_left_out(queries, alpha, guarantee, count_missed)
+    assert sum(1 - share for share in shares) <= alpha * len(shares)
+
+
+@pytest.mark.parametrize("guarantee", ["all", "any"])
+@given(queries=judged(ties=False), alpha=alphas)
+def test_without_ties_exactly_the_rank_of_queries_is_covered(guarantee, queries, alpha):
+    covered_queries = sum(shares_left_out(queries, alpha, guarantee))
+    assert covered_queries == math.ceil(len(queries) * (1 - alpha))
+
+
+@given(queries=judged(ties=False), alpha=alphas)
+def test_without_ties_query_recall_covers_at_most_two_queries_more(queries, alpha):
+    shares = sum(shares_left_out(queries, alpha, "query-recall"))
+    assert shares < len(queries) * (1 - alpha) + 2
+
+
+@given(queries=st.one_of(judged(), judged(ties=False), judged(missed=True)), alpha=alphas)
+def test_leaving_out_each_snippet_keeps_at_least_the_rank_of_them(queries, alpha):
+    kept = 0
+    for i, query in enumerate(queries):
+        others = queries[:i] + queries[i + 1 :]
+        for j, score in enumerate(query.scores):
+            rest = relevant(*np.delete(query.scores, j), missed=query.missed)
+            kept += score <= threshold_of([*others, rest], alpha, "snippet", True)
+        if query.missed:
+            fewer = replace(query, missed=query.missed - 1)
+            threshold = threshold_of([*others, fewer], alpha, "snippet", True)
+            kept += query.missed * (threshold == math.inf)
+    scores = [score for query in queries for score in counted(query, True)]
+    assert kept >= math.ceil(len(scores) * (1 - alpha))
+    if len(set(scores)) == len(scores):
+        assert kept == math.ceil(len(scores) * (1 - alpha))
+
+
+@every_guarantee_of_queries
+@given(data=st.data(), alpha=alphas, count_missed=st.booleans())
+def test_leaving_out_each_query_loses_at_most_alpha_within_each_group(
+    guarantee, data, alpha, count_missed
+):
+    queries = data.draw(judged(groups=True, missed=True))
+    merged = data.draw(st.sampled_from([{}, {"g": "h"}, {"g": "x", "h": "x"}]))
+    calibration = calibration_of(
+        queries, float(alpha), guarantee, by_group=True, count_missed=count_missed
+    )
+    calibration = replace(calibration, merge_groups=merged or None)
+    for group in {merged.get(query.group, query.group) for query in queries}:
+        units = calibration.units(group)
+        assert [q.id for q in units.queries] == [
+            q.id
+            for q in queries
+            if merged.get(q.group, q.group) == group and (q.relevant.any() or q.missed)
+        ]
+        shares = shares_left_out(list(units.queries), alpha, guarantee, count_missed)
+        assert sum(1 - share for share in shares) <= alpha * len(shares)
+
+
+@pytest.mark.parametrize("guarantee", ["query-recall", "all", "any"])
+def test_unscorable_snippets_that_count_as_kept_leave_the_guarantee_exact(guarantee, rng):
+    for _ in range(20):
+        queries = []
+        for _ in range(11):
+            scores = np.round(rng.normal(size=rng.integers(1, 4)), 1)
+            scores[rng.random(len(scores)) < 0.2] = math.nan
+            queries.append(ScoredWithNaN(scores))
+        lost = Fraction(0)
+        for i, query in enumerate(queries):
+            rest = calibration_of(
+                [q.scored for q in queries[:i] + queries[i + 1 :]],
+                0.3,
+                guarantee,
+                on_unscorable="keep",
+            )
+            as_kept = relevant(*np.where(np.isnan(query.scores), -math.inf, query.scores))
+            assert rest.keep(query.scores).sum() == (as_kept.scores <= rest.threshold()).sum()
+            lost += 1 - covered(as_kept, guarantee, rest.threshold())
+        assert lost <= Fraction(3, 10) * 11
+
+
+class ScoredWithNaN:
+    """The scores of one query, NaN included, and the query."""
+
+    def __init__(self, scores):
+        self.scores = scores
+        self.scored = relevant(*scores)
+
+
+# --- once through the calibration and the filter --------------------------------------------------
+
+
+class Drawn:
+    """Has no model: the scores go to `decide`."""
+
+    name = "lookup"
+
+    def score(self, query, snippets):
+        raise NotImplementedError
+
+
+@every_guarantee
+def test_the_filter_keeps_what_the_units_say(guarantee, rng):
+    queries = [relevant(*rng.normal(size=rng.integers(1, 5)), missed=i % 2) for i in range(30)]
+    for i, fresh in enumerate(queries):
+        others = queries[:i] + queries[i + 1 :]
+        calibration = calibration_of(others, 0.2, guarantee)
+        ascending = [relevant(*np.sort(q.scores), missed=q.missed) for q in others]
+        assert calibration.threshold() == threshold_of(ascending, 0.2, guarantee)
+        filtered = ConformalFilter(Drawn(), calibration).decide(fresh.scores)
+        expected = np.flatnonzero(fresh.scores <= calibration.threshold())
+        assert filtered.kept.tolist() == expected.tolist()
+
+
+@given(queries=judged(missed=True, most=12), alpha=alphas)
+def test_the_thresholds_are_those_of_the_theorems_over_the_pooled_scores(queries, alpha):
+    alpha, scores = float(alpha), [query.scores.tolist() for query in queries if len(query.scores)]
+    pooled = [score for one in scores for score in one]
+    sizes = [len(one) for one in scores for _ in one]
+    thresholds = {g: threshold_of(queries, alpha, g) for g in GUARANTEES}
+    assert thresholds == {
+        "query-recall": query_recall_threshold(pooled, sizes, alpha),
+        "snippet": conformal_quantile(pooled, alpha),
+        "all": conformal_quantile([max(one) for one in scores], alpha),
+        "any": conformal_quantile([min(one) for one in scores], alpha),
+    }
+
+
+# --- thresholds, p-values and other alphas --------------------------------------------------------
+
+AT = [*np.arange(-1, 7, 0.5).tolist(), math.inf, -math.inf]
+RUN_TIME_GROUPS = (None, "g", "h", "unseen")
+
+
+@st.composite
+def calibrations(draw, guarantee):
+    """A calibration without delta, of any grouping, with missed snippets that count or not."""
+    by_group = draw(st.booleans())
+    queries = draw(judged(missed=True, groups=by_group))
+    merged = None
+    if by_group and draw(st.booleans()):
+        merged = dict.fromkeys(sorted({query.group for query in queries})[:2], "merged")
+    return calibration_of(
+        queries,
+        float(draw(alphas)),
+        guarantee,
+        by_group=by_group,
+        count_missed=draw(st.booleans()),
+        merge_groups=merged,
+    )
+
+
+@every_guarantee
+@given(data=st.data())
+def test_a_score_is_kept_exactly_if_its_p_value_is_above_alpha(guarantee, data):
+    calibration = data.draw(calibrations(guarantee))
+    for group in RUN_TIME_GROUPS:
+        above = calibration.p_values(AT, group) > calibration.alpha
+        assert calibration.keep(AT, group).tolist() == above.tolist()
+
+
+@every_guarantee
+@given(data=st.data(), other=alphas)
+def test_another_alpha_and_guarantee_are_those_of_calibrating_again(guarantee, data, other):
+    first = data.draw(calibrations(guarantee))
+    for name in GUARANTEES:
+        again = first.at(float(other)).guaranteeing(name)
+        fresh = calibration_of(
+            first.queries,
+            float(other),
+            name,
+            by_group=first.by_group,
+            merge_groups=first.merge_groups,
+            count_missed=first.count_missed,
+        )
+        for group in RUN_TIME_GROUPS:
+            assert again.threshold(group) == fresh.threshold(group)
+            assert again.p_values(AT, group).tolist() == fresh.p_values(AT, group).tolist()
+        assert again == replace(
+            fresh,
+            created=first.created,
+            n_without_relevant=first.n_without_relevant,
+            other_ids=first.other_ids,
+            lowest_scores=first.lowest_scores,
+        )
+    assert first.at(first.alpha) == first
+
+
+@every_guarantee
+@given(data=st.data(), other=alphas)
+def test_a_larger_alpha_keeps_a_subset(guarantee, data, other):
+    one = data.draw(calibrations(guarantee))
+    smaller, larger = sorted([one, one.at(float(other))], key=lambda c: c.alpha)
+    for group in RUN_TIME_GROUPS:
+        assert not (larger.keep(AT, group) & ~smaller.keep(AT, group)).any()
+
+
+@given(queries=judged(missed=True), alpha=alphas, count_missed=st.booleans())
+def test_any_keeps_no_more_than_query_recall_and_that_no_more_than_all(
+    queries, alpha, count_missed
+):
+    least, middle, most = (
+        threshold_of(queries, alpha, g, count_missed) for g in ("any", "query-recall", "all")
+    )
+    assert least <= middle <= most
+
+
+@every_guarantee
+@given(queries=judged(missed=True), alpha=alphas)
+def test_counting_missed_snippets_lowers_no_threshold(guarantee, queries, alpha):
+    ignored, counting = (threshold_of(queries, alpha, guarantee, c) for c in (False, True))
+    assert ignored <= counting
+
+
+@every_guarantee
+@given(scores=st.lists(st.integers(0, 5), min_size=2, max_size=12), alpha=alphas)
+def test_with_one_snippet_per_query_all_guarantees_are_the_same(guarantee, scores, alpha):
+    single = [relevant(score) for score in scores]
+    one, other = Units(guarantee, single, False), Units("query-recall", single, False)
+    assert one.threshold(float(alpha), None) == other.threshold(float(alpha), None)
+    assert one.p_values(AT).tolist() == other.p_values(AT).tolist()
+
+
+# --- what must not matter -------------------------------------------------------------------------
+
+
+@every_guarantee
+@given(data=st.data(), random=st.randoms(use_true_random=False))
+def test_the_order_of_queries_and_snippets_does_not_matter(guarantee, data, random):
+    one = data.draw(calibrations(guarantee))
+    shuffled = [
+        replace(query, scores=random.sample(query.scores.tolist(), len(query.scores)))
+        for query in random.sample(one.queries, len(one.queries))
+    ]
+    other = calibration_of(
+        shuffled,
+        one.alpha,
+        guarantee,
+        by_group=one.by_group,
+        merge_groups=one.merge_groups,
+        count_missed=one.count_missed,
+    )
+    for group in RUN_TIME_GROUPS:
+        assert one.threshold(group) == other.threshold(group)
+        assert one.p_values(AT, group).tolist() == other.p_values(AT, group).tolist()
+
+
+@every_guarantee
+@given(queries=judged(missed=True), alpha=alphas, count_missed=st.booleans())
+def test_an_increasing_map_of_the_scores_maps_the_threshold(
+    guarantee, queries, alpha, count_missed
+):
+    mapped = [replace(query, scores=2.0**query.scores - 7) for query in queries]
+    before = threshold_of(queries, alpha, guarantee, count_missed)
+    assert threshold_of(mapped, alpha, guarantee, count_missed) == 2.0**before - 7
+
+
+@every_guarantee
+@given(queries=judged(groups=True, missed=True), alpha=alphas)
+def test_groups_are_calibrated_one_by_one(guarantee, queries, alpha):
+    pooled = calibration_of(queries, float(alpha), guarantee)
+    groups = {query.group for query in queries}
+    merged = replace(pooled, by_group=True, merge_groups=dict.fromkeys(groups, "one"))
+    apart = replace(pooled, by_group=True)
+    for group in groups:
+        assert merged.threshold(group) == pooled.threshold()
+        assert merged.p_values(AT, group).tolist() == pooled.p_values(AT).tolist()
+        members = [query for query in queries if query.group == group]
+        if any(query.relevant.any() for query in members):
+            assert apart.threshold(group) == threshold_of(members, alpha, guarantee)
+
+
+def test_a_common_denominator_beyond_64_bits_gives_a_finite_threshold():
+    sizes = [relevant(*range(i)) for i in range(1, 801)]  # the common denominator has 346 digits
+    assert math.isfinite(threshold_of(sizes, 0.1, "query-recall"))

@@ -1,0 +1,157 @@
+"""What is guaranteed holds, and what is not guaranteed fails, if snippets cluster by query.
+
+The data are those of `clustered.py`, which has the exact coverage of each threshold. A seeded test
+of correct code fails with probability 1e-4. The fast tier draws fewer calibrations.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from calibrations import GUARANTEES, calibration_of, relevant
+from clustered import (
+    FALSE_ALARM,
+    clustered_queries,
+    coverage,
+    difficulties_and_sizes,
+    drawn_thresholds,
+)
+from scipy.stats import beta, kstest, norm, ttest_1samp
+
+from conformal_retrievers import ConformalFilter
+from conformal_retrievers.data.queries import ScoredQuery
+
+K = 60
+TARGET = 0.9
+
+
+def holds(covered, target):
+    """Whether the mean of coverages may be the target or more."""
+    return ttest_1samp(covered, target, alternative="less").pvalue > FALSE_ALARM
+
+
+def fails(covered, target):
+    """Whether the mean of coverages is below the target."""
+    return ttest_1samp(covered, target, alternative="less").pvalue < FALSE_ALARM
+
+
+@pytest.fixture(
+    scope="module", params=[200, pytest.param(2000, marks=pytest.mark.slow)], ids="{} trials".format
+)
+def thresholds(request):
+    """The thresholds of many calibrations on 60 queries, for each guarantee at alpha = 0.1."""
+    return drawn_thresholds(np.random.default_rng(11), request.param, K, 1 - TARGET)
+
+
+@pytest.mark.parametrize("guarantee", ["all", "any"])
+def test_the_coverage_of_whole_queries_follows_the_beta_law(thresholds, guarantee):
+    covered = coverage(guarantee, thresholds[guarantee])
+    k = math.ceil((K + 1) * TARGET)
+    assert kstest(covered, beta(k, K + 1 - k).cdf).pvalue > FALSE_ALARM
+    assert ttest_1samp(covered, k / (K + 1)).pvalue > FALSE_ALARM
+    if len(covered) >= 1000:  # enough to tell the rank from the next ones
+        assert ttest_1samp(covered, (k + 1) / (K + 1)).pvalue < FALSE_ALARM
+        assert ttest_1samp(covered, (k - 1) / (K + 1)).pvalue < FALSE_ALARM
+
+
+def test_query_recall_holds_and_keeps_little_more(thresholds):
+    covered = coverage("query-recall", thresholds["query-recall"])
+    assert holds(covered, TARGET)
+    upper = TARGET + 2 / (K + 1)
+    assert ttest_1samp(covered, upper, alternative="greater").pvalue > FALSE_ALARM
+    assert fails(covered - 0.03, TARGET)  # a shortfall of 3 % would be noticed
+
+
+def test_pooled_snippets_fall_short_for_queries(thresholds):
+    # The easy queries, which have many relevant snippets, cover for the hard ones.
+    covered = coverage("query-recall", thresholds["snippet"])
+    assert fails(covered, TARGET)
+    assert covered.mean() < 0.8
+
+
+def test_no_guarantee_implies_a_stronger_one(thresholds):
+    mean = {
+        (ours, theirs): coverage(theirs, thresholds[ours]).mean()
+        for ours in GUARANTEES
+        for theirs in GUARANTEES
+    }
+    assert mean["query-recall", "all"] < TARGET < mean["all", "query-recall"]
+    assert mean["any", "query-recall"] < TARGET < mean["query-recall", "any"]
+    assert mean["snippet", "any"] < 0.85
+    assert mean["any", "any"] < mean["query-recall", "any"] < mean["all", "any"]
+
+
+def test_the_snippet_guarantee_covers_pooled_snippets_of_a_large_calibration():
+    rng = np.random.default_rng(3)
+    b, n = difficulties_and_sizes(rng, 100_000)
+    threshold = drawn_thresholds(rng, 1, 5000, 1 - TARGET)["snippet"][0]
+    kept = norm.cdf((threshold - b) / math.sqrt(0.5))
+    assert (kept * n).sum() / n.sum() == pytest.approx(TARGET, abs=0.02)
+    assert kept.mean() < 0.8  # more queries do not help
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "alpha"), [("query-recall", 0.4), ("all", 0.4), ("any", 0.1)]
+)
+def test_counting_missed_snippets_makes_the_guarantee_end_to_end(guarantee, alpha):
+    rng = np.random.default_rng(13)
+    counting = drawn_thresholds(rng, 300, K, alpha, missed=0.1)[guarantee]
+    covered = coverage(guarantee, counting, missed=0.1)
+    assert holds(covered, 1 - alpha)
+    ignoring = drawn_thresholds(rng, 300, K, alpha)[guarantee]
+    assert fails(coverage(guarantee, ignoring, missed=0.1), 1 - alpha)
+
+
+@pytest.mark.parametrize("guarantee", ["query-recall", "all", "any"])
+def test_groups_hold_where_pooling_falls_short(guarantee):
+    # A third of the queries are harder, by a shift of 1 in every score.
+    rng = np.random.default_rng(17)
+    pooled = drawn_thresholds(rng, 300, K, 0.2, shift=np.repeat([0.0, 1.0], [40, 20]))[guarantee]
+    apart = drawn_thresholds(rng, 300, 20, 0.2, shift=1.0)[guarantee]
+    assert fails(coverage(guarantee, pooled - 1), 0.8)
+    assert holds(coverage(guarantee, apart - 1), 0.8)
+
+
+class Drawn:
+    """Has no model: the scores go to `decide`."""
+
+    name = "lookup"
+
+    def score(self, query, snippets):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("trials", [100, pytest.param(1200, marks=pytest.mark.slow)])
+def test_recall_and_p_values_of_a_fresh_query_through_the_filter(trials):
+    # The theorem as it stands: the mean is over calibration and new query together.
+    rng = np.random.default_rng(5)
+    recalls, small = [], []
+    for _ in range(trials):
+        *judged, fresh = clustered_queries(rng, 31)
+        filtered = ConformalFilter(Drawn(), calibration_of(judged, 0.3)).decide(fresh.scores)
+        recalls.append(np.isin(np.flatnonzero(fresh.relevant), filtered.kept).mean())
+        small.append([(filtered.p_values[fresh.relevant] <= p).mean() for p in (0.1, 0.3, 0.5)])
+    assert holds(recalls, 0.7)
+    assert ttest_1samp(recalls, 0.7 + 2 / 31, alternative="greater").pvalue > FALSE_ALARM
+    for level, shares in zip((0.1, 0.3, 0.5), np.transpose(small), strict=True):
+        assert ttest_1samp(shares, level, alternative="greater").pvalue > FALSE_ALARM
+
+
+def test_calibrating_on_survivors_loses_more_in_every_round():
+    # 20 queries with ten relevant snippets, all scores N(0, 1): Φ(threshold) is the coverage.
+    rng = np.random.default_rng(23)
+    covered = []
+    for _ in range(10):
+        judged = [relevant(*rng.normal(size=10)) for _ in range(20)]
+        for _ in range(10):
+            calibration = calibration_of(judged, 0.1, "snippet")
+            drawn = rng.normal(size=(20, 10))
+            judged = [
+                ScoredQuery(scores[kept], np.ones(kept.sum(), dtype=bool))
+                for scores, kept in zip(drawn, calibration.keep(drawn), strict=True)
+            ]
+        covered.append(norm.cdf(calibration_of(judged, 0.1, "snippet").threshold()))
+    assert np.mean(covered) < 0.5
+    assert max(covered) < 0.8

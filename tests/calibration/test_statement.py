@@ -1,0 +1,252 @@
+"""Statements: the facts that they must have, for every kind of calibration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from calibrations import GUARANTEES, calibration_of, every_guarantee, relevant
+
+from conformal_retrievers.calibration import CLAIMS, FLAGS, Calibration
+from conformal_retrievers.calibration.statement import percent
+from conformal_retrievers.data.queries import ScoredQuery
+
+
+def lines(calibration):
+    """Return the statement as (guarantee, threshold, assumptions, basis, not covered)."""
+    five = calibration.statement.split("\n")
+    starts = ("Assumptions: ", "Basis: ", "Not covered: ")
+    assert len(five) == 5
+    assert five[1].startswith(("Threshold: ", "Thresholds: "))
+    assert all(line.startswith(start) for line, start in zip(five[2:], starts, strict=True))
+    assert not {"{", "}"} & set(calibration.statement)
+    assert "None" not in calibration.statement
+    assert "  " not in calibration.statement
+    assert all(line.endswith(".") for line in five)
+    return five
+
+
+def two_groups(**options):
+    """Return a calibration of 40 queries of group g and 40 of h, and 3 of group tiny."""
+    groups = ["g", "h"] * 40 + ["tiny"] * 3
+    queries = [
+        relevant(i / 100, i / 100 + 0.5, id=f"{i}", group=group, missed=int(i % 20 == 0))
+        for i, group in enumerate(groups)
+    ]
+    return calibration_of(queries, **options)
+
+
+# --- snippets -------------------------------------------------------------------------------------
+
+WORDS = {
+    "query-recall": ("of the relevant snippets", "on average over queries"),
+    "snippet": ("a relevant snippet", "with probability at least"),
+    "all": ("all relevant snippets", "with probability at least"),
+    "any": ("at least one relevant snippet", "with probability at least"),
+}
+GROUPINGS = ({}, {"by_group": True}, {"by_group": True, "merge_groups": {"g": "x", "h": "x"}})
+
+
+@every_guarantee
+@pytest.mark.parametrize("count_missed", [False, True])
+@pytest.mark.parametrize("delta", [None, 0.1])
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_guarantee_and_threshold_come_first(guarantee, count_missed, delta, grouping):
+    if delta is not None and guarantee == "snippet":
+        return
+    c = two_groups(
+        alpha=0.25, guarantee=guarantee, delta=delta, count_missed=count_missed, **grouping
+    )
+    first, second, assumptions, basis, not_covered = lines(c)
+    assert "75 %" in first
+    for word in WORDS[guarantee]:
+        assert word in first
+    assert ("retrieved or not" in first) == count_missed
+    assert ("at least 90 % of calibrations" in first) == (delta is not None)
+    assert first.startswith("Within each group") == c.by_group
+    assert "lookup" in second
+    if not c.by_group:
+        assert f"≤ {c.threshold():.6g} are kept" in second
+    for group, n in c.n_units.items():
+        if c.by_group:
+            name = "x (g, h)" if group == "x" else group
+            threshold = c.units(group).threshold(c.alpha, c.delta)
+            stated = f"{name}: none" if math.isinf(threshold) else f"{name}: {threshold:.6g} ({n} "
+            assert stated in second
+    assert ("In any other group, every snippet is kept" in second) == c.by_group
+    assert ("and the new query together" in assumptions) == (delta is None)
+    assert ("counts as covering" in assumptions) == (count_missed and delta is None)
+    assert ("'query-recall' assumes less" in assumptions) == (guarantee == "snippet")
+    assert f"guarantee = {guarantee!r}, alpha = 0.25" in basis
+    assert ("delta = 0.1" in basis) == (delta is not None)
+    assert ("the retriever does not return, here 5 of 171" in not_covered) == (not count_missed)
+
+
+def test_every_combination_has_its_own_statement():
+    statements = {
+        two_groups(alpha=0.25, guarantee=g, count_missed=missed, **grouping).statement
+        for g, missed, grouping in itertools.product(GUARANTEES, (False, True), GROUPINGS)
+    }
+    assert len(statements) == 4 * 2 * 3
+
+
+def test_the_basis_of_three_queries():
+    *_, basis, not_covered = lines(calibration_of())
+    for fact in ("5 relevant snippets", "3 queries", "2 queries without", "design effect"):
+        assert fact in basis
+    assert "7 of 12" in not_covered
+    *_, basis, not_covered = lines(calibration_of([relevant(0.1)]))
+    assert "1 relevant snippet of 1 query" in basis
+    assert "without" not in basis
+    assert "here" not in not_covered
+
+
+@every_guarantee
+def test_too_few_units_are_stated_with_how_many_more_are_needed(guarantee):
+    unit, more = ("relevant snippets", 14) if guarantee == "snippet" else ("judged queries", 16)
+    _, threshold, *_ = lines(calibration_of(alpha=0.05, guarantee=guarantee))
+    assert "none, so every snippet is kept" in threshold
+    assert f"at least 19 {unit} are needed, {more} more" in threshold
+
+
+@pytest.mark.parametrize(("guarantee", "most"), [("query-recall", "50 %"), ("all", "0 %")])
+def test_a_depth_that_misses_too_much_is_out_of_reach(guarantee, most):
+    c = calibration_of(
+        [relevant(i, missed=1) for i in range(100)], 0.1, guarantee, count_missed=True
+    )
+    first, threshold, *_ = lines(c)
+    assert first.startswith("Out of reach at this depth: no threshold keeps")
+    assert "every snippet is kept" in threshold
+    assert f"100 of 200 known relevant snippets, so keeping everything reaches {most}" in threshold
+    reached = calibration_of(
+        [relevant(i, missed=1) for i in range(100)], 0.1, "any", count_missed=True
+    )
+    assert "ut of reach" not in reached.statement
+
+
+def test_a_scorer_that_drops_too_much_is_named():
+    scored = [relevant(0.1 * i) for i in range(18)] + [relevant(math.inf, 0.5)] * 1
+    _, threshold, *_ = lines(calibration_of(scored, 0.05, "all"))
+    assert "the scorer gives 1 of 20 relevant snippets a score of inf" in threshold
+
+
+def test_each_group_without_a_threshold_has_its_reason():
+    large = [relevant(float(i), group="large", missed=1) for i in range(100)]
+    small = [relevant(float(i), group="small") for i in range(3)]
+    _, thresholds, *_ = lines(calibration_of(large + small, 0.1, by_group=True, count_missed=True))
+    assert "large: none, so every snippet is kept: the retriever returns 100 of 200" in thresholds
+    assert "small: none, so every snippet is kept: at least 9 judged queries" in thresholds
+
+
+def test_unscorable_snippets_that_suffice_leave_no_threshold():
+    scored = [ScoredQuery([math.nan], [True], group="g") for _ in range(19)]
+    scored.append(relevant(0.5, group="g"))
+    for options in ({}, {"by_group": True}, {"count_missed": True}):
+        c = calibration_of(scored, 0.5, on_unscorable="keep", **options)
+        first, threshold, _, basis, _ = lines(c)
+        assert c.keep([-0.99, math.nan], "g").tolist() == [False, True]
+        assert "no snippet is kept unless it has no score" in threshold
+        assert "ut of reach" not in first
+        assert "19 of them have no score" in basis
+
+
+@pytest.mark.parametrize(
+    ("labels", "stated"),
+    [
+        (None, None),
+        ({"source": "judged.jsonl"}, None),
+        ({"source": "LLM"}, ["an LLM", "not audited"]),
+        ({"source": "LLM", "llm": "m-4"}, ["the LLM 'm-4'", "not audited"]),
+        ({"source": "LLM", "llm": "m-4", "audit": {"audited": 200}}, ["audited 200 labels"]),
+    ],
+)
+def test_labels_by_an_llm_are_stated(labels, stated):
+    *_, basis, _ = lines(calibration_of(labels=labels))
+    for fact in stated or []:
+        assert fact in basis
+    assert stated or "LLM" not in basis
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.9, "90 %"),
+        (0.875, "87.5 %"),
+        (0.07, "7 %"),
+        (1 - Fraction("1e-7"), "99.99999 %"),
+        (1 - Fraction("1e-12"), "99.9999999999 %"),
+        (1, "100 %"),
+    ],
+)
+def test_a_share_in_percent_is_not_rounded(share, text):
+    assert percent(share) == text
+
+
+# --- claims and flags -----------------------------------------------------------------------------
+
+
+def answers(subject, n=9, **options):
+    """Return a calibration of n answers with the scores 0.1, 0.2, …."""
+    scored = tuple(relevant(i / 10, id=f"{i}", group="gh"[i % 2]) for i in range(1, n + 1))
+    return Calibration(0.25, "all", "name", scored, subject=subject, **options)
+
+
+@pytest.mark.parametrize("delta", [None, 0.2])
+def test_the_statement_of_claims(delta):
+    c = answers(CLAIMS, delta=delta, details={"share": 1.0})
+    first, threshold, assumptions, basis, _ = lines(c)
+    assert "All kept claims of an answer are factual" in first
+    assert "75 %" in first
+    assert ("at least 80 % of calibrations" in first) == (delta is not None)
+    assert f"relevance > {c.threshold():g} are kept (scorer name)" in threshold
+    assert "meaning of factual" in assumptions
+    assert "9 annotated answers" in basis
+
+
+def test_what_claims_leave_out_is_stated():
+    details = {
+        "share": 0.5,
+        "unannotated": [f"u{i}" for i in range(6)],
+        "n_without_claims": 2,
+        "n_unscorable": 3,
+    }
+    first, _, assumptions, basis, _ = lines(answers(CLAIMS, details=details))
+    assert "at least 50 % of an answer's kept claims" in first.lower()
+    assert "3 of which did" in assumptions
+    assert "2 answers without claims" in basis
+    assert "6 answers with an unannotated claim were not used (u0, u1, u2, u3, u4, …)" in basis
+
+
+def test_the_statement_of_flags():
+    c = answers(FLAGS, n_without_relevant=4)
+    first, threshold, assumptions, basis, not_covered = lines(c)
+    assert first == "Flags an inconsistent answer with probability at least 75 %."
+    assert f"confidence ≤ {c.threshold():g} are flagged (classifier name)" in threshold
+    assert "meaning of consistent" in assumptions
+    assert "9 inconsistent answers; 4 consistent answers not used" in basis
+    assert "may be flagged too" in not_covered
+
+
+@pytest.mark.parametrize(
+    ("subject", "effect", "unit"),
+    [
+        (CLAIMS, "no claim is kept", "annotated answers"),
+        (FLAGS, "every answer is flagged", "inconsistent answers"),
+    ],
+)
+def test_too_few_answers_have_the_effect_of_their_subject(subject, effect, unit):
+    too_few = answers(subject, 2)
+    assert f"none, so {effect}: at least 3 {unit} are needed, 1 more" in lines(too_few)[1]
+    grouped = lines(replace(answers(subject), by_group=True))[1]
+    assert f"In any other group, {effect}" in grouped
+    assert "g: 0.8 (4" in grouped
+
+
+def test_claims_that_are_all_factual_keep_every_claim_with_a_relevance():
+    scored = tuple(relevant(-math.inf) for _ in range(9))
+    c = Calibration(0.25, "all", "name", scored, subject=CLAIMS)
+    assert c.keep([-5.0, math.nan]).tolist() == [True, False]
+    assert "every claim that has a relevance is kept" in lines(c)[1]

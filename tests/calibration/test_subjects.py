@@ -1,0 +1,102 @@
+"""Snippets, claims and flags: one engine, three comparisons, and three filters."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from calibrations import calibration_of, relevant
+from lookup import LookupScorer
+
+from conformal_retrievers import ConformalFilter
+from conformal_retrievers.calibration import (
+    CLAIMS,
+    FLAGS,
+    SNIPPETS,
+    Calibration,
+    CalibrationMismatch,
+)
+from conformal_retrievers.calibration.checks import check_on_unscorable, check_same_scorer
+from conformal_retrievers.claims import ClaimFilter
+from conformal_retrievers.lookback.classifier import FactualityClassifier
+from conformal_retrievers.lookback.flag import FactualityFlag
+
+SUBJECTS = (SNIPPETS, CLAIMS, FLAGS)
+
+
+def calibration_about(subject, scorer="lookup"):
+    return Calibration(
+        0.4, "all", scorer, tuple(relevant(i / 10) for i in range(1, 6)), subject=subject
+    )
+
+
+@pytest.mark.parametrize(
+    ("subject", "kept"),
+    [
+        (SNIPPETS, [True, True, False, True, True, False]),
+        (FLAGS, [True, True, False, True, True, False]),
+        (CLAIMS, [False, False, True, False, False, True]),
+    ],
+)
+def test_the_comparison_at_the_threshold(subject, kept):
+    calibration = calibration_about(subject)
+    assert calibration.threshold() == 0.4  # the ⌈6 × .6⌉-th
+    at = [0.3, 0.4, math.nextafter(0.4, 1), math.nan, -math.inf, math.inf]
+    assert calibration.keep(at).tolist() == kept
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_an_infinite_threshold_is_named_by_what_it_keeps(subject):
+    for threshold in (math.inf, -math.inf):
+        keeps = subject.keep(np.array([0.5]), threshold).all()
+        assert subject.threshold_name(threshold) == ("keep_all" if keeps else "keep_none")
+    assert subject.threshold_name(0.5) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("subject", "effect"), [(SNIPPETS, "keep"), (CLAIMS, "drop"), (FLAGS, "keep")]
+)
+def test_what_is_unscorable_is_kept_or_dropped_as_the_guarantee_needs(subject, effect):
+    assert subject.keep(np.array([math.nan]), 0.5).tolist() == [effect == "keep"]
+    for allowed in ("raise", effect):
+        check_on_unscorable(allowed, subject)
+    for refused in {"keep", "drop", "ignore", None} - {effect}:
+        with pytest.raises(ValueError, match="on_unscorable is"):
+            check_on_unscorable(refused, subject)
+
+
+# --- every filter refuses the calibrations of the others ------------------------------------------
+
+
+class ClaimScorer:
+    name = "lookup"
+
+    def relevance(self, query, claims, documents):
+        raise NotImplementedError
+
+
+CLASSIFIER = FactualityClassifier("m", "full-context", 1, 1, 1, np.array([1.0]), -0.5, frozenset())
+
+
+@pytest.mark.parametrize("given", SUBJECTS, ids=lambda subject: subject.name)
+@pytest.mark.parametrize("expected", SUBJECTS, ids=lambda subject: subject.name)
+def test_each_filter_refuses_the_calibrations_of_other_subjects(expected, given):
+    make, scorer = {
+        "snippets": (ConformalFilter, LookupScorer({})),
+        "claims": (ClaimFilter, ClaimScorer()),
+        "flags": (FactualityFlag, CLASSIFIER),
+    }[expected.name]
+    calibration = calibration_about(given, scorer.name)
+    if given == expected:
+        assert make(scorer, calibration).calibration is calibration
+    else:
+        with pytest.raises(CalibrationMismatch, match=f"{given.name}.*{expected.made_by}"):
+            make(scorer, calibration)
+
+
+def test_another_scorer_is_refused_by_both_names():
+    with pytest.raises(CalibrationMismatch, match="'lookup'.*'other'"):
+        ConformalFilter(LookupScorer({}, name="other"), calibration_of())
+    with pytest.raises(CalibrationMismatch, match=r"name='cosine\(a\)'"):
+        check_same_scorer("cosine(b)", calibrated="cosine(a)")
