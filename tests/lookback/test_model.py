@@ -168,18 +168,6 @@ def test_long_answers_are_reduced_block_by_block(monkeypatch):
     assert_as_expected(model.model, PROMPTS[0], answers[0], model.read(PROMPTS[:1], answers[:1])[0])
 
 
-def test_bfloat16_is_reduced_in_float32():
-    model = local("llama")
-    model.model.to(torch.bfloat16)
-    [generated] = model.generate(PROMPTS[:1], max_new_tokens=6)
-    assert generated.attention.means.dtype == np.float32
-    means, _, _ = expected(model.model, PROMPTS[0], generated.tokens)
-    np.testing.assert_allclose(generated.attention.means, means, atol=0.02)
-    lengths = [np.append(generated.attention.lengths, t) for t in range(6)]
-    total = np.einsum("tlhs,ts->tlh", generated.attention.means, lengths)
-    np.testing.assert_allclose(total, 1, atol=1e-5)
-
-
 def by_hand(query, key, prompt, last):
     """Eq. 7 in float64 of one sequence without padding: the last rows over two segments and output.
 
@@ -707,27 +695,6 @@ def test_attention_other_than_plain_softmax_is_refused(name):
     )
     with pytest.raises(ValueError, match=name):
         model.read(PROMPTS[:1], [(5, 6)])
-
-
-def test_two_models_are_read_at_once():
-    """Each has its own lock: the second is read while the first is in its pass."""
-    one, two = local("llama"), local("gpt2")
-    alone = [model.read(PROMPTS[:1], [(5, 6, 7)])[0].means for model in (one, two)]
-    inside = []
-
-    def meet(*_):
-        def read():
-            inside.append(two.read(PROMPTS[:1], [(5, 6, 7)])[0].means)
-
-        if not inside:
-            thread = threading.Thread(target=read)
-            thread.start()
-            thread.join(20)
-
-    one.model.model.register_forward_pre_hook(meet)
-    outside = one.read(PROMPTS[:1], [(5, 6, 7)])[0].means
-    np.testing.assert_array_equal(outside, alone[0])
-    np.testing.assert_array_equal(inside, [alone[1]])
 
 
 def test_a_model_is_read_within_the_pass_of_another():
