@@ -277,6 +277,30 @@ MUTANTS = {
             '"merge_groups", "relative_to_query"',
             "count_missed lost on loading",
         ),
+        (
+            "        DETAILS[record.subject].model_validate(record.details)\n",
+            "",
+            "a share of claims above 1",
+        ),
+    ],
+    "calibration/checks.py": [
+        ("if found != expected:", "if False:", "a calibration of another subject is used"),
+        ("if area < 0.5:", "if area > 0.5:", "a warning of scores in the right order"),
+        ("if len(other_ids) > n_others:", "if False:", "more ids than queries"),
+        (
+            "if count_missed or any(len(query.scores) != 1 or query.missed for query in queries):",
+            "if count_missed:",
+            "an answer with two scores",
+        ),
+    ],
+    "calibration/statement.py": [
+        ("if n < c.n_needed:", "if n <= c.n_needed:", "enough queries called too few"),
+        (
+            "elif c.count_missed and c.threshold() == math.inf:",
+            "elif c.threshold() == -math.inf:",
+            "a guarantee stated that is out of reach",
+        ),
+        ("if units.reach <= 1 - c.alpha:", "if True:", "too few queries blamed on the depth"),
     ],
     "calibration/planning.py": [
         (
@@ -287,7 +311,7 @@ MUTANTS = {
         (
             "independent = math.floor(n / design_effect)",
             "independent = n",
-            "clustered units that promise as much as single ones",
+            "clustered units counted as independent ones",
         ),
         (
             "_beta_cdf(1 - alpha - within, k, n)",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from functools import partial
 
+import calibrations
 import pytest
+from calibrations import relevant
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,15 +22,7 @@ from conformal_retrievers.theory.tolerance import (
     tolerance_rank,
 )
 
-
-def calibration_of(queries, alpha=0.1, guarantee="all", delta=0.1, **options):
-    return Calibration.from_scores(
-        queries, alpha=alpha, guarantee=guarantee, delta=delta, scorer="lookup", **options
-    )
-
-
-def relevant(*scores, **options):
-    return ScoredQuery(scores, [True] * len(scores), **options)
+calibration_of = partial(calibrations.calibration_of, delta=0.1)
 
 
 @pytest.mark.parametrize("guarantee", ["all", "any"])
@@ -38,7 +33,7 @@ def relevant(*scores, **options):
 )
 def test_the_threshold_is_the_tolerance_rank_of_the_units(guarantee, lists, alpha, delta):
     units = sorted(map(max if guarantee == "all" else min, lists))
-    calibration = calibration_of([relevant(*s) for s in lists], alpha, guarantee, delta)
+    calibration = calibration_of([relevant(*s) for s in lists], alpha, guarantee, delta=delta)
     assert calibration.threshold() == units[tolerance_rank(len(units), alpha, delta) - 1]
     assert calibration.threshold() >= replace(calibration, delta=None).threshold()
 
@@ -101,18 +96,18 @@ def test_too_few_queries_for_delta_are_refused_with_the_number_needed(
     guarantee, alpha, delta, needed
 ):
     queries = [relevant(i / 1000) for i in range(needed)]
-    enough = calibration_of(queries, alpha, guarantee, delta)
+    enough = calibration_of(queries, alpha, guarantee, delta=delta)
     assert enough.n_needed == needed
     assert math.isfinite(enough.threshold())
     with pytest.raises(ValueError, match=rf"delta is {delta}.*{needed}"):
-        calibration_of(queries[1:], alpha, guarantee, delta)
+        calibration_of(queries[1:], alpha, guarantee, delta=delta)
     for smaller in (alpha / 2, 1e-300, 5e-324):
         with pytest.raises(ValueError, match=f"delta is {delta}"):
             enough.at(smaller)
     queries[0] = ScoredQuery([1.0], [False], missed=3)  # a query without relevant scores
     with pytest.raises(ValueError, match=f"delta is {delta}"):
-        calibration_of(queries, alpha, guarantee, delta)
-    counted = calibration_of(queries, 0.9, guarantee, delta, count_missed=True)
+        calibration_of(queries, alpha, guarantee, delta=delta)
+    counted = calibration_of(queries, 0.9, guarantee, delta=delta, count_missed=True)
     assert counted.n_queries == needed
 
 
@@ -133,9 +128,3 @@ def test_too_many_missed_snippets_leave_no_finite_threshold(guarantee):
     calibration = calibration_of(queries, 0.1, guarantee, count_missed=True)
     assert calibration.threshold() == math.inf
     assert math.isfinite(calibration.at(0.7).threshold())
-
-
-def test_the_statement_has_delta():
-    statement = calibration_of([relevant(i / 1000) for i in range(100)], delta=0.05).statement
-    assert "95 %" in statement
-    assert "delta" in statement

@@ -1,4 +1,4 @@
-"""Groups of queries, missed snippets, and delta: by hand."""
+"""Groups of queries and missed snippets: by hand."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from calibrations import (
     GUARANTEES,
     calibration_of,
     every_guarantee,
-    every_guarantee_of_queries,
     relevant,
 )
 from lookup import LookupScorer
 
 from conformal_retrievers import ConformalFilter
-from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.calibration.planning import plan
-from conformal_retrievers.data.queries import ScoredQuery
 
 # --- groups ---------------------------------------------------------------------------------------
 
@@ -201,68 +197,3 @@ def test_a_depth_at_which_half_is_missed_reaches_no_more_than_half():
         calibration = calibration_of(queries, 0.1, guarantee, count_missed=True)
         assert calibration.out_of_reach == (guarantee != "any")
     assert not calibration_of(queries, 0.6, count_missed=True).out_of_reach
-
-
-# --- delta ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("n", "rank"), [(22, 22), (30, 30), (50, 49), (100, 95)]
-)  # P(Bin(n, .1) ≤ n − rank) ≤ .1
-def test_the_rank_with_delta_by_hand(n, rank):
-    for guarantee in ("all", "any"):
-        queries = [relevant(i) for i in range(1, n + 1)]
-        calibration = calibration_of(queries, 0.1, guarantee, delta=0.1)
-        assert calibration.threshold() == rank
-
-
-@every_guarantee_of_queries
-def test_too_few_queries_for_delta_are_refused(guarantee):
-    needed = plan(0.1, delta=0.1, guarantee=guarantee).feasible
-    queries = [relevant(i, id=f"{i}") for i in range(needed)]
-    assert math.isfinite(calibration_of(queries, 0.1, guarantee, delta=0.1).threshold())
-    with pytest.raises(ValueError, match=f"delta is 0.1 .*at least {needed} .*there are"):
-        calibration_of(queries[1:], 0.1, guarantee, delta=0.1)
-    without = calibration_of(queries[1:], 0.1, guarantee)
-    with pytest.raises(ValueError, match="delta is 0.1"):
-        without.guaranteeing(guarantee, delta=0.1)
-
-
-@every_guarantee_of_queries
-def test_a_group_that_is_too_small_for_delta_keeps_everything(guarantee):
-    needed = plan(0.1, delta=0.1, guarantee=guarantee).feasible
-    queries = [relevant(i, id=f"a{i}", group="large") for i in range(needed)]
-    queries += [relevant(i, id=f"b{i}", group="small") for i in range(needed - 1)]
-    queries.append(ScoredQuery([], [], group="none", missed=2, id="x"))
-    calibration = calibration_of(queries, 0.1, guarantee, by_group=True, delta=0.1)
-    assert math.isfinite(calibration.threshold("large"))
-    assert calibration.threshold("small") == calibration.threshold("none") == math.inf
-
-
-@every_guarantee_of_queries
-def test_too_many_missed_snippets_leave_no_threshold_with_delta(guarantee):
-    queries = [relevant(i, missed=1, id=f"{i}") for i in range(100)]
-    calibration = calibration_of(queries, 0.1, guarantee, delta=0.1, count_missed=True)
-    assert calibration.out_of_reach == (guarantee != "any")
-
-
-def test_a_smaller_delta_keeps_more(rng):
-    queries = [relevant(*rng.normal(size=3), id=f"{i}") for i in range(200)]
-    for guarantee in ("query-recall", "all", "any"):
-        without = calibration_of(queries, 0.2, guarantee)
-        large, middle, small = (
-            without.guaranteeing(guarantee, delta=d).threshold() for d in (0.3, 0.1, 0.01)
-        )
-        assert large < middle < small
-
-
-def test_bets_are_placed_in_an_order_that_the_caller_does_not_choose(rng):
-    queries = [relevant(*rng.normal(size=3), id=f"q{i}") for i in range(60)]
-    units = Units("query-recall", [calibration_of([q]).queries[0] for q in queries], False)
-    backward = Units("query-recall", units.queries[::-1], False)
-    assert [s.tolist() for s in units.in_fixed_order()] == [
-        s.tolist() for s in backward.in_fixed_order()
-    ]
-    assert [s.tolist() for s in units.in_fixed_order()] != [
-        s.tolist() for s in units.scores_by_query
-    ]
