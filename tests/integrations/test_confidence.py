@@ -120,9 +120,7 @@ def kept_flag(folder, flag):
     return FactualityFlag(classifier, calibration)
 
 
-def test_a_pipeline_of_langchain_huggingface_has_a_model_that_can_be_seen(
-    folder, kept_flag, expected
-):
+def test_a_pipeline_of_langchain_huggingface_can_be_used(folder, kept_flag, expected):
     given = {"question": QUESTION, "context": list(CHUNKS)}
     pipeline = HuggingFacePipeline.from_model_id(
         folder, "text-generation", pipeline_kwargs={"max_new_tokens": 3}
@@ -137,9 +135,7 @@ def test_a_pipeline_of_langchain_huggingface_has_a_model_that_can_be_seen(
         assert [chunk.text for chunk in runnable.stream(given)] == [expected[0]]  # as one piece
 
 
-def test_a_hugging_face_llm_of_llama_index_has_a_model_that_can_be_seen(
-    folder, kept_flag, expected
-):
+def test_a_hugging_face_llm_of_llama_index_can_be_used(folder, kept_flag, expected):
     llm = HuggingFaceLLM(
         model_name=folder, tokenizer_name=folder, device_map="cpu", max_new_tokens=3
     )
@@ -205,7 +201,7 @@ def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch
     assert re.search(r"^Confidence\(value=0\.\d+, flagged=(True|False)\)$", printed, re.M)
 
 
-def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
+def test_generation_settings_of_a_framework_are_refused(folder, kept_flag):
     sampling = HuggingFacePipeline.from_model_id(
         folder, "text-generation", pipeline_kwargs={"do_sample": True, "max_new_tokens": 9}
     )
@@ -250,7 +246,7 @@ def test_settings_of_a_framework_do_not_enter_unnoticed(folder, kept_flag):
         "bound zero",
     ],
 )
-def test_settings_that_are_bound_or_a_chat_models_do_not_enter_unnoticed(
+def test_generation_settings_of_bindings_and_chat_models_are_refused(
     folder, kept_flag, expected, made, message
 ):
     llm = made(HuggingFacePipeline.from_model_id(folder, "text-generation"))
@@ -273,7 +269,7 @@ def test_settings_that_are_bound_or_a_chat_models_do_not_enter_unnoticed(
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )
-def test_settings_that_a_pipeline_was_made_with_do_not_enter_unnoticed(
+def test_generation_settings_inside_a_pipeline_are_refused(
     folder, kept_flag, expected, settings, message
 ):
     made = transformers_pipeline("text-generation", model=folder, tokenizer=folder, **settings)
@@ -295,9 +291,7 @@ def test_settings_that_a_pipeline_was_made_with_do_not_enter_unnoticed(
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )
-def test_a_prompt_of_the_frameworks_model_does_not_enter_unnoticed(
-    folder, kept_flag, settings, said
-):
+def test_a_prompt_of_the_frameworks_model_is_refused(folder, kept_flag, settings, said):
     llm = HuggingFaceLLM(model_name=folder, tokenizer_name=folder, device_map="cpu", **settings)
     message = re.escape(f"llm.{next(iter(settings))} is {said}")
     with pytest.raises(ValueError, match=rf"{message}.* give the prompt= that the flag"):
@@ -325,13 +319,13 @@ def test_settings_without_influence_on_the_answer_are_accepted(folder, kept_flag
         assert runnable.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == expected[0]
 
 
-def test_a_context_is_no_text(model, flag):
+def test_a_context_that_is_one_text_is_refused(model, flag):
     runnable = confidence_runnable(model, flag, max_new_tokens=5)
     with pytest.raises(TypeError, match="context is the str 'Wait six hours"):
         runnable.invoke({"question": QUESTION, "context": CHUNKS[0]})
 
 
-async def test_where_nothing_is_kept_an_engine_answers_empty_and_flags_it(model, flag):
+async def test_without_a_kept_node_the_answer_is_empty_and_flagged(model, flag):
     """An answer without confidence is flagged, as everywhere."""
     nothing_kept = ConformalPostprocessor(
         filter=ConformalFilter(
@@ -369,12 +363,12 @@ async def test_where_nothing_is_kept_an_engine_answers_empty_and_flags_it(model,
     ],
     ids=["text", "no question", "no context", "one document", "no document"],
 )
-def test_an_input_of_another_form_is_refused_with_what_to_give(model, flag, given, error, message):
+def test_an_invalid_input_is_named(model, flag, given, error, message):
     with pytest.raises(error, match=message):
         confidence_runnable(model, flag, max_new_tokens=5).invoke(given)
 
 
-def test_a_context_of_no_document_is_refused_with_what_to_do(model, flag):
+def test_an_empty_context_is_refused(model, flag):
     runnable = confidence_runnable(model, flag, max_new_tokens=5)
     with pytest.raises(ValueError, match=r'context is empty.*on_empty="keep_best".*or do not ask'):
         runnable.invoke({"question": QUESTION, "context": []})
@@ -400,7 +394,7 @@ def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
     assert engine.query(QUESTION).response == short
 
 
-def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected):
+def test_a_flag_by_group_uses_the_group_of_the_question(model, flag, expected):
     """The confidence is above what flags in the one group, and below what flags in the other."""
     confidence = expected[1]["confidence"]
     scores = {"lenient": confidence - 0.01, "strict": confidence + 0.01}
@@ -438,7 +432,7 @@ def test_a_question_has_a_group_where_the_flag_has_groups(model, flag, expected)
         ConfidenceQueryEngine(engine_of(CHUNKS), model, grouped, max_new_tokens=5, group="which")
 
 
-def test_the_attention_of_a_hosted_model_cannot_be_seen(flag):
+def test_a_hosted_model_is_refused(flag):
     hosted = ChatOpenAI(model="gpt", api_key="none")
     like = OpenAILike(model="gpt", api_key="none")
     for llm, name in ((hosted, "ChatOpenAI"), (FakeListChatModel(responses=["a"]), "FakeListChat")):
@@ -471,7 +465,7 @@ def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(flag):
             make()
 
 
-def test_a_calibration_is_no_flag(model, flag):
+def test_a_calibration_is_refused_as_a_flag(model, flag):
     for make in in_either_framework(model, flag.calibration):
         with pytest.raises(
             TypeError,
@@ -489,7 +483,7 @@ def test_a_calibration_is_no_flag(model, flag):
     ],
     ids=["0", "2.5", "dict"],
 )
-def test_how_to_answer_is_asked_before_a_question_is(model, flag, settings, error, message):
+def test_invalid_generation_arguments_are_named(model, flag, settings, error, message):
     settings = {"max_new_tokens": 2, **settings}
     with pytest.raises(error, match=message):
         confidence_runnable(model, flag, **settings)

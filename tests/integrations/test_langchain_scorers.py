@@ -141,7 +141,7 @@ async def test_any_model_filters_in_both_classes(model_and_scorer, tmp_path):
         assert [d.id for d in await retriever.ainvoke(query.query)] == expected
 
 
-async def test_a_rerankers_documents_are_told_apart_though_it_loses_their_ids():
+async def test_documents_are_recognised_even_if_a_reranker_loses_their_ids():
     scorer = reranker_scorer(BM25Reranker())
     texts = [snippets()[0].text, snippets()[1].text, snippets()[0].text]  # one of them twice
     given = [Snippet(text, id="same") for text in texts]
@@ -150,7 +150,7 @@ async def test_a_rerankers_documents_are_told_apart_though_it_loses_their_ids():
     assert await scorer.ascore(QUERY, given) == expected
 
 
-def test_what_a_reranker_does_not_return_counts_as_dropped_by_the_scorer():
+def test_a_snippet_that_a_reranker_does_not_return_scores_infinity():
     scorer = reranker_scorer(BM25Reranker(top_n=1))
     scores = scorer.score(snippets()[3].text, snippets()[:5])
     assert [math.isfinite(score) for score in scores] == [False, False, False, True, False]
@@ -187,7 +187,7 @@ class Writing(BaseDocumentCompressor):
 
 
 @pytest.mark.parametrize("relevance", [None, math.nan])
-def test_a_relevance_that_is_missing_cannot_be_scored(relevance):
+def test_a_missing_relevance_scores_nan(relevance):
     scorer = reranker_scorer(Writing(written={"relevance_score": relevance}), name="odd")
     assert np.isnan(scorer.score(QUERY, [Snippet("a")])).all()
 
@@ -195,13 +195,13 @@ def test_a_relevance_that_is_missing_cannot_be_scored(relevance):
 @pytest.mark.parametrize(
     "compressor", [Writing(written={}), Writing(written={"relevance_score": 1.0}, keeps=False)]
 )
-def test_a_compressor_that_writes_no_relevance_or_loses_metadata_is_no_scorer(compressor):
+def test_a_compressor_without_relevance_or_metadata_is_refused(compressor):
     scorer = reranker_scorer(compressor, name="odd")
     with pytest.raises(ValueError, match="relevance_score"):
         scorer.score(QUERY, [Snippet("a")])
 
 
-def test_a_reranker_that_does_not_tell_its_model_needs_a_name():
+def test_a_reranker_without_a_model_name_needs_one():
     with pytest.raises(ValueError, match="Writing has no model name.*name="):
         as_scorer(Writing(written={}))
     assert as_scorer(Writing(written={}), name="mine").name == "mine"

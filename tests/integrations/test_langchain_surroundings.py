@@ -146,7 +146,7 @@ def test_in_a_contextual_compression_retriever(compressor, seen, call):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_in_a_pipeline_before_filters_that_know_no_query(compressor, seen, call):
+def test_in_a_pipeline_before_filters_without_a_query(compressor, seen, call):
     embeddings = DeterministicFakeEmbedding(size=8)
     pipeline = DocumentCompressorPipeline(
         transformers=[
@@ -207,7 +207,7 @@ def test_in_lambdas_and_maps(compressor, seen, call):
     assert above == ["conformal_compressor", "RunnableSequence"]
 
 
-async def test_in_a_lambda_that_passes_no_config_on(retriever, seen):
+async def test_in_a_lambda_without_a_config(retriever, seen):
     def call(query):
         return retriever.invoke(query)
 

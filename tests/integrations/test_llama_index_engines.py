@@ -187,9 +187,7 @@ def prompt_of(body) -> str:
 
 
 @each_engine
-async def test_an_engine_answers_from_what_is_kept_and_from_nothing_else(
-    ask, calibrated, llm, llm_server
-):
+async def test_an_engine_answers_from_the_kept_nodes_only(ask, calibrated, llm, llm_server):
     found = retriever().retrieve(QUESTION)
     expected = calibrated.postprocess_nodes(found, query_str=QUESTION)
     assert 0 < len(expected) < K
@@ -225,7 +223,7 @@ async def test_with_raise_an_engine_raises(ask, llm, llm_server):
 
 
 @pytest.mark.parametrize("mode", list(ResponseMode))
-def test_of_all_response_modes_generation_alone_asks_the_llm_with_nothing(mode, llm, llm_server):
+def test_only_the_response_mode_generation_asks_the_llm_without_nodes(mode, llm, llm_server):
     engine = query_engine(postprocessor("allow"), llm, response_mode=mode)
     answer = str(engine.query(QUESTION))
     if mode is ResponseMode.GENERATION:
@@ -235,7 +233,7 @@ def test_of_all_response_modes_generation_alone_asks_the_llm_with_nothing(mode, 
 
 
 @pytest.mark.parametrize("mode", ["context", "condense_plus_context"])
-def test_chat_engines_remember_that_they_had_no_answer(mode, llm):
+def test_chat_engines_remember_an_empty_response(mode, llm):
     engine = chat_engine(mode, postprocessor("allow"), llm)
     engine.chat(QUESTION)
     assert [message.content for message in engine.chat_history] == [QUESTION, EMPTY]
@@ -248,7 +246,7 @@ def test_a_context_chat_falls_back_on_the_chunks_it_is_given(llm, llm_server):
     assert "what was said before" in prompt_of(llm_server.bodies[0])
 
 
-def test_a_condensed_question_is_what_nodes_are_scored_against(calibrated, llm, llm_server):
+def test_nodes_are_scored_against_the_condensed_question(calibrated, llm, llm_server):
     def reply(body):
         return QUESTION if "standalone question" in prompt_of(body) else ANSWER
 
@@ -288,7 +286,7 @@ def any_error_of_a_sub_question_goes_on(llm) -> bool:
 
 
 @pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
-def test_an_empty_answer_to_a_sub_question_goes_on_as_if_it_were_one_unless_it_raises(
+def test_an_empty_answer_to_a_sub_question_is_used_unless_the_filter_raises(
     on_empty, llm, llm_server, caplog
 ):
     def reply(body):
@@ -327,7 +325,7 @@ def retriever_tool(postprocessor) -> RetrieverTool:
     )
 
 
-async def test_a_retriever_tool_returns_what_is_kept(calibrated):
+async def test_a_retriever_tool_returns_the_kept_nodes(calibrated):
     tool = retriever_tool(calibrated)
     for output in (tool.call(QUESTION), await tool.acall(QUESTION)):
         asked = f"{QUESTION}\n"  # so the tool makes it
@@ -337,7 +335,7 @@ async def test_a_retriever_tool_returns_what_is_kept(calibrated):
         assert output.content == "".join(f"{node.text}\n\n" for node in expected)
 
 
-def test_a_retriever_tool_that_is_called_as_agents_do_asks_another_query(calibrated):
+def test_a_retriever_tool_called_by_an_agent_has_another_query(calibrated):
     output = retriever_tool(calibrated).call(input=QUESTION)
     asked = f"\ninput is {QUESTION}\n"
     assert output.raw_input == {"input": asked}
@@ -345,7 +343,7 @@ def test_a_retriever_tool_that_is_called_as_agents_do_asks_another_query(calibra
     assert ids(output.raw_output) == ids(expected)
 
 
-async def test_a_retriever_tool_without_a_kept_node_goes_by_on_empty():
+async def test_a_retriever_tool_without_a_kept_node_follows_on_empty():
     for call in ("call", "acall"):
 
         async def use(on_empty, call=call):
@@ -360,7 +358,7 @@ async def test_a_retriever_tool_without_a_kept_node_goes_by_on_empty():
 
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
 @pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
-async def test_an_agent_sees_what_its_tool_returns(on_empty, llm, llm_server):
+async def test_an_agent_gets_the_result_of_its_tool(on_empty, llm, llm_server):
     call = {
         "id": "call-1",
         "type": "function",
@@ -451,7 +449,7 @@ async def test_a_fusion_with_bm25_is_judged_and_filtered_like_any_retriever(fusi
 # --- evaluation -----------------------------------------------------------------------------------
 
 
-async def test_a_retriever_evaluator_sees_what_is_kept(calibrated):
+async def test_a_retriever_evaluator_gets_the_kept_nodes(calibrated):
     evaluator = RetrieverEvaluator.from_metric_names(
         ["hit_rate"], retriever=retriever(), node_postprocessors=[calibrated]
     )
@@ -462,7 +460,7 @@ async def test_a_retriever_evaluator_sees_what_is_kept(calibrated):
     assert evaluator.evaluate(QUESTION, expected_ids=ids(found)).retrieved_ids == ids(kept)
 
 
-async def test_a_retriever_evaluator_without_a_kept_node_goes_by_on_empty():
+async def test_a_retriever_evaluator_without_a_kept_node_follows_on_empty():
     def evaluator(on_empty):
         return RetrieverEvaluator.from_metric_names(
             ["hit_rate"], retriever=retriever(), node_postprocessors=[postprocessor(on_empty)]

@@ -71,7 +71,7 @@ each_store = pytest.mark.parametrize("store", STORES)
 
 
 @each_store
-def test_judging_collects_what_the_store_returns_and_says_by_which_store_and_how_deep(store):
+def test_judged_queries_have_the_snippets_the_store_and_the_depth(store):
     queries = halves()[0][:10]
     name = type(index(store).vector_store).__name__
     for old, new in zip(queries, judge_retriever(retriever(store), queries), strict=True):
@@ -86,7 +86,7 @@ def test_judging_collects_what_the_store_returns_and_says_by_which_store_and_how
 
 
 @each_store
-def test_the_stores_own_score_goes_in_the_direction_that_is_told(store):
+def test_the_score_of_each_store_has_the_stated_direction(store):
     query = halves()[1][0].query
     found = retriever(store).retrieve(query)
     by_score = sorted(found, key=lambda n: n.score, reverse=HIGHER_IS_BETTER[store])
@@ -96,7 +96,7 @@ def test_the_stores_own_score_goes_in_the_direction_that_is_told(store):
 
 
 @each_store
-def test_by_its_own_score_each_store_keeps_the_nearest_and_the_wrong_direction_is_told(store):
+def test_each_store_keeps_the_nearest_by_its_own_score(store):
     judged = judge_retriever(retriever(store), halves()[0])
     wrong = RetrievalScorer(store, higher_is_better=not HIGHER_IS_BETTER[store])
     with pytest.warns(UserWarning, match=r"relevant snippets score higher than irrelevant ones"):
@@ -119,7 +119,7 @@ def test_by_its_own_score_each_store_keeps_the_nearest_and_the_wrong_direction_i
 
 
 @each_store
-async def test_a_deeper_retriever_than_the_calibrated_one_is_warned_of(store):
+async def test_a_deeper_retriever_than_the_calibrated_one_gives_a_warning(store):
     judged = judge_retriever(retriever(store), halves()[0])
     for scorer in (
         embedding_scorer(MiniLMEmbedding()),
@@ -136,7 +136,7 @@ async def test_a_deeper_retriever_than_the_calibrated_one_is_warned_of(store):
         keep.postprocess_nodes(deeper[:K], query_str="a string")  # no warning
 
 
-def test_embeddings_of_nodes_are_reused_only_where_that_is_asked_for():
+def test_embeddings_of_nodes_are_reused_only_on_request():
     model = MiniLMEmbedding()
     found = retriever("faiss, l2").retrieve("a string")
     for node in found:
@@ -155,7 +155,7 @@ def test_embeddings_of_nodes_are_reused_only_where_that_is_asked_for():
     assert kept[0] == kept[1]
 
 
-def test_a_retriever_that_does_not_tell_its_depth_has_none():
+def test_a_retriever_of_unknown_depth_has_none():
     class Untold(BaseRetriever):
         def _retrieve(self, query_bundle):
             return retriever("faiss, l2").retrieve(query_bundle.query_str)

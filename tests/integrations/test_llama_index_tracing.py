@@ -77,9 +77,7 @@ def finished_spans(llama_index_instrumentor):
 
 
 @pytest.mark.parametrize("call", ["query", "aquery"])
-async def test_in_an_engine_the_filter_is_a_span_of_its_own_below_the_query(
-    call, postprocessor, finished_spans, caplog
-):
+async def test_the_filter_is_a_span_below_the_querys(call, postprocessor, finished_spans, caplog):
     engine = engine_of(postprocessor)
     response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
     spans = {span.name: span for span in finished_spans()}
@@ -103,7 +101,7 @@ async def test_in_an_engine_the_filter_is_a_span_of_its_own_below_the_query(
 
 
 @pytest.mark.usefixtures("llama_index_instrumentor")
-def test_the_lines_that_the_page_on_operation_gives_trace_both_frameworks(postprocessor, tmp_path):
+def test_the_code_of_the_page_on_operation_traces_both_frameworks(postprocessor, tmp_path):
     page = Path(__file__).parents[2] / "docs" / "operation.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
     (code,) = (block for block in blocks if "Instrumentor" in block)
@@ -168,7 +166,7 @@ class BrokenRerank(LlamaDebugHandler):
             raise RuntimeError("a broken handler")
 
 
-async def test_whatever_handler_raises_an_engine_answers_all_the_same(
+async def test_an_engine_answers_even_if_handlers_raise(
     postprocessor, dispatcher, monkeypatch, caplog
 ):
     expected = engine_of(postprocessor).query(QUESTION).source_nodes
@@ -184,7 +182,7 @@ async def test_whatever_handler_raises_an_engine_answers_all_the_same(
     assert caplog.text.count("a callback handler failed; filtering goes on") == 2
 
 
-def test_without_anybody_who_listens_no_event_is_built(postprocessor, dispatcher, monkeypatch):
+def test_without_a_listener_no_event_is_built(postprocessor, dispatcher, monkeypatch):
     built = []
     for name in ("ReRankStartEvent", "ConformalFilterEvent"):
         cls = getattr(events, name)
@@ -216,7 +214,7 @@ def test_events_carry_the_tags_of_their_context(postprocessor, dispatcher):
 
 @pytest.mark.filterwarnings("ignore:more snippets than k")
 @pytest.mark.parametrize("call", ["query", "aquery"])
-async def test_of_many_nodes_the_spans_event_says_what_its_attributes_have_no_room_for(
+async def test_with_many_nodes_the_span_has_the_decision_in_its_event(
     call, postprocessor, finished_spans
 ):
     engine = engine_of(postprocessor, k=60)
