@@ -13,11 +13,6 @@ from conformal_retrievers.data.jsonl import numbered_lines
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 QRELS = ("qrels.tsv", "qrels/test.tsv")
-FILES = tuple(
-    f"{name}{ending}"
-    for name in ("corpus.jsonl", "queries.jsonl", *QRELS)
-    for ending in ("", ".gz")
-)  # what a folder may have
 
 
 def read_beir(

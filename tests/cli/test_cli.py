@@ -138,6 +138,7 @@ def test_show_has_the_statement_the_labels_and_a_threshold_for_each_alpha(files)
     facts = as_json("show", files / "by_group.json")
     assert facts["thresholds"]["a"]["0.1"] == calibration.threshold("a")
     assert facts["sha256"] == calibration.checksum
+    assert "0.6" in as_json("show", files / "end_to_end.json")["thresholds"][""]  # its own alpha
 
 
 def test_show_has_a_dash_where_delta_is_impossible(files):
