@@ -98,5 +98,5 @@ def _print(
                 percent(part.removal.estimate),
                 "–" if part.verdict is None else f"{part.verdict.p_value:.2g}",
             )
-        console.print()
+        console.print(f"\nBy {head}, in % with 95 % intervals:\n")
         console.print(shown)

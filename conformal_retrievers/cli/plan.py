@@ -47,4 +47,4 @@ def plan(
     console = Console(highlight=False)
     console.print(Text(f"{needed}."))
     if smallest:
-        console.print(f"{have} can guarantee alpha = {smallest:g} or more.")
+        console.print(f"With {have} of them, the smallest possible alpha is {smallest:.4g}.")

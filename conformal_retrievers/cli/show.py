@@ -35,8 +35,10 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
     console.print(Text(shown.statement))
     console.print()
     for name in ("retrieval", "labels", "created", "library", "sha256"):  # not in the statement
-        if facts[name] is not None:
-            console.print(Text(f"{name}: {facts[name]}"))
+        if isinstance(value := facts[name], dict):
+            value = ", ".join(f"{key} = {item}" for key, item in value.items())
+        if value is not None:
+            console.print(Text(f"{name}: {value}"))
     console.print(f"\nThresholds by alpha. {HEADS[shown.subject.name]}")
     thresholds = table("", *next(iter(facts["thresholds"].values())))
     for group, row in facts["thresholds"].items():
