@@ -15,7 +15,7 @@ from llama_index.core.base.response.schema import Response
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.query_engine import CustomQueryEngine
-from monitoring.test_events import Editing, Kept, Raising, RaisingAsync, Seen, _given
+from monitoring.test_events import Editing, Kept, Raising, RaisingAsync, Seen, finished
 
 from conformal_retrievers import (
     LLM,
@@ -277,7 +277,7 @@ async def test_a_refusal_inside_the_scorer_is_not_a_decision(listening):
         lambda: engine.aquery("q"),
     ):
         with pytest.raises(NothingKept, match="nothing in the scorer"):
-            await _given(call())
+            await finished(call())
     assert seen.events == []
     assert [end.decision for end in of_claims(kept.events)[1::2]] == [None, None]
 
