@@ -75,12 +75,6 @@ def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
     assert loaded.at(0.3).threshold() == calibration.at(0.3).threshold()
 
 
-def test_queries_without_an_id_give_the_same_threshold_every_time(rng):
-    queries = [replace(query, id=None) for query in named_queries(rng)]
-    one, other = (calibration_of(queries, 0.2, "query-recall").threshold() for _ in range(2))
-    assert one == other < math.inf
-
-
 # --- too few queries ------------------------------------------------------------------------------
 
 
@@ -120,11 +114,3 @@ def test_a_group_that_is_too_small_for_delta_keeps_everything_and_is_named(guara
     assert calibration.threshold("small") == calibration.threshold("unseen") == math.inf
     assert math.isfinite(replace(calibration, delta=None).threshold("small"))
     assert "small" in calibration.statement
-
-
-@pytest.mark.parametrize("guarantee", ["query-recall", "all"])
-def test_too_many_missed_snippets_leave_no_finite_threshold(guarantee):
-    queries = [relevant(i, missed=i % 2) for i in range(100)]
-    calibration = calibration_of(queries, 0.1, guarantee, count_missed=True)
-    assert calibration.threshold() == math.inf
-    assert math.isfinite(calibration.at(0.7).threshold())

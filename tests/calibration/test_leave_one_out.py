@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from calibrations import (
     GUARANTEES,
+    Drawn,
     alphas,
     calibration_of,
     counted,
@@ -127,46 +128,22 @@ def test_leaving_out_each_query_loses_at_most_alpha_within_each_group(
         assert sum(1 - share for share in shares) <= alpha * len(shares)
 
 
-@pytest.mark.parametrize("guarantee", ["query-recall", "all", "any"])
+@every_guarantee_of_queries
 def test_unscorable_snippets_that_count_as_kept_leave_the_guarantee_exact(guarantee, rng):
     for _ in range(20):
-        queries = []
-        for _ in range(11):
-            scores = np.round(rng.normal(size=rng.integers(1, 4)), 1)
+        queries = [np.round(rng.normal(size=rng.integers(1, 4)), 1) for _ in range(11)]
+        for scores in queries:
             scores[rng.random(len(scores)) < 0.2] = math.nan
-            queries.append(ScoredWithNaN(scores))
         lost = Fraction(0)
-        for i, query in enumerate(queries):
-            rest = calibration_of(
-                [q.scored for q in queries[:i] + queries[i + 1 :]],
-                0.3,
-                guarantee,
-                on_unscorable="keep",
-            )
-            as_kept = relevant(*np.where(np.isnan(query.scores), -math.inf, query.scores))
-            assert rest.keep(query.scores).sum() == (as_kept.scores <= rest.threshold()).sum()
-            lost += 1 - covered(as_kept, guarantee, rest.threshold())
+        for i, scores in enumerate(queries):
+            others = [relevant(*other) for other in queries[:i] + queries[i + 1 :]]
+            calibration = calibration_of(others, 0.3, guarantee, on_unscorable="keep")
+            as_kept = relevant(*np.where(calibration.keep(scores), -math.inf, math.inf))
+            lost += 1 - covered(as_kept, guarantee, 0.0)
         assert lost <= Fraction(3, 10) * 11
 
 
-class ScoredWithNaN:
-    """The scores of one query, NaN included, and the query."""
-
-    def __init__(self, scores):
-        self.scores = scores
-        self.scored = relevant(*scores)
-
-
 # --- once through the calibration and the filter --------------------------------------------------
-
-
-class Drawn:
-    """Has no model: the scores go to `decide`."""
-
-    name = "lookup"
-
-    def score(self, query, snippets):
-        raise NotImplementedError
 
 
 @every_guarantee
@@ -282,15 +259,6 @@ def test_counting_missed_snippets_lowers_no_threshold(guarantee, queries, alpha)
     assert ignored <= counting
 
 
-@every_guarantee
-@given(scores=st.lists(st.integers(0, 5), min_size=2, max_size=12), alpha=alphas)
-def test_with_one_snippet_per_query_all_guarantees_are_the_same(guarantee, scores, alpha):
-    single = [relevant(score) for score in scores]
-    one, other = Units(guarantee, single, False), Units("query-recall", single, False)
-    assert one.threshold(float(alpha), None) == other.threshold(float(alpha), None)
-    assert one.p_values(AT).tolist() == other.p_values(AT).tolist()
-
-
 # --- what must not matter -------------------------------------------------------------------------
 
 
@@ -323,23 +291,3 @@ def test_an_increasing_map_of_the_scores_maps_the_threshold(
     mapped = [replace(query, scores=2.0**query.scores - 7) for query in queries]
     before = threshold_of(queries, alpha, guarantee, count_missed)
     assert threshold_of(mapped, alpha, guarantee, count_missed) == 2.0**before - 7
-
-
-@every_guarantee
-@given(queries=judged(groups=True, missed=True), alpha=alphas)
-def test_groups_are_calibrated_one_by_one(guarantee, queries, alpha):
-    pooled = calibration_of(queries, float(alpha), guarantee)
-    groups = {query.group for query in queries}
-    merged = replace(pooled, by_group=True, merge_groups=dict.fromkeys(groups, "one"))
-    apart = replace(pooled, by_group=True)
-    for group in groups:
-        assert merged.threshold(group) == pooled.threshold()
-        assert merged.p_values(AT, group).tolist() == pooled.p_values(AT).tolist()
-        members = [query for query in queries if query.group == group]
-        if any(query.relevant.any() for query in members):
-            assert apart.threshold(group) == threshold_of(members, alpha, guarantee)
-
-
-def test_a_common_denominator_beyond_64_bits_gives_a_finite_threshold():
-    sizes = [relevant(*range(i)) for i in range(1, 801)]  # the common denominator has 346 digits
-    assert math.isfinite(threshold_of(sizes, 0.1, "query-recall"))

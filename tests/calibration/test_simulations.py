@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import pytest
-from calibrations import GUARANTEES, calibration_of, relevant
+from calibrations import GUARANTEES, Drawn, calibration_of, relevant
 from clustered import (
     FALSE_ALARM,
     clustered_queries,
@@ -112,15 +112,6 @@ def test_groups_hold_where_pooling_falls_short(guarantee):
     apart = drawn_thresholds(rng, 300, 20, 0.2, shift=1.0)[guarantee]
     assert fails(coverage(guarantee, pooled - 1), 0.8)
     assert holds(coverage(guarantee, apart - 1), 0.8)
-
-
-class Drawn:
-    """Has no model: the scores go to `decide`."""
-
-    name = "lookup"
-
-    def score(self, query, snippets):
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize("trials", [100, pytest.param(1200, marks=pytest.mark.slow)])

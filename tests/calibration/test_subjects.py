@@ -46,14 +46,6 @@ def test_the_comparison_at_the_threshold(subject, kept):
     assert calibration.keep(at).tolist() == kept
 
 
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_an_infinite_threshold_is_named_by_what_it_keeps(subject):
-    for threshold in (math.inf, -math.inf):
-        keeps = subject.keep(np.array([0.5]), threshold).all()
-        assert subject.threshold_name(threshold) == ("keep_all" if keeps else "keep_none")
-    assert subject.threshold_name(0.5) == 0.5
-
-
 @pytest.mark.parametrize(
     ("subject", "effect"), [(SNIPPETS, "keep"), (CLAIMS, "drop"), (FLAGS, "keep")]
 )
