@@ -163,8 +163,8 @@ MUTANTS = {
     "data/files.py": [
         ("if stored != checksum(fields):", "if False:", "a changed file is read"),
         ("if len(fields) < len(pairs):", "if False:", "the second of two equal fields counts"),
-        ("if math.isinf(float(number)):", "if False:", "1e999 is read as infinity"),
-        ("        os.unlink(temporary)\n", "", "a broken write leaves a file behind"),
+        ("if not math.isfinite(float(number)):", "if False:", "1e999 is read as infinity"),
+        ("            os.unlink(temporary)\n", "", "a broken write leaves a file behind"),
         ("Path(os.path.realpath(path))", "Path(path)", "a link is replaced by a file"),
     ],
     "data/queries.py": [

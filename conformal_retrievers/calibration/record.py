@@ -6,8 +6,9 @@ Derived fields are not trusted when a file is read: the checksum is that of the 
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from pydantic import (
@@ -27,8 +28,7 @@ from conformal_retrievers.data.queries import ScoredQuery
 
 FORMAT: Final = "conformal-retrievers/calibration"
 VERSION: Final = 2
-WHAT: Final = "calibration"
-SAVED_BY: Final = "Calibration.save"
+KIND = files.Kind(FORMAT, VERSION, saved_by="Calibration.save", what="calibration")
 
 # The fields that a calibration and its record have alike.
 SHARED = (
@@ -144,12 +144,12 @@ def to_text(record: Record) -> str:
 
 def write(record: Record, path: str | Path) -> None:
     """Write the file; an old one stays until the new one is complete. Raises OSError."""
-    files.write_envelope(path, record.model_dump(), what=WHAT, rows="queries")
+    files.write_envelope(path, record.model_dump(), what=KIND.what, rows="queries")
 
 
 def read(path: str | Path) -> Record:
     """Read and check a file. Raises OSError or ValueError, naming path, field and remedy."""
-    return parse(files.read_text(path, what=WHAT), str(path))
+    return _checked(files.read_envelope(path, KIND), str(path))
 
 
 def parse(text: str, where: str) -> Record:
@@ -158,9 +158,10 @@ def parse(text: str, where: str) -> Record:
     Raises ValueError for text that is not a calibration, is cut off, has another version, or was
     changed after it was written.
     """
-    fields = files.parse_envelope(
-        text, where, format=FORMAT, version=VERSION, saved_by=SAVED_BY, what=WHAT
-    )
+    return _checked(files.parse_envelope(text, where, KIND), where)
+
+
+def _checked(fields: dict[str, Any], where: str) -> Record:
     try:
         record = Record.model_validate(fields)
         DETAILS[record.subject].model_validate(record.details)
@@ -171,10 +172,11 @@ def parse(text: str, where: str) -> Record:
 
 def check_derived(where: str, stored: Record, derived: Record) -> None:
     """Raise ValueError, naming the field, if a stored number does not follow from the scores."""
-    files.check_derived(
-        where,
-        stored.model_dump(),
-        derived.model_dump(include={*EXACT, *ROUNDED}),
-        rounded=ROUNDED,
-        what=WHAT,
-    )
+    for name in (*EXACT, *ROUNDED):
+        value, follows = getattr(stored, name), getattr(derived, name)
+        if value == follows or (name in ROUNDED and math.isclose(value, follows, rel_tol=1e-3)):
+            continue
+        raise ValueError(
+            f"{where}: its field {name!r} is {value!r}, but the other fields give {follows!r}; "
+            "calibrate and save again"
+        )

@@ -19,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conformal_retrievers.data.files import explain, read_envelope, write_envelope, write_whole
+from conformal_retrievers.data.files import (
+    Kind,
+    explain,
+    read_envelope,
+    write_envelope,
+    write_whole,
+)
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.lookback.ratios import (
@@ -193,12 +199,12 @@ class FactualityClassifier:
         digest = hashlib.sha256(weights).hexdigest()
         # On Windows a backslash separates folders, so the name must not have one.
         beside = f"{Path(path).stem}-{digest[:12]}.npz".replace("\\", "_")
-        fields = {"format": FORMAT, "version": VERSION}
+        fields = {"format": KIND.format, "version": KIND.version}
         fields |= {name: getattr(self, name) for name in ("model", "variant", "layers", "heads")}
         fields |= {"n_snippets": self.n_snippets, "fitted_on": sorted(self.fitted_on)}
         fields |= {"weights": beside, "weights_sha256": digest}
         write_whole(Path(path).with_name(beside), weights, what="classifier's coefficients")
-        write_envelope(path, fields, what="classifier")
+        write_envelope(path, fields, what=KIND.what)
 
     @classmethod
     def load(cls, path: str | Path) -> FactualityClassifier:
@@ -207,12 +213,8 @@ class FactualityClassifier:
         Raises ValueError where a file is incomplete, changed or of another version, or the number
         of coefficients is wrong; FileNotFoundError where one is missing.
         """
-        saved_by = "FactualityClassifier.save"
-        fields = read_envelope(
-            path, format=FORMAT, version=VERSION, saved_by=saved_by, what="classifier"
-        )
         try:
-            f = _Fields.model_validate(fields)
+            f = _Fields.model_validate(read_envelope(path, KIND))
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}; fit and save again") from None
         coefficients, intercept = _read_weights(Path(path), f)
@@ -259,8 +261,12 @@ def _features_of(
 
 # --- the file -------------------------------------------------------------------------------------
 
-FORMAT = "conformal-retrievers/factuality-classifier"
-VERSION = 1
+KIND = Kind(
+    "conformal-retrievers/factuality-classifier",
+    1,
+    saved_by="FactualityClassifier.save",
+    what="classifier",
+)
 Count = Annotated[int, Field(gt=0)]
 
 

@@ -37,13 +37,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import digest, loss
-from conformal_retrievers.data.files import explain, read_envelope, write_envelope
+from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.ranks import check_probability
 from conformal_retrievers.theory.tolerance import betting_lower
 
-FORMAT = "conformal-retrievers/monitor"
-VERSION = 1
+KIND = Kind("conformal-retrievers/monitor", 1, saved_by="Monitor.save", what="monitor")
 JUMPS = 0.01  # how often the bet on the ranks changes sides
 DIRECTIONS = (-1.0, 0.0, 1.0)
 STAKES = (0.05, 0.1, 0.2, 0.4, 0.8)  # λ as shares of the largest bet, 1/u
@@ -301,8 +300,8 @@ class Monitor:
     def save(self, path: str | Path) -> None:
         """Write the state as JSON, whole or not at all; raise OSError if it cannot be written."""
         saved = _File(self.calibration.checksum, self.level, self.seed, self._state)
-        fields = {"format": FORMAT, "version": VERSION, **asdict(saved)}
-        write_envelope(path, fields, what="monitor")
+        fields = {"format": KIND.format, "version": KIND.version, **asdict(saved)}
+        write_envelope(path, fields, what=KIND.what)
 
     @classmethod
     def load(cls, path: str | Path, calibration: Calibration) -> Monitor:
@@ -311,11 +310,8 @@ class Monitor:
         Raises ValueError, naming the path, if the file is not a monitor, was changed, or belongs to
         another calibration; FileNotFoundError if there is none.
         """
-        fields = read_envelope(
-            path, format=FORMAT, version=VERSION, saved_by="Monitor.save", what="monitor"
-        )
         try:
-            saved = TypeAdapter(_File).validate_python(fields)
+            saved = TypeAdapter(_File).validate_python(read_envelope(path, KIND))
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}") from None
         if saved.calibration != calibration.checksum:
