@@ -20,7 +20,7 @@ from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import named, share_of
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import coverage_p_value
-from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval
+from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 UNVERIFIED = (
@@ -79,14 +79,15 @@ class ClaimEvaluation:
             "claims kept": self.kept,
             "factual claims kept": self.kept_factual,
         }
-        shown = {name: "     –" if math.isnan(i.estimate) else str(i) for name, i in rows.items()}
+        shown = {name: interval.written(width=5) for name, interval in rows.items()}
         for group, of in self.by_group.items():
             shown[f"  {enough} in {'no group' if group is None else group}"] = (
-                f"{of.factuality} of {of.n_answers}, empty {of.empty.estimate:.1%}"
+                f"{of.factuality.written(width=5)} of {of.n_answers}, "
+                f"empty {percent(of.empty.estimate)}"
             )
         width = max(28, *(len(name) for name in shown))
         noun = "answer" if self.n_answers == 1 else "answers"
-        head = f"{self.n_answers} {noun}, {self.left_out} left out; target {self.target:.1%}"
+        head = f"{self.n_answers} {noun}, {self.left_out} left out; target {percent(self.target)}"
         lines = [head, *(f"{name:<{width}} {value}" for name, value in shown.items())]
         if self.unknown_groups:
             lines.append(

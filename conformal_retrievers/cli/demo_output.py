@@ -11,7 +11,7 @@ from rich.text import Text
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli.docstrings import DocstringCorpus
-from conformal_retrievers.cli.terminal import estimate, table
+from conformal_retrievers.cli.terminal import table
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate, measure
 from conformal_retrievers.filtering import ConformalFilter, Filtered
@@ -48,7 +48,7 @@ def print_measurements(
         for name, found in {"conformal": here, **others}.items():
             shares = (found.coverage["query-recall"], found.coverage["snippet"], found.removal)
             style = "bold" if found is here else ""
-            coverage.add_row(name, *map(estimate, shares), style=style)
+            coverage.add_row(name, *(s.interval.written(unit="") for s in shares), style=style)
         coverage.add_section()
     result = evaluate(calibration, scored)
     kept = result.coverage["query-recall"].estimate
@@ -64,7 +64,7 @@ def print_measurements(
     )
     recall = result.recall_at_k
     console.print(
-        f"Of the relevant snippets, {estimate(recall)} % were among the {K} retrieved. No filter "
+        f"Of the relevant snippets, {recall} were among the {K} retrieved. No filter "
         "can keep the others.\n"
     )
 

@@ -15,7 +15,6 @@ from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
-    interval,
     percent,
     print_json,
     queries,
@@ -23,6 +22,7 @@ from conformal_retrievers.cli.terminal import (
 )
 from conformal_retrievers.evaluation import Diagnosis
 from conformal_retrievers.evaluation import diagnose as diagnosed
+from conformal_retrievers.evaluation.sweeps import Band
 
 MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
 
@@ -82,6 +82,10 @@ def _as_fields(found: Diagnosis) -> dict[str, Any]:
     return {"verdict": found.verdict, **numbers}
 
 
+def _written(band: Band | None) -> str:
+    return "–" if band is None else f"[{percent(band[0])}, {percent(band[1])}]"
+
+
 def _print(console: Console, found: Diagnosis, left_out: int) -> None:
     console.print(f"{queries(found.n_queries)}, {found.n_snippets:,} snippets.")
     if left_out:
@@ -97,9 +101,9 @@ def _print(console: Console, found: Diagnosis, left_out: int) -> None:
             f"{point.alpha:g}",
             "–" if point.threshold is None else f"{point.threshold:.4g}",
             percent(point.m1),
-            "–" if point.m1_band is None else interval(*point.m1_band),
+            _written(point.m1_band),
             percent(point.m2),
-            "–" if point.m2_band is None else interval(*point.m2_band),
+            _written(point.m2_band),
             percent(point.removal),
             "–" if point.coverage is None else percent(point.coverage.estimate),
             style="bold" if point.alpha == found.calibration.alpha else "",

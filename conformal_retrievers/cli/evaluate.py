@@ -15,7 +15,6 @@ from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
 from conformal_retrievers.cli.terminal import (
     bad_data_in_one_line,
-    estimate,
     percent,
     print_json,
     queries,
@@ -86,7 +85,7 @@ def _print(
     for head, parts in ("group", result.by_group), ("filter", others):
         if not parts:
             continue
-        shown = table(head, "queries", "coverage", "removal", "p")
+        shown = table(head, "queries", "coverage, %", "removal, %", "p")
         rows: dict[str | None, Evaluation] = {"all" if head == "group" else "conformal": result}
         for name, part in (rows | dict(parts)).items():
             measured = part.end_to_end if calibration.count_missed else part.coverage
@@ -94,7 +93,7 @@ def _print(
             shown.add_row(
                 Text("no group" if name is None else name),
                 f"{part.n_queries:,}",
-                estimate(share),
+                share.interval.written(unit=""),
                 percent(part.removal.estimate),
                 "–" if part.verdict is None else f"{part.verdict.p_value:.2g}",
             )

@@ -72,16 +72,6 @@ def percent(share: float) -> str:
     return "–" if math.isnan(share) else f"{100 * share:.1f}"
 
 
-def interval(low: float, high: float) -> str:
-    """Return an interval in percent, in the one style that all tables have."""
-    return rf"\[{percent(low)}, {percent(high)}]"
-
-
-def estimate(share: Share) -> str:
-    """Return a share and its interval in percent, and a dash where nothing was measured."""
-    return f"{percent(share.estimate)} {interval(share.low, share.high)}" if share.n else "–"
-
-
 def queries(n: int) -> str:
     """Return a number of queries in words."""
     return f"{n:,} {'query' if n == 1 else 'queries'}"

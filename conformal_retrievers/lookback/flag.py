@@ -244,12 +244,11 @@ class FlagEvaluation:
 
     def __str__(self) -> str:
         inconsistent, consistent = (
-            "–" if share is None else str(share).strip()
-            for share in (self.inconsistent, self.consistent)
+            "–" if share is None else str(share) for share in (self.inconsistent, self.consistent)
         )
         return (
             f"flagged: {inconsistent} of {self.n_inconsistent} inconsistent answers (guaranteed: "
-            f"{100 * self.target:.6g}%), {consistent} of {self.n_consistent} consistent ones"
+            f"{100 * self.target:.6g} %), {consistent} of {self.n_consistent} consistent ones"
         )
 
 

@@ -16,7 +16,7 @@ class Interval(NamedTuple):
     """An estimate of a share in [0, 1] and the ends of its confidence interval.
 
     >>> print(Interval(0.9, 0.851, 1.0))
-     90.0% [85.1%, 100.0%]
+    90.0 % [85.1, 100.0]
     """
 
     estimate: float
@@ -24,7 +24,27 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.estimate:6.1%} [{self.low:.1%}, {self.high:.1%}]"
+        return self.written()
+
+    def written(self, unit: str = " %", width: int = 0) -> str:
+        """Write the interval, with the estimate right-aligned in `width` characters.
+
+        >>> Interval(0.9, 0.851, 1.0).written(unit="")  # in a table whose header has the unit
+        '90.0 [85.1, 100.0]'
+        """
+        if math.isnan(self.estimate):
+            return "–".rjust(width)
+        ends = f"[{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        return f"{100 * self.estimate:{width}.1f}{unit} {ends}"
+
+
+def percent(share: float) -> str:
+    """Write a share in percent.
+
+    >>> percent(0.9217)
+    '92.2 %'
+    """
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
 def check_level(level: float) -> float:
@@ -43,7 +63,7 @@ def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:
     quantile z (Wilson 1927, JASA 22).
 
     >>> print(wilson_interval(0.9, n=20))
-     90.0% [69.9%, 97.2%]
+    90.0 % [69.9, 97.2]
     """
     return _score_interval(share, n, NormalDist().inv_cdf((1 + level) / 2))
 
@@ -66,7 +86,7 @@ def cluster_interval(parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -
     queries of equal size, (Σ wholes)² / Σ wholes², less 1. Approximate; [nan, 0, 1] for no query.
 
     >>> print(cluster_interval(parts=[3, 2, 4, 4], wholes=[4, 4, 4, 4]))
-     81.2% [34.8%, 97.2%]
+    81.2 % [34.8, 97.2]
     """
     from scipy.special import stdtrit
 

@@ -239,7 +239,7 @@ def test_the_shares_of_new_answers_that_are_flagged_by_hand(flag):
     assert (found.n_inconsistent, found.n_consistent, found.target) == (4, 2, 0.8)
     assert tuple(found.inconsistent)[:3] == pytest.approx(tuple(wilson_interval(0.75, 4)))
     assert tuple(found.consistent)[:3] == pytest.approx(tuple(wilson_interval(0.5, 2)))
-    assert "75.0% [30.1%, 95.4%] of 4 inconsistent answers" in str(found)
+    assert "75.0 % [30.1, 95.4] of 4 inconsistent answers" in str(found)
     alone = flag.evaluate(new[:1], level=0.5)
     assert alone.consistent is None
     assert "– of 0 consistent ones" in str(alone)

@@ -60,7 +60,9 @@ def test_wilsons_interval_ends_at_a_share_of_0_or_1_itself():
 
 
 def test_an_interval_prints_as_percentages():
-    assert str(Interval(0.9, 0.8512, 1.0)).strip() == "90.0% [85.1%, 100.0%]"
+    assert str(Interval(0.9, 0.8512, 1.0)) == "90.0 % [85.1, 100.0]"
+    assert Interval(0.9, 0.8512, 1.0).written("", 5) == " 90.0 [85.1, 100.0]"
+    assert str(Interval(math.nan, 0.0, 1.0)) == "–"
 
 
 def test_one_snippet_per_query_gives_wilsons_interval_of_k_minus_1_units():
