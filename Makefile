@@ -8,8 +8,7 @@ LANGCHAIN = langchain-core langchain langchain-classic langchain-community langc
 OLDEST_LANGCHAIN = langchain-core==1.0.0 langchain==1.0.0 langchain-classic==1.0.0 langchain-community==0.4 \
 	langchain-tests==1.0.0 langchain-openai==1.0.0 langchain-chroma==1.0.0 langgraph==1.0.2 langgraph-checkpoint==3.0.1
 OLDEST_LLAMA_INDEX = llama-index-core==0.13.0 llama-index-llms-openai llama-index-llms-openai-like \
-	llama-index-llms-huggingface llama-index-retrievers-bm25 llama-index-vector-stores-chroma
-	llama-index-vector-stores-faiss
+	llama-index-llms-huggingface llama-index-retrievers-bm25 llama-index-vector-stores-chroma llama-index-vector-stores-faiss
 MATRIX_TESTS = tests/integrations tests/monitoring tests/claims/test_claims_events.py tests/scoring/test_cross_encoder.py
 
 .PHONY: demo test test-all lint cookbook bench test-matrix
@@ -36,24 +35,21 @@ bench: .venv/dev ## speed, as ratios in one run; with ../shared/data or CONFORMA
 	.venv/bin/python -m benchmarks.frameworks_llama_index
 	@if [ -z "$$CONFORMAL_DATA" ]; then \
 		echo "Skipped what two papers report: it takes their data sets, in ../shared/data or CONFORMAL_DATA=FOLDER"; \
-	else set -x; .venv/bin/python -m benchmarks.reproduction --write && .venv/bin/python -m
-	benchmarks.pictures coverage baselines reranking tables; fi
+	else set -x; .venv/bin/python -m benchmarks.reproduction --write && .venv/bin/python -m benchmarks.pictures coverage baselines reranking tables; fi
 
 test-matrix: matrix-oldest-oldest matrix-oldest-newest matrix-newest-oldest matrix-newest-newest matrix-edge-newest ## both frameworks, oldest and newest
 
-# A throw-away environment on top of .venv. Old releases warn of what newer libraries deprecate.
-# `edge` is the newest LangChain without its requirements: pip passes over a release where its index
-# lacks one of them. Where the index lacks none, it is `newest`.
+# A throw-away environment on top of .venv. Old releases warn of what newer libraries deprecate. `edge` is
+# the newest LangChain without its requirements: pip passes over a release where its index lacks one of
+# them. Where the index lacks none, it is `newest`.
 matrix-%: .venv/dev
-	@env=$$(mktemp -d) && trap 'rm -rf $$env' EXIT && .venv/bin/python -m venv $$env && \ echo "import
-	site; site.addsitedir('$$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')')" >
-	$$(echo $$env/lib/python*/site-packages)/dev.pth && \ case $* in oldest-*)
-	langchain="$(OLDEST_LANGCHAIN)";; edge-*) langchain="--no-deps --upgrade $(LANGCHAIN)";; *)
-	langchain="--upgrade $(LANGCHAIN)";; esac && \ case $* in *-oldest) llama="$(OLDEST_LLAMA_INDEX)";;
-	*) llama="--upgrade llama-index-core";; esac && \ $$env/bin/pip install -q $$langchain &&
-	$$env/bin/pip install -q $$llama && \ $$env/bin/pip list 2>/dev/null | grep -E
-	"^(langchain-core|llama-index-core) " && \ $$env/bin/python -m pytest -o filterwarnings=default
-	--disable-warnings $(MATRIX_TESTS)
+	@env=$$(mktemp -d) && trap 'rm -rf $$env' EXIT && .venv/bin/python -m venv $$env && \
+	echo "import site; site.addsitedir('$$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')')" > $$(echo $$env/lib/python*/site-packages)/dev.pth && \
+	case $* in oldest-*) langchain="$(OLDEST_LANGCHAIN)";; edge-*) langchain="--no-deps --upgrade $(LANGCHAIN)";; *) langchain="--upgrade $(LANGCHAIN)";; esac && \
+	case $* in *-oldest) llama="$(OLDEST_LLAMA_INDEX)";; *) llama="--upgrade llama-index-core";; esac && \
+	$$env/bin/pip install -q $$langchain && $$env/bin/pip install -q $$llama && \
+	$$env/bin/pip list 2>/dev/null | grep -E "^(langchain-core|llama-index-core) " && \
+	$$env/bin/python -m pytest -o filterwarnings=default --disable-warnings $(MATRIX_TESTS)
 
 .venv/demo: $(NEEDS) | .venv
 	@echo "Installing into .venv (about a minute the first time)"
