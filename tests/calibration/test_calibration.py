@@ -115,11 +115,6 @@ def test_the_lowest_score_of_each_query_is_known_whatever_is_relevant():
     assert calibration_of(scored).n_without_id == 5
 
 
-def test_irrelevant_scores_do_not_matter():
-    odd = ScoredQuery([0.1, math.nan, math.inf, -math.inf], [True, False, False, False])
-    assert calibration_of([odd]).threshold() == calibration_of([relevant(0.1)]).threshold()
-
-
 def test_infinite_scores_are_never_and_always_kept():
     scored = [relevant(0.1 * i) for i in range(8)]
     scored += [relevant(math.inf, 0.5), relevant(-math.inf)]

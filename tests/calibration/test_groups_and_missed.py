@@ -164,12 +164,3 @@ def test_missed_snippets_are_units_but_not_relevant_scores():
     assert calibration.units().scores.tolist() == [1, math.inf, math.inf, math.inf, 2, 3]
     assert calibration.p_values([math.inf]).tolist() == [2.5 / 5]
     assert calibration.units().reach == 2.5 / 4
-
-
-@every_guarantee
-def test_without_missed_snippets_counting_them_changes_nothing(guarantee):
-    queries = [relevant(i, i + 0.5) for i in range(30)]
-    one = calibration_of(queries, 0.1, guarantee)
-    other = calibration_of(queries, 0.1, guarantee, count_missed=True)
-    assert one.threshold() == other.threshold()
-    assert not other.out_of_reach

@@ -82,12 +82,6 @@ def test_without_ties_exactly_the_rank_of_queries_is_covered(guarantee, queries,
     assert covered_queries == math.ceil(len(queries) * (1 - alpha))
 
 
-@given(queries=judged(ties=False), alpha=alphas)
-def test_without_ties_query_recall_covers_at_most_two_queries_more(queries, alpha):
-    shares = sum(shares_left_out(queries, alpha, "query-recall"))
-    assert shares < len(queries) * (1 - alpha) + 2
-
-
 @given(queries=st.one_of(judged(), judged(ties=False), judged(missed=True)), alpha=alphas)
 def test_leaving_out_each_snippet_keeps_at_least_the_rank_of_them(queries, alpha):
     kept = 0
@@ -223,13 +217,7 @@ def test_another_alpha_and_guarantee_are_those_of_calibrating_again(guarantee, d
         for group in RUN_TIME_GROUPS:
             assert again.threshold(group) == fresh.threshold(group)
             assert again.p_values(AT, group).tolist() == fresh.p_values(AT, group).tolist()
-        assert again == replace(
-            fresh,
-            created=first.created,
-            n_without_relevant=first.n_without_relevant,
-            other_ids=first.other_ids,
-            lowest_scores=first.lowest_scores,
-        )
+        assert (again.alpha, again.guarantee) == (fresh.alpha, fresh.guarantee)
     assert first.at(first.alpha) == first
 
 
@@ -252,35 +240,16 @@ def test_any_keeps_no_more_than_query_recall_and_that_no_more_than_all(
     assert least <= middle <= most
 
 
-@every_guarantee
-@given(queries=judged(missed=True), alpha=alphas)
-def test_counting_missed_snippets_lowers_no_threshold(guarantee, queries, alpha):
-    ignored, counting = (threshold_of(queries, alpha, guarantee, c) for c in (False, True))
-    assert ignored <= counting
-
-
 # --- what must not matter -------------------------------------------------------------------------
 
 
 @every_guarantee
-@given(data=st.data(), random=st.randoms(use_true_random=False))
-def test_the_order_of_queries_and_snippets_does_not_matter(guarantee, data, random):
-    one = data.draw(calibrations(guarantee))
-    shuffled = [
-        replace(query, scores=random.sample(query.scores.tolist(), len(query.scores)))
-        for query in random.sample(one.queries, len(one.queries))
-    ]
-    other = calibration_of(
-        shuffled,
-        one.alpha,
-        guarantee,
-        by_group=one.by_group,
-        merge_groups=one.merge_groups,
-        count_missed=one.count_missed,
-    )
-    for group in RUN_TIME_GROUPS:
-        assert one.threshold(group) == other.threshold(group)
-        assert one.p_values(AT, group).tolist() == other.p_values(AT, group).tolist()
+@given(queries=judged(missed=True), alpha=alphas, random=st.randoms(use_true_random=False))
+def test_the_order_of_queries_does_not_matter(guarantee, queries, alpha, random):
+    one = Units(guarantee, queries, True)
+    other = Units(guarantee, random.sample(queries, len(queries)), True)
+    assert one.threshold(float(alpha), None) == other.threshold(float(alpha), None)
+    assert one.p_values(AT).tolist() == other.p_values(AT).tolist()
 
 
 @every_guarantee

@@ -73,7 +73,7 @@ def test_pooled_snippets_fall_short_for_queries(thresholds):
 
 def test_no_guarantee_implies_a_stronger_one(thresholds):
     mean = {
-        (ours, theirs): coverage(theirs, thresholds[ours]).mean()
+        (ours, theirs): coverage(theirs, thresholds[ours][:200]).mean()
         for ours in GUARANTEES
         for theirs in GUARANTEES
     }

@@ -105,21 +105,17 @@ def test_too_few_units_are_stated_with_how_many_more_are_needed(guarantee):
 
 @pytest.mark.parametrize(("guarantee", "most"), [("query-recall", "50 %"), ("all", "0 %")])
 def test_a_depth_that_misses_too_much_is_out_of_reach(guarantee, most):
-    c = calibration_of(
-        [relevant(i, missed=1) for i in range(100)], 0.1, guarantee, count_missed=True
-    )
-    first, threshold, *_ = lines(c)
+    queries = [relevant(i, missed=1) for i in range(100)]
+    first, threshold, *_ = lines(calibration_of(queries, 0.1, guarantee, count_missed=True))
     assert first.startswith("Out of reach at this depth: no threshold keeps")
     assert "every snippet is kept" in threshold
     assert f"100 of 200 known relevant snippets, so keeping everything reaches {most}" in threshold
-    reached = calibration_of(
-        [relevant(i, missed=1) for i in range(100)], 0.1, "any", count_missed=True
-    )
+    reached = calibration_of(queries, 0.1, "any", count_missed=True)
     assert "ut of reach" not in reached.statement
 
 
 def test_a_scorer_that_drops_too_much_is_named():
-    scored = [relevant(0.1 * i) for i in range(18)] + [relevant(math.inf, 0.5)] * 1
+    scored = [*(relevant(0.1 * i) for i in range(18)), relevant(math.inf, 0.5)]
     _, threshold, *_ = lines(calibration_of(scored, 0.05, "all"))
     assert "the scorer gives 1 of 20 relevant snippets a score of inf" in threshold
 
