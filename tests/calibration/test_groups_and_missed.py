@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from calibrations import (
     calibration_of,
@@ -13,6 +14,8 @@ from calibrations import (
 from lookup import LookupScorer
 
 from conformal_retrievers import ConformalFilter
+from conformal_retrievers.calibration.guarantees import loss
+from conformal_retrievers.data.queries import ScoredQuery
 
 # --- groups ---------------------------------------------------------------------------------------
 
@@ -164,3 +167,22 @@ def test_missed_snippets_are_units_but_not_relevant_scores():
     assert calibration.units().scores.tolist() == [1, math.inf, math.inf, math.inf, 2, 3]
     assert calibration.p_values([math.inf]).tolist() == [2.5 / 5]
     assert calibration.units().reach == 2.5 / 4
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "keeps", "losses"),
+    [
+        ("query-recall", [True, False, True], (1 / 2, 3 / 4)),
+        ("all", [True, False, True], (1, 1)),
+        ("all", [True, True, False], (0, 1)),
+        ("any", [True, False, True], (0, 0)),
+        ("any", [False, False, True], (1, 1)),
+    ],
+)
+def test_the_loss_of_a_query_by_hand(guarantee, keeps, losses):
+    query = ScoredQuery([0.1, 0.2, 0.3], [True, True, False], missed=2)
+    found = (loss(query, np.array(keeps), guarantee, count_missed=c) for c in (False, True))
+    assert tuple(found) == losses
+    irrelevant = ScoredQuery([0.3], [False], missed=1)
+    assert loss(irrelevant, np.array([True]), guarantee, count_missed=False) is None
+    assert loss(irrelevant, np.array([True]), guarantee, count_missed=True) == 1
