@@ -118,6 +118,10 @@ def test_a_scorer_that_drops_too_much_is_named():
     scored = [*(relevant(0.1 * i) for i in range(18)), relevant(math.inf, 0.5)]
     _, threshold, *_ = lines(calibration_of(scored, 0.05, "all"))
     assert "the scorer gives 1 of 20 relevant snippets a score of inf" in threshold
+    assert "keeping everything reaches 94.7 %" in threshold  # 18 of 19
+    scored += [relevant(0.1), relevant(0.2)]
+    _, threshold, *_ = lines(calibration_of(scored, 0.05, "all"))  # 20 of 21 is more than 95 %
+    assert "there are too few judged queries" in threshold
 
 
 def test_each_group_without_a_threshold_has_its_reason():
