@@ -168,7 +168,7 @@ MUTANTS = {
         ("Path(os.path.realpath(path))", "Path(path)", "a link is replaced by a file"),
     ],
     "data/queries.py": [
-        ("j for j in candidates[i] if j not in taken", "j for j in candidates[i]", "one for two"),
+        ("j for j in candidates if j not in taken", "j for j in candidates", "one for two"),
         (
             "missed=self.missed + not_returned",
             "missed=not_returned",

@@ -38,6 +38,8 @@ SHARED = (
 )
 EXACT = ("threshold", "n_queries", "n_relevant")  # derived from the scores
 ROUNDED = ("design_effect", "effective_n")  # likewise, but another machine may round otherwise
+INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for them
+NAMES = {number: name for name, number in INFINITE.items()}
 Threshold = float | KeepsAt
 
 
@@ -67,12 +69,14 @@ class QueryRow(BaseModel):
 
     @field_serializer("scores")
     def _with_names(self, scores: list[float]) -> list[float | str]:
-        return files.encode_infinite(scores)
+        return [NAMES.get(score, score) for score in scores]
 
     @field_validator("scores", mode="before")
     @classmethod
     def _without_names(cls, scores: object) -> object:
-        return files.decode_infinite(scores) if isinstance(scores, list) else scores
+        if not isinstance(scores, list):
+            return scores
+        return [INFINITE.get(s, s) if isinstance(s, str) else s for s in scores]
 
 
 class SnippetDetails(BaseModel):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name
 from conformal_retrievers.data.files import explain, write_whole
-from conformal_retrievers.data.jsonl import numbered_lines
+from conformal_retrievers.data.jsonl import placed_lines
 
 
 class ClaimRow(BaseModel):
@@ -46,11 +46,11 @@ def read_answers(path: str | Path) -> list[AnnotatedAnswer]:
     the line and the field.
     """
     answers = []
-    for number, line in numbered_lines(Path(path)):
+    for place, line in placed_lines(path):
         try:
             row = AnswerRow.model_validate_json(line)
         except ValidationError as error:
-            raise ValueError(f"{path}, line {number}: {explain(error)}") from None
+            raise ValueError(f"{place}: {explain(error)}") from None
         relevance = [math.nan if c.relevance is None else c.relevance for c in row.claims]
         factual = [c.factual for c in row.claims]
         answers.append(

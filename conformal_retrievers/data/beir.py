@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from conformal_retrievers.data.jsonl import numbered_lines
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from conformal_retrievers.data.files import explain
+from conformal_retrievers.data.jsonl import placed_lines
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
-QRELS = ("qrels.tsv", "qrels/test.tsv")
+
+class _Row(BaseModel):
+    # A line of corpus.jsonl or queries.jsonl, which may have more fields.
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+    id: str = Field(alias="_id")
+    text: str
+    title: str | None = None
+    group: str | None = None
 
 
 def read_beir(
@@ -46,25 +54,25 @@ def read_beir(
         raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
     folder = Path(folder)
     corpus = read_corpus(folder)
-    qrels = _read_qrels(_existing(folder, *QRELS))
+    qrels = _read_qrels(_existing(folder, "qrels.tsv", "qrels/test.tsv"))
     ranked = _read_run(Path(run) if Path(run).exists() else _existing(folder, str(run)))
     queries = []
-    for query_id, (place, row) in _by_id(_existing(folder, "queries.jsonl")).items():
+    for query_id, row in _by_id(_existing(folder, "queries.jsonl")).items():
         hits = sorted(ranked.pop(query_id, []), key=lambda hit: hit[0])[:k]
-        unknown = next((document for _, document, _ in hits if document not in corpus), None)
-        if unknown is not None:
-            raise ValueError(
-                f"{run}: query {query_id!r} retrieves {unknown!r}, which is not in the corpus; "
-                "give the run and the corpus of one collection"
-            )
+        for _, document, _ in hits:
+            if document not in corpus:
+                raise ValueError(
+                    f"{run}: query {query_id!r} retrieves {document!r}, which is not in the "
+                    "corpus; give the run and the corpus of one collection"
+                )
         relevant = {d for d, score in qrels.pop(query_id, {}).items() if score >= min_score}
         queries.append(
             JudgedQuery(
-                _field(row, "text", place),
+                row.text,
                 [Snippet(corpus[d], d, d, retrieval_score=score) for _, d, score in hits],
                 [d in relevant for _, d, _ in hits],
                 id=query_id,
-                group=None if row.get("group") is None else str(row["group"]),
+                group=row.group,
                 missed=len(relevant - {d for _, d, _ in hits}),
             )
         )
@@ -84,27 +92,19 @@ def read_corpus(path: str | Path) -> dict[str, str]:
     """
     file = Path(path)
     rows = _by_id(_existing(file, "corpus.jsonl") if file.is_dir() else file)
-    return {
-        document: f"{row.get('title') or ''} {_field(row, 'text', place)}".strip()
-        for document, (place, row) in rows.items()
-    }
+    return {id: f"{row.title or ''} {row.text}".strip() for id, row in rows.items()}
 
 
-def _by_id(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the rows of a file of JSON lines, each with its place, by their `_id`."""
-    rows: dict[str, tuple[str, dict[str, Any]]] = {}
-    for number, line in numbered_lines(path):
-        place = f"{path}, line {number}"
+def _by_id(path: Path) -> dict[str, _Row]:
+    rows: dict[str, _Row] = {}
+    for place, line in placed_lines(path):
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{place}: not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{place}: the line is {row!r:.60}; give a JSON object")
-        id = _field(row, "_id", place)
-        if id in rows:
-            raise ValueError(f"{place}: _id {id!r} occurs twice; remove one")
-        rows[id] = (place, row)
+            row = _Row.model_validate_json(line)
+        except ValidationError as error:
+            raise ValueError(f"{place}: {explain(error)}") from None
+        if row.id in rows:
+            raise ValueError(f"{place}: _id {row.id!r} occurs twice; remove one")
+        rows[row.id] = row
     return rows
 
 
@@ -113,21 +113,16 @@ def _read_qrels(path: Path) -> dict[str, dict[str, float]]:
     for place, columns in _tsv_rows(path, {3, 4}):  # TREC's second column is unused
         query_id, document, score = columns[0], *columns[-2:]
         qrels[query_id][document] = _number(score, "score", place)
-    return dict(qrels)
+    return qrels
 
 
 def _read_run(path: Path) -> dict[str, list[tuple[float, str, float | None]]]:
-    run: dict[str, dict[str, tuple[float, str, float | None]]] = defaultdict(dict)
+    run: dict[str, list[tuple[float, str, float | None]]] = defaultdict(list)
     for place, columns in _tsv_rows(path, {4, 6}):
-        query_id = columns[0]
         document, rank, score = columns[2:5] if len(columns) == 6 else columns[1:4]
-        if document in run[query_id]:
-            raise ValueError(
-                f"{place}: query {query_id!r} retrieves {document!r} twice; remove one"
-            )
         value = _number(score, "score", place) if score.strip() else None
-        run[query_id][document] = (_number(rank, "rank", place), document, value)
-    return {query_id: list(hits.values()) for query_id, hits in run.items()}
+        run[columns[0]].append((_number(rank, "rank", place), document, value))
+    return run
 
 
 def _number(text: str, column: str, place: str) -> float:
@@ -138,12 +133,6 @@ def _number(text: str, column: str, place: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{place}: {column} is {text!r}; give a number")
     return value
-
-
-def _field(row: dict[str, Any], name: str, place: str) -> str:
-    if name not in row:
-        raise ValueError(f"{place}: field {name!r} is missing; there are {', '.join(row)}")
-    return str(row[name])
 
 
 def _existing(folder: Path, *names: str) -> Path:
@@ -158,13 +147,13 @@ def _existing(folder: Path, *names: str) -> Path:
 
 
 def _tsv_rows(path: Path, widths: set[int]) -> Iterator[tuple[str, list[str]]]:
-    for number, line in numbered_lines(path):
+    for place, line in placed_lines(path):
         columns = line.rstrip("\r\n").split("\t")
         if len(columns) == 1:  # TREC separates by blanks
             columns = line.split()
-        if number == 1 and columns[0] in ("query-id", "query_id", "qid"):
+        if columns[0] in ("query-id", "query_id", "qid"):  # the header
             continue
         if len(columns) not in widths:
             allowed = " or ".join(map(str, sorted(widths)))
-            raise ValueError(f"{path}, line {number}: {len(columns)} columns; give {allowed}")
-        yield f"{path}, line {number}", columns
+            raise ValueError(f"{place}: {len(columns)} columns; give {allowed}")
+        yield place, columns

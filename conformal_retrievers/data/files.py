@@ -12,17 +12,12 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-
-INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for them
-NAMES = {number: name for name, number in INFINITE.items()}
-
-# --- written whole --------------------------------------------------------------------------------
 
 
 def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
@@ -59,9 +54,6 @@ def cannot_read(what: str, path: str | Path, error: OSError) -> NoReturn:
     raise type(error)(error.errno, message, str(path)) from None
 
 
-# --- the envelope ---------------------------------------------------------------------------------
-
-
 class Kind(NamedTuple):
     """A kind of envelope."""
 
@@ -82,7 +74,7 @@ def envelope_text(fields: Mapping[str, Any], *, rows: str | None = None) -> str:
     """Return fields (with `format` and `version`) and their checksum as JSON, one field per line.
 
     The field named `rows`, a list, comes last with one entry per line. Infinite and NaN numbers
-    raise ValueError; see `encode_infinite`.
+    raise ValueError.
     """
     lines = [f"  {_json(name)}: {_json(value)}" for name, value in fields.items() if name != rows]
     lines.append(f'  "sha256": {_json(checksum(fields))}')
@@ -148,24 +140,6 @@ def _incomplete(where: str | Path, kind: Kind, error: Exception) -> ValueError:
     )
 
 
-def encode_infinite(numbers: Iterable[float]) -> list[float | str]:
-    """Return the numbers with "inf" and "-inf" for infinite ones, which JSON does not have.
-
-    >>> encode_infinite([0.5, float("inf")])
-    [0.5, 'inf']
-    """
-    return [NAMES.get(number, number) for number in numbers]
-
-
-def decode_infinite(values: Iterable[Any]) -> list[Any]:
-    """Return the values with numbers for "inf" and "-inf"; other values stay as they are.
-
-    >>> decode_infinite([0.5, "inf"])
-    [0.5, inf]
-    """
-    return [INFINITE.get(v, v) if isinstance(v, str) else v for v in values]
-
-
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
@@ -181,9 +155,6 @@ def _finite(number: str) -> float:
     if not math.isfinite(float(number)):
         raise ValueError(f"{number} is not a finite number")
     return float(number)
-
-
-# --- errors of pydantic, for readers --------------------------------------------------------------
 
 
 def explain(error: ValidationError) -> str:

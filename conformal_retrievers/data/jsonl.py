@@ -54,7 +54,7 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     "relevant" are required. Blank lines are skipped. Raises ValueError naming the file, the line
     and the field.
     """
-    for number, line in numbered_lines(Path(path)):
+    for place, line in placed_lines(path):
         try:
             row = QueryRow.model_validate_json(line)
             query = JudgedQuery(
@@ -67,9 +67,9 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
                 **row.model_dump(exclude={"query", "snippets"}),
             )
         except ValidationError as error:
-            raise ValueError(f"{path}, line {number}: {explain(error)}") from None
+            raise ValueError(f"{place}: {explain(error)}") from None
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
+            raise ValueError(f"{place}: {error}") from None
         yield query
 
 
@@ -97,19 +97,19 @@ def _line(query: JudgedQuery) -> str:
         raise ValueError(f"{query.name}: {explain(error)}") from None
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 text file, .gz or not, that are not blank, with their numbers.
+def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a UTF-8 text file, .gz or not, that are not blank, after their places.
 
-    Raises ValueError, naming the file, if it is not such text, and OSError if it cannot be read.
+    A place is such as "judged.jsonl, line 3". Raises ValueError, naming the file, if it is not such
+    text, and OSError if it cannot be read.
     """
-    opener = gzip.open if path.suffix == ".gz" else open
+    opener = gzip.open if Path(path).suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield number, line
+                    yield f"{path}, line {number}", line
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:  # the last is an OSError
-        kind = "compressed " if path.suffix == ".gz" else ""
-        raise ValueError(f"{path} is not a complete file of {kind}UTF-8 text: {error}") from None
+        raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None
     except OSError as error:
         cannot_read("file", path, error)

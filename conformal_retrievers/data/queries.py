@@ -8,7 +8,7 @@ together, because the query is the exchangeable unit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -101,8 +101,7 @@ class JudgedQuery:
         if len(set(ids)) < len(ids):
             twice = next(id for i, id in enumerate(ids) if id in ids[:i])
             raise ValueError(
-                f"{where}: id {twice!r} occurs twice in snippets; remove one, or give each its own "
-                "id"
+                f"{where}: id {twice!r} occurs twice in snippets; give each snippet its own id"
             )
 
     @property
@@ -121,21 +120,17 @@ class JudgedQuery:
 
         A snippet is recognised by its id. It is recognised by its text if either side has no id or
         the id was not judged for this query, because some stores assign ids of their own. Snippets
-        without a judgement count as irrelevant. Relevant snippets that were not returned add to
-        `missed`. Snippets of equal text count as different ones.
-
-        `retriever` names the retriever, and `k` is the number of snippets that it was asked for.
+        of equal text count as different ones. Snippets without a judgement count as irrelevant, and
+        relevant ones that were not returned add to `missed`. `k` is how many were asked for.
         """
         retrieved = as_snippets(snippets)
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
         found = _found(relevant, retrieved, {s.id for s in self.snippets})
         not_returned = len(relevant) - len({j for j in found if j is not None})
-        return JudgedQuery(
-            self.query,
-            retrieved,
-            [j is not None for j in found],
-            id=self.id,
-            group=self.group,
+        return replace(
+            self,
+            snippets=retrieved,
+            relevant=tuple(j is not None for j in found),
             missed=self.missed + not_returned,
             retriever=retriever,
             k=k,
@@ -164,39 +159,29 @@ class ScoredQuery:
         scores = np.array(self.scores, dtype=np.float64) + 0.0  # makes −0 equal to 0 in every way
         relevant = np.array(self.relevant)
         if relevant.dtype != np.bool_:
-            judgements = [_judgement(where, i, r) for i, r in enumerate(self.relevant)]
-            relevant = np.array(judgements, dtype=bool)
+            relevant = np.array([_judgement(where, *r) for r in enumerate(self.relevant)], bool)
         if scores.shape != (len(relevant),):
             raise ValueError(
                 f"{where}: scores has shape {scores.shape}, but relevant has {len(relevant)} "
                 "judgements; give one score and one judgement for each snippet"
             )
         _check_texts(where, id=self.id, group=self.group)
-        for array in (scores, relevant):
+        for name, array in (("scores", scores), ("relevant", relevant)):
             array.setflags(write=False)
+            object.__setattr__(self, name, array)
         object.__setattr__(self, "missed", _count(where, "missed", self.missed, least=0))
         if self.tokens is not None:
-            tokens = np.array(self.tokens, dtype=np.float64)
-            if tokens.shape != scores.shape:
-                raise ValueError(
-                    f"{where}: tokens has shape {tokens.shape}, but there are {len(scores)} "
-                    "scores; give one number of tokens for each snippet"
-                )
-            object.__setattr__(self, "tokens", tokens)
-        object.__setattr__(self, "scores", scores)
-        object.__setattr__(self, "relevant", relevant)
+            object.__setattr__(self, "tokens", np.array(self.tokens, dtype=np.float64))
 
     @property
     def name(self) -> str:
         """The query's name in messages."""
-        return _name_of(self.id, None)
+        return "a query" if self.id is None else f"query {self.id!r}"
 
 
-def _name_of(id: str | None, query: str | None) -> str:
+def _name_of(id: str | None, query: str) -> str:
     if id is not None:
         return f"query {id!r}"
-    if query is None:
-        return "a query"
     return f"query {query[:60] + '…' if len(query) > 60 else query!r}"
 
 
@@ -210,8 +195,7 @@ def _judgement(where: str, i: int, value: object) -> bool:
     if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
         return bool(value)
     raise ValueError(
-        f"{where}: relevant[{i}] is {value!r}; give true or false, for graded judgements whether "
-        "the grade is high enough"
+        f"{where}: relevant[{i}] is {value!r}; give true or false, also for graded judgements"
     )
 
 
@@ -228,26 +212,20 @@ def _count(where: str, name: str, value: Any, *, least: int) -> int:
 def _found(
     relevant: Sequence[Snippet], retrieved: Sequence[Snippet], judged: Collection[str | None]
 ) -> list[int | None]:
-    """Return the place in `relevant` of each retrieved snippet, None if it is not there.
-
-    Retrieved snippets of equal text take different places, as long as there are some.
-    """
-    candidates = [
-        [j for j, known in enumerate(relevant) if _same(known, snippet, judged)]
-        for snippet in retrieved
-    ]
+    """Return the place in `relevant` of each retrieved snippet; of equal texts, different ones."""
     found: list[int | None] = [None] * len(retrieved)
     taken: set[int] = set()
     # Those whose id was judged come first, because they have one candidate only.
     for i in sorted(range(len(retrieved)), key=lambda i: retrieved[i].id not in judged):
-        if candidates[i]:
-            place = next((j for j in candidates[i] if j not in taken), candidates[i][0])
+        candidates = [j for j, known in enumerate(relevant) if _same(known, retrieved[i], judged)]
+        if candidates:
+            place = next((j for j in candidates if j not in taken), candidates[0])
             found[i] = place
             taken.add(place)
     return found
 
 
 def _same(known: Snippet, snippet: Snippet, judged: Collection[str | None]) -> bool:
-    if known.id is not None and snippet.id is not None and snippet.id in judged:
+    if None not in (known.id, snippet.id) and snippet.id in judged:
         return known.id == snippet.id
     return known.text == snippet.text

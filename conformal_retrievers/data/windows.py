@@ -5,8 +5,7 @@ overlapping by 100. Sentences follow Unicode (UAX #29) with two changes. A singl
 white space, because text is often wrapped, and a blank line ends a sentence. An opening bracket or
 quote belongs to the sentence that it opens. Characters are code points, as `len` counts them.
 
-The rules are written here because the available segmenters (semantic-text-splitter, uniseg, pysbd)
-end a sentence at every line break, and so cut sentences that fit into a window.
+Available segmenters (semantic-text-splitter, uniseg, pysbd) end a sentence at every line break.
 """
 
 from __future__ import annotations
@@ -137,75 +136,44 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def relevant_windows(
-    text: str,
-    windows: Iterable[Snippet],
-    spans: Iterable[tuple[int, int]],
-    *,
-    share: float = 1.0,
+    text: str, windows: Iterable[Snippet], spans: Iterable[tuple[int, int]]
 ) -> tuple[bool, ...]:
     """Return which windows of a text are relevant: those that contain one of its gold spans.
 
-    Parameters
-    ----------
-    text
-        The text that the windows were cut from.
-    windows
-        All windows of the text, with their positions.
-    spans
-        (start, end) in characters, as in text[start:end]; white space at the ends is ignored.
-    share
-        The share of a span's characters that a window needs to contain, in (0, 1]. At 1, a span
-        within a sentence that fits into a window is always contained.
+    A span is (start, end) in characters, as in text[start:end]; white space at its ends is ignored.
+    A span within a sentence that fits into a window is always contained in one.
 
-    Raises
-    ------
-    ValueError
-        For a span that no window contains, such as one across sentences and longer than the
-        overlap; for a span that is blank or outside the text; for a window of another text; and for
-        a share out of range.
+    Raises ValueError for a span that no window contains, such as one across sentences and longer
+    than the overlap, for a span that is blank or outside the text, and for a window of another
+    text.
 
-    Examples
-    --------
     >>> text = "One two. Three four.  Five six."
     >>> relevant_windows(text, split_snippets(text, 22, 12), [(0, 7)])
     (True, False)
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"share is {share}; give a number above 0 and at most 1")
-    places = [_place(text, i, window) for i, window in enumerate(windows)]
+    places = []
+    for i, window in enumerate(windows):
+        left = window.position
+        if left is None or left < 0 or not text.startswith(window.text, left):
+            raise ValueError(
+                f"windows[{i}] is not in the text at its position {left}; give windows that "
+                "split_snippets returned for this text"
+            )
+        places.append((left, left + len(window.text)))
     relevant = [False] * len(places)
-    lost = []
     for span in spans:
-        start, end = _checked_span(text, span)
-        held = [
-            min(end, right) - max(start, left) >= share * (end - start) for left, right in places
-        ]
-        if not any(held):
-            lost.append(span)
-        relevant = [r or h for r, h in zip(relevant, held, strict=True)]
-    if lost:
-        raise ValueError(
-            f"no window contains {len(lost)} of the spans, such as {lost[0]}; give all windows of "
-            "the text, split it with a longer overlap, or lower share"
-        )
+        start, end = span
+        if not 0 <= start <= end <= len(text) or not text[start:end].strip():
+            raise ValueError(
+                f"spans has {span}, which is blank or outside the text of {len(text)} characters; "
+                "give (start, end) in characters, not bytes"
+            )
+        start, end = _stripped(text, start, end)
+        contains = [left <= start and end <= right for left, right in places]
+        if not any(contains):
+            raise ValueError(
+                f"no window contains {span} of spans; give all windows of the text, or split it "
+                "with a longer overlap"
+            )
+        relevant = [r or c for r, c in zip(relevant, contains, strict=True)]
     return tuple(relevant)
-
-
-def _place(text: str, i: int, window: Snippet) -> tuple[int, int]:
-    start = window.position
-    if start is None or start < 0 or text[start : start + len(window.text)] != window.text:
-        raise ValueError(
-            f"windows[{i}] is not in the text at its position {start}; give windows that "
-            "split_snippets returned for this text"
-        )
-    return start, start + len(window.text)
-
-
-def _checked_span(text: str, span: tuple[int, int]) -> tuple[int, int]:
-    start, end = span
-    if not 0 <= start <= end <= len(text) or not text[start:end].strip():
-        raise ValueError(
-            f"spans has {span}, which is blank or outside the text of {len(text)} characters; "
-            "give (start, end) in characters, not bytes"
-        )
-    return _stripped(text, start, end)

@@ -119,6 +119,7 @@ def test_a_missing_file_is_named(beir, name):
         ("run.tsv", "q2\td99\t2\t0.1\n", r"run\.tsv.*'q2'.*'d99'.*corpus"),
         ("run.tsv", "q99\td1\t1\t0.1\n", r"run\.tsv.*'q99'"),
         ("qrels.tsv", "q99\td1\t1\n", "qrels.*'q99'"),
+        ("run.tsv", "q1\td1\t5\t0.1\n", "'q1': id 'd1' occurs twice"),
     ],
 )
 def test_an_unknown_document_or_query_is_named(beir, name, line, problem):
@@ -131,17 +132,16 @@ def test_an_unknown_document_or_query_is_named(beir, name, line, problem):
     ("name", "text", "place", "field"),
     [
         ("run.tsv", "q1\td1\t1\n", 1, "3 columns; give 4 or 6"),
-        ("run.tsv", RUN + "q1\td1\tfirst\t0.1\n", 5, "'d1' twice"),
         ("run.tsv", RUN + "q2\td1\tfirst\t0.1\n", 5, "rank is 'first'"),
         ("run.tsv", RUN + "q2\td1\t2\tnan\n", 5, "score is 'nan'"),
         ("qrels.tsv", "q1\td1\n", 1, "2 columns; give 3 or 4"),
         ("qrels.tsv", QRELS + "q1\td3\tyes\n", 7, "score is 'yes'"),
-        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"', 2, "not JSON"),
-        ("corpus.jsonl", '{"_id": "d1"}\n', 1, "'text' is missing"),
-        ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', 1, "'_id' is missing"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"', 2, "JSON"),
+        ("corpus.jsonl", '{"_id": "d1"}\n', 1, "text is missing"),
+        ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', 1, "_id is missing"),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n' * 2, 2, "'d1' occurs twice"),
         ("corpus.jsonl", "[1]\n", 1, "object"),
-        ("queries.jsonl", '{"_id": "q1", "query": "a"}\n', 1, "'text' is missing"),
+        ("queries.jsonl", '{"_id": "q1", "query": "a"}\n', 1, "text is missing"),
     ],
 )
 def test_a_broken_line_is_an_error_that_names_file_line_and_field(beir, name, text, place, field):

@@ -11,8 +11,6 @@ import pytest
 from conformal_retrievers.data.files import (
     Kind,
     checksum,
-    decode_infinite,
-    encode_infinite,
     envelope_text,
     parse_envelope,
     read_envelope,
@@ -123,13 +121,6 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "latin.json").write_bytes("é".encode("latin-1"))
     with pytest.raises(ValueError, match=r"latin\.json is not a complete thing file"):
         read_envelope(tmp_path / "latin.json", KIND)
-
-
-def test_infinite_numbers_are_written_by_name():
-    numbers = [0.5, math.inf, -math.inf, 0.0]
-    assert encode_infinite(numbers) == [0.5, "inf", "-inf", 0.0]
-    assert decode_infinite(json.loads(json.dumps(encode_infinite(numbers)))) == numbers
-    assert decode_infinite(["Infinity", None, [1]]) == ["Infinity", None, [1]]
 
 
 # --- written whole --------------------------------------------------------------------------------

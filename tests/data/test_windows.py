@@ -270,13 +270,9 @@ def test_a_window_is_relevant_if_it_holds_a_gold_span(spans, relevant):
     assert relevant_windows(TEXT, WINDOWS, spans) == relevant
 
 
-def test_a_span_that_no_window_holds_is_not_lost():
-    with pytest.raises(ValueError, match=r"no window contains 1 of the spans, such as \(4, 26\)"):
+def test_a_span_that_no_window_contains_is_an_error():
+    with pytest.raises(ValueError, match=r"no window contains \(4, 26\) of spans"):
         relevant_windows(TEXT, WINDOWS, [(0, 7), (4, 26)])
-    assert relevant_windows(TEXT, WINDOWS, [(4, 26)], share=17 / 22) == (False, True)
-    assert relevant_windows(TEXT, WINDOWS, [(4, 26)], share=16 / 22) == (True, True)
-    with pytest.raises(ValueError, match="no window contains"):
-        relevant_windows(TEXT, WINDOWS, [(4, 26)], share=18 / 22)
 
 
 @given(st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=12), st.data())
@@ -315,9 +311,3 @@ def test_a_span_that_is_blank_or_outside_is_an_error(span):
 def test_a_window_that_is_not_where_it_says_is_an_error(text, position):
     with pytest.raises(ValueError, match=r"windows\[1\] is not in the text"):
         relevant_windows(TEXT, [WINDOWS[0], Snippet(text, position=position)], [])
-
-
-@pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan")])
-def test_a_share_that_is_none_is_an_error(share):
-    with pytest.raises(ValueError, match=f"share is {share}"):
-        relevant_windows(TEXT, WINDOWS, [(0, 7)], share=share)
