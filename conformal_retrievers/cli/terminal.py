@@ -16,8 +16,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from conformal_retrievers.evaluation.measures import Share
-
 Item = TypeVar("Item")
 
 
@@ -89,8 +87,6 @@ def print_json(value: object) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Share):
-        return _plain(dataclasses.asdict(value) | {"design_effect": value.design_effect})
     if dataclasses.is_dataclass(value):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,11 +37,10 @@ class QueryCounts(NamedTuple):
     @property
     def by_group(self) -> dict[str | None, QueryCounts]:
         """The queries of each group, those without a group last."""
-        names = sorted(set(self.group.tolist()), key=lambda name: (name is None, name or ""))
-        members = {name: [each == name for each in self.group.tolist()] for name in names}
+        groups = self.group.tolist()
         return {
-            name: QueryCounts._make(column[chosen] for column in self)
-            for name, chosen in members.items()
+            name: QueryCounts._make(column[[group == name for group in groups]] for column in self)
+            for name in sorted(set(groups), key=lambda name: (name is None, name or ""))
         }
 
 
@@ -68,21 +67,13 @@ class Columns:
         name: str = "scored",
         held_out: bool = True,
     ) -> Columns:
-        """Return the queries as columns.
-
-        Raises ValueError for no query, a calibration that is not about snippets, an id that occurs
-        twice or, if `held_out`, belongs to the calibration; TypeError for anything but scored
-        queries.
-        """
+        """Return the queries as columns; unless `held_out`, they may belong to the calibration."""
         merged = (calibration.merge_groups or {}) if calibration else {}
         scores, relevant, tokens, missed, groups = [], [], [], [], []
         ids: list[str | None] = []
         for i, query in enumerate(scored):
             if not isinstance(query, ScoredQuery):
-                raise TypeError(
-                    f"{name}[{i}] is {query!r:.60}; give ScoredQuery objects, as "
-                    "score_queries(scorer, judged) returns them"
-                )
+                raise TypeError(f"{name}[{i}] is {query!r:.60}; give score_queries(scorer, judged)")
             scores.append(query.scores)
             relevant.append(query.relevant)
             unknown = np.full(len(query.scores), math.nan)
@@ -110,11 +101,6 @@ class Columns:
         )
 
     @property
-    def n(self) -> int:
-        """The number of queries."""
-        return len(self.sizes)
-
-    @property
     def judged(self) -> bool:
         """Whether any relevant snippet is known; without one the queries count as not judged."""
         return bool(self.relevant.any() or self.missed.any())
@@ -126,20 +112,20 @@ class Columns:
     @cached_property
     def order(self) -> NDArray[np.intp]:
         """The place of each query in the order of a hash of its id, (n,)."""
-        hashed = sorted(range(self.n), key=lambda i: digest(self.ids[i], i))
+        hashed = sorted(range(len(self.ids)), key=lambda i: digest(self.ids[i], i))
         return np.argsort(hashed)
 
     @cached_property
     def lowest(self) -> NDArray[np.float64]:
         """The lowest finite score of each query, (n,); +inf for a query without one."""
-        lowest = np.full(self.n, math.inf)
+        lowest = np.full(len(self.sizes), math.inf)
         finite = np.isfinite(self.scores)
         np.minimum.at(lowest, self.query_of[finite], self.scores[finite])
         return lowest
 
     def count(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Count, for each query, the snippets of a mask (S,): (n,)."""
-        return np.bincount(self.query_of[mask], minlength=self.n)
+        return np.bincount(self.query_of[mask], minlength=len(self.sizes))
 
     def thresholds(self, calibration: Calibration) -> NDArray[np.float64]:
         """Return the threshold of each query, (n,)."""
@@ -155,7 +141,8 @@ class Columns:
         """Return what a mask (S,) keeps of each query."""
 
         def total(values: NDArray[np.bool_] | NDArray[np.float64]) -> Column:
-            return np.asarray(np.bincount(self.query_of, values, self.n), dtype=np.float64)
+            sums = np.bincount(self.query_of, values, len(self.sizes))
+            return np.asarray(sums, dtype=np.float64)
 
         return QueryCounts(
             retrieved=self.sizes.astype(np.float64),
@@ -170,30 +157,16 @@ class Columns:
             group=self.groups,
         )
 
-    def _of(
-        self, snippets: NDArray[np.bool_], queries: NDArray[np.bool_], **changed: NDArray[np.intp]
-    ) -> Columns:
-        number = np.cumsum(queries) - 1
-        columns = {
-            "scores": self.scores[snippets],
-            "relevant": self.relevant[snippets],
-            "tokens": self.tokens[snippets],
-            "query_of": number[self.query_of[snippets]],
-            "position": self.position[snippets],
-            "sizes": self.sizes[queries],
-            "missed": self.missed[queries],
-            "groups": self.groups[queries],
-        }
-        ids = tuple(id for id, chosen in zip(self.ids, queries, strict=True) if chosen)
-        return Columns(**{**columns, **changed}, ids=ids)  # type: ignore[arg-type]
-
     def cut(self, k: int) -> Columns:
         """Return the first k snippets of each query; relevant ones beyond are missed."""
         first = self.position < k
-        lost = self.count(self.relevant & ~first)
-        sizes = np.minimum(self.sizes, k)
-        return self._of(first, np.ones(self.n, bool), sizes=sizes, missed=self.missed + lost)
-
-    def only(self, chosen: NDArray[np.bool_]) -> Columns:
-        """Return the chosen queries (n,) alone."""
-        return self._of(chosen[self.query_of], chosen)
+        return replace(
+            self,
+            scores=self.scores[first],
+            relevant=self.relevant[first],
+            tokens=self.tokens[first],
+            query_of=self.query_of[first],
+            position=self.position[first],
+            sizes=np.minimum(self.sizes, k),
+            missed=self.missed + self.count(self.relevant & ~first),
+        )

@@ -50,26 +50,18 @@ def fixed_thresholds(
 
 
 class Difference(NamedTuple):
-    """A measure of one calibration minus that of another, with its bootstrap interval.
-
-    The ends are NaN if some resamples have nothing to measure.
-    """
+    """A measure of one calibration minus another's; the ends are NaN for too few queries."""
 
     estimate: float
     low: float
     high: float
 
-    @property
-    def significant(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
-
     def __str__(self) -> str:
         if math.isnan(self.estimate):
-            return "      –"
-        if math.isnan(self.low):
-            return f"{self.estimate:+7.1%} [too few queries for an interval]"
-        return f"{self.estimate:+7.1%} [{self.low:+.1%}, {self.high:+.1%}]"
+            return "–"
+        ends = f"{100 * self.low:+.1f}, {100 * self.high:+.1f}"
+        known = not math.isnan(self.low)
+        return f"{100 * self.estimate:+.1f} % [{ends if known else 'too few queries'}]"
 
 
 class Differences(dict[str, Difference]):
@@ -93,17 +85,16 @@ def compare(
 
     Parameters
     ----------
-    one, other : Calibration
+    one, other
         A removal above 0 means that `one` removes more.
-    scored : iterable of ScoredQuery
+    scored
         The queries, scored by the scorer of `one`.
-    scored_by_other : iterable of ScoredQuery, optional
+    scored_by_other
         The same queries in the same order, scored by the scorer of `other`; by default `scored`.
-    rng : numpy.random.Generator
-    resamples : int
+    resamples
         How often queries are drawn with replacement, 100 or more.
-    level : float
-        Share of the resamples that an interval spans.
+    level
+        Share of the resamples that an interval spans, in (0, 1).
 
     Returns
     -------
@@ -113,18 +104,14 @@ def compare(
     Raises
     ------
     ValueError
-        What `evaluate` raises; for two scorers without `scored_by_other`; and where the queries of
-        `scored_by_other` are not those of `scored`.
-
+        As `evaluate`, and if `scored_by_other` is missing for another scorer or has other queries.
     """
     check_level(level)
     if resamples < 100:
         raise ValueError(f"resamples is {resamples!r}; give 100 or more")
     if scored_by_other is None and one.scorer != other.scorer:
-        raise ValueError(
-            f"the scorers differ, {one.scorer!r} and {other.scorer!r}; give the queries as scored "
-            "by the second one too, as scored_by_other"
-        )
+        scorers = f"{one.scorer!r} and {other.scorer!r}"
+        raise ValueError(f"the scorers differ, {scorers}; give scored_by_other too")
     queries = list(scored)
     again = queries if scored_by_other is None else list(scored_by_other)
     columns = (Columns.of(queries, one), Columns.of(again, other, name="scored_by_other"))

@@ -21,11 +21,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.columns import Columns
+from conformal_retrievers.evaluation.columns import Columns, QueryCounts
 from conformal_retrievers.evaluation.diagnosis import (
     Diagnosis,
     GroupRow,
@@ -33,13 +32,13 @@ from conformal_retrievers.evaluation.diagnosis import (
     ScoreQuality,
 )
 from conformal_retrievers.evaluation.findings import findings
-from conformal_retrievers.evaluation.measures import END_TO_END, Share, shares
+from conformal_retrievers.evaluation.measures import END_TO_END, Share, guaranteed, shares
 from conformal_retrievers.evaluation.sweeps import (
     ALPHAS,
+    bands,
     over_alpha,
     over_depth,
     reference_lowest,
-    sweep_point,
 )
 from conformal_retrievers.evaluation.verdict import coverage_p_value, verdict_on
 from conformal_retrievers.theory.exchangeability import Comparison, two_sample_test
@@ -58,49 +57,42 @@ def diagnose(
 
     Parameters
     ----------
-    calibration : Calibration
-    scored : iterable of ScoredQuery
-        The queries, scored by the calibration's scorer, in the retriever's order. If none of them
-        has a known relevant snippet, as in a filter log, they count as not judged.
-    reference : iterable of ScoredQuery, optional
-        Queries like those that were calibrated on, to compare with; by default the calibration's
-        own lowest scores. It takes a reference to have a band for m2, for m1 and m2 by depth, and
-        for m1 if thresholds differ by group.
-    alphas : sequence of float
+    calibration
+        From `calibrate` or `Calibration.load`, about snippets.
+    scored
+        From `score_queries`. Queries without any relevant snippet, as in a filter log, count as not
+        judged.
+    reference
+        Queries like the calibration's, whose lowest scores stand in by default. The bands of m2, of
+        m1 by group and of both by depth need it.
+    alphas
         Swept together with the calibration's own; those that its delta cannot reach are left out.
-    level : float
-        Confidence of every interval, band and test.
-
-    Returns
-    -------
-    Diagnosis
+    level
+        Confidence of every interval, band and test, in (0, 1).
 
     Raises
     ------
     ValueError
-        For no query, an id that occurs twice or belongs to the calibration, or a level or an alpha
-        outside (0, 1).
-
+        For no query, and an id that occurs twice or belongs to the calibration.
     """
     check_level(level)
     new = Columns.of(scored, calibration)
-    known = (
-        None
-        if reference is None
-        else Columns.of(reference, calibration, name="reference", held_out=False)
-    )
-    keeps = new.keeps(calibration)
-    thresholds = new.thresholds(calibration)
-    measured = shares(new.counts(keeps), level, misses_known=False)
-    own = sweep_point(calibration, new, known, level)
-    groups = tuple(
-        _group_row(calibration, new, keeps, level, name)
-        for name in sorted({g for g in new.groups.tolist() if g is not None})
-    )
+    known = None
+    if reference is not None:
+        known = Columns.of(reference, calibration, name="reference", held_out=False)
+    counts, thresholds = new.counts(new.keeps(calibration)), new.thresholds(calibration)
+    misses_known = calibration.count_missed or bool(new.missed.any())
+    measured = shares(counts, level, misses_known=misses_known)
+    groups = []
+    for group, part in counts.by_group.items():
+        if group is not None:
+            of_group = shares(part, level, misses_known=misses_known)
+            groups.append(_group_row(calibration, part, of_group, group, judged=new.judged))
+    m1_band, m2_band = bands(calibration, new, known, level)
     d = Diagnosis(
         calibration=calibration,
         level=level,
-        n_queries=new.n,
+        n_queries=len(new.sizes),
         n_snippets=len(new.scores),
         m1=measured["m1"].interval,
         m2=measured["m2"].interval,
@@ -108,14 +100,16 @@ def diagnose(
         keep_all=float(np.mean(np.isposinf(thresholds))),
         keep_none=float(np.mean(np.isneginf(thresholds))),
         held_out_verified=not new.judged or new.held_out_from(calibration),
-        m1_band=own.m1_band,
-        m2_band=own.m2_band,
+        m1_band=m1_band,
+        m2_band=m2_band,
         comparison=_comparison(calibration, new, known),
-        judgements=_judgements(calibration, new, keeps, level, groups) if new.judged else None,
+        judgements=_judgements(calibration, counts, measured, groups, _aucs(new, level))
+        if new.judged
+        else None,
         scores=_score_quality(calibration, new),
         sweep=over_alpha(calibration, new, known, alphas, level),
         depths=over_depth(calibration, new, known, level),
-        groups=groups,
+        groups=tuple(groups),
     )
     return replace(d, findings=findings(d))
 
@@ -133,45 +127,35 @@ def _comparison(
 
 def _judgements(
     calibration: Calibration,
-    queries: Columns,
-    keeps: NDArray[np.bool_],
-    level: float,
+    counts: QueryCounts,
+    measured: dict[str, Share],
     groups: Sequence[GroupRow],
+    aucs: tuple[Interval, float],
 ) -> Judgements:
-    misses_known = calibration.count_missed or bool(queries.missed.any())
-    measured = shares(queries.counts(keeps), level, misses_known=misses_known)
-    relevant_kept = queries.count(keeps & queries.relevant)
-    irrelevant_kept = queries.count(keeps & ~queries.relevant)
     if calibration.by_group:
         tested = [row.p_value for row in groups if row.p_value is not None]
         p_value = min([1.0, *(len(tested) * p for p in tested)])
     else:
-        p_value = coverage_p_value(calibration, _guaranteed(calibration, measured))
-    within, over = _aucs(queries, level)
+        p_value = coverage_p_value(calibration, measured[guaranteed(calibration)])
+    irrelevant_kept = counts.kept - counts.relevant_kept
     return Judgements(
-        n_measured=_n_measured(calibration, queries),
-        n_relevant=int(queries.relevant.sum()),
-        n_missed=int(queries.missed.sum()),
+        n_measured=_n_measured(calibration, counts),
+        n_relevant=int(counts.relevant.sum()),
+        n_missed=int(counts.missed.sum()),
         recall_at_k=measured["recall@K"].interval,
         coverage=measured[calibration.guarantee].interval,
         end_to_end=measured[END_TO_END + calibration.guarantee].interval,
         p_value=p_value,
-        relevant_kept=float(np.mean(relevant_kept > 0)),
-        only_irrelevant=float(np.mean((relevant_kept == 0) & (irrelevant_kept > 0))),
-        irrelevant_share=_ratio(int(irrelevant_kept.sum()), int(keeps.sum())),
-        auc_within=within,
-        auc_over=over,
+        relevant_kept=float(np.mean(counts.relevant_kept > 0)),
+        only_irrelevant=float(np.mean((counts.relevant_kept == 0) & (irrelevant_kept > 0))),
+        irrelevant_share=_ratio(irrelevant_kept.sum(), counts.kept.sum()),
+        auc_within=aucs[0],
+        auc_over=aucs[1],
     )
 
 
-def _guaranteed(calibration: Calibration, measured: dict[str, Share]) -> Share:
-    """Return the coverage that the guarantee is about: of retrieved snippets, or end to end."""
-    return measured[(END_TO_END if calibration.count_missed else "") + calibration.guarantee]
-
-
-def _n_measured(calibration: Calibration, queries: Columns) -> int:
-    known = queries.count(queries.relevant) + queries.missed * calibration.count_missed
-    return int(np.count_nonzero(known))
+def _n_measured(calibration: Calibration, counts: QueryCounts) -> int:
+    return int(np.count_nonzero(counts.relevant + counts.missed * calibration.count_missed))
 
 
 def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
@@ -187,46 +171,39 @@ def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
 def _score_quality(calibration: Calibration, queries: Columns) -> ScoreQuality:
     scored = queries.scores[~np.isnan(queries.scores)]
     thresholds = queries.thresholds(calibration)[queries.query_of]
-    own = [(q.scores == calibration.threshold(q.group)).sum() for q in calibration.queries]
+    own = sum((q.scores == calibration.threshold(q.group)).sum() for q in calibration.queries)
     return ScoreQuality(
         n_scores=len(scored),
         distinct=len(np.unique(scored)),
-        at_threshold=_ratio(int((queries.scores == thresholds).sum()), len(scored)),
-        calibration_ties=_ratio(int(sum(own)), calibration.n_relevant),
+        at_threshold=_ratio((queries.scores == thresholds).sum(), len(scored)),
+        calibration_ties=_ratio(own, calibration.n_relevant),
         unscorable=_ratio(len(queries.scores) - len(scored), len(queries.scores)),
     )
 
 
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else math.nan
+def _ratio(part: float, whole: float) -> float:
+    return float(part / whole) if whole else math.nan
 
 
 def _group_row(
     calibration: Calibration,
-    queries: Columns,
-    keeps: NDArray[np.bool_],
-    level: float,
+    counts: QueryCounts,
+    measured: dict[str, Share],
     group: str,
+    *,
+    judged: bool,
 ) -> GroupRow:
-    chosen = queries.groups == group
-    members, kept = queries.only(chosen), keeps[chosen[queries.query_of]]
-    misses_known = calibration.count_missed or bool(queries.missed.any())
-    measured = shares(members.counts(kept), level, misses_known=misses_known)
-    recall = coverage = p_value = None
-    if queries.judged:
-        share = _guaranteed(calibration, measured)
-        recall, coverage = measured["recall@K"].interval, share.interval
-        tested = verdict_on(calibration, share, group if calibration.by_group else None)
-        p_value = None if tested is None else tested.p_value
+    share = measured[guaranteed(calibration)]
+    tested = verdict_on(calibration, share, group if calibration.by_group else None)
     return GroupRow(
         group=group,
         threshold=calibration.threshold(group),
-        n_queries=members.n,
-        n_measured=_n_measured(calibration, members) if queries.judged else 0,
+        n_queries=len(counts.retrieved),
+        n_measured=_n_measured(calibration, counts) if judged else 0,
         m1=measured["m1"].interval,
         m2=measured["m2"].interval,
         removal=measured["removal"].estimate,
-        recall_at_k=recall,
-        coverage=coverage,
-        p_value=p_value,
+        recall_at_k=measured["recall@K"].interval if judged else None,
+        coverage=share.interval if judged else None,
+        p_value=tested.p_value if judged and tested is not None else None,
     )

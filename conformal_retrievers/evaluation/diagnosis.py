@@ -16,11 +16,7 @@ Severity = Literal["problem", "notice", "fine"]
 
 @dataclass(frozen=True)
 class Judgements:
-    """What judged queries show, with intervals over queries.
-
-    `end_to_end` and `recall_at_k` are NaN if no query has a missed snippet, unless the calibration
-    counts missed ones.
-    """
+    """What judged queries show; recall and end-to-end coverage are NaN where misses are unknown."""
 
     n_measured: int  # queries with a relevant snippet that counts
     n_relevant: int
@@ -98,6 +94,11 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()  # the problems first
 
     @property
+    def target(self) -> float:
+        """The coverage that is guaranteed, 1 − alpha."""
+        return 1 - self.calibration.alpha
+
+    @property
     def coverage(self) -> Interval | None:
         """Coverage in the sense of the guarantee: end to end if missed snippets count."""
         if self.judgements is None:
@@ -130,13 +131,11 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """One paragraph: the summary, and the findings that matter."""
-        matter = [
-            f.sentence
-            for severity in ("problem", "fine", "notice")
-            for f in self.findings
-            if f.severity == severity and (severity != "fine" or f.name in ("coverage", "scores"))
-        ]
-        return " ".join([self.summary, *matter])
+        problems, fine, notices = (
+            [f for f in self.findings if f.severity == s] for s in ("problem", "fine", "notice")
+        )
+        confirmed = [f for f in fine if f.name in ("coverage", "scores")]
+        return " ".join([self.summary, *(f.sentence for f in problems + confirmed + notices)])
 
     def __str__(self) -> str:
         marks = {"problem": "✗", "notice": "!", "fine": "✓"}

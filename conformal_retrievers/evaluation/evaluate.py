@@ -18,13 +18,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.columns import Columns, QueryCounts
-from conformal_retrievers.evaluation.measures import (
-    END_TO_END,
-    GUARANTEES,
-    MOSTLY,
-    Share,
-    shares,
-)
+from conformal_retrievers.evaluation.measures import END_TO_END, GUARANTEES, MOSTLY, Share, shares
 from conformal_retrievers.evaluation.verdict import (
     OUT_OF_REACH,
     Verdict,
@@ -40,8 +34,8 @@ from conformal_retrievers.theory.intervals import check_level
 class Evaluation:
     """What `evaluate` measured; each `Share` has its interval over queries.
 
-    `end_to_end` and `recall_at_k` are NaN if no query has a missed snippet, unless the calibration
-    counts missed ones, which implies that the queries record them.
+    If no query has a missed snippet, `end_to_end` and `recall_at_k` are NaN, except for a
+    calibration that counts missed ones: its queries record them.
     """
 
     n_queries: int
@@ -65,11 +59,6 @@ class Evaluation:
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
 
     @property
-    def misses_known(self) -> bool:
-        """Whether the queries record how many relevant snippets the retriever missed."""
-        return self.n_missed > 0 or self.recall_at_k.n > 0
-
-    @property
     def mostly_unscorable(self) -> bool:
         """Whether half of the snippets or more could not be scored, which tests nothing."""
         return self.unscorable.estimate >= MOSTLY
@@ -91,14 +80,12 @@ class Evaluation:
         return {name: share for name, share in some.items() if share is not None}
 
     def __str__(self) -> str:
-        missed = f"{self.n_missed} missed" if self.misses_known else "number missed unknown"
+        missed = f"{self.n_missed} missed" if self.recall_at_k.n else "number missed unknown"
         head = (
             f"{self.n_queries} {'query' if self.n_queries == 1 else 'queries'}, "
             f"{self.n_snippets} snippets, {self.n_relevant} of them relevant ({missed})"
         )
-        rows = [
-            f"{name:<24} {share if share.n else '      –'}" for name, share in self.shares.items()
-        ]
+        rows = [f"{name:<24} {s.interval.written(width=5)}" for name, s in self.shares.items()]
         notes = [str(self.verdict)] if self.verdict else []
         notes += [OUT_OF_REACH] * self.out_of_reach + [unverified()] * (not self.held_out_verified)
         return "\n".join([head, *rows, *notes])
@@ -109,34 +96,27 @@ def evaluate(
 ) -> Evaluation:
     """Measure a calibration's threshold on scored queries that it was not made from.
 
-    Parameters
-    ----------
-    calibration : Calibration
-    scored : iterable of ScoredQuery
-        From `score_queries(scorer, judged)`, with the calibration's scorer.
-    level : float
-        Confidence of every interval, and of the lower bounds.
-
-    Returns
-    -------
-    Evaluation
-
-    Raises
-    ------
-    ValueError
-        For no query, an id that occurs twice or belongs to the calibration, or a level outside
-        (0, 1).
-
+    The queries come from `score_queries`, with the calibration's scorer. `level` is the confidence
+    of every interval and of the lower bounds. Raises ValueError for no query, for an id that occurs
+    twice or belongs to the calibration, and for a level outside (0, 1).
     """
     check_level(level)
     columns = Columns.of(scored, calibration)
     counts = columns.counts(columns.keeps(calibration))
-    measured = _evaluation(counts, level, counts_missed=calibration.count_missed)
-    return replace(
-        _with_verdicts(measured, calibration),
+    whole = replace(
+        _with_groups(counts, level, counts_missed=calibration.count_missed),
         held_out_verified=columns.held_out_from(calibration),
         out_of_reach=calibration.out_of_reach,
     )
+    if not calibration.by_group:
+        return replace(whole, verdict=_verdict(whole, calibration, None))
+    groups = {
+        group: replace(part, verdict=_verdict(part, calibration, group))
+        for group, part in whole.by_group.items()
+    }
+    worst = worst_of(part.verdict for part in groups.values() if part.verdict is not None)
+    over_all = worst and replace(worst, unscorable=whole.unscorable.estimate)
+    return replace(whole, by_group=groups, verdict=over_all)
 
 
 def measure(
@@ -151,20 +131,17 @@ def measure(
     if [mask.shape for mask in masks] != [query.scores.shape for query in scored]:
         raise ValueError("kept does not fit scored; give one mask a query, one value a snippet")
     columns = Columns.of(scored)
-    return _evaluation(columns.counts(np.concatenate(masks)), level)
+    return _with_groups(columns.counts(np.concatenate(masks)), level)
 
 
-def _evaluation(c: QueryCounts, level: float, *, counts_missed: bool = False) -> Evaluation:
+def _with_groups(c: QueryCounts, level: float, *, counts_missed: bool = False) -> Evaluation:
     """Return the measures of some queries, and of each group if any has one; without verdicts."""
     misses_known = counts_missed or bool(c.missed.any())
     groups = {} if set(c.group.tolist()) == {None} else c.by_group
-    return replace(
-        _measured(c, level, counts_missed, misses_known),
-        by_group={
-            name: _measured(part, level, counts_missed, misses_known)
-            for name, part in groups.items()
-        },
+    whole, *parts = (
+        _measured(part, level, counts_missed, misses_known) for part in (c, *groups.values())
     )
+    return replace(whole, by_group=dict(zip(groups, parts, strict=True)))
 
 
 def _measured(c: QueryCounts, level: float, counts_missed: bool, misses_known: bool) -> Evaluation:
@@ -190,18 +167,7 @@ def _measured(c: QueryCounts, level: float, counts_missed: bool, misses_known: b
     )
 
 
-def _with_verdicts(evaluation: Evaluation, calibration: Calibration) -> Evaluation:
-    def verdict(part: Evaluation, group: str | None) -> Verdict | None:
-        measured = part.end_to_end if calibration.count_missed else part.coverage
-        found = verdict_on(calibration, measured[calibration.guarantee], group)
-        return found and replace(found, unscorable=part.unscorable.estimate)
-
-    if not calibration.by_group:
-        return replace(evaluation, verdict=verdict(evaluation, None))
-    groups = {
-        group: replace(part, verdict=verdict(part, group))
-        for group, part in evaluation.by_group.items()
-    }
-    worst = worst_of(part.verdict for part in groups.values() if part.verdict is not None)
-    over_all = worst and replace(worst, unscorable=evaluation.unscorable.estimate)
-    return replace(evaluation, by_group=groups, verdict=over_all)
+def _verdict(part: Evaluation, calibration: Calibration, group: str | None) -> Verdict | None:
+    measured = part.end_to_end if calibration.count_missed else part.coverage
+    found = verdict_on(calibration, measured[calibration.guarantee], group)
+    return found and replace(found, unscorable=part.unscorable.estimate)

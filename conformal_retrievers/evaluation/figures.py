@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
-from conformal_retrievers.evaluation.sweeps import Band
+from conformal_retrievers.evaluation.sweeps import DepthPoint, SweepPoint
 from conformal_retrievers.extras import require
 
 require("report", "matplotlib")
@@ -50,36 +50,33 @@ def coverage(d: Diagnosis) -> str:
         intervals = [point.coverage for point in d.sweep if point.coverage is not None]
         estimate, low, high = np.array(intervals).T
         axes.fill_between(target, low, high, color=BLUE, alpha=0.2, linewidth=0)
-        axes.plot(target, estimate, color=BLUE, label=f"measured, {d.level:.0%} interval")
-        axes.axvline(1 - d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
-        axes.set(xlabel="target coverage, 1 − α", ylabel="coverage")
+        axes.plot(target, estimate, color=BLUE, label=f"measured, {100 * d.level:g} % interval")
+        axes.axvline(d.target, color=GREY, linewidth=1, linestyle=":")
 
-    return _svg(draw)
+    return _svg(draw, xlabel="target coverage, 1 − α", ylabel="coverage")
 
 
 def removal(d: Diagnosis) -> str:
     """Draw the share of snippets that is removed, over alpha."""
 
     def draw(axes: Any) -> None:
-        axes.plot(_alphas(d), [point.removal for point in d.sweep], color=GREEN)
+        alphas = [point.alpha for point in d.sweep]
+        axes.plot(alphas, [point.removal for point in d.sweep], color=GREEN)
         axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
-        axes.set(xlabel="α", ylabel="snippets removed", ylim=(0, 1))
 
-    return _svg(draw)
+    return _svg(draw, xlabel="α", ylabel="snippets removed", ylim=(0, 1))
 
 
 def sweep(d: Diagnosis) -> str:
     """Draw m1 and m2 over alpha with their bands, and the line 1 − α."""
 
     def draw(axes: Any) -> None:
-        alphas = _alphas(d)
-        _line(axes, alphas, [p.m1 for p in d.sweep], [p.m1_band for p in d.sweep], BLUE, "-", "m1")
-        _line(axes, alphas, [p.m2 for p in d.sweep], [p.m2_band for p in d.sweep], RED, "-.", "m2")
+        alphas = np.array([point.alpha for point in d.sweep])
+        _m1_and_m2(axes, alphas, d.sweep)
         axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="1 − α, not a target")
         axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
-        axes.set(xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
 
-    return _svg(draw)
+    return _svg(draw, xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
 
 
 def depths(d: Diagnosis) -> str:
@@ -87,15 +84,13 @@ def depths(d: Diagnosis) -> str:
 
     def draw(axes: Any) -> None:
         k = np.array([point.k for point in d.depths])
-        _line(axes, k, [p.m1 for p in d.depths], [p.m1_band for p in d.depths], BLUE, "-", "m1")
-        _line(axes, k, [p.m2 for p in d.depths], [p.m2_band for p in d.depths], RED, "-.", "m2")
+        _m1_and_m2(axes, k, d.depths)
         recall = [point.recall.estimate for point in d.depths if point.recall is not None]
         if recall:
             axes.plot(k, recall, color=GREEN, linestyle=(0, (5, 1)), label="recall@K")
-        axes.set(xlabel="K, snippets retrieved", ylabel="share", ylim=(0, 1.03))
         axes.xaxis.get_major_locator().set_params(integer=True)
 
-    return _svg(draw)
+    return _svg(draw, xlabel="K, snippets retrieved", ylabel="share", ylim=(0, 1.03))
 
 
 def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequence[float]) -> str:
@@ -122,9 +117,8 @@ def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequ
         for i, threshold in enumerate(drawn):
             label = None if i else ("threshold" if len(drawn) == 1 else "thresholds of the groups")
             axes.axvline(threshold, color="black", linestyle="--", linewidth=1.4, label=label)
-        axes.set(xlabel="score, lower = more relevant", ylabel="share of each kind")
 
-    return _svg(draw)
+    return _svg(draw, xlabel="score, lower = more relevant", ylabel="share of each kind")
 
 
 def _bin_edges(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -136,33 +130,25 @@ def _bin_edges(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([low - half, high + half])
 
 
-def _alphas(d: Diagnosis) -> NDArray[np.float64]:
-    return np.array([point.alpha for point in d.sweep])
-
-
-def _line(
-    axes: Any,
-    x: NDArray[Any],
-    y: Sequence[float],
-    bands: Sequence[Band | None],
-    color: str,
-    style: str,
-    name: str,
+def _m1_and_m2(
+    axes: Any, x: NDArray[Any], points: Sequence[SweepPoint] | Sequence[DepthPoint]
 ) -> None:
-    known = [band for band in bands if band is not None]
-    if len(known) == len(x):
-        low, high = np.array(known).T
-        axes.fill_between(
-            x, low, high, color=color, alpha=0.18, linewidth=0, label=f"{name} if exchangeable"
-        )
-    axes.plot(x, y, color=color, linestyle=style, label=name)
+    for name, color, style in (("m1", BLUE, "-"), ("m2", RED, "-.")):
+        bands = [getattr(point, f"{name}_band") for point in points]
+        if None not in bands:
+            low, high = np.array(bands).T
+            label = f"{name} if exchangeable"
+            axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0, label=label)
+        axes.plot(x, [getattr(p, name) for p in points], color=color, linestyle=style, label=name)
 
 
-def _svg(draw: Any) -> str:
+def _svg(draw: Callable[[Any], None], **labels: Any) -> str:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.3))
-        draw(figure.subplots())
-        if figure.axes[0].get_legend_handles_labels()[0]:
+        axes: Any = figure.subplots()
+        draw(axes)
+        axes.set(**labels)
+        if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside upper left", ncols=2)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})

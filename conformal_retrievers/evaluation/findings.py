@@ -9,13 +9,14 @@ m1, m2 or coverage; the constants below say from where on it is given. What is f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict
 
 from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
-from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Severity
+from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Judgements
 from conformal_retrievers.evaluation.measures import MOSTLY
 from conformal_retrievers.evaluation.verdict import OUT_OF_REACH, unverified
-from conformal_retrievers.theory.intervals import Interval
+from conformal_retrievers.theory.intervals import percent
 
 ALL_OR_NOTHING = 0.95  # m2 / m1 from which on queries are kept nearly whole or not at all
 LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
@@ -34,7 +35,12 @@ MEANING = {
 
 def findings(d: Diagnosis) -> tuple[Finding, ...]:
     """Return all findings, the problems first."""
-    found = [finding for rule in RULES for finding in rule(d)]
+    found: list[Finding] = []
+    if d.judgements is not None:
+        for judged in (_coverage, _direction, _missing, _irrelevant, _groups):
+            found += judged(d, d.judgements)
+    for rule in (_scores, _ids, _m1, _threshold, _removal, _ties, _unscorable):
+        found += rule(d)
     return tuple(sorted(found, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
 
 
@@ -47,262 +53,33 @@ def counted_queries(n: int, kind: str = "") -> str:
     return f"{n:,} {kind}{'query' if n == 1 else 'queries'}"
 
 
-def shown(interval: Interval) -> str:
-    """Write an interval without the padding of tables."""
-    return str(interval).strip()
+# --- what judgements show -------------------------------------------------------------------------
 
 
-# --- rules: each looks at one thing ---------------------------------------------------------------
-
-
-def _coverage(d: Diagnosis) -> Iterator[Finding]:
-    judged, coverage = d.judgements, d.coverage
-    if judged is None or coverage is None or math.isnan(coverage.estimate):
+def _coverage(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
+    coverage, by_group = d.coverage, d.calibration.by_group
+    if coverage is None or math.isnan(coverage.estimate):
         return
-    target = 1 - d.calibration.alpha
-    by_group = d.calibration.by_group  # then each group is tested, see `_groups`
-    low = judged.p_value <= 1 - d.level and not by_group
-    comparison = ""
-    if coverage.estimate < target and not by_group:
+    low = j.p_value <= 1 - d.level and not by_group  # by group each group is tested: `_groups`
+    where = " in each group with a finite threshold" if by_group else ""
+    chance = ""
+    if coverage.estimate < d.target and not by_group:
         explained = "more than" if low else "within what"
-        comparison = f", {explained} chance explains (p = {judged.p_value:.2g})"
-    yield Finding(
-        "coverage",
-        "problem" if low else "fine",
-        f"Coverage ({MEANING[d.calibration.guarantee]}) is {shown(coverage)} on "
-        f"{counted_queries(judged.n_measured, 'judged ')}; the target is {target:.1%}"
-        f"{' in each group with a finite threshold' if by_group else ''}{comparison}.",
-        {
-            "coverage": coverage.estimate,
-            "low": coverage.low,
-            "high": coverage.high,
-            "target": target,
-            "p_value": judged.p_value,
-        },
+        chance = f", {explained} chance explains (p = {j.p_value:.2g})"
+    sentence = (
+        f"Coverage ({MEANING[d.calibration.guarantee]}) is {coverage} on "
+        f"{counted_queries(j.n_measured, 'judged ')}; the target is "
+        f"{percent(d.target)}{where}{chance}."
     )
+    evidence = {"coverage": coverage.estimate, "low": coverage.low, "high": coverage.high}
+    evidence |= {"target": d.target, "p_value": j.p_value}
+    yield Finding("coverage", "problem" if low else "fine", sentence, evidence)
 
 
-def _scores(d: Diagnosis) -> Iterator[Finding]:
-    c = d.comparison
-    if c is None:
-        reason = (
-            "none of these queries has a score"
-            if d.calibration.lowest_scores
-            else "the calibration holds no lowest scores"
-        )
-        sentence = f"The scores cannot be compared with those of the calibration: {reason}."
-        yield Finding("scores", "notice", sentence, {})
-        return
-    evidence = {
-        "p_value": c.p_value,
-        "distance": c.distance,
-        "higher": c.higher,
-        "overlap": c.overlap,
-        "n_reference": c.n_reference,
-        "n_new": c.n_new,
-    }
-    tested = f"{counted_queries(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
-    severity: Severity = "fine"
-    sentence = f"The lowest scores of these queries look like those of the calibration ({tested})."
-    if c.p_value <= 1 - d.level:
-        severity = "problem"
-        if c.overlap == 0:
-            how = "all are outside its range. Check the scorer, its scale and its sign"
-        elif abs(c.higher - 0.5) > 0.02:
-            direction = "higher" if c.higher > 0.5 else "lower"
-            share = max(c.higher, 1 - c.higher)
-            how = f"they are {direction} than a calibration query's with probability {share:.0%}"
-        else:
-            how = "they are about as high, but spread differently"
-        sentence = (
-            "These queries are not exchangeable with the calibration's. Their lowest scores "
-            f"differ ({tested}): {how}."
-        )
-    yield Finding("scores", severity, sentence, evidence)
-
-
-def _ids(d: Diagnosis) -> Iterator[Finding]:
-    if not d.held_out_verified:
-        without = {"calibration_without_id": d.calibration.n_without_id}
-        yield Finding("ids", "notice", unverified(), without)
-
-
-def _m1(d: Diagnosis) -> Iterator[Finding]:
-    target = 1 - d.calibration.alpha
-    j = d.judgements
-    evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "target": target}
-    kept = f"{d.m1.estimate:.1%} of the queries keep a snippet (m1)"
-    outside = False
-    if d.m1_band is not None:
-        low, high = d.m1_band
-        evidence |= {"band_low": low, "band_high": high}
-        outside = not low <= d.m1.estimate <= high
-        kept += f"; the band for exchangeable queries is [{low:.1%}, {high:.1%}]"
-    if j is None:
-        meaning = f"m1 is not coverage and need not be {target:.0%}"
-    else:
-        evidence |= {"relevant_kept": j.relevant_kept, "only_irrelevant": j.only_irrelevant}
-        meaning = (
-            f"{j.relevant_kept:.1%} keep a relevant snippet, {j.only_irrelevant:.1%} keep "
-            "irrelevant ones only"
-        )
-    yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.", evidence)
-
-
-def _missing(d: Diagnosis) -> Iterator[Finding]:
-    j = d.judgements
-    if j is None:
-        return
-    if math.isnan(j.recall_at_k.estimate):
-        yield Finding(
-            "recall",
-            "notice",
-            "Recall@K and end-to-end coverage are unknown: no query records how many relevant "
-            "snippets were not retrieved.",
-            {"n_missed": 0},
-        )
-    elif j.n_missed:
-        target = 1 - d.calibration.alpha
-        short = j.end_to_end.high < target
-        deeper = " No threshold brings missed snippets back; a deeper retriever might."
-        yield Finding(
-            "missing",
-            "notice" if short else "fine",
-            f"The retriever missed some relevant snippets: recall@K is {shown(j.recall_at_k)}. If "
-            f"they count as dropped, coverage is {shown(j.end_to_end)}.{deeper if short else ''}",
-            {
-                "recall_at_k": j.recall_at_k.estimate,
-                "end_to_end": j.end_to_end.estimate,
-                "target": target,
-                "n_missed": j.n_missed,
-            },
-        )
-
-
-def _irrelevant(d: Diagnosis) -> Iterator[Finding]:
-    j = d.judgements
-    if j is None or math.isnan(j.irrelevant_share):
-        return
-    many = j.only_irrelevant > MANY_IRRELEVANT
-    yield Finding(
-        "irrelevant",
-        "notice" if many else "fine",
-        f"{j.irrelevant_share:.1%} of the kept snippets are irrelevant. {j.only_irrelevant:.1%} of "
-        f"the queries keep irrelevant snippets only{', which raises m1' if many else ''}.",
-        {"irrelevant_share": j.irrelevant_share, "only_irrelevant": j.only_irrelevant},
-    )
-
-
-def _removes(d: Diagnosis) -> Iterator[Finding]:
-    c = d.calibration
-    evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "removal": d.removal}
-    if not c.by_group and c.threshold() == math.inf:
-        few = (
-            f"Everything is kept: the calibration has {c.n_units[None]} units and needs "
-            f"{c.n_needed} for a finite threshold."
-        )
-        yield Finding(
-            "threshold",
-            "problem" if c.count_missed else "notice",
-            OUT_OF_REACH if c.count_missed else few,
-            evidence | {"n_units": c.n_units[None], "n_needed": c.n_needed},
-        )
-        return
-    if d.keep_all > 0:
-        yield Finding(
-            "threshold",
-            "notice",
-            f"{d.keep_all:.1%} of the queries keep everything: their group is missing, unknown to "
-            "the calibration, or too small there.",
-            evidence | {"keep_all": d.keep_all},
-        )
-    if d.keep_none > 0:
-        some = f" in {d.keep_none:.1%} of the queries, by their group" if c.by_group else ""
-        yield Finding(
-            "threshold",
-            "notice",
-            f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT}.",
-            evidence | {"keep_none": d.keep_none},
-        )
-    scored = 1 - d.scores.unscorable  # the others are kept, which is no fault of the scores
-    if scored > 0 and d.removal <= LITTLE_REMOVED * scored:
-        yield Finding(
-            "removal",
-            "notice",
-            f"The filter removes only {d.removal:.1%} of the snippets. Either the scores separate "
-            "relevant from irrelevant too poorly at this alpha, or nearly all snippets are "
-            "relevant.",
-            evidence,
-        )
-    elif d.m1.estimate < 1 and d.m2.estimate >= ALL_OR_NOTHING * d.m1.estimate > 0:
-        yield Finding(
-            "all-or-nothing",
-            "notice",
-            f"Queries keep nearly all of their snippets or none: m1 is {d.m1.estimate:.1%} and m2 "
-            f"{d.m2.estimate:.1%}. The scores separate queries, not the snippets of a query.",
-            evidence,
-        )
-
-
-def _ties(d: Diagnosis) -> Iterator[Finding]:
-    s = d.scores
-    evidence = {
-        "at_threshold": s.at_threshold,
-        "calibration_ties": s.calibration_ties,
-        "distinct": s.distinct,
-        "n_scores": s.n_scores,
-    }
-    if s.at_threshold > MANY_TIES:
-        yield Finding(
-            "ties",
-            "notice",
-            f"{s.at_threshold:.1%} of the scores equal the threshold, as do "
-            f"{s.calibration_ties:.1%} of the calibration's relevant scores. All of these snippets "
-            "are kept, more than the guarantee needs; a tie-breaking score removes more.",
-            evidence,
-        )
-    elif s.n_scores and s.distinct <= FEW_VALUES and s.n_scores >= 5 * s.distinct:
-        yield Finding(
-            "coarse",
-            "notice",
-            f"The {s.n_scores} scores have only {s.distinct} distinct values, so the threshold "
-            "can move in few steps.",
-            evidence,
-        )
-    elif s.n_scores:
-        yield Finding(
-            "ties",
-            "fine",
-            f"The {s.n_scores} scores have {s.distinct} distinct values; {s.at_threshold:.1%} "
-            "equal the threshold.",
-            evidence,
-        )
-
-
-def _unscorable(d: Diagnosis) -> Iterator[Finding]:
-    share = d.scores.unscorable
-    if share <= 0 or math.isnan(share):
-        return
-    most = share >= MOSTLY
-    advice = (
-        "Coverage therefore tests nothing. Check that the scorer accepts these texts, and that "
-        "the retriever passes its scores on."
-        if most
-        else "They count in m1, but not in its band."
-    )
-    yield Finding(
-        "unscorable",
-        "problem" if most else "notice",
-        f"{share:.1%} of the snippets could not be scored and are kept. {advice}",
-        {"unscorable": share},
-    )
-
-
-def _direction(d: Diagnosis) -> Iterator[Finding]:
-    j = d.judgements
-    if j is None or math.isnan(j.auc_over):
-        return
+def _direction(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
     within = j.auc_within
+    if math.isnan(j.auc_over):
+        return
     evidence = {"auc_within": within.estimate, "high": within.high, "auc_over": j.auc_over}
     auc = f"AUC {within.estimate:.2f} within queries, {j.auc_over:.2f} over all"
     if within.high < 0.5:
@@ -322,43 +99,209 @@ def _direction(d: Diagnosis) -> Iterator[Finding]:
         yield Finding("separation", "fine", sentence, evidence)
 
 
-def _groups(d: Diagnosis) -> Iterator[Finding]:
-    by_group, target = d.calibration.by_group, 1 - d.calibration.alpha
-    tested = [
-        (row, row.coverage, row.p_value)
-        for row in d.groups
-        if row.coverage is not None and row.p_value is not None
-    ]
-    for row, coverage, p in tested:
-        p_value = min(1.0, len(tested) * p)
-        if p_value > 1 - d.level:
-            continue
-        yield Finding(
-            "group",
-            "problem" if by_group else "notice",
-            f"In group {row.group!r}, coverage is {shown(coverage)} on "
-            f"{counted_queries(row.n_measured)}, below {target:.1%} (p = {p_value:.2g} for "
-            f"{len(tested)} groups)."
-            + ("" if by_group else " A calibration by group covers each group."),
-            {
-                "coverage": coverage.estimate,
-                "target": target,
-                "p_value": p_value,
-                "n_measured": row.n_measured,
-            },
+def _missing(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
+    if math.isnan(j.recall_at_k.estimate):
+        sentence = (
+            "Recall@K and end-to-end coverage are unknown: no query records how many relevant "
+            "snippets were not retrieved."
         )
+        yield Finding("recall", "notice", sentence, {"n_missed": 0})
+    elif j.n_missed:
+        short = j.end_to_end.high < d.target
+        sentence = (
+            f"The retriever missed some relevant snippets: recall@K is {j.recall_at_k}. If they "
+            f"count as dropped, coverage is {j.end_to_end}."
+        )
+        if short:
+            sentence += " No threshold brings missed snippets back; a deeper retriever might."
+        evidence = {
+            "recall_at_k": j.recall_at_k.estimate,
+            "end_to_end": j.end_to_end.estimate,
+            "target": d.target,
+            "n_missed": j.n_missed,
+        }
+        yield Finding("missing", "notice" if short else "fine", sentence, evidence)
 
 
-RULES: tuple[Callable[[Diagnosis], Iterator[Finding]], ...] = (
-    _coverage,
-    _scores,
-    _ids,
-    _direction,
-    _m1,
-    _missing,
-    _irrelevant,
-    _removes,
-    _ties,
-    _unscorable,
-    _groups,
-)
+def _irrelevant(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
+    if math.isnan(j.irrelevant_share):
+        return
+    many = j.only_irrelevant > MANY_IRRELEVANT
+    sentence = (
+        f"{percent(j.irrelevant_share)} of the kept snippets are irrelevant. "
+        f"{percent(j.only_irrelevant)} of the queries keep irrelevant snippets only"
+        f"{', which raises m1' if many else ''}."
+    )
+    evidence = {"irrelevant_share": j.irrelevant_share, "only_irrelevant": j.only_irrelevant}
+    yield Finding("irrelevant", "notice" if many else "fine", sentence, evidence)
+
+
+def _groups(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
+    by_group = d.calibration.by_group
+    tested = [(row, row.p_value) for row in d.groups if row.p_value is not None]
+    for row, p in tested:
+        p_value = min(1.0, len(tested) * p)
+        if row.coverage is None or p_value > 1 - d.level:
+            continue
+        sentence = (
+            f"In group {row.group!r}, coverage is {row.coverage} on "
+            f"{counted_queries(row.n_measured)}, below {percent(d.target)} (p = {p_value:.2g} for "
+            f"{len(tested)} groups)."
+        )
+        if not by_group:
+            sentence += " A calibration by group covers each group."
+        evidence = {
+            "coverage": row.coverage.estimate,
+            "target": d.target,
+            "p_value": p_value,
+            "n_measured": row.n_measured,
+        }
+        yield Finding("group", "problem" if by_group else "notice", sentence, evidence)
+
+
+# --- what the scores show -------------------------------------------------------------------------
+
+
+def _scores(d: Diagnosis) -> Iterator[Finding]:
+    c = d.comparison
+    if c is None:
+        reason = (
+            "none of these queries has a score"
+            if d.calibration.lowest_scores
+            else "the calibration holds no lowest scores"
+        )
+        sentence = f"The scores cannot be compared with those of the calibration: {reason}."
+        yield Finding("scores", "notice", sentence, {})
+        return
+    names = ("p_value", "distance", "higher", "overlap", "n_reference", "n_new")
+    evidence = {name: getattr(c, name) for name in names}
+    tested = f"{counted_queries(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
+    if c.p_value > 1 - d.level:
+        sentence = "The lowest scores of these queries look like those of the calibration"
+        yield Finding("scores", "fine", f"{sentence} ({tested}).", evidence)
+        return
+    if c.overlap == 0:
+        how = "all are outside its range. Check the scorer, its scale and its sign"
+    elif abs(c.higher - 0.5) > 0.02:
+        direction = "higher" if c.higher > 0.5 else "lower"
+        share = 100 * max(c.higher, 1 - c.higher)
+        how = f"they are {direction} than a calibration query's with probability {share:.0f} %"
+    else:
+        how = "they are about as high, but spread differently"
+    sentence = (
+        "These queries are not exchangeable with the calibration's. Their lowest scores "
+        f"differ ({tested}): {how}."
+    )
+    yield Finding("scores", "problem", sentence, evidence)
+
+
+def _ids(d: Diagnosis) -> Iterator[Finding]:
+    if not d.held_out_verified:
+        without = {"calibration_without_id": d.calibration.n_without_id}
+        yield Finding("ids", "notice", unverified(), without)
+
+
+def _m1(d: Diagnosis) -> Iterator[Finding]:
+    j = d.judgements
+    evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "target": d.target}
+    kept = f"{percent(d.m1.estimate)} of the queries keep a snippet (m1)"
+    outside = False
+    if d.m1_band is not None:
+        low, high = d.m1_band
+        evidence |= {"band_low": low, "band_high": high}
+        outside = not low <= d.m1.estimate <= high
+        kept += f"; the band for exchangeable queries is {percent(low)} to {percent(high)}"
+    if j is None:
+        meaning = f"m1 is not coverage and need not be {100 * d.target:.6g} %"
+    else:
+        evidence |= {"relevant_kept": j.relevant_kept, "only_irrelevant": j.only_irrelevant}
+        meaning = (
+            f"{percent(j.relevant_kept)} keep a relevant snippet, {percent(j.only_irrelevant)} "
+            "keep irrelevant ones only"
+        )
+    yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.", evidence)
+
+
+def _keeps_everything(d: Diagnosis) -> bool:
+    return not d.calibration.by_group and d.calibration.threshold() == math.inf
+
+
+def _threshold(d: Diagnosis) -> Iterator[Finding]:
+    c = d.calibration
+    evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "removal": d.removal}
+    if _keeps_everything(d):
+        few = (
+            f"Everything is kept: the calibration has {c.n_units[None]} units and needs "
+            f"{c.n_needed} for a finite threshold."
+        )
+        evidence |= {"n_units": c.n_units[None], "n_needed": c.n_needed}
+        if c.count_missed:
+            yield Finding("threshold", "problem", OUT_OF_REACH, evidence)
+        else:
+            yield Finding("threshold", "notice", few, evidence)
+        return
+    if d.keep_all > 0:
+        sentence = (
+            f"{percent(d.keep_all)} of the queries keep everything: their group is missing, "
+            "unknown to the calibration, or too small there."
+        )
+        yield Finding("threshold", "notice", sentence, evidence | {"keep_all": d.keep_all})
+    if d.keep_none > 0:
+        some = f" in {percent(d.keep_none)} of the queries, by their group" if c.by_group else ""
+        sentence = f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT}."
+        yield Finding("threshold", "notice", sentence, evidence | {"keep_none": d.keep_none})
+
+
+def _removal(d: Diagnosis) -> Iterator[Finding]:
+    m1, m2 = d.m1.estimate, d.m2.estimate
+    evidence = {"m1": m1, "m2": m2, "removal": d.removal}
+    scored = 1 - d.scores.unscorable  # the others are kept, which is no fault of the scores
+    if _keeps_everything(d):
+        return
+    if scored > 0 and d.removal <= LITTLE_REMOVED * scored:
+        sentence = (
+            f"The filter removes only {percent(d.removal)} of the snippets. Either the scores "
+            "separate relevant from irrelevant too poorly at this alpha, or nearly all snippets "
+            "are relevant."
+        )
+        yield Finding("removal", "notice", sentence, evidence)
+    elif m1 < 1 and m2 >= ALL_OR_NOTHING * m1 > 0:
+        sentence = (
+            f"Queries keep nearly all of their snippets or none: m1 is {percent(m1)} and m2 "
+            f"{percent(m2)}. The scores separate queries, not the snippets of a query."
+        )
+        yield Finding("all-or-nothing", "notice", sentence, evidence)
+
+
+def _ties(d: Diagnosis) -> Iterator[Finding]:
+    s = d.scores
+    evidence = {name: value for name, value in asdict(s).items() if name != "unscorable"}
+    values = f"The {s.n_scores} scores have {s.distinct} distinct values"
+    equal = f"{percent(s.at_threshold)} equal the threshold"
+    if s.at_threshold > MANY_TIES:
+        sentence = (
+            f"{values}; {equal}, as do {percent(s.calibration_ties)} of the calibration's relevant "
+            "scores. All of these snippets are kept, more than the guarantee needs; a tie-breaking "
+            "score removes more."
+        )
+        yield Finding("ties", "notice", sentence, evidence)
+    elif s.n_scores and s.distinct <= FEW_VALUES and s.n_scores >= 5 * s.distinct:
+        sentence = f"{values}, so the threshold can move in few steps."
+        yield Finding("coarse", "notice", sentence, evidence)
+    elif s.n_scores:
+        yield Finding("ties", "fine", f"{values}; {equal}.", evidence)
+
+
+def _unscorable(d: Diagnosis) -> Iterator[Finding]:
+    share = d.scores.unscorable
+    if not share > 0:
+        return
+    most = share >= MOSTLY
+    advice = (
+        "Coverage therefore tests nothing. Check that the scorer accepts these texts, and that "
+        "the retriever passes its scores on."
+        if most
+        else "They count in m1, but not in its band."
+    )
+    sentence = f"{percent(share)} of the snippets could not be scored and are kept. {advice}"
+    yield Finding("unscorable", "problem" if most else "notice", sentence, {"unscorable": share})

@@ -12,8 +12,7 @@ over the queries whose denominator is above 0. End to end, missed snippets count
 stands for N. If no query has a missed snippet, as in files that were judged from what was
 retrieved, recall@K and the end-to-end measures are unknown: NaN, not 100 %.
 
-`Share.of_units` and `Share.of_clusters` make the shares of any evaluation: those of claims and
-flags have the answer as the unit and use the same values, with `verdict.verdict_on` for the test.
+`Share` serves any evaluation: those of claims and flags have the answer as the unit.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.evaluation.columns import Column, QueryCounts
 from conformal_retrievers.theory.intervals import (
@@ -35,6 +35,7 @@ from conformal_retrievers.theory.intervals import (
 
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
 END_TO_END = "end-to-end "
+YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
 MOSTLY = 0.5  # share of unscorable snippets from which on coverage tests nothing
 
 
@@ -69,11 +70,6 @@ class Share:
             return cls(math.nan, 0.0, 1.0, 0.0, 0.0)
         n = effective_n(parts, wholes)
         return cls(*cluster_interval(parts, wholes, level), total, n)
-
-    @property
-    def design_effect(self) -> float:
-        """How many times more units it takes than of independent ones: n / effective n."""
-        return self.n / self.effective_n if self.effective_n else math.nan
 
     @property
     def interval(self) -> Interval:
@@ -116,7 +112,9 @@ def ratios(c: QueryCounts, *, misses_known: bool) -> dict[str, tuple[Column, Col
     return measures
 
 
-YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
+def guaranteed(calibration: Calibration) -> str:
+    """Return the name of the measure that a guarantee is about."""
+    return (END_TO_END if calibration.count_missed else "") + calibration.guarantee
 
 
 def shares(c: QueryCounts, level: float, *, misses_known: bool) -> dict[str, Share]:

@@ -19,10 +19,10 @@ from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
-from conformal_retrievers.evaluation.findings import MEANING, shown
+from conformal_retrievers.evaluation.findings import MEANING
 from conformal_retrievers.evaluation.sweeps import Band
 from conformal_retrievers.extras import require
-from conformal_retrievers.theory.intervals import Interval
+from conformal_retrievers.theory.intervals import Interval, percent
 
 require("report", "jinja2", "matplotlib")
 
@@ -47,23 +47,17 @@ def write(
 
     Parameters
     ----------
-    path : path-like
+    path
         An old file stays until the new one is complete.
     calibration, scored, reference, level
-        As in `diagnose`.
-    title : str
-    sources : mapping of str to str, optional
+        As in `diagnose`, which raises ValueError for what is invalid.
+    sources
         Where things come from, such as {"judged queries": "new.jsonl"}.
-
-    Returns
-    -------
-    Diagnosis
 
     Raises
     ------
     OSError
-        If the file cannot be written; ValueError as `diagnose`.
-
+        If the file cannot be written.
     """
     given = list(scored)
     d = diagnose(calibration, given, reference=reference, level=level)
@@ -87,76 +81,68 @@ def html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": _percent, "number": _number, "ends": _ends}
-    page = environment.get_template("report.html.jinja")
-    return page.render(
+    environment.filters |= {"percent": percent, "bare": _bare, "number": _number, "ends": _ends}
+    c = d.calibration
+    thresholds = {group or "all queries": c.threshold(group) for group in c.n_units}
+    given = {"retrieval": c.retrieval, "labels": c.labels, "scorer": c.scorer_provenance}
+    return environment.get_template("report.html.jinja").render(
         title=title,
         sources=dict(sources or {}),
-        c=d.calibration,
+        c=c,
         d=d,
-        meaning=MEANING[d.calibration.guarantee],
-        thresholds=_thresholds(d.calibration),
-        pictures=_pictures(d, scored),
-        provenance=_provenance(d.calibration),
+        meaning=MEANING[c.guarantee],
+        thresholds=thresholds,
+        pictures=_pictures(d, scored, list(thresholds.values())),
+        provenance={f"{name}: {k}": v for name, of in given.items() for k, v in (of or {}).items()},
         infinity=math.inf,
     )
 
 
-# --- pictures -------------------------------------------------------------------------------------
-
-
-def _pictures(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[dict[str, str]]:
-    pictures = []
-    if d.coverage is not None and d.judgements is not None and d.judgements.n_measured:
-        pictures.append(
-            _picture(
-                "Coverage",
-                f"Coverage against its target. At the calibration's alpha it is "
-                f"{shown(d.coverage)}, and the target is {1 - d.calibration.alpha:.1%}.",
-                "Below the dashed line, less is kept than guaranteed. The shaded area is the "
-                "interval.",
-                figures.coverage(d),
-            )
+def _pictures(
+    d: Diagnosis, scored: Sequence[ScoredQuery], thresholds: Sequence[float]
+) -> list[dict[str, str]]:
+    shown: list[tuple[str, str, str, str]] = []  # name, alternative text, caption, SVG
+    if d.coverage is not None and not math.isnan(d.coverage.estimate):
+        alt = (
+            "Coverage against its target. At the calibration's alpha it is "
+            f"{d.coverage}, and the target is {percent(d.target)}."
         )
-    pictures += [
-        _picture(
-            "Removal",
-            f"Share of snippets removed over alpha; {_percent(d.removal)} at the calibration's.",
-            "What the filter saves. The dotted line is the calibration's α.",
-            figures.removal(d),
-        ),
-        _picture(
-            "m1 and m2 over α",
-            f"m1, the share of queries with a kept snippet, is {shown(d.m1)}, and m2, the mean "
-            f"share of a query's snippets kept, {shown(d.m2)}, at the calibration's alpha.",
-            f"The shaded bands hold for exchangeable queries in {d.level:.0%} of cases, at one α. "
-            "m1 counts irrelevant snippets too, so 1 − α is not its target.",
-            figures.sweep(d),
-        ),
-    ]
+        caption = (
+            "Below the dashed line, less is kept than guaranteed. The shaded area is the interval."
+        )
+        shown.append(("Coverage", alt, caption, figures.coverage(d)))
+    alt = f"Share of snippets removed over alpha; {percent(d.removal)} at the calibration's."
+    caption = "What the filter saves. The dotted line is the calibration's α."
+    shown.append(("Removal", alt, caption, figures.removal(d)))
+    alt = (
+        f"m1, the share of queries with a kept snippet, is {d.m1}, and m2, the mean share of a "
+        f"query's snippets kept, {d.m2}, at the calibration's alpha."
+    )
+    caption = (
+        f"The shaded bands hold for exchangeable queries in {100 * d.level:g} % of cases, at one α."
+        " m1 counts irrelevant snippets too, so 1 − α is not its target."
+    )
+    shown.append(("m1 and m2 over α", alt, caption, figures.sweep(d)))
     if d.depths:
-        pictures.append(
-            _picture(
-                "m1 and m2 over K",
-                f"m1 and m2 if only the first K snippets are retrieved, for K from 1 to "
-                f"{d.depths[-1].k}.",
-                "At the same threshold. Where recall@K still rises, a deeper retriever finds more.",
-                figures.depths(d),
-            )
+        deepest = d.depths[-1].k
+        alt = f"m1 and m2 if only the first K snippets are retrieved, for K from 1 to {deepest}."
+        caption = (
+            "At the same threshold. Where recall@K still rises, a deeper retriever finds more."
         )
+        shown.append(("m1 and m2 over K", alt, caption, figures.depths(d)))
     parts = _scores(d, scored)
-    if sum(np.isfinite(scores).sum() for _, scores in parts):
+    if any(np.isfinite(scores).any() for _, scores in parts):
         names = " and ".join(name for name, _ in parts)
-        pictures.append(
-            _picture(
-                "Scores",
-                f"Histograms of the scores: {names}, with the threshold.",
-                "Snippets left of the threshold are kept. The further apart the two, the more can "
-                "be removed.",
-                figures.histogram(parts, list(_thresholds(d.calibration).values())),
-            )
+        alt = f"Histograms of the scores: {names}, with the threshold."
+        caption = (
+            "Snippets left of the threshold are kept. The further apart the two, the more can be "
+            "removed."
         )
-    return pictures
+        shown.append(("Scores", alt, caption, figures.histogram(parts, thresholds)))
+    return [
+        {"name": name, "alt": alt, "caption": caption, "src": _source(svg)}
+        for name, alt, caption, svg in shown
+    ]
 
 
 def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, NDArray[np.float64]]]:
@@ -172,38 +158,13 @@ def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, NDAr
     ]
 
 
-def _picture(name: str, alt: str, caption: str, svg: str) -> dict[str, str]:
+def _source(svg: str) -> str:
     # An image of its own: what is inside cannot meet the page's ids, styles or text.
-    data = base64.b64encode(svg.encode("utf-8")).decode("ascii")
-    return {
-        "name": name,
-        "alt": alt,
-        "caption": caption,
-        "src": f"data:image/svg+xml;base64,{data}",
-    }
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8")).decode("ascii")
 
 
-# --- words and numbers ----------------------------------------------------------------------------
-
-
-def _thresholds(calibration: Calibration) -> dict[str, float]:
-    """Return the threshold of each group by its name, or of all queries."""
-    return {group or "all queries": calibration.threshold(group) for group in calibration.n_units}
-
-
-def _provenance(calibration: Calibration) -> list[tuple[str, str]]:
-    given = (
-        ("retrieval", calibration.retrieval),
-        ("labels", calibration.labels),
-        ("scorer", calibration.scorer_provenance),
-    )
-    return [
-        (f"{name}: {key}", str(value)) for name, of in given for key, value in (of or {}).items()
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None or np.isnan(share) else f"{share:.1%}"
+def _bare(share: float) -> str:
+    return percent(share).removesuffix(" %")
 
 
 def _number(value: float) -> str:
@@ -217,4 +178,4 @@ def _number(value: float) -> str:
 def _ends(ends: Interval | Band | None) -> str:
     if ends is None or ends[-2:] == (0, 1):
         return "–"
-    return f"[{ends[-2]:.1%}, {ends[-1]:.1%}]"
+    return f"[{100 * ends[-2]:.1f}, {100 * ends[-1]:.1f}]"

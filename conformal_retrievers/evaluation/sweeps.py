@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.evaluation.columns import Columns
-from conformal_retrievers.evaluation.measures import END_TO_END, shares
+from conformal_retrievers.evaluation.measures import END_TO_END, guaranteed, shares
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 from conformal_retrievers.theory.intervals import Interval
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -68,96 +68,57 @@ def over_alpha(
     level: float,
 ) -> tuple[SweepPoint, ...]:
     """Return a point for each alpha and for the calibration's own, if its delta allows that."""
-    return tuple(
-        sweep_point(calibration.at(alpha), queries, reference, level)
-        for alpha in _feasible(calibration, alphas)
-    )
+
+    def point(c: Calibration) -> SweepPoint:
+        measured = shares(queries.counts(queries.keeps(c)), level, misses_known=True)
+        return SweepPoint(
+            c.alpha,
+            None if c.by_group else c.threshold(),
+            measured["m1"].estimate,
+            measured["m2"].estimate,
+            measured["removal"].estimate,
+            *bands(c, queries, reference, level),
+            measured[guaranteed(c)].interval if queries.judged else None,
+        )
+
+    for alpha in alphas:
+        exact_alpha(alpha)
+    chosen = sorted({float(alpha) for alpha in (*alphas, calibration.alpha)})
+    if calibration.delta is not None and not calibration.by_group:
+        units = calibration.units()
+        chosen = [a for a in chosen if units.n >= units.n_needed(a, calibration.delta)]
+    return tuple(point(calibration.at(alpha)) for alpha in chosen)
 
 
 def over_depth(
     calibration: Calibration, queries: Columns, reference: Columns | None, level: float
 ) -> tuple[DepthPoint, ...]:
     """Return a point for each depth up to the longest list, at most `MOST_DEPTHS` of them."""
-    return tuple(
-        _depth_point(calibration, queries, reference, k, level) for k in _depths(queries.sizes)
-    )
-
-
-def _feasible(calibration: Calibration, alphas: Sequence[float]) -> list[float]:
-    for alpha in alphas:
-        exact_alpha(alpha)
-    chosen = sorted({float(alpha) for alpha in (*alphas, calibration.alpha)})
-    if calibration.delta is None or calibration.by_group:
-        return chosen
-    units = calibration.units()
-    return [alpha for alpha in chosen if units.n >= units.n_needed(alpha, calibration.delta)]
-
-
-def _depths(sizes: NDArray[np.intp]) -> list[int]:
-    deepest = int(sizes.max(initial=0))
-    if deepest <= MOST_DEPTHS:
-        return list(range(1, deepest + 1))
-    return sorted({round(k) for k in np.geomspace(1, deepest, MOST_DEPTHS).tolist()})
-
-
-def sweep_point(
-    calibration: Calibration, queries: Columns, reference: Columns | None, level: float
-) -> SweepPoint:
-    """Return the queries at the calibration's alpha."""
-    keeps = queries.keeps(calibration)
-    measured = shares(queries.counts(keeps), level, misses_known=False)
-    one, two = _bands(calibration, queries, reference, level)
-    return SweepPoint(
-        alpha=calibration.alpha,
-        threshold=None if calibration.by_group else calibration.threshold(),
-        m1=measured["m1"].estimate,
-        m2=measured["m2"].estimate,
-        removal=measured["removal"].estimate,
-        m1_band=one,
-        m2_band=two,
-        coverage=_coverage(calibration, queries, keeps, level),
-    )
-
-
-def _coverage(
-    calibration: Calibration, queries: Columns, keeps: NDArray[np.bool_], level: float
-) -> Interval | None:
-    """Return the coverage in the sense of the guarantee, None if no query is judged."""
-    if not queries.judged:
-        return None
-    name = (END_TO_END if calibration.count_missed else "") + calibration.guarantee
-    return shares(queries.counts(keeps), level, misses_known=True)[name].interval
-
-
-def _depth_point(
-    calibration: Calibration, queries: Columns, reference: Columns | None, k: int, level: float
-) -> DepthPoint:
-    cut = queries.cut(k)
-    keeps = cut.keeps(calibration)
-    measured = shares(cut.counts(keeps), level, misses_known=True)
-    one, two = (
-        (None, None)  # the calibration knows its lowest scores at its own depth only
-        if reference is None
-        else _bands(calibration, cut, reference.cut(k), level)
-    )
     known = queries.judged and (calibration.count_missed or bool(queries.missed.any()))
-    return DepthPoint(
-        k=k,
-        m1=measured["m1"].estimate,
-        m2=measured["m2"].estimate,
-        m1_band=one,
-        m2_band=two,
-        recall=measured["recall@K"].interval if known else None,
-        end_to_end=measured[END_TO_END + calibration.guarantee].interval if known else None,
-    )
+
+    def point(k: int) -> DepthPoint:
+        cut = queries.cut(k)
+        measured = shares(cut.counts(cut.keeps(calibration)), level, misses_known=True)
+        # The calibration has its lowest scores at its own depth only.
+        both = (None, None)
+        return DepthPoint(
+            k,
+            measured["m1"].estimate,
+            measured["m2"].estimate,
+            *(both if reference is None else bands(calibration, cut, reference.cut(k), level)),
+            measured["recall@K"].interval if known else None,
+            measured[END_TO_END + calibration.guarantee].interval if known else None,
+        )
+
+    deepest = int(queries.sizes.max(initial=0))
+    ks = np.geomspace(1, deepest, MOST_DEPTHS) if deepest > MOST_DEPTHS else range(1, deepest + 1)
+    return tuple(point(k) for k in sorted({round(float(k)) for k in ks}))
 
 
-# --- bands ----------------------------------------------------------------------------------------
-
-
-def _bands(
+def bands(
     calibration: Calibration, queries: Columns, reference: Columns | None, level: float
 ) -> tuple[Band | None, Band | None]:
+    """Return the bands of m1 and m2 for queries that are exchangeable with the reference."""
     n_scored = int(np.count_nonzero(np.isfinite(queries.lowest)))
     lowest, passed = reference_lowest(calibration, reference)
     one = two = None

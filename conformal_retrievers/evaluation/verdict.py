@@ -11,7 +11,8 @@ import numpy as np
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.evaluation.columns import QueryCounts
-from conformal_retrievers.evaluation.measures import END_TO_END, MOSTLY, Share, ratios
+from conformal_retrievers.evaluation.measures import END_TO_END, MOSTLY, Share, guaranteed, ratios
+from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
 from conformal_retrievers.theory.tolerance import (
     beta_binomial_cdf,
@@ -63,16 +64,13 @@ class Verdict:
         return self.unscorable >= MOSTLY
 
     def __str__(self) -> str:
-        c = self.coverage
         where = f" in group {self.group!r}" if self.group is not None else ""
-        seen = (
-            f"{self.measure}{where} is {c.estimate:.1%} [{c.low:.1%}, {c.high:.1%}], the target is "
-            f"{100 * self.target:.6g}%"
-        )
+        target = f"{100 * self.target:.6g} %"
+        seen = f"{self.measure}{where} is {self.coverage}, the target is {target}"
         p_value = f"p = {self.p_value:.2g}"
         if self.tests > 1:
             p_value = f"p = {self.group_p_value:.2g}, {self.p_value:.2g} for {self.tests} groups"
-        unscored = f"{self.unscorable:.1%} of the snippets could not be scored and are kept."
+        unscored = f"{percent(self.unscorable)} of the snippets could not be scored and are kept."
         if self.fails:
             text = f"The guarantee fails: {seen} ({p_value} if it held)."
         elif self.untested:
@@ -89,29 +87,15 @@ def verdict_on(
     *,
     measure: str | None = None,
 ) -> Verdict | None:
-    """Return the verdict on a measured coverage, None if nothing could fail.
+    """Return the verdict on a coverage measured of a calibration's guarantee, in a group if given.
 
-    Parameters
-    ----------
-    calibration : Calibration
-        Of any subject. One that keeps everything (threshold +inf) cannot fail.
-    coverage : Share
-        What was measured of the calibration's own guarantee, in `group` if there is one.
-    group : str, optional
-        The group that was measured, by default all queries.
-    measure : str, optional
-        What `coverage` is called, such as "factuality"; by default "<guarantee> coverage".
-
-    Returns
-    -------
-    Verdict or None
-
+    It is None if nothing was measured, or the calibration keeps everything (threshold +inf) and
+    cannot fail. `measure` names the coverage if it is another, such as "factuality".
     """
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
-    prefix = END_TO_END if calibration.count_missed else ""
     return Verdict(
-        measure or f"{prefix}{calibration.guarantee} coverage",
+        measure or f"{guaranteed(calibration)} coverage",
         float(1 - exact_alpha(calibration.alpha)),
         coverage,
         coverage_p_value(calibration, coverage, group),
@@ -160,13 +144,12 @@ def lower_bounds(
     Whole queries have Clopper and Pearson's bound, shares of a query a betting bound. "snippet" has
     none: snippets of a query are kept and dropped together.
     """
-    prefix = END_TO_END if end_to_end else ""
     bounds: dict[Guarantee, float] = {}
     measures = ratios(counts, misses_known=True)
+    in_order = np.argsort(counts.order)  # bets must not depend on the scores
     names: tuple[Guarantee, ...] = ("query-recall", "all", "any")
     for name in names:
-        parts, wholes = measures[prefix + name]
-        in_order = np.argsort(counts.order)  # bets must not depend on the scores
+        parts, wholes = measures[END_TO_END * end_to_end + name]
         units = parts[in_order][wholes[in_order] > 0]
         if not len(units):
             bounds[name] = 0.0

@@ -17,6 +17,7 @@ from drawn import draw, unjudged
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose
 from conformal_retrievers.evaluation import report
+from conformal_retrievers.theory.intervals import percent
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HOSTILE = "<script>alert('x')</script> & \"all\" {{ 7 * 7 }} </title>"
@@ -68,13 +69,12 @@ def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
     d = diagnose(calibration, queries)
     for part in (d.verdict, *(f.sentence for f in d.findings), calibration.statement):
         assert " ".join(part.split()) in page.words
-    assert f"{d.removal:.1%}" in page.words
+    assert percent(d.removal) in page.words
     assert calibration.checksum in page.words
     assert f"{calibration.threshold():.4g}" in page.words
     for point in d.sweep:
-        low, high = point.coverage[1:]
-        assert f"[{low:.1%}, {high:.1%}]" in page.words
-    assert "90.0% (α = 0.1): the mean share of a query's relevant snippets" in page.words
+        assert point.coverage.written(unit="") in page.words
+    assert "90.0 % (α = 0.1): the mean share of a query's relevant snippets" in page.words
     named = Page(html_of(calibration, queries, sources={"judged queries": "new.jsonl"}))
     assert "judged queries" in named.words
     assert "new.jsonl" in named.words
@@ -186,7 +186,7 @@ def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibrati
     else:
         lost = [ScoredQuery(s, np.zeros(len(s), bool)) for s in ([np.nan, np.nan], [])]
         page = Page(html_of(calibration, lost))
-        assert "100.0% of the snippets could not be scored" in page.words
+        assert "100.0 % of the snippets could not be scored" in page.words
 
 
 WRAPPER = """<!doctype html><iframe id="page" src="report.html"

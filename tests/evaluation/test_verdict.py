@@ -41,7 +41,7 @@ def test_the_p_value_of_whole_queries_is_beta_binomial(guarantee, kept):
     assert (verdict.target, verdict.coverage.estimate) == (0.9, kept / 50)
     assert verdict.fails == (kept <= 39)  # .055 at 40
     assert ("fails" in str(verdict)) == verdict.fails
-    assert f"{guarantee} coverage is {kept / 50:.1%}" in str(verdict)
+    assert f"{guarantee} coverage is {100 * kept / 50:.1f} %" in str(verdict)
 
 
 def test_snippets_count_by_their_effective_number():
@@ -83,7 +83,7 @@ def test_missed_snippets_count_if_the_calibration_counts_them():
 def test_other_evaluations_name_what_they_measured():
     share = Share.of_units([i < 40 for i in range(50)])
     verdict = verdict_on(calibrated(guarantee="all"), share, measure="factuality")
-    assert "factuality is 80.0%" in str(verdict)
+    assert "factuality is 80.0 %" in str(verdict)
     assert verdict.p_value == pytest.approx(betabinom(50, 90, 10).cdf(40), rel=1e-9)
 
 
@@ -149,7 +149,7 @@ def test_nothing_is_tested_if_half_of_the_snippets_are_unscorable(none, tested):
     assert e.verdict.unscorable == none / 50
     assert e.mostly_unscorable == e.verdict.untested == (not tested)
     assert ("is not tested" in str(e.verdict)) == (not tested)
-    assert (f"{none / 50:.1%} of the snippets could not be scored" in str(e)) == (none > 0)
+    assert (f"{100 * none / 50:.1f} % of the snippets could not be scored" in str(e)) == (none > 0)
 
 
 def test_by_group_the_verdict_counts_the_unscorable_snippets_of_all_groups():
