@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -36,23 +35,19 @@ def sentences(text: str) -> list[str]:
     return [s.strip() for s in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if s.strip()]
 
 
-def model(similarity: Callable[[str, str], float]) -> Callable[[dict[str, Any]], str]:
-    """Return the model: a function from a request's body to the reply's text."""
-
-    def reply(body: dict[str, Any]) -> str:
-        asked = fields_of(body)
-        if "reference" in asked:
-            return json.dumps(annotation(asked))
-        if "answer" in asked:
-            return json.dumps({"claims": sentences(asked["answer"])})
-        if "claims" in asked:
-            return json.dumps({"text": "In short: " + " ".join(asked["claims"])})
-        if "documents" in asked:
-            return written(asked["documents"])
-        _, context, *_ = re.split(r"^-{5,}$", body["messages"][-1]["content"], flags=re.MULTILINE)
-        return written(context.split("\n\n"))
-
-    return reply
+def model(body: dict[str, Any]) -> str:
+    """Return the reply's text to a request's body."""
+    asked = fields_of(body)
+    if "reference" in asked:
+        return json.dumps(annotation(asked))
+    if "answer" in asked:
+        return json.dumps({"claims": sentences(asked["answer"])})
+    if "claims" in asked:
+        return json.dumps({"text": "In short: " + " ".join(asked["claims"])})
+    if "documents" in asked:
+        return written(asked["documents"])
+    _, context, *_ = re.split(r"^-{5,}$", body["messages"][-1]["content"], flags=re.MULTILINE)
+    return written(context.split("\n\n"))
 
 
 def annotation(asked: dict[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Simulated scored queries with one relevant snippet among k."""
+"""Simulated scored queries with one relevant snippet among ten."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import numpy as np
 from conformal_retrievers import ScoredQuery
 
 
-def draw(rng, n, *, relevant=1.0, separation=4.0, shift=0.0, k=10):
-    """Draw n queries of k snippets, one of them relevant if it is retrieved, its score N(0, 1)."""
+def draw(rng, n, *, relevant=1.0, separation=4.0, shift=0.0):
+    """Draw n queries of 10 snippets, one of them relevant if it is retrieved, its score N(0, 1)."""
     queries = []
     for _ in range(n):
-        scores = rng.normal(separation, 1, k)
-        mask = np.zeros(k, bool)
-        mask[rng.integers(k)] = rng.random() < relevant
+        scores = rng.normal(separation, 1, 10)
+        mask = np.zeros(10, bool)
+        mask[rng.integers(10)] = rng.random() < relevant
         scores[mask] -= separation
         queries.append(ScoredQuery(scores + shift, mask, missed=int(not mask.any())))
     return queries

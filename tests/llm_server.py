@@ -27,7 +27,7 @@ import uvicorn
 TROUBLES = {
     *("429", "429 later", "429 for good", "500", "400", "401", "404", "content filter"),
     *("slow", "dropped", "malformed", "not json", "no choices", "no logprobs"),
-    *("refusal", "filtered", "cut off", "chatty", "fenced", "unreadable"),
+    *("refusal", "filtered", "cut off", "chatty", "unreadable"),
 }
 
 
@@ -53,7 +53,6 @@ class LLMServer:
     similarity: Callable[[str, str], float] = overlap
     latency: float = 0.0
     trouble: Callable[[dict[str, Any], int], str | None] = lambda body, times: None
-    words: tuple[str, str] = ("YES", "NO")
     reply: Callable[[dict[str, Any]], str | dict[str, Any]] | None = None  # instead of a rating
     wire: Callable[[dict[str, Any]], Any] = lambda completion: completion
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -225,7 +224,7 @@ class LLMServer:
         asked = fields_of(body)
         if body.get("logprobs"):
             yes = min(max(self.similarity(asked["query"], asked["snippet"]), 0.001), 0.999)
-            first = {self.words[0]: math.log(yes * 0.9), self.words[1]: math.log((1 - yes) * 0.9)}
+            first = {"YES": math.log(yes * 0.9), "NO": math.log((1 - yes) * 0.9)}
             return max(first, key=first.__getitem__), {**first, "Well": math.log(0.05)}
         if "snippets" in asked:
             ratings = [
@@ -237,7 +236,6 @@ class LLMServer:
             text = json.dumps(self._rating(asked["query"], asked["snippet"]))
         texts = {
             "chatty": f"Sure! Here is my rating:\n\n{text}\n\nLet me know if you need more.",
-            "fenced": f"<think>Perhaps {{'rating': 1}}?</think>\n```json\n{text}\n```",
             "unreadable": "I would say it is quite relevant, 7/10.",
         }
         return texts.get(str(trouble), text), {}

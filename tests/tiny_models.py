@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import torch
+from conftest import TOY_CORPUS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -97,9 +101,9 @@ def word_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def tiny(architecture: str, *, seed: int = 0, **config) -> torch.nn.Module:
+def tiny(architecture: str, **config) -> torch.nn.Module:
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = ARCHITECTURES[architecture](**config).eval()
     model.generation_config.eos_token_id = None  # answers are as long as they may be
     return model
@@ -111,10 +115,6 @@ def local(architecture: str, **config) -> LocalModel:
 
 def saved_cross_encoder(folder, labels):
     """Write a BERT of two layers with seeded random weights, and its words, to a folder."""
-    import torch
-    from conftest import TOY_CORPUS
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
-
     words = sorted({word for text in TOY_CORPUS.values() for word in text.lower().split()})
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     folder.mkdir()

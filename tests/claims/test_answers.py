@@ -12,7 +12,6 @@ from claims_server import INVENTED, llm_at, model
 from frameworks import (
     MiniLMEmbedding,
     MiniLMEmbeddings,
-    cosine,
     halves,
     judged,
     langchain_retriever,
@@ -62,7 +61,7 @@ PROMPT = ChatPromptTemplate.from_template(
 
 @pytest.fixture
 def llm(llm_server):
-    llm_server.reply = model(cosine)
+    llm_server.reply = model
     return llm_at(llm_server.url)
 
 

@@ -7,7 +7,6 @@ import json
 
 import pytest
 from claims_server import llm_at, model
-from frameworks import cosine
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeWithScore, TextNode
 from llm_server import fields_of
@@ -57,7 +56,7 @@ def saying(*replies):
 
 @pytest.fixture
 def llm(llm_server):
-    llm_server.reply = model(cosine)
+    llm_server.reply = model
     return llm_at(llm_server.url)
 
 

@@ -152,9 +152,7 @@ def demo(url, *options, code=0):
 
 @pytest.mark.slow
 def test_the_demo_goes_the_whole_way_from_a_question_to_a_filtered_answer(llm_server):
-    from frameworks import cosine
-
-    llm_server.reply = model(cosine)
+    llm_server.reply = model
     printed = demo(llm_server.url).stdout
     example = printed[printed.index("Question:") :]
     answer = example[example.index("Answer: ") + len("Answer: ") :].splitlines()[0]
