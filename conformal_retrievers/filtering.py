@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,11 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import (
-    CalibrationMismatch,
-    check_same_scorer,
-    check_subject,
-)
+from conformal_retrievers.calibration.checks import check_same_scorer, check_subject
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
@@ -34,17 +29,6 @@ from conformal_retrievers.scoring.scorer import (
     check_scorer,
     score_snippets,
 )
-
-__all__ = [
-    "CalibrationMismatch",
-    "ConformalFilter",
-    "Decision",
-    "Filtered",
-    "NothingKept",
-    "Refused",
-    "Unscorable",
-    "open_filter",
-]
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -55,10 +39,7 @@ MOST_GROUPS = 100  # unknown ones that one filter logs
 
 
 class Refused(Exception):
-    """A filter decided, and was asked to raise instead of returning its decision.
-
-    `filtered` is the decision: a `Filtered`, `FilteredClaims` or `FilteredAnswer`.
-    """
+    """A filter raises this, as its options say, with its decision as `filtered`."""
 
     def __init__(self, message: str, filtered: Any) -> None:
         super().__init__(message)
@@ -81,17 +62,14 @@ class Unscorable(Refused, ValueError):
     """A snippet could not be scored, and `on_unscorable` is "raise"; `filtered` keeps it."""
 
 
-class Decision(ABC):
+@dataclass(frozen=True, eq=False)
+class Decision:
     """What a filter decided about n snippets or claims, in their order."""
 
+    scores: NDArray[np.float64]  # (n,), or relevances of claims; NaN if unscorable
     keeps: NDArray[np.bool_]  # (n,)
-    calibration: Calibration
-    group: str | None
-
-    @property
-    @abstractmethod
-    def _values(self) -> NDArray[np.float64]:
-        """The scores or relevances (n,), NaN if unscorable."""
+    calibration: Calibration = field(repr=False)
+    group: str | None = None
 
     @property
     def threshold(self) -> float:
@@ -111,43 +89,27 @@ class Decision(ABC):
     @property
     def unscorable(self) -> NDArray[np.intp]:
         """The indices of what could not be scored, ascending."""
-        return np.flatnonzero(np.isnan(self._values))
+        return np.flatnonzero(np.isnan(self.scores))
 
     @property
     def p_values(self) -> NDArray[np.float64]:
         """The conformal p-values (n,), see `Calibration.p_values`."""
-        return self.calibration.p_values(self._values, self.group)
+        return self.calibration.p_values(self.scores, self.group)
 
 
-@dataclass(frozen=True, eq=False)
 class Filtered(Decision):
     """What a filter decided about the n snippets of one query, in the retriever's order."""
 
-    scores: NDArray[np.float64]  # (n,), NaN for unscorable snippets
-    keeps: NDArray[np.bool_]  # (n,)
-    calibration: Calibration = field(repr=False)
-    group: str | None = None
-
     @property
     def m1(self) -> float:
-        """1.0 if the threshold passes a snippet, else 0.0; what `on_empty` adds does not count.
-
-        Its mean over queries is m1 of Geissler et al. 2026 (arXiv 2605.05244, section 3.2).
-        """
-        return float(self._passes.any())
+        """1.0 if the threshold passes a snippet, else 0.0; what `on_empty` adds does not count."""
+        return float(self.m2 > 0)
 
     @property
     def m2(self) -> float:
         """The share of the n snippets that the threshold passes, 0.0 for n = 0."""
-        return float(self._passes.mean()) if len(self.scores) else 0.0
-
-    @property
-    def _passes(self) -> NDArray[np.bool_]:
-        return self.calibration.keep(self.scores, self.group)
-
-    @property
-    def _values(self) -> NDArray[np.float64]:
-        return self.scores
+        passes = self.calibration.keep(self.scores, self.group)
+        return float(passes.mean()) if len(passes) else 0.0
 
 
 class ConformalFilter:
@@ -158,25 +120,20 @@ class ConformalFilter:
 
     Parameters
     ----------
-    scorer : Scorer
-        The scorer that was calibrated with.
-    calibration : Calibration
-        From `calibrate` or `Calibration.load`, about snippets.
-    on_empty : {"allow", "keep_best", "raise"}
+    scorer, calibration
+        The scorer that was calibrated with, and its calibration, about snippets.
+    on_empty
         If no snippet passes: return none, add the one with the lowest score (which cannot break
         the guarantee), or raise `NothingKept`.
-    on_unscorable : {"keep", "raise"}
-        What to do with a snippet that has no score: keep it, which alone preserves the guarantee,
-        or raise `Unscorable`.
-    group_of : callable, optional
+    on_unscorable
+        Keep a snippet without a score, which preserves the guarantee, or raise `Unscorable`.
+    group_of
         Returns the group of a query from its text, for calibrations by group.
 
     Raises
     ------
     CalibrationMismatch
         For the calibration of another scorer or subject.
-    ValueError
-        For an unknown option.
 
     Examples
     --------
@@ -201,10 +158,7 @@ class ConformalFilter:
         group_of: Callable[[str], str | None] | None = None,
     ) -> None:
         if not isinstance(calibration, Calibration):
-            raise TypeError(
-                f"calibration is {calibration!r:.80}; give a Calibration, from calibrate(...) or "
-                "Calibration.load(path)"
-            )
+            raise TypeError(f"calibration is {calibration!r:.60}; give Calibration.load(path)")
         check_subject(calibration.subject, SNIPPETS)
         check_scorer(scorer)
         check_same_scorer(scorer.name, calibrated=calibration.scorer)
@@ -221,11 +175,7 @@ class ConformalFilter:
             logger.warning("this filter drops nothing: %s", calibration.statement)
 
     def at(self, alpha: float) -> ConformalFilter:
-        """Return the same filter at another alpha, see `Calibration.at`.
-
-        It is remembered: retrievers call this for every query. Raises ValueError for an alpha
-        outside (0, 1) or out of reach of the calibration.
-        """
+        """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""
         if alpha not in self._at:
             if len(self._at) >= MOST_ALPHAS:
                 self._at.clear()
@@ -242,7 +192,7 @@ class ConformalFilter:
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
-        """Score the snippets of a query and decide which to keep; no snippets, no scoring.
+        """Score the snippets of a query and decide which to keep.
 
         Warns if there are more snippets than the retriever returned for the calibration, or none
         can be scored. Raises ValueError for a blank query, and what `decide` raises.
@@ -262,10 +212,7 @@ class ConformalFilter:
     def decide(
         self, scores: ArrayLike, group: str | None = None, *, query: str | None = None
     ) -> Filtered:
-        """Decide from scores (n,); a `query` is checked, and gives the group, as in a call.
-
-        Raises `Unscorable` and `NothingKept` as the options say.
-        """
+        """Decide from scores (n,); a `query` is checked, and gives the group, as in a call."""
         s = np.array(scores, dtype=np.float64)
         if s.ndim != 1:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
@@ -275,18 +222,21 @@ class ConformalFilter:
         filtered = Filtered(s, self.calibration.keep(s, group), self.calibration, group)
         lost = filtered.unscorable
         if self.on_unscorable == "raise" and len(lost):
-            raise Unscorable(
-                f"{self.scorer.name!r} gave no score to snippets {lost.tolist()}. To keep such "
-                "snippets, build the filter with on_unscorable='keep'",
+            text = f"{self.scorer.name!r} gave no score to snippets {lost.tolist()}"
+            raise Unscorable(f"{text}. To keep such snippets, set on_unscorable='keep'", filtered)
+        if len(s) and len(lost) == len(s):
+            text = f"{self.scorer.name!r} could not score any snippet of a query, so all are kept"
+            warnings.warn(text, stacklevel=1)  # the same text and place: Python shows it once
+        if filtered.keeps.any() or not len(s) or self.on_empty == "allow":
+            return filtered
+        best = int(np.argmin(s))  # none is NaN here: that snippet would have been kept
+        if self.on_empty == "raise":
+            raise NothingKept(
+                f"none of {len(s)} snippets is kept: the lowest score is {s[best]:.6g}, "
+                f"the threshold {filtered.threshold:.6g}",
                 filtered,
             )
-        if len(s) and len(lost) == len(s):
-            # The same text from the same place, so Python shows it once.
-            warnings.warn(
-                f"{self.scorer.name!r} could not score any snippet of a query, so all are kept",
-                stacklevel=1,
-            )
-        return filtered if filtered.keeps.any() or not len(s) else self._when_empty(filtered)
+        return replace(filtered, keeps=np.arange(len(s)) == best)
 
     def _checked(self, query: object, n: int, group: str | None) -> str | None:
         """Check a query and its number of snippets, and return its group."""
@@ -294,12 +244,11 @@ class ConformalFilter:
             raise ValueError(f"query is {query!r}; give the text of the query")
         k = self.calibration.k
         if k is not None and n > k:
-            # The same text from the same place, so Python shows it once.
-            warnings.warn(
+            text = (
                 f"more snippets than k = {k}, the depth of the calibration: the guarantee does not "
-                f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth",
-                stacklevel=1,
+                f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth"
             )
+            warnings.warn(text, stacklevel=1)  # the same text and place: Python shows it once
         return self.group_of(query) if group is None and self.group_of is not None else group
 
     def _log_unknown(self, group: str | None) -> None:
@@ -314,19 +263,6 @@ class ConformalFilter:
             text = "group is %r, unknown to the calibration, so everything is kept; it knows %s"
             logger.warning(text, group, known)
 
-    def _when_empty(self, filtered: Filtered) -> Filtered:
-        scores = filtered.scores
-        best = int(np.argmin(scores))  # none is NaN here: that snippet would have been kept
-        if self.on_empty == "raise":
-            raise NothingKept(
-                f"none of {len(scores)} snippets is kept: the lowest score is {scores[best]:.6g}, "
-                f"the threshold {filtered.threshold:.6g}",
-                filtered,
-            )
-        if self.on_empty == "keep_best":
-            return replace(filtered, keeps=np.asarray(np.arange(len(scores)) == best))
-        return filtered
-
     def __repr__(self) -> str:
         c = self.calibration
         return f"ConformalFilter({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
@@ -340,25 +276,10 @@ def open_filter(
     on_empty: OnEmpty = "allow",
     on_unscorable: OnUnscorable = "keep",
 ) -> ConformalFilter:
-    """Return the filter of a calibration, or of the file of one.
+    """Return the filter of a calibration or of its file, at another `alpha` if one is given.
 
-    Parameters
-    ----------
-    calibration
-        The calibration, or the path of its file.
-    scorer
-        The scorer that was calibrated with.
-    alpha
-        Another risk than the calibration's, in (0, 1).
-    on_empty, on_unscorable
-        As in `ConformalFilter`.
-
-    Raises
-    ------
-    CalibrationMismatch
-        If the calibration was made with another scorer.
-    ValueError
-        If the file is not a calibration, or the calibration cannot be used at `alpha`.
+    Raises `CalibrationMismatch` for the calibration of another scorer, and ValueError for a file
+    that is not a calibration and an alpha that it cannot be used at.
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)

@@ -29,20 +29,17 @@ from conformal_retrievers.filtering import Decision, NothingKept
 class FilteredClaims(Decision):
     """What a filter decided about the p claims of one answer, in their order."""
 
-    claims: tuple[str, ...]
-    relevance: NDArray[np.float64]  # (p,), NaN for a claim that could not be scored
-    keeps: NDArray[np.bool_]  # (p,)
-    calibration: Calibration = field(repr=False)
-    group: str | None = None
+    claims: tuple[str, ...] = ()
+
+    @property
+    def relevance(self) -> NDArray[np.float64]:
+        """The relevances (p,), NaN for a claim that could not be scored."""
+        return self.scores
 
     @property
     def kept_claims(self) -> tuple[str, ...]:
         """The kept claims."""
         return tuple(self.claims[i] for i in self.kept)
-
-    @property
-    def _values(self) -> NDArray[np.float64]:
-        return self.relevance
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ class ClaimFilter:
                 stacklevel=1,
             )
         keeps = self.calibration.keep(r, group)
-        filtered = FilteredClaims(claims, r, keeps, self.calibration, group)
+        filtered = FilteredClaims(r, keeps, self.calibration, group, claims)
         if self.on_empty == "raise" and claims and not keeps.any():
             best = "nan" if np.isnan(r).all() else f"{np.nanmax(r):.6g}"
             raise NothingKept(
