@@ -8,7 +8,6 @@ from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.rating import LLMScorer, Ratings
 from conformal_retrievers.scoring.retrieval import FunctionScorer, RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
-    AsyncScorer,
     Scorer,
     ascore_snippets,
     judged_queries,
@@ -18,7 +17,6 @@ from conformal_retrievers.scoring.scorer import (
 )
 
 __all__ = [
-    "AsyncScorer",
     "CachedScorer",
     "Cascade",
     "CrossEncoderScorer",

@@ -1,7 +1,6 @@
-"""BM25 as a score: −BM25 of query and snippet, in the corpus that the scorer was built on.
+"""BM25 as a score: −BM25 of query and snippet (Robertson and Zaragoza 2009), computed by `bm25s`.
 
-BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework") weighs words by how rare
-they are in a corpus, so the corpus is a part of the scorer and of its name. `bm25s` computes it.
+It weighs words by how rare they are in a corpus, so the corpus is a part of the scorer's name.
 """
 
 from __future__ import annotations
@@ -19,18 +18,13 @@ from conformal_retrievers.extras import require
 require("bm25", "bm25s")
 import bm25s
 
-NOT_IN_CORPUS = (
-    "its text is not in the corpus that BM25 was built on (in a corpus.jsonl: title, a space and "
-    "text)"
-)
-
 
 class BM25Scorer:
     """Scores by −BM25 (Lucene's variant, k1 = 1.5, b = 0.75, without English stop words).
 
-    `corpus` contains the texts that may be retrieved. A text that is not exactly one of them, or
-    blank, is unscorable: NaN. Ids do not matter, since a chunk of a text is another text. A snippet
-    that shares no word with the query has the score 0.
+    `corpus` contains the texts that may be retrieved (those of a corpus.jsonl are title, a space
+    and text). A text that is not exactly one of them, such as a chunk of one, or blank is
+    unscorable: NaN. A snippet that shares no word with the query has the score 0.
 
     >>> scorer = BM25Scorer(["red and blue", "green", "blue"])
     >>> scorer.score("blue", ["blue", "green", "yellow"]).round(2)
@@ -39,9 +33,6 @@ class BM25Scorer:
 
     def __init__(self, corpus: Iterable[str]) -> None:
         self.corpus = list(dict.fromkeys(corpus))
-        for text in self.corpus:
-            if not isinstance(text, str):
-                raise TypeError(f"corpus contains {text!r:.60}; give the texts of the snippets")
         tokens = _tokens(self.corpus)
         if not any(tokens):
             raise ValueError("corpus contains no words except stop words; give the snippets' texts")
@@ -53,21 +44,9 @@ class BM25Scorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return −BM25 of each snippet, (n,)."""
-        return self.score_with_reasons(query, snippets)[0]
-
-    def score_with_reasons(
-        self, query: str, snippets: Sequence[Snippet | str]
-    ) -> tuple[NDArray[np.float64], list[str | None]]:
-        """Return −BM25 of each snippet, (n,), and why it has none: blank, or not in the corpus."""
         similarities = self.similarities(query)
-        texts = [s.text for s in as_snippets(snippets)]
-        places = [self._places.get(text) for text in texts]
-        scores = np.array([np.nan if i is None else -similarities[i] for i in places])
-        reasons = [
-            None if i is not None else NOT_IN_CORPUS if text.strip() else "blank"
-            for i, text in zip(places, texts, strict=True)
-        ]
-        return scores, reasons
+        places = [self._places.get(s.text) for s in as_snippets(snippets)]
+        return np.array([np.nan if i is None else -similarities[i] for i in places])
 
     def similarities(self, query: str) -> NDArray[np.float64]:
         """Return the BM25 similarity of the query to each text of the corpus, (len(corpus),)."""

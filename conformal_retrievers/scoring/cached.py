@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.cache import Cache
@@ -16,8 +16,8 @@ from conformal_retrievers.scoring.scorer import (
     ascore_snippets,
     check_scorer,
     relative_to_query,
-    score_with_reasons,
-    text_only,
+    score_snippets,
+    with_parts,
 )
 
 
@@ -25,22 +25,17 @@ from conformal_retrievers.scoring.scorer import (
 class CachedScorer:
     """Scores as `scorer` does, under its name, but each pair of query and text only once.
 
-    An unscorable snippet (NaN) is tried again. Raises TypeError for a scorer whose scores are
-    relative to the query's other snippets, or depend on more than texts, as `RetrievalScorer`'s do.
+    NaN is tried again. Raises TypeError for a scorer whose scores depend on more than the texts of
+    query and snippet, such as `QueryZScore` and `RetrievalScorer`.
 
     >>> from tempfile import TemporaryDirectory
     >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> def length(query, texts):
-    ...     print("asked about", texts)
-    ...     return [len(text) for text in texts]
+    >>> function = FunctionScorer(lambda query, texts: print(texts) or [1.0] * len(texts), "one")
     >>> with TemporaryDirectory() as folder:
-    ...     scorer = CachedScorer(FunctionScorer(length, "length"), Cache(f"{folder}/cache.db"))
-    ...     scorer.score("q", ["a", "bcd"])
-    ...     scorer.score("q", ["bcd", "ef"])
-    asked about ['a', 'bcd']
-    array([1., 3.])
-    asked about ['ef']
-    array([3., 2.])
+    ...     scorer = CachedScorer(function, Cache(f"{folder}/cache.db"))
+    ...     ones = scorer.score("q", ["a", "b"]), scorer.score("q", ["b", "c"])
+    ['a', 'b']
+    ['c']
     """
 
     scorer: Scorer
@@ -48,22 +43,13 @@ class CachedScorer:
 
     def __post_init__(self) -> None:
         check_scorer(self.scorer)
-        if relative_to_query(self.scorer):
+        only_texts = all(getattr(part, "text_only", True) for part in with_parts(self.scorer))
+        if relative_to_query(self.scorer) or not only_texts:
             raise TypeError(
-                f"{self.scorer.name!r} scores a snippet relative to the query's other snippets, "
-                "so its scores cannot be cached; cache the scorers inside it, or an LLM's replies "
-                "with LLMScorer(..., cache=)"
+                f"{self.scorer.name!r} reads more than the query and the snippet's text, so its "
+                "scores cannot be cached; cache its parts, or an LLM's replies with "
+                "LLMScorer(..., cache=)"
             )
-        if not text_only(self.scorer):
-            raise TypeError(
-                f"{self.scorer.name!r} reads more of a snippet than its text (a retrieval score or "
-                "an embedding), so its scores cannot be cached; use it without a cache"
-            )
-
-    @property
-    def parts(self) -> tuple[Scorer, ...]:
-        """The scorer inside."""
-        return (self.scorer,)
 
     @property
     def name(self) -> str:
@@ -72,21 +58,11 @@ class CachedScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return the scores (n,), from the cache if it has them."""
-        return self.score_with_reasons(query, snippets)[0]
-
-    def score_with_reasons(
-        self, query: str, snippets: Sequence[Snippet | str]
-    ) -> tuple[NDArray[np.float64], list[str | None]]:
-        """Return the scores (n,), and why the scorer inside could not score a snippet."""
         snippets = as_snippets(snippets)
         scores, unknown = self._known(query, snippets)
-        reasons: list[str | None] = [None] * len(snippets)
         if unknown:
-            new, why = score_with_reasons(self.scorer, query, unknown)
-            for i, reason in zip(np.flatnonzero(np.isnan(scores)).tolist(), why, strict=True):
-                reasons[i] = reason
-            self._learn(query, unknown, new, scores)
-        return scores, reasons
+            self._learn(query, unknown, score_snippets(self.scorer, query, unknown), scores)
+        return scores
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Asynchronous twin of `score`."""
@@ -105,11 +81,7 @@ class CachedScorer:
         return scores, [snippets[i] for i in np.flatnonzero(np.isnan(scores)).tolist()]
 
     def _learn(
-        self,
-        query: str,
-        unknown: list[Snippet],
-        new: NDArray[np.float64],
-        scores: NDArray[np.float64],
+        self, query: str, unknown: list[Snippet], new: ArrayLike, scores: NDArray[np.float64]
     ) -> None:
         """Cache the new scores, and write them into `scores` in place of NaN."""
         self.cache.add_scores(self.name, query, [s.text for s in unknown], new)

@@ -11,11 +11,9 @@ Each is a scorer like any other and calibrated once as a whole, so one guarantee
 from __future__ import annotations
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +30,10 @@ from conformal_retrievers.scoring.scorer import (
 
 class CombinedScorer(ABC):
     """A scorer whose scores follow from those of its parts."""
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            check_scorer(part)
 
     @property
     @abstractmethod
@@ -50,46 +52,32 @@ class CombinedScorer(ABC):
         return self.combine([score_snippets(part, query, given) for part in self.parts], given)
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
-        """Asynchronous twin of `score`; it awaits all parts at once."""
+        """Asynchronous twin of `score`; it awaits all parts at once, and stops all if one fails."""
         given = as_snippets(snippets)
-        return self.combine(await _scored_together(self.parts, query, given), given)
-
-
-async def _scored_together(
-    scorers: Sequence[Scorer], query: str, snippets: Sequence[Snippet]
-) -> list[NDArray[np.float64]]:
-    """Return the scores (n,) of each scorer, awaited at once; if one fails, the rest is stopped."""
-    tasks = [asyncio.ensure_future(ascore_snippets(s, query, snippets)) for s in scorers]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-# --- z-scores within the query --------------------------------------------------------------------
+        tasks = [asyncio.ensure_future(ascore_snippets(p, query, given)) for p in self.parts]
+        try:
+            return self.combine(await asyncio.gather(*tasks), given)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(frozen=True)
 class QueryZScore(CombinedScorer):
     """Scores by the z-score of a scorer's scores among the snippets of the same query.
 
-    The same score means more if the others are poor. If all scores are equal, and for a single one,
-    the z-score is 0. NaN and infinite scores stay as they are, outside of mean and standard
-    deviation.
+    It is 0 if all scores are equal, and for a single one. NaN and infinite scores stay as they are
+    and do not enter mean and standard deviation.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    >>> QueryZScore(length).score("q", [Snippet("a"), Snippet("bcd")])
+    >>> QueryZScore(length).score("q", ["a", "bcd"])
     array([-1.,  1.])
     """
 
     scorer: Scorer
     relative_to_query: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_scorer(self.scorer)
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -126,9 +114,6 @@ def z_scores(scores: ArrayLike) -> NDArray[np.float64]:
     return z
 
 
-# --- ties -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TieBreak(CombinedScorer):
     """Scores by `scorer`, and snippets with equal scores by `then`: lexicographic order.
@@ -136,26 +121,18 @@ class TieBreak(CombinedScorer):
     A threshold on coarse scores, such as ratings, keeps all ties at once and so more than it needs
     to. With the ties broken by another score, it keeps 1 − alpha and little more. The score is that
     of `scorer` rounded to a float32 (24 bits) and moved towards the next float32 by the score of
-    `then`, in 2²⁹ steps (20 bits after the leading one). Scores that differ in their first 24 bits
-    keep their order. Closer ones count as tied.
-
-    A score that is ±inf stays so. NaN of either scorer is NaN. Raises ValueError for a finite score
-    beyond the range of a float32.
+    `then`, in 2²⁹ steps (20 bits after the leading one). Scores with the same float32 count as
+    tied. ±inf, and what is beyond a float32, is ±inf. NaN of either scorer is NaN.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
     >>> letter = FunctionScorer(lambda query, texts: [ord(text[0]) for text in texts], "letter")
-    >>> scores = TieBreak(length, then=letter).score("q", [Snippet("bb"), Snippet("aa")])
-    >>> scores.round(6), scores[1] < scores[0]
-    (array([2., 2.]), np.True_)
+    >>> TieBreak(length, then=letter).score("q", ["bb", "aa", "c"]).argsort()
+    array([2, 1, 0])
     """
 
     scorer: Scorer
     then: Scorer = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_scorer(self.scorer)
-        check_scorer(self.then)
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -171,14 +148,7 @@ class TieBreak(CombinedScorer):
         self, columns: Sequence[NDArray[np.float64]], snippets: Sequence[Snippet]
     ) -> NDArray[np.float64]:
         """Return one number (n,) for both scores of each snippet."""
-        first, second = columns
-        beyond = first[np.isfinite(first) & np.isinf(_float32(first))]
-        if len(beyond):
-            raise ValueError(
-                f"scorer {self.scorer.name!r} returned {beyond[0]:g}, but a tie-break takes scores "
-                "in the range of a float32; scale the scores down"
-            )
-        return lexicographic(first, second)
+        return lexicographic(*columns)
 
 
 def lexicographic(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
@@ -214,22 +184,18 @@ def _float32(scores: ArrayLike) -> NDArray[np.float32]:
     return np.asarray(rounded + np.float32(0))  # −0 becomes 0
 
 
-# --- cheap first ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Cascade:
     """Scores by `costly` the snippets that `cheap` scores at most `pass_below`, and the rest +inf.
 
-    `costly` is not called for the rest, which the filter drops. A snippet that `cheap` cannot score
-    goes on to `costly`. Relevant snippets that `cheap` drops count against alpha; if their share is
-    larger than alpha, the calibration keeps everything. Choose `pass_below` on other queries than
-    those of the calibration.
+    A snippet that `cheap` cannot score goes on to `costly`. Relevant snippets that `cheap` drops
+    count against alpha; if their share is larger than alpha, the calibration keeps everything.
+    Choose `pass_below` on other queries than those of the calibration.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
     >>> letter = FunctionScorer(lambda query, texts: [ord(text[0]) for text in texts], "letter")
-    >>> Cascade(length, letter, pass_below=2).score("q", [Snippet("a"), Snippet("bcd")])
+    >>> Cascade(length, letter, pass_below=2).score("q", ["a", "bcd"])
     array([97., inf])
     """
 
@@ -238,12 +204,8 @@ class Cascade:
     pass_below: float = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        check_scorer(self.cheap)
-        check_scorer(self.costly)
-        t = self.pass_below
-        if isinstance(t, (bool, np.bool_)) or not isinstance(t, Real) or not math.isfinite(t):
-            raise ValueError(f"pass_below is {t!r}; give the highest score of cheap that passes")
-        object.__setattr__(self, "pass_below", float(t))
+        for part in self.parts:
+            check_scorer(part)
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -253,7 +215,7 @@ class Cascade:
     @property
     def name(self) -> str:
         """Both names, and the highest score that passes."""
-        return f"cascade({self.cheap.name} ≤ {self.pass_below!r}, {self.costly.name})"
+        return f"cascade({self.cheap.name} ≤ {float(self.pass_below)!r}, {self.costly.name})"
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
         """Return the costly score of each snippet that passes, and +inf for the others, (n,)."""

@@ -1,7 +1,7 @@
 """A cross-encoder's logit as the score: −logit of the pair (query, snippet).
 
-A cross-encoder reads query and snippet together (Nogueira and Cho 2019, arXiv 1901.04085). The
-score is the logit and not its sigmoid, which rounds confident pairs to 1 and makes them tie.
+A cross-encoder reads both together (Nogueira and Cho 2019, arXiv 1901.04085). The logit's sigmoid
+would round confident pairs to 1 and make them tie.
 """
 
 from __future__ import annotations
@@ -37,28 +37,21 @@ class CrossEncoderScorer:
 
         It asks for raw logits, whatever activation the model was saved with.
         """
-        return cls(
-            lambda pairs: model.predict(
-                pairs, activation_fn=lambda logits: logits, show_progress_bar=False
-            ),
-            name,
-        )
+        options = {"activation_fn": lambda logits: logits, "show_progress_bar": False}
+        return cls(lambda pairs: model.predict(pairs, **options), name)
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return −logit of each snippet, (n,)."""
-        texts = [s.text for s in as_snippets(snippets)]
-        scores = np.full(len(texts), np.nan)
-        readable = [i for i, text in enumerate(texts) if text.strip()]
+        given = as_snippets(snippets)
+        readable = [i for i, s in enumerate(given) if s.text.strip()]
+        scores = np.full(len(given), np.nan)
         if readable:
-            scores[readable] = -self._logits([(query, texts[i]) for i in readable])
-        return np.where(np.isfinite(scores), scores, np.nan)
-
-    def _logits(self, pairs: list[tuple[str, str]]) -> NDArray[np.float64]:
-        logits = np.asarray(self.predict(pairs), dtype=np.float64)
-        if logits.shape != (len(pairs),):
-            raise ValueError(
-                f"cross-encoder {self.name!r} returned logits of shape {logits.shape} for "
-                f"{len(pairs)} pairs; give a model with one output, or a predict that returns one "
-                "number for each pair"
-            )
-        return logits
+            pairs = [(query, given[i].text) for i in readable]
+            logits = np.asarray(self.predict(pairs), dtype=np.float64)
+            if logits.shape != (len(pairs),):
+                raise ValueError(
+                    f"cross-encoder {self.name!r} returned shape {logits.shape} for {len(pairs)} "
+                    "pairs; give a model with one output, or a predict that returns one number each"
+                )
+            scores[readable] = np.where(np.isfinite(logits), -logits, np.nan)
+        return scores

@@ -31,12 +31,7 @@ from conformal_retrievers.scoring.features import (
     features,
     has_context,
 )
-from conformal_retrievers.scoring.scorer import (
-    Scorer,
-    check_scorer,
-    query_digest,
-    score_snippets,
-)
+from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 
 Unit = Literal["snippet", "query"]
 
@@ -112,11 +107,8 @@ class LearnedScorer(CombinedScorer):
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
     >>> fit_part = [JudgedQuery("q", ["a", "bcd", "ef"], [True, False, True])]
-    >>> learned = LearnedScorer.fit(fit_part, [length])
-    >>> learned.score("r", ["a", "bcdef"]).argsort()
+    >>> LearnedScorer.fit(fit_part, [length]).score("r", ["a", "bcdef"]).argsort()
     array([0, 1])
-    >>> LearnedScorer.from_provenance(learned.provenance, [length]) == learned
-    True
     """
 
     scorers: tuple[Scorer, ...]
@@ -132,16 +124,18 @@ class LearnedScorer(CombinedScorer):
     ) -> LearnedScorer:
         """Return the scorer that logistic regression makes of `scorers`, from judged queries.
 
-        `unit` states what has the same weight. "snippet" keeps the fewest snippets in total, at the
-        expense of long lists. "query" keeps the smallest share of a query's snippets, on average
-        over queries. For lists of equal length they hardly differ. The fit uses documents and
-        positions if every snippet has them, and leaves out snippets that a part cannot score.
-        Raises ValueError unless there are scorers with different names, and both relevant and
-        irrelevant snippets; ModuleNotFoundError without the extra `learned`.
+        `unit` states what has the same weight: "snippet" keeps the fewest snippets in total,
+        "query" the smallest share of a query's snippets. The fit uses documents and positions if
+        every snippet has them, and leaves out snippets that a part cannot score. Raises ValueError
+        unless there are scorers with different names, and both relevant and irrelevant snippets;
+        ModuleNotFoundError without the extra `learned`.
         """
         if unit not in get_args(Unit):
             raise ValueError(f"unit is {unit!r}; give 'snippet' or 'query'")
-        judged, parts = list(judged), _checked(scorers)
+        judged, parts = list(judged), tuple(scorers)
+        names = [part.name for part in parts]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"scorers are {names}; give one or more, each once")
         context = context_of([s for query in judged for s in query.snippets])
         rows, relevant = [], []
         for query in judged:
@@ -155,9 +149,10 @@ class LearnedScorer(CombinedScorer):
                 f"judged has {labels.sum()} relevant and {(~labels).sum()} irrelevant snippets "
                 "that all parts can score; give judged queries with both"
             )
-        digests = frozenset(query_digest(query.query) for query in judged)
         weights = None if unit == "snippet" else weights_by_query(relevant)
-        return cls(parts, context, regress(np.vstack(rows), labels, weights), digests, unit)
+        regression = regress(np.vstack(rows), labels, weights)
+        digests = frozenset(query_digest(query.query) for query in judged)
+        return cls(parts, context, regression, digests, unit)
 
     @classmethod
     def from_provenance(
@@ -165,34 +160,23 @@ class LearnedScorer(CombinedScorer):
     ) -> LearnedScorer:
         """Return the scorer with this `provenance`, bit for bit, from its parts.
 
-        Raises ValueError if the parts are not those that it was fitted with, or if this version
-        cannot have written the provenance.
+        Raises ValueError if another version wrote the provenance, or if the parts are not those
+        that it was fitted with.
         """
-        parts = _checked(scorers)
-        names = [part.name for part in parts]
-        if provenance.get("scorers", names) != names:
-            raise ValueError(
-                f"scorers are {names}, but the learned scorer was fitted with "
-                f"{provenance['scorers']}; give the same scorers in the same order"
-            )
         fields: Mapping[str, Any] = provenance
-        try:
-            rows = [(x["mean"], x["scale"], x["coefficient"]) for x in fields["features"]]
-            means, scales, coefficients = zip(*rows, strict=True)
-            regression = Regression(means, scales, coefficients, fields["intercept"])
-            finite = np.isfinite([*np.ravel(rows), regression.intercept]).all()
-            digests = frozenset(fields["fitted_on"])
-            learned = cls(parts, fields["context"], regression, digests, fields["unit"])
-            known = learned.context in get_args(Context) and learned.unit in get_args(Unit)
-            valid = bool(finite) and known and learned.provenance == dict(provenance)
-        except (KeyError, TypeError, ValueError):
-            valid = False
-        if not valid:
-            raise ValueError(
-                "provenance is not that of a learned scorer of this version (format "
-                f"{provenance.get('format')!r}, version {provenance.get('version')!r}); fit again"
-            )
-        return learned
+        parts = tuple(scorers)
+        needed = {"format": FORMAT, "version": VERSION, "scorers": [part.name for part in parts]}
+        for name, value in needed.items():
+            if fields.get(name) != value:
+                raise ValueError(
+                    f"{name} is {fields.get(name)!r} in the provenance and {value!r} here; give "
+                    "the scorers of the fit in their order, or fit again"
+                )
+        rows = [(x["mean"], x["scale"], x["coefficient"]) for x in fields["features"]]
+        means, scales, coefficients = zip(*rows, strict=True)
+        regression = Regression(means, scales, coefficients, fields["intercept"])
+        digests = frozenset(fields["fitted_on"])
+        return cls(parts, fields["context"], regression, digests, fields["unit"])
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -236,22 +220,13 @@ class LearnedScorer(CombinedScorer):
         return combined
 
 
-def _checked(scorers: Iterable[Scorer]) -> tuple[Scorer, ...]:
-    parts = tuple(scorers)
-    for part in parts:
-        check_scorer(part)
-    names = [part.name for part in parts]
-    if not parts or len(set(names)) < len(names):
-        raise ValueError(f"scorers are {names}; give one or more, each once")
-    return parts
-
-
 def _table(
     columns: Sequence[Values], snippets: Sequence[Snippet], context: Context
 ) -> tuple[NDArray[np.bool_], Values]:
     """Return which snippets (n,) can be scored, and the features of those."""
     scores = np.column_stack(columns)
-    finite = np.isfinite(scores).all(axis=1)
-    known = finite & np.array([has_context(s, context) for s in snippets], dtype=bool)
+    known = np.isfinite(scores).all(axis=1) & np.array(
+        [has_context(s, context) for s in snippets], dtype=bool
+    )
     chosen = [s for s, k in zip(snippets, known, strict=True) if k]
     return known, features(scores[known], chosen, context)

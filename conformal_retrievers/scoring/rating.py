@@ -1,9 +1,8 @@
 """An LLM's judgement as a score: 1 − its rating, or 1 − the probability that it answers YES.
 
-A rating is a number from 0 to 1 = relevant, in a JSON reply: A_LLM of Chakraborty et al. 2025,
-"Principled Context Engineering for RAG" (arXiv 2511.17908, section 3.3). The probability of YES is
-P(YES) / (P(YES) + P(NO)) of the first token of a reply. It is continuous, so it has far fewer ties.
-A snippet without a readable rating is unscorable (NaN), never irrelevant.
+A rating is a number from 0 to 1 = relevant, in a JSON reply: A_LLM of Chakraborty et al. 2025
+(arXiv 2511.17908, section 3.3). The probability of YES is P(YES) / (P(YES) + P(NO)) of the first
+token of a reply. A snippet without a readable rating is unscorable (NaN), never irrelevant.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.llm.ask import LLM, Asked, aask, ask, check_cache, check_count, check_llm
+from conformal_retrievers.llm.ask import LLM, Asked, aask, ask, check_count, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request, check_fields, short_hash
 from conformal_retrievers.llm.reply import (
@@ -45,19 +45,11 @@ class Ratings:
 
     A reason is "blank", "unanswered", "refused", "cut off", "unreadable", "out of range", "not
     rated", "rated twice", "neither yes nor no" or "no log-probabilities".
-
-    >>> Ratings(np.array([0.75, np.nan]), (None, "blank"), Usage()).scores
-    array([0.25,  nan])
     """
 
     ratings: NDArray[np.float64]
     reasons: tuple[str | None, ...]  # why a snippet has no rating; None if it has one
     usage: Usage  # requests and tokens
-
-    @property
-    def scores(self) -> NDArray[np.float64]:
-        """1 − rating, (n,)."""
-        return 1 - self.ratings
 
     @property
     def unscorable(self) -> Mapping[str, int]:
@@ -69,7 +61,8 @@ class Ratings:
 class LLMScorer:
     """Scores by 1 − an LLM's rating, or by 1 − the probability that it answers YES.
 
-    A blank snippet is not sent, and equal texts of a query are sent once.
+    A blank snippet is not sent, and equal texts of a query are sent once. Raises ValueError if the
+    prompt has other fields, or no reply has the log-probabilities that are read.
 
     Parameters
     ----------
@@ -77,32 +70,20 @@ class LLMScorer:
         The model: `openai_llm(…)`, or `as_llm(…)` of a framework package.
     prompt
         Has the fields $query and $snippet, or $query and $snippets if several are rated in a call.
-        The default is rating.txt, ratings.txt or yes_no.txt of this library.
     by
         "rating" reads a number from a JSON reply. "probability-of-yes" reads the first token's
         log-probabilities; the server has to return them, and the model has to answer at once.
     snippets_per_call
-        The number of snippets that one call rates. Above 1, a score may depend on the snippets
-        beside it. Only for "rating".
+        The number of snippets that one call rates. Above 1, a score may depend on the others.
     max_tokens
-        The bound on the length of a reply. A reply that is cut off has no rating. Only for
-        "rating".
+        The bound on the length of a reply by "rating". A reply that is cut off has no rating.
     top_logprobs
         The number of alternatives of the first token. If only YES or only NO is among them, the
-        other one's probability is taken as the largest that it can have: that of the least likely
-        alternative, or what all of them leave over. Only for "probability-of-yes".
+        other one's probability is taken as the largest that it can have.
     concurrency
         The number of calls at a time, over all queries that are scored at once.
     cache
         Keeps readable replies. The others are asked for again.
-
-    Raises
-    ------
-    TypeError
-        If `llm` is not an LLM, or `cache` not a Cache.
-    ValueError
-        If the prompt has other fields, a number is not a whole one of at least 1, or none of a
-        query's replies has the log-probabilities that "probability-of-yes" needs.
 
     Examples
     --------
@@ -110,9 +91,6 @@ class LLMScorer:
     >>> llm = LLM(lambda request: Reply('{"reason": "…", "rating": 0.75}'), "toy")
     >>> LLMScorer(llm).score("Does bread rise?", ["Yeast makes it rise.", " "])
     array([0.25,  nan])
-    >>> sure = LLM(lambda request: Reply("YES", first_token={"YES": 0.0}), "sure")
-    >>> LLMScorer(sure, by="probability-of-yes").score("Does bread rise?", ["It rises."])
-    array([0.])
     """
 
     llm: LLM
@@ -126,35 +104,22 @@ class LLMScorer:
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
-        check_cache(self.cache)
+        check_count(self.snippets_per_call, "snippets_per_call")
         if self.by not in get_args(By):
             raise ValueError(f"by is {self.by!r}; give 'rating' or 'probability-of-yes'")
-        for name in ("snippets_per_call", "max_tokens", "top_logprobs", "concurrency"):
-            if (count := getattr(self, name)) is not None or name != "max_tokens":
-                object.__setattr__(self, name, check_count(count, name))
-        if self._by_yes and (self.relative_to_query or self.max_tokens is not None):
-            raise ValueError(
-                "by is 'probability-of-yes', which reads one token for each snippet; leave out "
-                "snippets_per_call and max_tokens"
-            )
-        if self.prompt is None:
-            several = "ratings" if self.relative_to_query else "rating"
-            prompt = Prompt.load("yes_no" if self._by_yes else several)
-            object.__setattr__(self, "prompt", prompt)
+        if self._by_yes and self.relative_to_query:
+            raise ValueError("by is 'probability-of-yes'; leave out snippets_per_call")
         check_fields(self._prompt, "query", "snippets" if self.relative_to_query else "snippet")
 
     @property
     def name(self) -> str:
         """Model, prompt and form of the reply by their hashes, and what else changes a rating."""
-        parts = [self.llm.name, f"prompt={self._prompt.hash}"]
+        asked = f"{self.llm.name}, prompt={self._prompt.hash}"
         if self._by_yes:
-            return f"p_yes({', '.join(parts)}, top={self.top_logprobs})"
-        parts.append(f"schema={short_hash(self._schema)}")
-        if self.relative_to_query:
-            parts.append(f"snippets_per_call={self.snippets_per_call}")
-        if self.max_tokens is not None:
-            parts.append(f"max_tokens={self.max_tokens}")
-        return f"rating({', '.join(parts)})"
+            return f"p_yes({asked}, top={self.top_logprobs})"
+        several = f", snippets_per_call={self.snippets_per_call}" if self.relative_to_query else ""
+        bound = "" if self.max_tokens is None else f", max_tokens={self.max_tokens}"
+        return f"rating({asked}, schema={short_hash(self._schema)}{several}{bound})"
 
     @property
     def relative_to_query(self) -> bool:
@@ -163,18 +128,11 @@ class LLMScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Return 1 − rating of each snippet, (n,)."""
-        return self.rate(query, snippets).scores
+        return 1 - self.rate(query, snippets).ratings
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
         """Asynchronous twin of `score`."""
-        return (await self.arate(query, snippets)).scores
-
-    def score_with_reasons(
-        self, query: str, snippets: Sequence[Snippet | str]
-    ) -> tuple[NDArray[np.float64], Sequence[str | None]]:
-        """Return the scores (n,), and `Ratings.reasons`."""
-        ratings = self.rate(query, snippets)
-        return ratings.scores, ratings.reasons
+        return 1 - (await self.arate(query, snippets)).ratings
 
     def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return the rating of each snippet, and the reason if it has none."""
@@ -193,13 +151,13 @@ class LLMScorer:
         return self.by == "probability-of-yes"
 
     @property
-    def _prompt(self) -> Prompt:
-        assert self.prompt is not None
-        return self.prompt
-
-    @property
     def _schema(self) -> dict[str, Any]:
         return _RATINGS if self.relative_to_query else _RATING
+
+    @cached_property
+    def _prompt(self) -> Prompt:
+        several = "ratings" if self.relative_to_query else "rating"
+        return self.prompt or Prompt.load("yes_no" if self._by_yes else several)
 
     def _groups(self, snippets: Sequence[Snippet]) -> list[list[str]]:
         """Return the texts to rate, those of one call together."""
@@ -213,19 +171,19 @@ class LLMScorer:
         def is_answer(place: int, reply: Reply) -> bool:
             return all(reason is None for _, reason in self._read(reply, len(groups[place])))
 
-        options = {"concurrency": self.concurrency, "cache": self.cache}
         requests = [self._request(query, group) for group in groups]
+        options = {"concurrency": self.concurrency, "cache": self.cache}
         return ask(self.llm, requests, is_answer=is_answer, **options)
 
     def _request(self, query: str, group: list[str]) -> Request:
-        values: dict[str, object] = {"query": query}
-        if self.relative_to_query:
-            values["snippets"] = [{"id": i, "text": text} for i, text in enumerate(group, start=1)]
-        else:
-            values["snippet"] = group[0]
         if self._by_yes:
+            values = {"query": query, "snippet": group[0]}
             return self._prompt.request(values, top_logprobs=self.top_logprobs, max_tokens=1)
-        return self._prompt.request(values, schema=self._schema, max_tokens=self.max_tokens)
+        numbered = [{"id": i, "text": text} for i, text in enumerate(group, start=1)]
+        content = {"snippets": numbered} if self.relative_to_query else {"snippet": group[0]}
+        return self._prompt.request(
+            {"query": query, **content}, schema=self._schema, max_tokens=self.max_tokens
+        )
 
     def _ratings(
         self,

@@ -1,8 +1,6 @@
 """Scores without a model of this library: the retriever's own number, or any function.
 
-Stores disagree about what their number means: a cosine similarity, a distance, an unbounded BM25.
-Therefore the user states its direction. A threshold on it holds only for the retriever that it was
-calibrated with.
+Stores return similarities or distances, so the user states the direction of the number.
 """
 
 from __future__ import annotations
@@ -34,13 +32,6 @@ class RetrievalScorer:
     higher_is_better: bool
     text_only: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.higher_is_better, bool):
-            raise TypeError(
-                f"higher_is_better is {self.higher_is_better!r}; give True for similarities and "
-                "False for distances"
-            )
-
     @property
     def name(self) -> str:
         """Retriever and direction."""
@@ -62,8 +53,8 @@ class RetrievalScorer:
 class FunctionScorer:
     """Scores by a function: `function(query, texts)` returns n scores, lower = more relevant.
 
-    `name` identifies the function. `afunction` is its asynchronous twin; without it, `ascore` runs
-    in a thread. The function returns NaN for a text that it cannot score.
+    It returns NaN for a text that it cannot score. `afunction` is its asynchronous twin; without
+    it, `ascore` runs in a thread.
 
     >>> def missing_words(query, texts):
     ...     return [len(set(query.split()) - set(text.split())) for text in texts]

@@ -5,12 +5,12 @@ nothing else signals it. The name is the scorer's identity (model, prompt, trans
 threshold belongs to one score distribution, so scorers that could score differently need different
 names. A scorer may also have these attributes:
 
+    ascore              the asynchronous twin of `score`
     relative_to_query   whether a snippet's score depends on the query's other snippets
     text_only           False if a score depends on more than the texts of query and snippet
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on
     provenance          what it was made from, as JSON
-    score_with_reasons  returns the scores, and for each snippet why it has none, or None
 """
 
 from __future__ import annotations
@@ -50,22 +50,6 @@ class Scorer(Protocol):
         """Return one score for each snippet, (n,): lower = more relevant, NaN = unscorable."""
 
 
-@runtime_checkable
-class AsyncScorer(Scorer, Protocol):
-    """A scorer that can also be awaited, without holding a thread.
-
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> isinstance(FunctionScorer(lambda query, texts: [0.0] * len(texts), "zero"), AsyncScorer)
-    True
-    """
-
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> ArrayLike:
-        """Return what `score` returns."""
-
-
-# --- what a scorer states about itself ------------------------------------------------------------
-
-
 def check_scorer(scorer: object) -> None:
     """Raise TypeError unless `scorer` has a name and a score."""
     if not isinstance(scorer, Scorer):
@@ -73,6 +57,13 @@ def check_scorer(scorer: object) -> None:
             f"scorer is {scorer!r:.80}; give an object with a name and score(query, snippets), "
             "such as EmbeddingScorer(embed, name='…')"
         )
+
+
+def with_parts(scorer: Scorer) -> Iterator[Scorer]:
+    """Yield a scorer, its parts and their parts."""
+    yield scorer
+    for part in getattr(scorer, "parts", ()):
+        yield from with_parts(part)
 
 
 def relative_to_query(scorer: Scorer) -> bool:
@@ -84,18 +75,6 @@ def relative_to_query(scorer: Scorer) -> bool:
     (False, True)
     """
     return any(getattr(part, "relative_to_query", False) for part in with_parts(scorer))
-
-
-def with_parts(scorer: Scorer) -> Iterator[Scorer]:
-    """Yield a scorer, its parts and their parts."""
-    yield scorer
-    for part in getattr(scorer, "parts", ()):
-        yield from with_parts(part)
-
-
-def text_only(scorer: Scorer) -> bool:
-    """Return whether a score depends on nothing but the texts of query and snippet."""
-    return all(getattr(part, "text_only", True) for part in with_parts(scorer))
 
 
 def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
@@ -114,17 +93,13 @@ def query_digest(query: str) -> str:
 
 def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
     """Raise ValueError if a scorer was fitted on one of the queries, where it scores too well."""
-    none: frozenset[str] = frozenset()
-    fitted_on = none.union(*(getattr(part, "fitted_on", none) for part in with_parts(scorer)))
+    fitted_on = {digest for p in with_parts(scorer) for digest in getattr(p, "fitted_on", ())}
     for query in judged if fitted_on else ():
         if query_digest(query.query) in fitted_on:
             raise ValueError(
                 f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}; calibrate and "
                 "evaluate on other queries than those it was fitted on"
             )
-
-
-# --- scoring --------------------------------------------------------------------------------------
 
 
 def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
@@ -142,18 +117,6 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> N
     return _checked(scorer, scorer.score(query, snippets), len(snippets))
 
 
-def score_with_reasons(
-    scorer: Scorer, query: str, snippets: Sequence[Snippet]
-) -> tuple[NDArray[np.float64], list[str | None]]:
-    """Return the scores (n,), and for each snippet why it has none, if the scorer states it."""
-    explain = getattr(scorer, "score_with_reasons", None)
-    if explain is None or not snippets:
-        scores = score_snippets(scorer, query, snippets)
-        return scores, [None if s.text.strip() else "blank" for s in snippets]
-    given, reasons = explain(query, snippets)
-    return _checked(scorer, given, len(snippets)), list(reasons)
-
-
 async def ascore_snippets(
     scorer: Scorer, query: str, snippets: Sequence[Snippet]
 ) -> NDArray[np.float64]:
@@ -166,11 +129,35 @@ async def ascore_snippets(
     """
     if not snippets:
         return np.empty(0)
-    if isinstance(scorer, AsyncScorer):
+    if hasattr(scorer, "ascore"):
         scores = await scorer.ascore(query, snippets)
     else:
         scores = await asyncio.to_thread(scorer.score, query, snippets)
     return _checked(scorer, scores, len(snippets))
+
+
+def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> NDArray[np.float64]:
+    array = np.asarray(scores, dtype=np.float64)
+    if array.shape != (n,):
+        raise ValueError(
+            f"scorer {scorer.name!r} returned shape {array.shape} for {n} snippets; it must return "
+            "one number for each"
+        )
+    return array
+
+
+def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
+    """Return the queries as a list; raise TypeError if one is not a JudgedQuery.
+
+    >>> judged_queries(["q"])
+    Traceback (most recent call last):
+    TypeError: judged[0] is 'q'; give JudgedQuery objects
+    """
+    queries = list(judged)
+    for i, query in enumerate(queries):
+        if not isinstance(query, JudgedQuery):
+            raise TypeError(f"judged[{i}] is {query!r:.60}; give JudgedQuery objects")
+    return queries
 
 
 def score_queries(
@@ -184,8 +171,7 @@ def score_queries(
 
     `count_tokens` gives the tokens of a text, by default its characters, of which a filter saves
     about the same share. `progress` shows a bar on stderr, which needs the extra `cli`. Raises
-    ValueError for a query that the scorer was fitted on, and unless the scorer returns one number
-    for each snippet.
+    ValueError for a query that the scorer was fitted on.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -194,61 +180,27 @@ def score_queries(
     (array([1., 3.]), array([ True, False]))
     """
     check_scorer(scorer)
-    judged = judged_queries(judged)
-    check_not_fitted_on(scorer, judged)
-    tracked = _track(judged) if progress else judged
-    return [_scored(scorer, query, count_tokens) for query in tracked]
+    queries: Iterable[JudgedQuery] = judged_queries(judged)
+    check_not_fitted_on(scorer, queries)
+    if progress:
+        require("cli", "rich")
+        from rich.console import Console
+        from rich.progress import track
 
-
-def judged_queries(judged: Iterable[object]) -> list[JudgedQuery]:
-    """Return the queries as a list; raise TypeError if one is not a JudgedQuery.
-
-    >>> judged_queries(["q"])
-    Traceback (most recent call last):
-    TypeError: judged[0] is 'q'; give JudgedQuery objects
-    """
-    queries: list[JudgedQuery] = []
-    for i, query in enumerate(judged):
-        if not isinstance(query, JudgedQuery):
-            raise TypeError(f"judged[{i}] is {query!r:.60}; give JudgedQuery objects")
-        queries.append(query)
-    return queries
+        bar = Console(stderr=True)
+        queries = track(queries, description="Scoring", console=bar, transient=True)
+    return [_scored(scorer, query, count_tokens) for query in queries]
 
 
 def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], int]) -> ScoredQuery:
-    scores, reasons = score_with_reasons(scorer, query.query, query.snippets)
+    scores = score_snippets(scorer, query.query, query.snippets)
+    names = [repr(s.text[:40] if s.id is None else s.id) for s in query.snippets]
     return ScoredQuery(
         scores,
         np.array(query.relevant, dtype=bool),
         id=query.id,
         group=query.group,
         missed=query.missed,
-        tokens=np.array([count_tokens(snippet.text) for snippet in query.snippets], dtype=float),
-        unscorable={
-            i: _described(query.snippets[i], reasons[i])
-            for i in np.flatnonzero(np.isnan(scores)).tolist()
-        },
+        tokens=np.array([count_tokens(s.text) for s in query.snippets], dtype=float),
+        unscorable={i: f"snippet {names[i]}" for i in np.flatnonzero(np.isnan(scores)).tolist()},
     )
-
-
-def _described(snippet: Snippet, reason: str | None) -> str:
-    name = repr(snippet.text[:40]) if snippet.id is None else repr(snippet.id)
-    return f"snippet {name}: {reason}" if reason else f"snippet {name}"
-
-
-def _track(judged: list[JudgedQuery]) -> Iterable[JudgedQuery]:
-    require("cli", "rich")
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(judged, description="Scoring", console=Console(stderr=True), transient=True)
-
-
-def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> NDArray[np.float64]:
-    array = np.asarray(scores, dtype=np.float64)
-    if array.shape != (n,):
-        raise ValueError(
-            f"scorer {scorer.name!r} returned shape {array.shape} for {n} snippets; it must return "
-            "one number for each"
-        )
-    return array

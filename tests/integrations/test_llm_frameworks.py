@@ -115,7 +115,7 @@ async def test_one_model_has_one_name_and_one_score_in_both_frameworks_and_the_c
             scorer = build(llm)
             assert scorer.name == expected.name
             for ratings in (scorer.rate(QUERY, given), await scorer.arate(QUERY, given)):
-                assert ratings.scores.tolist() == scores.tolist()
+                assert (1 - ratings.ratings).tolist() == scores.tolist()
                 assert ratings.usage.prompt_tokens > 1000
                 assert ratings.usage.completion_tokens > 0
         other = {"max_completion_tokens": "max_tokens"}  # newer OpenAI models' name for it
@@ -153,7 +153,7 @@ async def test_a_failed_reply_is_unscorable_and_counted(
             await scorer.arate(QUERY, [Snippet("a")]),
         ):
             assert ratings.unscorable == {reason: 1}
-            assert np.isnan(ratings.scores).all()
+            assert np.isnan(ratings.ratings).all()
 
 
 async def test_an_error_that_a_retry_cannot_fix_is_raised(llm_server, as_llms):
@@ -400,6 +400,15 @@ def test_the_finish_reason_is_read_in_both_frameworks(raw, reason):
         langchain_conformal.llm_scorer(chat, name="fake"),
     ):
         assert scorer.rate(QUERY, [Snippet("a")]).reasons == (reason,)
+
+
+def test_llm_scorers_of_both_frameworks_can_score_by_the_probability_of_yes():
+    chat = GenericFakeChatModel(messages=iter([]))
+    for scorer in (
+        llama_index_conformal.llm_scorer(Canned(), name="fake", by="probability-of-yes"),
+        langchain_conformal.llm_scorer(chat, name="fake", by="probability-of-yes"),
+    ):
+        assert scorer.name.startswith("p_yes(fake, ")
 
 
 @pytest.mark.parametrize(

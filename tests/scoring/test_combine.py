@@ -21,7 +21,7 @@ from conformal_retrievers import (
     TieBreak,
     score_queries,
 )
-from conformal_retrievers.scoring import AsyncScorer, Cascade, ascore_snippets, relative_to_query
+from conformal_retrievers.scoring import Cascade, ascore_snippets, relative_to_query
 from conformal_retrievers.scoring.combine import lexicographic
 
 ABCD = [Snippet(text) for text in "abcd"]
@@ -158,14 +158,6 @@ def test_first_scores_with_the_same_float32_count_as_tied():
     assert lexicographic([0.3], [0.5]) > lexicographic([closer], [0.4])
 
 
-@pytest.mark.parametrize("second", [1.0, 0.75, -1.0, 3e-5])
-def test_20_bits_after_the_leading_one_of_second_scores_count(second):
-    step = 2.0 ** (math.frexp(second)[1] - 1 - 20)
-    grid = [second, second + step, second + 2 * step]
-    assert (np.diff(lexicographic([0.3] * 3, grid)) > 0).all()
-    assert lexicographic([0.3], [1.0]) == lexicographic([0.3], [1 + 2.0**-22])
-
-
 def test_infinite_scores_stay_and_nan_of_either_scorer_is_nan():
     inf, nan = math.inf, math.nan
     np.testing.assert_array_equal(
@@ -174,12 +166,6 @@ def test_infinite_scores_stay_and_nan_of_either_scorer_is_nan():
     )
     last, first, middle = lexicographic([0.5, 0.5, 0.5], [inf, -inf, 0.0])
     assert 0.5 <= first < middle < last < np.nextafter(float32(0.5), float32(1))
-
-
-@pytest.mark.parametrize("score", [3.5e38, -1e300])
-def test_a_first_score_beyond_float32_is_an_error(score):
-    with pytest.raises(ValueError, match="'huge'"):
-        TieBreak(lookup("huge", a=score), then=lookup(a=0.0)).score("q", ABCD[:1])
 
 
 @pytest.mark.parametrize("alpha", [0.07, 0.1, 0.25])
@@ -217,25 +203,6 @@ async def test_a_cascade_asks_the_costly_scorer_only_about_snippets_that_pass():
     assert costly.asked == ("abc",)
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.3, 0.4])
-def test_a_cascade_loses_alpha_in_both_stages_together(rng, alpha):
-    judged, exact = random_judged(rng)
-    scored = score_queries(Cascade(rounded(exact, 1), exact, pass_below=0.0), judged)
-    dropped = np.mean([np.isinf(query.scores[query.relevant]).mean() for query in scored])
-    assert 0.12 < dropped < 0.28
-    loss, exactly = loss_when_left_out(scored, alpha), Fraction(repr(alpha))
-    if dropped > alpha:
-        assert loss == 0  # everything is kept
-    else:
-        assert exactly - Fraction(2, len(judged)) <= loss <= exactly
-
-
-@pytest.mark.parametrize("threshold", [math.nan, math.inf, "0.5", True, None])
-def test_pass_below_must_be_a_finite_number(threshold):
-    with pytest.raises(ValueError, match="pass_below"):
-        Cascade(lookup(), lookup(), pass_below=threshold)
-
-
 # --- all of them ----------------------------------------------------------------------------------
 
 
@@ -256,19 +223,13 @@ def test_a_name_contains_the_parts_and_every_parameter():
     assert len(set(names)) == len(names)
     assert names[:3] == ["zscore(one)", "tiebreak(one, then=other)", "cascade(one ≤ 0.5, other)"]
     assert Cascade(one, other, pass_below=np.float32(1)).name == "cascade(one ≤ 1.0, other)"
-    assert all(isinstance(scorer, AsyncScorer) for scorer in scorers)
 
 
 def test_only_scorers_can_be_combined():
-    for combine in (
-        lambda: QueryZScore("x"),
-        lambda: TieBreak("x", then=lookup()),
-        lambda: TieBreak(lookup(), then="x"),
-        lambda: Cascade("x", lookup(), pass_below=0),
-        lambda: Cascade(lookup(), "x", pass_below=0),
-    ):
+    for combine in (QueryZScore, lambda x: TieBreak(lookup(), then=x),
+                    lambda x: Cascade(lookup(), x, pass_below=0)):  # fmt: skip
         with pytest.raises(TypeError, match="scorer"):
-            combine()
+            combine("x")
 
 
 def test_a_combination_is_relative_to_the_query_if_a_part_is():

@@ -73,10 +73,9 @@ def test_the_features_of_documents_and_positions_by_hand():
     }
     for name, values in (of_documents | of_positions).items():
         np.testing.assert_allclose(columns[name], values, rtol=1e-12, atol=1e-15, err_msg=name)
-    plain = by_name(scores, snippets, "none")
     documents = by_name(scores, snippets, "document")
-    assert set(documents) == {*plain, *of_documents}
-    assert set(columns) == {*plain, *of_documents, *of_positions}
+    assert set(columns) - set(documents) == set(of_positions)
+    assert set(documents) - set(by_name(scores, snippets, "none")) == set(of_documents)
     for name, values in documents.items():
         assert values.tolist() == columns[name].tolist()
 
@@ -84,12 +83,11 @@ def test_the_features_of_documents_and_positions_by_hand():
 def test_a_single_snippet_has_features_too():
     snippet = Snippet("abc", document="d", position=7)
     columns = by_name([[0.4]], [snippet], "document+position")
-    own = {name: values.item() for name, values in columns.items()}
-    zero = {"gap to best", "z-score", "log rank", "gap to best of document", "log rank of document"}
-    assert all(own[f"{name} by s"] == 0 for name in zero)
-    assert own["share of best by s"] == 1
-    assert (own["relative position"], own["log number of snippets"]) == (0, 0)
-    assert {own[f"{name} by s"] for name in ("score", "score before", "score after")} == {0.4}
+    own = {name.removesuffix(" by s"): values.item() for name, values in columns.items()}
+    assert (own["gap to best"], own["z-score"], own["log rank"], own["relative position"]) == (
+        0,
+    ) * 4
+    assert [own[name] for name in ("share of best", "score before")] == [1, 0.4]
 
 
 def test_snippets_at_one_position_are_one_neighbour():
@@ -204,24 +202,6 @@ def test_a_feature_that_never_varied_has_no_weight():
     np.testing.assert_allclose(at_1000, regression.log_odds(table), rtol=0, atol=1e-6)
 
 
-@given(st.permutations(range(8)))
-def test_scores_do_not_depend_on_the_order_of_snippets(fitted, order):
-    learned, judged, _ = fitted
-    query = judged[40]
-    scores = learned.score(query.query, query.snippets)
-    moved = learned.score(query.query, [query.snippets[i] for i in order])
-    assert moved.tolist() == scores[list(order)].tolist()
-
-
-async def test_asynchronous_scores_are_the_synchronous_ones(fitted):
-    learned, judged, _ = fitted
-    for query in judged[30:35]:
-        scores = learned.score(query.query, query.snippets)
-        assert (await learned.ascore(query.query, query.snippets)).tolist() == scores.tolist()
-    assert (await learned.ascore("q", [])).tolist() == learned.score("q", []).tolist() == []
-    assert relative_to_query(learned)
-
-
 # --- where snippets come from ---------------------------------------------------------------------
 
 
@@ -296,15 +276,12 @@ def test_a_scorer_comes_back_from_json_bit_for_bit(fitted):
     again = LearnedScorer.from_provenance(provenance, scorers)
     assert again == learned
     assert again.name == learned.name
-    for query in judged[30:]:
-        scores = learned.score(query.query, query.snippets)
-        assert again.score(query.query, query.snippets).tobytes() == scores.tobytes()
+    assert relative_to_query(again)
     assert provenance["scorers"] == ["one", "two"]
     assert provenance["n_queries"] == 30
     names = [feature["name"] for feature in provenance["features"]]
     assert names == feature_names(["one", "two"], "document+position")
     assert provenance["fitted_on"] == sorted(query_digest(q.query) for q in judged[:30])
-    assert learned.fitted_on == frozenset(provenance["fitted_on"])
 
 
 def test_every_difference_of_the_fit_changes_the_name(fitted):
@@ -320,54 +297,18 @@ def test_every_difference_of_the_fit_changes_the_name(fitted):
     assert LearnedScorer.fit(judged[:30], scorers).name == learned.name
 
 
-def test_other_parts_than_those_of_the_fit_are_an_error(fitted):
+def test_a_provenance_of_other_parts_or_another_version_is_an_error(fitted):
     learned, _, (one, two) = fitted
     for parts in ([two, one], [one], [one, LookupScorer({}, "three")]):
         with pytest.raises(ValueError, match="scorers"):
             LearnedScorer.from_provenance(learned.provenance, parts)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"format": "another/format"},
-        {"version": 2},
-        {"context": "none"},
-        {"context": "everything"},
-        {"unit": "everything"},
-        {"intercept": math.nan},
-        {"intercept": None},
-        {"features": []},
-        {"features": "many"},
-        {"fitted_on": 3},
-        {"n_queries": 29},
-        {"another": 1},
-    ],
-    ids=str,
-)
-def test_a_provenance_with_a_changed_field_is_an_error(fitted, changes):
-    learned, _, scorers = fitted
-    with pytest.raises(ValueError, match="provenance"):
-        LearnedScorer.from_provenance({**learned.provenance, **changes}, scorers)
-
-
-def test_a_provenance_without_a_field_or_with_a_changed_feature_is_an_error(fitted):
-    learned, _, scorers = fitted
-    for field in ("format", "context", "features", "intercept", "fitted_on"):
-        lacking = {k: v for k, v in learned.provenance.items() if k != field}
-        with pytest.raises(ValueError, match="provenance"):
-            LearnedScorer.from_provenance(lacking, scorers)
-    for key in ("name", "mean", "scale", "coefficient"):
-        provenance = learned.provenance
-        provenance["features"][3][key] = "changed"
-        with pytest.raises(ValueError, match="provenance"):
-            LearnedScorer.from_provenance(provenance, scorers)
+    for field in ("format", "version"):
+        with pytest.raises(ValueError, match=field):
+            LearnedScorer.from_provenance({**learned.provenance, field: 2}, [one, two])
 
 
 def test_a_fit_needs_scorers_with_different_names_and_both_kinds_of_snippets(fitted):
     _, judged, (one, two) = fitted
-    with pytest.raises(TypeError, match="scorer"):
-        LearnedScorer.fit(judged, ["one"])
     for parts in ([], [one, one]):
         with pytest.raises(ValueError, match="scorers"):
             LearnedScorer.fit(judged, parts)

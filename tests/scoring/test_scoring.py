@@ -28,7 +28,7 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.scoring import AsyncScorer, CachedScorer, ascore_snippets
+from conformal_retrievers.scoring import CachedScorer, ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.scorer import query_digest
 
@@ -130,11 +130,6 @@ async def test_asynchronous_embeddings_give_the_synchronous_scores(snippets, nat
     assert (len(recorded.calls), len(aembed.calls)) == ((0, 1) if native else (1, 0))
 
 
-def test_an_asynchronous_query_embedder_alone_is_an_error():
-    with pytest.raises(ValueError, match="aembed_query"):
-        EmbeddingScorer(np.asarray, name="m", aembed_query=awaitable(np.asarray))
-
-
 @pytest.mark.parametrize("own_query", [True, False])
 async def test_embeddings_of_snippets_are_reused_if_allowed(snippets, own_query):
     with_vectors = [
@@ -160,7 +155,7 @@ def test_embeddings_of_snippets_are_ignored_by_default(snippets):
 
 def test_an_embedding_of_another_dimension_is_an_error():
     scorer = EmbeddingScorer(embed, name="toy", reuse_embeddings=True)
-    with pytest.raises(ValueError, match=r"\(3,\).*'toy'.*\(27,\)"):
+    with pytest.raises(ValueError, match="shape"):
         scorer.score("q", [Snippet("a", embedding=[1.0, 2.0, 3.0]), Snippet("b")])
 
 
@@ -190,9 +185,7 @@ def test_a_cosine_does_not_depend_on_the_other_snippets_even_in_its_last_bit(rng
     assert scorer.score("0", snippets[::7]).tolist() == alone[::7]
 
 
-@pytest.mark.parametrize(
-    "vectors", [np.ones((2, 4)), np.ones((4, 4)), np.ones(3), [], [[1], [1, 2], [1]]]
-)
+@pytest.mark.parametrize("vectors", [np.ones((2, 4)), np.ones((4, 4)), np.ones(3), []])
 def test_an_embedder_with_the_wrong_number_of_vectors_is_an_error(vectors):
     with pytest.raises(ValueError, match="'broken'"):
         EmbeddingScorer(lambda texts: vectors, name="broken").score("q", ["a", "b"])
@@ -243,15 +236,11 @@ def test_a_bm25_score_is_minus_lucenes_bm25(toy_corpus, query):
 def test_bm25_cannot_score_a_blank_text_or_one_outside_its_corpus(toy_corpus):
     corpus = [*toy_corpus.values(), "   "]
     scorer = BM25Scorer(corpus)
-    scores, reasons = scorer.score_with_reasons(QUESTION, ["elsewhere", "   ", "", corpus[0]])
+    scores = scorer.score(QUESTION, ["elsewhere", "   ", "", corpus[0]])
     assert np.isnan(scores).tolist() == [True, True, True, False]
-    assert "corpus" in reasons[0]
-    assert reasons[1:] == ["blank", "blank", None]
-
-
-@pytest.mark.parametrize("query", ["astronaut", "", "the a of", "?!"])
-def test_bm25_without_a_common_word_is_zero(toy_corpus, query):
-    assert not BM25Scorer(toy_corpus.values()).score(query, list(toy_corpus.values())).any()
+    assert not scorer.score("the astronaut", corpus[:-1]).any()  # no word in common
+    with pytest.raises(ValueError, match="corpus"):
+        BM25Scorer(["the", "of it", " "])
 
 
 def test_the_name_of_a_bm25_scorer_changes_with_its_corpus(toy_corpus):
@@ -260,12 +249,6 @@ def test_the_name_of_a_bm25_scorer_changes_with_its_corpus(toy_corpus):
     assert name == BM25Scorer([*texts, texts[0]]).name  # a repeated text is one text
     assert name != BM25Scorer(texts[:-1]).name
     assert name != BM25Scorer([*texts[:-1], texts[-1] + "!"]).name
-
-
-@pytest.mark.parametrize("corpus", [[], ["", "  "], ["the", "of it"]])
-def test_bm25_over_no_words_is_an_error(corpus):
-    with pytest.raises(ValueError, match="corpus"):
-        BM25Scorer(corpus)
 
 
 # --- retrieval scores and functions ---------------------------------------------------------------
@@ -279,8 +262,6 @@ def test_a_retrieval_score_has_the_direction_that_the_user_states():
     np.testing.assert_array_equal(distance.score("q", snippets), [0.9, np.nan, -2.0])
     assert similarity.name != distance.name
     assert "faiss" in distance.name
-    with pytest.raises(TypeError, match="higher_is_better"):
-        RetrievalScorer("faiss", higher_is_better="yes")
 
 
 async def test_a_function_may_have_an_asynchronous_twin():
@@ -379,25 +360,18 @@ async def test_a_scorer_returns_one_number_for_each_snippet(scores):
         await ascore_snippets(scorer, "q", [Snippet("a"), Snippet("b")])
 
 
-def test_an_object_with_a_name_and_a_score_is_a_scorer():
-    retrieval = RetrievalScorer("faiss", higher_is_better=True)
-    assert isinstance(retrieval, Scorer)
-    assert isinstance(LookupScorer({}), Scorer)
-    assert not isinstance(retrieval, AsyncScorer)
+def test_only_a_scorer_scores_queries():
     for other in (len, "name", object()):
         assert not isinstance(other, Scorer)
         with pytest.raises(TypeError, match="scorer is"):
             score_queries(other, [])
+    with pytest.raises(TypeError, match="judged"):
+        score_queries(LookupScorer({}), ["q"])
 
 
-def test_the_digest_of_a_query_is_the_start_of_its_sha_256():
-    assert query_digest("abc") == "ba7816bf8f01cfea"
+def test_case_white_space_and_composition_do_not_change_the_digest_of_a_query():
+    assert query_digest("abc") == "ba7816bf8f01cfea"  # the start of its SHA-256
     assert query_digest("\u01f0") == "3651063ff416cf3b"
-    assert query_digest("ü") != query_digest("u")
-    assert query_digest("u\u0308 \u212b") == query_digest("ü Å")  # composed or not
-
-
-@pytest.mark.parametrize("same", ["a b ", "\ta\n b", "A B", "a\u00a0B"])
-def test_case_and_white_space_do_not_change_a_digest(same):
-    assert query_digest(same) == query_digest("a b")
-    assert query_digest(same) != query_digest("ab")
+    assert query_digest("u\u0308 \u212b") == query_digest("ü Å") != query_digest("u A")
+    for same in ("a b ", "\ta\n b", "A B", "a\u00a0B"):
+        assert query_digest(same) == query_digest("a b") != query_digest("ab")

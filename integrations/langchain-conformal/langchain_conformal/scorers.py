@@ -39,6 +39,7 @@ from conformal_retrievers.llm.wire import (
     settings_of,
     tokens_in,
 )
+from conformal_retrievers.scoring.rating import By
 
 Options = Callable[[Request], Mapping[str, Any]]
 
@@ -101,14 +102,15 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
 def llm_scorer(
     chat_model: BaseChatModel,
     *,
+    by: By = "rating",
     options: Options | None = None,
     name: str | None = None,
     concurrency: int = 8,
     cache: Cache | None = None,
 ) -> LLMScorer:
-    """Return the scorer 1 − rating of a LangChain chat model, see `LLMScorer` and `as_llm`."""
+    """Return the scorer of a LangChain chat model: `LLMScorer` of `as_llm(chat_model)`."""
     return LLMScorer(
-        as_llm(chat_model, options=options, name=name), concurrency=concurrency, cache=cache
+        as_llm(chat_model, options=options, name=name), by=by, concurrency=concurrency, cache=cache
     )
 
 

@@ -32,6 +32,7 @@ from conformal_retrievers.llm.wire import (
     settings_of,
     tokens_in,
 )
+from conformal_retrievers.scoring.rating import By
 
 Options = Callable[[core.Request], Mapping[str, Any]]
 AnyScorer: TypeAlias = Scorer | BaseEmbedding | LLM | BaseNodePostprocessor
@@ -85,14 +86,15 @@ def embedding_scorer(
 def llm_scorer(
     model: LLM,
     *,
+    by: By = "rating",
     options: Options | None = None,
     name: str | None = None,
     concurrency: int = 8,
     cache: core.Cache | None = None,
 ) -> LLMScorer:
-    """Return the scorer 1 − rating of a LlamaIndex LLM, see `LLMScorer` and `as_llm`."""
+    """Return the scorer of a LlamaIndex LLM: `LLMScorer` of `as_llm(model)`."""
     return LLMScorer(
-        as_llm(model, options=options, name=name), concurrency=concurrency, cache=cache
+        as_llm(model, options=options, name=name), by=by, concurrency=concurrency, cache=cache
     )
 
 
