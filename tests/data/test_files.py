@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 
@@ -24,7 +23,6 @@ FIELDS = {
     "version": 1,
     "name": "Café",
     "third": 1 / 3,
-    "none": None,
     "rows": [{"a": 1}, {"a": [0.1, "inf"]}],
 }
 
@@ -36,18 +34,13 @@ def saved(tmp_path):
     return path
 
 
-# --- the envelope ---------------------------------------------------------------------------------
-
-
-def test_an_envelope_has_one_field_and_one_row_per_line():
-    lines = envelope_text(FIELDS, rows="rows").splitlines()
-    assert lines == [
+def test_an_envelope_has_one_field_and_one_row_per_line(saved):
+    assert saved.read_text("utf-8").splitlines() == [
         "{",
         '  "format": "test/thing",',
         '  "version": 1,',
         '  "name": "Café",',
         '  "third": 0.3333333333333333,',
-        '  "none": null,',
         f'  "sha256": "{checksum(FIELDS)}",',
         '  "rows": [',
         '    {"a": 1},',
@@ -55,20 +48,15 @@ def test_an_envelope_has_one_field_and_one_row_per_line():
         "  ]",
         "}",
     ]
-    small = {"format": "f", "version": 2}
-    assert envelope_text(small).splitlines()[-2] == f'  "sha256": "{checksum(small)}"'
-    assert json.loads(envelope_text({**small, "rows": []}, rows="rows"))["rows"] == []
-
-
-def test_an_envelope_is_read_as_it_was_written(saved):
     assert read_envelope(saved, KIND) == FIELDS
-    assert saved.read_text("utf-8") == envelope_text(FIELDS, rows="rows")
+    for empty in ({"rows": []}, {}):
+        fields = {"format": "test/thing", "version": 1, **empty}
+        assert parse_envelope(envelope_text(fields, rows="rows" if empty else None), "", KIND)
 
 
 def test_the_checksum_depends_on_every_field_but_not_on_their_order():
     assert checksum(dict(reversed(FIELDS.items()))) == checksum(FIELDS)
-    for name in FIELDS:
-        assert checksum({**FIELDS, name: "other"}) != checksum(FIELDS)
+    assert all(checksum({**FIELDS, name: "other"}) != checksum(FIELDS) for name in FIELDS)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
@@ -83,10 +71,10 @@ def test_a_number_that_json_does_not_have_is_not_written(tmp_path, number):
     [
         ('"Café"', '"Cafe"', "sha256"),
         ('"version": 1,', '"version": 2,', "version 2.*reads version 1; upgrade"),
-        ('"version": 1,', '"version": 1.0,', "sha256"),
+        ('"sha256"', '"sha"', "'sha256' is None"),
         ('"version": 1,', "", "version None"),
         ("test/thing", "test/other", "not a thing file.*'test/thing'.*Thing.save"),
-        ('  "none": null,', '  "none": null,\n  "none": null,', "twice"),
+        ('"version": 1,', '"version": 1, "version": 1,', "twice"),
         ("0.3333333333333333", "NaN", "NaN"),
         ("0.3333333333333333", "-Infinity", "Infinity"),
         ("0.3333333333333333", "1e999", "1e999"),
@@ -101,12 +89,6 @@ def test_a_changed_envelope_is_refused(saved, written, instead, problem):
     with pytest.raises(ValueError, match=problem) as error:
         read_envelope(saved, KIND)
     assert str(saved) in str(error.value)
-
-
-def test_an_envelope_without_its_checksum_is_refused(saved):
-    without = "\n".join(s for s in saved.read_text("utf-8").splitlines() if "sha256" not in s)
-    with pytest.raises(ValueError, match="'sha256' is None"):
-        parse_envelope(without, "the text", KIND)
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "null", "{}"])
@@ -127,7 +109,7 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["replace", "fsync", "chmod"])
-@pytest.mark.parametrize("fault", [OSError(28, "No space left"), KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("fault", [OSError(28, "No space left"), KeyboardInterrupt()])
 def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
     tmp_path, monkeypatch, step, fault
 ):
@@ -138,7 +120,7 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
         raise fault
 
     monkeypatch.setattr(os, step, fail)
-    with pytest.raises((OSError, KeyboardInterrupt, MemoryError)) as error:
+    with pytest.raises((OSError, KeyboardInterrupt)) as error:
         write_whole(path, b"new", what="thing")
     if isinstance(fault, OSError):
         assert "cannot write the thing (No space" in str(error.value)
@@ -146,34 +128,14 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_new_file_is_complete_before_the_old_one_goes(tmp_path, monkeypatch):
-    path, replace = tmp_path / "thing", os.replace
-    path.write_bytes(b"old")
-
-    def look(temporary, target):
-        with open(temporary, "rb") as file:
-            assert file.read() == b"new"
-        assert path.read_bytes() == b"old"
-        replace(temporary, target)
-
-    monkeypatch.setattr(os, "replace", look)
-    write_whole(path, b"new", what="thing")
-    assert path.read_bytes() == b"new"
-
-
-@pytest.mark.parametrize("unwritable", ["none/thing", "file/thing", "."])
+@pytest.mark.parametrize("unwritable", ["none/thing", "file/thing", ".", "pipe"])
 def test_a_path_that_cannot_be_written_is_named(tmp_path, unwritable):
     (tmp_path / "file").write_bytes(b"old")
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="cannot write the thing") as error:
         write_whole(tmp_path / unwritable, b"new", what="thing")
     assert str(tmp_path) in str(error.value)
-    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-
-
-def test_a_device_is_not_replaced(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="not a regular file"):
-        write_whole(tmp_path / "pipe", b"new", what="thing")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "pipe"}
 
 
 def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):

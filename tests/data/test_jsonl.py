@@ -28,23 +28,15 @@ QUERIES = [
     ),
     JudgedQuery("nothing retrieved", [], []),
 ]
-both_names = pytest.mark.parametrize("name", ["judged.jsonl", "judged.jsonl.gz"])
 
 
-@both_names
-def test_judged_queries_are_read_as_they_were_written(tmp_path, name):
-    path = tmp_path / name
-    write_jsonl(QUERIES, path)
-    assert read_jsonl(path) == read_jsonl(str(path)) == QUERIES
-
-
-def test_a_name_that_ends_in_gz_is_compressed(tmp_path):
-    write_jsonl(QUERIES, tmp_path / "plain.jsonl")
-    write_jsonl(QUERIES, tmp_path / "packed.jsonl.gz")
-    plain = (tmp_path / "plain.jsonl").read_bytes()
-    assert gzip.decompress((tmp_path / "packed.jsonl.gz").read_bytes()) == plain
-    assert len(plain.decode().split("\n")) == len(QUERIES) + 1
-    assert json.loads(plain.decode().split("\n")[0])["query"] == QUERIES[0].query
+def test_judged_queries_are_read_as_they_were_written(tmp_path):
+    plain, packed = tmp_path / "judged.jsonl", tmp_path / "judged.jsonl.gz"
+    for path in (plain, packed):
+        write_jsonl(QUERIES, path)
+        assert read_jsonl(path) == read_jsonl(str(path)) == QUERIES
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert json.loads(plain.read_text("utf-8").split("\n")[0])["query"] == QUERIES[0].query
 
 
 def test_a_line_needs_only_query_and_text_and_relevant(tmp_path):
@@ -69,36 +61,22 @@ def with_snippet(**fields):
         ('{"query": "q", "snippets": [', "JSON"),
         ('["query"]', "object"),
         ('{"snippets": []}', "query is missing"),
-        ('{"query": null, "snippets": []}', "query is None; it should be"),
         ('{"query": "q", "snippets": "a"}', "snippets is 'a'"),
         ('{"query": "q", "snippets": [{"relevant": true}]}', r"snippets\.0\.text is missing"),
-        ('{"query": "q", "snippets": [{"text": "a"}]}', r"snippets\.0\.relevant is missing"),
         (with_snippet(relevant=2), r"relevant\[0\] is 2"),
-        (with_snippet(relevant=None), r"relevant\[0\] is None"),
-        (with_snippet(relevant="yes"), r"relevant\[0\] is 'yes'"),
         (with_snippet(position="last"), r"snippets\.0\.position is 'last'"),
-        (with_snippet(retrieval_score=""), r"snippets\.0\.retrieval_score"),
         (with_snippet(retrieval_score=math.nan), r"snippets\.0\.retrieval_score is nan"),
         ('{"query": "q", "snippets": [], "missed": true}', "missed is True"),
-        ('{"query": "q", "snippets": [], "missed": "few"}', "missed is 'few'"),
+        ('{"query": "q", "snippets": [{}, {}, {}]}', "3 more errors"),
         ('{"query": "q", "snippets": [], "misssed": 1}', "misssed is an unknown field"),
-        ('{"query": "q", "snippets": [], "weight": 1.0}', "weight is an unknown field"),
     ],
 )
-@both_names
-def test_a_broken_line_is_an_error_that_names_file_line_and_field(tmp_path, name, line, field):
-    path = tmp_path / name
-    text = '{"query": "fine", "snippets": []}\n\n' + line + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+def test_a_broken_line_is_an_error_that_names_file_line_and_field(tmp_path, line, field):
+    path = tmp_path / "judged.jsonl.gz"
+    path.write_bytes(gzip.compress(f'{{"query": "fine", "snippets": []}}\n\n{line}\n'.encode()))
     with pytest.raises(ValueError, match=field) as error:
         read_jsonl(path)
     assert f"{path}, line 3: " in str(error.value)
-
-
-def test_many_errors_in_a_line_are_three_and_a_number(tmp_path):
-    (tmp_path / "j.jsonl").write_text('{"query": "q", "snippets": [{}, {}, {}]}')
-    with pytest.raises(ValueError, match="3 more errors"):
-        read_jsonl(tmp_path / "j.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -113,20 +91,15 @@ def test_a_file_that_is_not_text_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{name} is not .*UTF-8"):
         read_jsonl(tmp_path / name)
-
-
-def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.jsonl"):
         read_jsonl(tmp_path / "none.jsonl")
 
 
-@both_names
-def test_a_query_that_cannot_be_written_leaves_the_old_file_as_it_was(tmp_path, name):
-    path = tmp_path / name
-    write_jsonl(QUERIES, path)
-    before = path.read_bytes()
+def test_a_query_that_cannot_be_written_leaves_the_old_file_as_it_was(tmp_path):
+    path = tmp_path / "judged.jsonl"
+    path.write_bytes(b"old")
     odd = JudgedQuery("new", [Snippet("a", retrieval_score=math.inf)], [True], id="q9")
     with pytest.raises(ValueError, match=r"'q9': snippets\.0\.retrieval_score is inf"):
         write_jsonl([QUERIES[1], odd], path)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]

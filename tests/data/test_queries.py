@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -23,31 +22,22 @@ def test_strings_become_snippets_and_judgements_become_bools():
 
 
 @pytest.mark.parametrize(
-    ("value", "field"),
-    [(Snippet("a"), "text"), (JudgedQuery("q", [], []), "missed"), (ScoredQuery([], []), "group")],
-)
-def test_values_are_frozen(value, field):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(value, field, 1)
-
-
-@pytest.mark.parametrize(
     ("error", "field", "make"),
     [
         (TypeError, "text is 5", lambda: Snippet(5)),
         (TypeError, "query is None", lambda: JudgedQuery(None, ["a"], [True])),
         (TypeError, "snippets is one str", lambda: JudgedQuery("q", "abc", [True] * 3)),
-        (TypeError, "snippets is one Snippet", lambda: JudgedQuery("q", Snippet("a"), [True])),
-        (TypeError, "text is 5", lambda: JudgedQuery("q", [5], [True])),
         (ValueError, "1 snippets but 2 judgements", lambda: JudgedQuery("q", ["a"], [1, 0])),
-        (ValueError, "2 snippets but 0 judgements", lambda: JudgedQuery("q", ["a", "b"], [])),
         (ValueError, r"relevant\[1\] is 2", lambda: JudgedQuery("q", ["a", "b"], [1, 2])),
         (ValueError, r"relevant\[0\] is 0.5", lambda: JudgedQuery("q", ["a"], [0.5])),
         (ValueError, r"relevant\[0\] is 'no'", lambda: JudgedQuery("q", ["a"], ["no"])),
-        (ValueError, r"relevant\[0\] is None", lambda: JudgedQuery("q", ["a"], [None])),
         (ValueError, r"relevant\[0\] is nan", lambda: ScoredQuery([0.1], [math.nan])),
         (ValueError, "scores has shape", lambda: ScoredQuery([0.1], [True, False])),
         (ValueError, "scores has shape", lambda: ScoredQuery([[0.1]], [True])),
+        (ValueError, "How soon", lambda: JudgedQuery("How soon?", ["a"], [])),
+        (TypeError, "id is 7", lambda: JudgedQuery("q", [], [], id=7)),
+        (TypeError, "group is 7", lambda: ScoredQuery([], [], group=7)),
+        (ValueError, "'q1': k is 1", lambda: JudgedQuery("q", ["a", "b"], [1, 1], id="q1", k=1)),
     ],
 )
 def test_a_wrong_value_is_an_error_that_names_the_field(error, field, make):
@@ -63,18 +53,10 @@ def test_missed_is_a_number_of_snippets(missed):
         ScoredQuery([], [], missed=missed)
 
 
-@pytest.mark.parametrize("k", [0, -1, 2.0, True, "8"])
+@pytest.mark.parametrize("k", [0, 2.0, True])
 def test_k_is_a_number_of_snippets(k):
     with pytest.raises(ValueError, match="k is"):
         JudgedQuery("q", [], [], k=k)
-
-
-@pytest.mark.parametrize("name", ["id", "group"])
-def test_an_id_or_group_is_a_string(name):
-    with pytest.raises(TypeError, match=f"{name} is 7"):
-        JudgedQuery("q", [], [], **{name: 7})
-    with pytest.raises(TypeError, match=f"{name} is 7"):
-        ScoredQuery([], [], **{name: 7})
 
 
 def test_a_snippet_id_occurs_once_in_a_query():
@@ -84,26 +66,16 @@ def test_a_snippet_id_occurs_once_in_a_query():
     assert len(JudgedQuery("q", snippets[:3], [True] * 3).snippets) == 3  # equal texts without ids
 
 
-def test_errors_name_the_query_by_its_text_if_it_has_no_id():
-    with pytest.raises(ValueError, match="How soon"):
-        JudgedQuery("How soon?", ["a"], [])
-
-
 def test_scores_are_copied_and_cannot_be_written_to():
-    scores = np.array([0.1, 0.2])
-    query = ScoredQuery(scores, [1, 0], missed=np.int64(2))
+    scores = np.array([0.1, -0.0, np.nan])
+    query = ScoredQuery(scores, [1, 0, 0], missed=np.int64(2))
     scores[0] = 9.0
-    assert query.scores.tolist() == [0.1, 0.2]
+    assert str(query.scores.tolist()) == "[0.1, 0.0, nan]"  # minus zero is zero
     assert (query.scores.dtype, query.relevant.dtype) == (np.float64, np.bool_)
     assert type(query.missed) is int
     for array in (query.scores, query.relevant):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
-
-
-def test_scores_may_be_nan_and_minus_zero_is_zero():
-    assert np.isnan(ScoredQuery([np.nan], [True]).scores).all()
-    assert math.copysign(1, ScoredQuery([-0.0], [True]).scores[0]) == 1
 
 
 # --- retrieved by another retriever ---------------------------------------------------------------
@@ -154,7 +126,3 @@ def test_a_query_that_is_retrieved_again_keeps_its_fields_and_names_the_retrieve
     assert (again.query, again.id, again.group, again.missed) == ("q", "q1", "g", 6)
     assert (again.retriever, again.k) == ("store", 2)
     assert (judged.missed, judged.retriever, judged.k) == (5, None, None)
-    with pytest.raises(ValueError, match="'q1': k is 1"):
-        judged.retrieved_as(["b", "z"], k=1)
-    with pytest.raises(TypeError, match="'q1': retriever is 7"):
-        judged.retrieved_as([], retriever=7)
