@@ -101,10 +101,6 @@ def test_one_large_query_among_small_ones_leaves_the_share_unknown():
     assert (interval.low, interval.high) == (0.0, 1.0)
 
 
-def test_a_query_without_relevant_snippets_changes_no_interval():
-    assert cluster_interval([3, 2, 0], [4, 4, 0]) == cluster_interval([3, 2], [4, 4])
-
-
 def test_if_all_or_none_is_kept_the_effective_n_is_the_number_of_queries():
     assert effective_n([5, 9, 2], [5, 9, 2]) == 3
     assert effective_n([0, 0], [5, 9]) == 2
