@@ -73,9 +73,7 @@ def test_a_filter_by_hand():
     assert filtered.threshold == 0.4
     assert filtered.kept.tolist() == [1, 3]
     assert filtered.dropped.tolist() == [0, 2]
-    assert filtered.keeps.tolist() == [False, True, False, True]
     assert filtered.scores.tolist() == [0.9, 0.1, math.nextafter(0.4, 1), 0.4]
-    assert filtered.unscorable.tolist() == []
     assert (filtered.m1, filtered.m2) == (1.0, 0.5)
     # 0, 5, 1 and 2 of the five calibration scores are not below; the new one counts as one more.
     assert filtered.p_values.tolist() == [1 / 6, 6 / 6, 2 / 6, 3 / 6]
@@ -85,12 +83,8 @@ def test_an_unscorable_snippet_is_kept_and_counted():
     filtered = filter_of()("q", ["far", "unscorable", "best"])
     assert filtered.kept.tolist() == [1, 2]
     assert filtered.unscorable.tolist() == [1]
-    assert np.isnan(filtered.scores[1])
-    assert np.isnan(filtered.p_values[1])
+    assert np.isnan([filtered.scores[1], filtered.p_values[1]]).all()
     assert filtered.m2 == 2 / 3
-
-
-def test_a_filter_can_refuse_unscorable_snippets():
     strict = filter_of(on_unscorable="raise")
     with pytest.raises(ValueError, match=r"'lookup' gave no score to snippets \[1, 2\]"):
         strict("q", ["far", "unscorable", "unscorable"])
@@ -100,44 +94,25 @@ def test_a_filter_can_refuse_unscorable_snippets():
 @pytest.mark.parametrize("guarantee", ["query-recall", "snippet"])
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 0.4, 0.5, 0.9])
 def test_snippets_are_kept_iff_their_p_value_is_above_alpha(guarantee, alpha, rng):
-    calibration = Calibration.from_scores(
-        [
-            ScoredQuery(rng.integers(0, 9, n), [True] * n)
-            for n in rng.integers(1, 6, size=14).tolist()
-        ],
-        alpha=alpha,
-        guarantee=guarantee,
-        scorer="lookup",
-    )
+    sizes = rng.integers(1, 6, size=14).tolist()
+    scored = [ScoredQuery(rng.integers(0, 9, n), [True] * n) for n in sizes]
+    calibration = Calibration.from_scores(scored, alpha=alpha, guarantee=guarantee, scorer="lookup")
     filtered = ConformalFilter(LookupScorer({}), calibration).decide(rng.integers(-1, 10, 60))
     assert filtered.kept.tolist() == np.flatnonzero(filtered.p_values > alpha).tolist()
 
 
 def test_snippets_may_be_strings_or_snippets_of_any_iterable():
-    expected = [1]
-    for snippets in (
-        ["far", "best"],
-        ("far", "best"),
-        iter(["far", "best"]),
-        [Snippet("far"), Snippet("best", id="b")],
-    ):
-        assert filter_of()("q", snippets).kept.tolist() == expected
+    for snippets in (iter(["far", "best"]), [Snippet("far"), Snippet("best", id="b")]):
+        assert filter_of()("q", snippets).kept.tolist() == [1]
     with pytest.raises(TypeError, match="snippets is one str"):
         filter_of()("q", "best")
 
 
 def test_deciding_from_scores_equals_calling():
-    texts = list(SCORES)
-    called = filter_of()("q", texts, group="g")
-    decided = filter_of().decide([SCORES[text] for text in texts], group="g")
-    assert decided.keeps.tolist() == called.keeps.tolist()
-    assert decided.kept.tolist() == called.kept.tolist()
-    np.testing.assert_array_equal(decided.scores, called.scores)
-    np.testing.assert_array_equal(decided.p_values, called.p_values)
-    assert (decided.group, decided.m1, decided.m2) == (called.group, called.m1, called.m2)
-
-
-def test_scores_of_another_shape_are_refused():
+    called = filter_of()("q", list(SCORES), group="g")
+    decided = filter_of().decide(list(SCORES.values()), group="g")
+    assert summary(decided) == summary(called)
+    assert decided.group == called.group == "g"
     for scores in ([[0.1, 0.2]], 0.1):
         with pytest.raises(ValueError, match="scores has shape"):
             filter_of().decide(scores)
@@ -150,20 +125,14 @@ def test_scores_of_another_shape_are_refused():
 async def test_no_snippets_in_no_snippets_out_and_no_call_of_the_scorer(on_empty):
     scorer = AsyncRecorder()
     conformal_filter = ConformalFilter(scorer, calibration_at(), on_empty=on_empty)
-    for filtered in (
-        conformal_filter("q", []),
-        await conformal_filter.acall("q", []),
-        conformal_filter.decide([]),
-    ):
-        assert filtered.kept.tolist() == filtered.dropped.tolist() == []
-        assert filtered.unscorable.tolist() == filtered.p_values.tolist() == []
-        assert (filtered.m1, filtered.m2) == (0.0, 0.0)
+    called, awaited = conformal_filter("q", []), await conformal_filter.acall("q", [])
+    for filtered in (called, awaited, conformal_filter.decide([])):
+        assert summary(filtered) == ([], b"", 0.0, 0.0)
     assert scorer.asked == []
 
 
-@pytest.mark.parametrize(
-    ("on_empty", "kept"), [("allow", []), ("keep_best", [1])]
-)  # the first of equally good ones
+# keep_best adds the first of equally good ones
+@pytest.mark.parametrize(("on_empty", "kept"), [("allow", []), ("keep_best", [1])])
 def test_if_nothing_passes_the_best_is_kept_on_request(on_empty, kept):
     filtered = filter_of(on_empty=on_empty).decide([0.8, 0.7, 0.7])
     assert filtered.kept.tolist() == kept
@@ -187,10 +156,8 @@ def test_an_error_carries_the_decision_even_through_pickle(scores, refusal, told
     assert isinstance(caught.value, Refused)
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
         assert type(error) is refusal
-        assert str(error) == str(caught.value)
         assert error.args == caught.value.args
         filtered = error.filtered
-        np.testing.assert_array_equal(filtered.scores, scores)
         assert filtered.threshold == 0.4
         assert (filtered.kept.tolist(), filtered.m1, filtered.m2) == told
 
@@ -198,42 +165,30 @@ def test_an_error_carries_the_decision_even_through_pickle(scores, refusal, told
 # --- a filter that cannot be built ----------------------------------------------------------------
 
 
-def test_a_calibration_of_another_scorer_is_an_error_that_names_both():
+def test_a_filter_needs_a_calibration_of_its_scorer():
     with pytest.raises(CalibrationMismatch, match=r"'lookup'.*'e5-base'") as error:
         ConformalFilter(LookupScorer(SCORES, name="e5-base"), calibration_at())
     assert isinstance(error.value, ValueError)
 
-
-@pytest.mark.parametrize("calibration", [None, "calibration.json", 0.4])
-def test_a_filter_without_a_calibration_cannot_be_built(calibration):
-    with pytest.raises(TypeError, match=r"calibration is .*Calibration\.load"):
-        ConformalFilter(LookupScorer(SCORES), calibration)
+    with pytest.raises(TypeError, match="calibration"):
+        ConformalFilter(LookupScorer(SCORES), "calibration.json")
 
 
-@pytest.mark.parametrize(
-    ("option", "known"),
-    [
-        ({"on_empty": "keep"}, "'allow', 'keep_best', 'raise'"),
-        ({"on_empty": None}, "'allow', 'keep_best', 'raise'"),
-        ({"on_unscorable": "drop"}, "'keep', 'raise'"),
-    ],
-)
-def test_an_unknown_option_is_an_error_that_lists_the_known_ones(option, known):
-    (name,) = option
-    with pytest.raises(ValueError, match=f"{name} is .*{known}"):
-        filter_of(**option)
+@pytest.mark.parametrize(("name", "value"), [("on_empty", "keep"), ("on_unscorable", "drop")])
+def test_an_unknown_option_is_an_error(name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
+        filter_of(**{name: value})
 
 
 # --- scorers that misbehave, sync and async -------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", [[0.1], [0.1, 0.2, 0.3], [[0.1, 0.2]], 0.1, []])
-async def test_a_scorer_that_returns_the_wrong_number_of_scores_is_named(scores):
+async def test_a_scorer_that_returns_the_wrong_number_of_scores_is_named():
     class Wrong:
         name = "lookup"
 
         def score(self, query, snippets):
-            return scores
+            return [0.1]
 
     conformal_filter = ConformalFilter(Wrong(), calibration_at())
     with pytest.raises(ValueError, match="'lookup'"):
@@ -267,41 +222,22 @@ async def test_ascore_is_awaited_instead_of_score():
     assert filtered.group == "g"
 
 
-async def test_the_async_filter_decides_as_the_sync_one_does():
-    texts = list(SCORES)
-    for options in ({}, {"on_empty": "keep_best"}):
-        for some in (texts, texts[2:4], texts[:1]):
-            called = filter_of(**options)("q", some)
-            awaited = await filter_of(**options).acall("q", some)
-            assert awaited.keeps.tolist() == called.keeps.tolist()
-            np.testing.assert_array_equal(awaited.scores, called.scores)
-    with pytest.raises(NothingKept):
-        await filter_of(on_empty="raise").acall("q", ["far"])
-    with pytest.raises(Unscorable, match="no score"):
-        await filter_of(on_unscorable="raise").acall("q", ["unscorable"])
-
-
 # --- one filter for everyone ----------------------------------------------------------------------
 
 
 async def test_inputs_are_not_changed():
     snippets = [Snippet(text, id=text, embedding=np.array([1.0, 2.0])) for text in SCORES]
-    before, embeddings = copy.deepcopy(snippets), [s.embedding for s in snippets]
-    conformal_filter = filter_of(on_empty="keep_best")
-    conformal_filter("q", snippets)
-    await conformal_filter.acall("q", snippets)
+    before = copy.deepcopy(snippets)
+    filter_of()("q", snippets)
+    await filter_of().acall("q", snippets)
     assert snippets == before
-    for snippet, embedding, old in zip(snippets, embeddings, before, strict=True):
-        assert snippet.embedding is embedding
-        assert embedding.tolist() == old.embedding.tolist()
+    assert [s.embedding.tolist() for s in snippets] == [[1.0, 2.0]] * len(SCORES)
 
 
-def many_queries(rng):
-    """Scores by text, and queries over those texts of 0 to 20 snippets each."""
-    scores = {f"text {i}": float(score) for i, score in enumerate(rng.normal(0.4, 0.3, 300))}
-    scores["text 0"] = math.nan
-    texts = list(scores)
-    return scores, [rng.choice(texts, size=i % 21).tolist() for i in range(640)]
+def many_queries(rng, n):
+    """Scores by text, and n queries over those texts of 0 to 20 snippets each."""
+    scores = {f"text {i}": score for i, score in enumerate([math.nan, *rng.normal(0.4, 0.3, 299)])}
+    return scores, [rng.choice(list(scores), size=i % 21).tolist() for i in range(n)]
 
 
 def summary(filtered):
@@ -309,7 +245,7 @@ def summary(filtered):
 
 
 def test_32_threads_on_one_filter_give_the_serial_result(rng):
-    scores, queries = many_queries(rng)
+    scores, queries = many_queries(rng, 640)
     serial = [summary(filter_of(scores, on_empty="keep_best")("q", texts)) for texts in queries]
     shared = filter_of(scores, on_empty="keep_best")  # nothing is derived yet: all of them race
     together = threading.Barrier(32)
@@ -325,8 +261,7 @@ def test_32_threads_on_one_filter_give_the_serial_result(rng):
 
 @pytest.mark.parametrize("has_ascore", [True, False])
 async def test_200_tasks_on_one_filter_give_the_serial_result(rng, has_ascore):
-    scores, queries = many_queries(rng)
-    queries = queries[:200]
+    scores, queries = many_queries(rng, 200)
     serial = [summary(filter_of(scores)("q", texts)) for texts in queries]
 
     class Interleaved(LookupScorer):
@@ -343,15 +278,12 @@ async def test_200_tasks_on_one_filter_give_the_serial_result(rng, has_ascore):
 
 def test_filters_and_decisions_can_be_pickled():
     conformal_filter = filter_of(on_empty="keep_best", on_unscorable="raise")
-    texts = ["far", "best"]
     for _ in range(2):  # before and after anything was derived
         again = pickle.loads(pickle.dumps(conformal_filter))
         assert (again.on_empty, again.on_unscorable) == ("keep_best", "raise")
-        assert summary(again("q", texts)) == summary(conformal_filter("q", texts))
-        assert again.calibration == conformal_filter.calibration
-    filtered = conformal_filter("q", texts, group="g")
+        filtered = conformal_filter("q", ["far", "best"])
+        assert summary(again("q", ["far", "best"])) == summary(filtered)
     assert summary(pickle.loads(pickle.dumps(filtered))) == summary(filtered)
-    assert summary(copy.deepcopy(conformal_filter)("q", texts)) == summary(filtered)
 
 
 # --- the depth ------------------------------------------------------------------------------------
@@ -397,25 +329,24 @@ def test_an_unknown_group_keeps_everything_and_is_logged_once(caplog):
             kept = conformal.decide([9.0], group=group).kept
             assert len(kept) == (group != "a")
             conformal.at(0.2).decide([9.0], group=group)
-    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
-        "group is 'b'",
-        "group is None",
-    ]
-    assert "it knows 'a', 'few'" in caplog.messages[0]
+    first, second = caplog.messages
+    assert "group is 'b'" in first
+    assert "group is None" in second
     for i in range(300):  # made-up names do not fill the log
         conformal.decide([9.0], group=f"made up {i}")
     assert len(caplog.records) == MOST_GROUPS
 
 
-def test_deciding_with_a_query_checks_it_and_finds_its_group():
+async def test_deciding_with_a_query_checks_it_and_finds_its_group():
     queries = [ScoredQuery([a], [True], group=g) for a, g in ((0.2, "short"), (0.8, "long"))]
     calibration = Calibration.from_scores(queries, alpha=0.5, scorer="lookup", by_group=True)
     keep = ConformalFilter(
-        LookupScorer({}), calibration, group_of=lambda q: "long" if len(q) > 3 else "short"
+        LookupScorer({"a": 0.1}), calibration, group_of=lambda q: "long" if len(q) > 3 else "short"
     )
     assert keep.decide([0.1, 0.5], query="q").keeps.tolist() == [True, False]
     assert keep.decide([0.1, 0.5], query="longer").keeps.tolist() == [True, True]
     assert keep.decide([0.1, 0.5], "short", query="longer").keeps.tolist() == [True, False]
+    assert (await keep.acall("longer", ["a"])).group == "long"
     with pytest.raises(ValueError, match="query is ' '"):
         keep.decide([0.1], query=" ")
 
@@ -426,9 +357,8 @@ def test_deciding_with_a_query_checks_it_and_finds_its_group():
 def test_a_filter_without_a_finite_threshold_logs_a_warning(caplog):
     few = Calibration.from_scores([ScoredQuery([0.2], [True])], alpha=0.1, scorer="lookup")
     ConformalFilter(LookupScorer({}), few)
-    (said,) = caplog.messages
-    assert said.startswith("this filter drops nothing: ")
-    assert said.endswith(few.statement)
+    assert len(caplog.messages) == 1
+    assert few.statement in caplog.text
     caplog.clear()
     ConformalFilter(LookupScorer({}), few.at(0.5))
     queries = [ScoredQuery([0.2], [True], group=g) for g in "aab"]
