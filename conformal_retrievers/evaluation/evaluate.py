@@ -21,9 +21,9 @@ from conformal_retrievers.evaluation.columns import Columns, QueryCounts
 from conformal_retrievers.evaluation.measures import END_TO_END, GUARANTEES, MOSTLY, Share, shares
 from conformal_retrievers.evaluation.verdict import (
     OUT_OF_REACH,
+    UNVERIFIED,
     Verdict,
     lower_bounds,
-    unverified,
     verdict_on,
     worst_of,
 )
@@ -87,7 +87,7 @@ class Evaluation:
         )
         rows = [f"{name:<24} {s.interval.written(width=5)}" for name, s in self.shares.items()]
         notes = [str(self.verdict)] if self.verdict else []
-        notes += [OUT_OF_REACH] * self.out_of_reach + [unverified()] * (not self.held_out_verified)
+        notes += [OUT_OF_REACH] * self.out_of_reach + [UNVERIFIED] * (not self.held_out_verified)
         return "\n".join([head, *rows, *notes])
 
 

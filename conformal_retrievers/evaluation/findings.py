@@ -15,14 +15,13 @@ from dataclasses import asdict
 from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Judgements
 from conformal_retrievers.evaluation.measures import MOSTLY
-from conformal_retrievers.evaluation.verdict import OUT_OF_REACH, unverified
+from conformal_retrievers.evaluation.verdict import OUT_OF_REACH, UNVERIFIED
 from conformal_retrievers.theory.intervals import percent
 
 ALL_OR_NOTHING = 0.95  # m2 / m1 from which on queries are kept nearly whole or not at all
 LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
 MANY_IRRELEVANT = 0.05  # share of queries that keep irrelevant snippets only
 MANY_TIES = 0.01  # share of scores that equal the threshold
-FEW_VALUES = 20  # distinct scores, of at least five times as many
 WEAK_AUC = 0.6
 
 MEANING = {
@@ -39,18 +38,9 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
     if d.judgements is not None:
         for judged in (_coverage, _direction, _missing, _irrelevant, _groups):
             found += judged(d, d.judgements)
-    for rule in (_scores, _ids, _m1, _threshold, _removal, _ties, _unscorable):
+    for rule in (_scores, _ids, _m1, _removal, _ties, _unscorable):
         found += rule(d)
     return tuple(sorted(found, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
-
-
-def counted_queries(n: int, kind: str = "") -> str:
-    """Write a number of queries of some kind, such as "1 judged query".
-
-    >>> counted_queries(1200, "judged ")
-    '1,200 judged queries'
-    """
-    return f"{n:,} {kind}{'query' if n == 1 else 'queries'}"
 
 
 # --- what judgements show -------------------------------------------------------------------------
@@ -68,7 +58,7 @@ def _coverage(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
         chance = f", {explained} chance explains (p = {j.p_value:.2g})"
     sentence = (
         f"Coverage ({MEANING[d.calibration.guarantee]}) is {coverage} on "
-        f"{counted_queries(j.n_measured, 'judged ')}; the target is "
+        f"{_counted(j.n_measured, 'judged ')}; the target is "
         f"{percent(d.target)}{where}{chance}."
     )
     evidence = {"coverage": coverage.estimate, "low": coverage.low, "high": coverage.high}
@@ -145,7 +135,7 @@ def _groups(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
             continue
         sentence = (
             f"In group {row.group!r}, coverage is {row.coverage} on "
-            f"{counted_queries(row.n_measured)}, below {percent(d.target)} (p = {p_value:.2g} for "
+            f"{_counted(row.n_measured)}, below {percent(d.target)} (p = {p_value:.2g} for "
             f"{len(tested)} groups)."
         )
         if not by_group:
@@ -165,17 +155,14 @@ def _groups(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
 def _scores(d: Diagnosis) -> Iterator[Finding]:
     c = d.comparison
     if c is None:
-        reason = (
-            "none of these queries has a score"
-            if d.calibration.lowest_scores
-            else "the calibration holds no lowest scores"
+        sentence = (
+            "The scores cannot be compared with those of the calibration: one of the two has none."
         )
-        sentence = f"The scores cannot be compared with those of the calibration: {reason}."
         yield Finding("scores", "notice", sentence, {})
         return
     names = ("p_value", "distance", "higher", "overlap", "n_reference", "n_new")
     evidence = {name: getattr(c, name) for name in names}
-    tested = f"{counted_queries(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
+    tested = f"{_counted(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
     if c.p_value > 1 - d.level:
         sentence = "The lowest scores of these queries look like those of the calibration"
         yield Finding("scores", "fine", f"{sentence} ({tested}).", evidence)
@@ -198,7 +185,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
 def _ids(d: Diagnosis) -> Iterator[Finding]:
     if not d.held_out_verified:
         without = {"calibration_without_id": d.calibration.n_without_id}
-        yield Finding("ids", "notice", unverified(), without)
+        yield Finding("ids", "notice", UNVERIFIED, without)
 
 
 def _m1(d: Diagnosis) -> Iterator[Finding]:
@@ -222,14 +209,10 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
     yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.", evidence)
 
 
-def _keeps_everything(d: Diagnosis) -> bool:
-    return not d.calibration.by_group and d.calibration.threshold() == math.inf
-
-
-def _threshold(d: Diagnosis) -> Iterator[Finding]:
+def _removal(d: Diagnosis) -> Iterator[Finding]:
     c = d.calibration
     evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "removal": d.removal}
-    if _keeps_everything(d):
+    if not c.by_group and c.threshold() == math.inf:
         few = (
             f"Everything is kept: the calibration has {c.n_units[None]} units and needs "
             f"{c.n_needed} for a finite threshold."
@@ -250,14 +233,8 @@ def _threshold(d: Diagnosis) -> Iterator[Finding]:
         some = f" in {percent(d.keep_none)} of the queries, by their group" if c.by_group else ""
         sentence = f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT}."
         yield Finding("threshold", "notice", sentence, evidence | {"keep_none": d.keep_none})
-
-
-def _removal(d: Diagnosis) -> Iterator[Finding]:
     m1, m2 = d.m1.estimate, d.m2.estimate
-    evidence = {"m1": m1, "m2": m2, "removal": d.removal}
     scored = 1 - d.scores.unscorable  # the others are kept, which is no fault of the scores
-    if _keeps_everything(d):
-        return
     if scored > 0 and d.removal <= LITTLE_REMOVED * scored:
         sentence = (
             f"The filter removes only {percent(d.removal)} of the snippets. Either the scores "
@@ -285,9 +262,6 @@ def _ties(d: Diagnosis) -> Iterator[Finding]:
             "score removes more."
         )
         yield Finding("ties", "notice", sentence, evidence)
-    elif s.n_scores and s.distinct <= FEW_VALUES and s.n_scores >= 5 * s.distinct:
-        sentence = f"{values}, so the threshold can move in few steps."
-        yield Finding("coarse", "notice", sentence, evidence)
     elif s.n_scores:
         yield Finding("ties", "fine", f"{values}; {equal}.", evidence)
 
@@ -305,3 +279,8 @@ def _unscorable(d: Diagnosis) -> Iterator[Finding]:
     )
     sentence = f"{percent(share)} of the snippets could not be scored and are kept. {advice}"
     yield Finding("unscorable", "problem" if most else "notice", sentence, {"unscorable": share})
+
+
+def _counted(n: int, kind: str = "") -> str:
+    """Write a number of queries of some kind, such as "1 judged query"."""
+    return f"{n:,} {kind}{'query' if n == 1 else 'queries'}"

@@ -66,9 +66,7 @@ class Share:
     def of_clusters(cls, parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -> Share:
         """Return Σ parts / Σ wholes of queries or answers (K,), with a cluster interval."""
         total = float(np.sum(wholes))
-        if not total:
-            return cls(math.nan, 0.0, 1.0, 0.0, 0.0)
-        n = effective_n(parts, wholes)
+        n = effective_n(parts, wholes) if total else 0.0
         return cls(*cluster_interval(parts, wholes, level), total, n)
 
     @property

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.evaluation.columns import Columns
-from conformal_retrievers.evaluation.measures import END_TO_END, guaranteed, shares
+from conformal_retrievers.evaluation.measures import guaranteed, shares
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 from conformal_retrievers.theory.intervals import Interval
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -47,8 +47,8 @@ class SweepPoint:
 class DepthPoint:
     """The queries with only the first k of their snippets, at the same threshold.
 
-    `recall` and `end_to_end` count all known relevant snippets, those beyond the first k included;
-    None if no query is judged, or the number that the whole lists miss is unknown.
+    `recall` counts the relevant snippets beyond the first k too; None if no query is judged, or the
+    number that the whole lists miss is unknown.
     """
 
     k: int
@@ -57,7 +57,6 @@ class DepthPoint:
     m1_band: Band | None
     m2_band: Band | None
     recall: Interval | None
-    end_to_end: Interval | None
 
 
 def over_alpha(
@@ -107,7 +106,6 @@ def over_depth(
             measured["m2"].estimate,
             *(both if reference is None else bands(calibration, cut, reference.cut(k), level)),
             measured["recall@K"].interval if known else None,
-            measured[END_TO_END + calibration.guarantee].interval if known else None,
         )
 
     deepest = int(queries.sizes.max(initial=0))

@@ -26,14 +26,11 @@ OUT_OF_REACH = (
     "queries are judged, for any threshold to reach the end-to-end target. Everything is kept."
 )
 
-
-def unverified(units: str = "queries") -> str:
-    """Return what to write where ids cannot prove that the units were held out."""
-    return (
-        f"Cannot verify that these {units} were held out: some {units}, here or in the "
-        f"calibration, have no id. Give all of them ids and calibrate again; results on a "
-        f"calibration's own {units} mean nothing."
-    )
+UNVERIFIED = (
+    "Cannot verify that these queries were held out: some queries, here or in the calibration, "
+    "have no id. Give all of them ids and calibrate again; results on a calibration's own queries "
+    "mean nothing."
+)
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,8 @@ class Verdict:
 
     def __str__(self) -> str:
         where = f" in group {self.group!r}" if self.group is not None else ""
-        target = f"{100 * self.target:.6g} %"
-        seen = f"{self.measure}{where} is {self.coverage}, the target is {target}"
+        target = f"the target is {100 * self.target:.6g} %"
+        seen = f"{self.measure}{where} is {self.coverage}, {target}"
         p_value = f"p = {self.p_value:.2g}"
         if self.tests > 1:
             p_value = f"p = {self.group_p_value:.2g}, {self.p_value:.2g} for {self.tests} groups"
