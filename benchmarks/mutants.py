@@ -367,20 +367,10 @@ MUTANTS = {
             "_SLOTS.setdefault((id(llm), concurrency)",
             "one bound for all event loops",
         ),
-    ],
-    "llm/verdicts.py": [
-        (
-            "return _verdicts(requests, ask(llm, different, is_answer=_has_verdict, **options))",
-            "return _verdicts(requests, ask(llm, different, **options))",
-            "a reply without a verdict is cached",
-        ),
+        ("is_answer=_has_verdict, ", "", "a reply without a verdict is cached"),
     ],
     "llm/wire.py": [
-        (
-            'if word in _REFUSAL else "unknown"',
-            'if word in _REFUSAL else "stop"',
-            "a reply with an unknown end is whole",
-        ),
+        ('word)), "unknown")', 'word)), "stop")', "a reply with an unknown end is whole"),
     ],
     "llm/openai.py": [
         (
@@ -392,8 +382,8 @@ MUTANTS = {
     "llm/cache.py": [
         ('for suffix in ("-wal", "-shm"):', "for suffix in ():", "the broken file's log stays"),
         (
-            '    connection.execute(f"PRAGMA user_version = {VERSION}")\n',
-            '        connection.execute(f"PRAGMA user_version = {VERSION}")\n',
+            'self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))',
+            "self._run(lambda connection: None)",
             "a read-only file shows after a reply is paid for",
         ),
     ],

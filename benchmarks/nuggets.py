@@ -34,11 +34,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.llm.ask import LLM, VERDICT, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt, Request
-from conformal_retrievers.llm.verdicts import VERDICT, ask_verdicts
 
 MEASURES = ("precision", "recall", "F1")
 RESAMPLES = 2000
@@ -75,8 +74,8 @@ def judge(
     A sentence without context is unsupported and a nugget without sentences unstated, without
     asking. An answer with an unreadable verdict is left out, and never counts as a no.
     """
-    verdicts = ask_verdicts(llm, list(_requests(answers)), cache=cache, progress=True)
-    said = iter(verdicts.values)
+    verdicts, _ = ask_verdicts(llm, list(_requests(answers)), cache=cache, progress=True)
+    said = iter(verdicts)
     judged = {}
     for answer in answers:
         sentences, nuggets = _asked(answer)

@@ -17,7 +17,6 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from io import StringIO
 from pathlib import Path
 
@@ -29,8 +28,7 @@ from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.theory.intervals import Interval, cluster_interval
 
-JUDGEMENTS = {"yes": True, "y": True, "true": True, "1": True}
-JUDGEMENTS |= {"no": False, "n": False, "false": False, "0": False}
+JUDGEMENTS = {"yes": True, "y": True, "no": False, "n": False}
 
 
 def audit_sample(
@@ -59,14 +57,13 @@ def audit_sample(
     Raises
     ------
     ValueError, FileExistsError
-        For queries that differ or have no snippets, an invalid share, and a file that exists.
+        For queries that differ, an invalid share, and a file that exists.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; give a number in (0, 1], such as 0.1")
     population = _Population(judged, scored)
-    exact = Fraction(str(share))  # in floats 0.07 · 100 is above 7
     strata = [np.flatnonzero(population.strata == h) for h in np.unique(population.strata)]
-    drawn = [rng.choice(s, math.ceil(exact * len(s)), replace=False) for s in strata]
+    drawn = [rng.choice(s, math.ceil(share * len(s)), replace=False) for s in strata]
     rows = rng.permutation(np.concatenate(drawn)).tolist()
     with Path(path).open("x", encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
         writer = csv.writer(file)
@@ -173,15 +170,9 @@ class _Population:
     """All labelled snippets, in one array for each of their properties."""
 
     def __init__(self, judged: Sequence[JudgedQuery], scored: Sequence[ScoredQuery]) -> None:
-        same = len(judged) == len(scored) and all(
-            one.id == other.id and list(one.relevant) == other.relevant.tolist()
-            for one, other in zip(judged, scored, strict=True)
-        )
-        if not same or not any(query.snippets for query in judged):
-            raise ValueError(
-                "judged and scored are not the same queries with snippets; give "
-                "scored=score_queries(scorer, judged)"
-            )
+        one = [(query.id, list(query.relevant)) for query in judged]
+        if one != [(query.id, query.relevant.tolist()) for query in scored]:
+            raise ValueError("scored has other queries; give score_queries(scorer, judged)")
         self.queries = np.repeat(np.arange(len(scored)), [len(q.scores) for q in scored])
         self.scores = np.concatenate([q.scores for q in scored])
         self.labelled = np.concatenate([q.relevant for q in scored])

@@ -12,19 +12,15 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.llm.ask import LLM, VERDICT, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Usage
-from conformal_retrievers.llm.verdicts import VERDICT, ask_verdicts
 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer to a query, and the texts of the snippets it was generated from.
-
-    Raises TypeError, naming the field, for anything but texts.
-    """
+    """An answer to a query, and the texts of the snippets it was generated from."""
 
     query: str
     snippets: tuple[str, ...]
@@ -33,12 +29,6 @@ class Response:
     def __post_init__(self) -> None:
         if isinstance(self.snippets, str):
             raise TypeError(f"snippets is the str {self.snippets!r:.60}; give a tuple of texts")
-        object.__setattr__(self, "snippets", tuple(self.snippets))
-        parts: dict[str, object] = {"query": self.query, "answer": self.answer}
-        parts |= {f"snippets[{i}]": snippet for i, snippet in enumerate(self.snippets)}
-        for name, part in parts.items():
-            if not isinstance(part, str):
-                raise TypeError(f"{name} is {part!r:.60}; give its text as a str")
 
 
 @dataclass(frozen=True)
@@ -62,6 +52,8 @@ def label_consistency(
 ) -> ConsistencyLabels:
     """Ask an LLM of each answer whether its context says all that it claims.
 
+    Raises ValueError for a prompt with other fields.
+
     Parameters
     ----------
     responses, llm
@@ -70,29 +62,24 @@ def label_consistency(
         A prompt with the fields $query, $context and $answer.
     concurrency, cache, progress
         As for `ask`.
-
-    Returns
-    -------
-    ConsistencyLabels
-        A cut-off, refused or unreadable reply gives None.
-
-    Raises
-    ------
-    ValueError
-        For a prompt with other fields.
     """
     prompt = prompt or Prompt.load("consistency")
-    values = (
-        {"query": r.query, "context": list(r.snippets), "answer": r.answer} for r in responses
+    requests = [
+        prompt.request(
+            {"query": r.query, "context": list(r.snippets), "answer": r.answer}, schema=VERDICT
+        )
+        for r in responses
+    ]
+    verdicts, usage = ask_verdicts(
+        llm, requests, concurrency=concurrency, cache=cache, progress=progress
     )
-    requests = [prompt.request(fields, schema=VERDICT) for fields in values]
-    verdicts = ask_verdicts(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
+    reasons = {i: verdict for i, verdict in enumerate(verdicts) if isinstance(verdict, str)}
     labels: dict[str, JsonValue] = {
         "source": "LLM",
         "llm": llm.name,
         "prompt": prompt.hash,
-        "answers": len(verdicts.values),
-        "answers_without_verdict": len(verdicts.reasons),
+        "answers": len(verdicts),
+        "answers_without_verdict": len(reasons),
     }
-    consistent = tuple(None if isinstance(value, str) else value for value in verdicts.values)
-    return ConsistencyLabels(consistent, verdicts.reasons, labels, verdicts.usage)
+    consistent = tuple(None if isinstance(verdict, str) else verdict for verdict in verdicts)
+    return ConsistencyLabels(consistent, reasons, labels, usage)

@@ -22,19 +22,15 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.llm.ask import LLM, VERDICT, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request
 from conformal_retrievers.llm.reply import Usage
-from conformal_retrievers.llm.verdicts import VERDICT, ask_verdicts
 
 
 @dataclass(frozen=True, init=False)
 class AnsweredQuery:
-    """A query with its retrieved snippets, in the retriever's order, and its reference answer.
-
-    Raises TypeError, naming the field, for a value of another type.
-    """
+    """A query with its retrieved snippets, in the retriever's order, and its reference answer."""
 
     query: str
     snippets: tuple[Snippet, ...]
@@ -53,8 +49,6 @@ class AnsweredQuery:
         id: str | None = None,
         group: str | None = None,
     ) -> None:
-        if answer is not None and not isinstance(answer, str):
-            raise TypeError(f"answer is {answer!r}; give the reference answer as a str, or None")
         if isinstance(documents, str):
             raise TypeError(f"documents is the str {documents!r}; give a list of documents")
         fields: dict[str, object] = {"query": query, "answer": answer, "id": id, "group": group}
@@ -93,6 +87,9 @@ def label_by_llm(
 ) -> Labelled:
     """Ask an LLM of each snippet whether it contains or supports the query's answer.
 
+    A query with a cut-off, refused or unreadable reply is in `unlabelled`. A blank snippet is
+    irrelevant, and the LLM is not asked about it; equal texts of a query are asked about once.
+
     Parameters
     ----------
     queries, llm
@@ -103,24 +100,18 @@ def label_by_llm(
         As for `ask`. With a cache, a run that was interrupted, or that left snippets unlabelled,
         asks only for the rest when it is repeated.
 
-    Returns
-    -------
-    Labelled
-        The judged queries. A query with a cut-off, refused or unreadable reply is in `unlabelled`.
-        A blank snippet is irrelevant, and the LLM is not asked about it; equal texts of a query are
-        asked about once.
-
     Raises
     ------
     ValueError
         For a prompt with other fields and, naming the query, for a blank answer.
     """
-    checked, prompt = _checked(queries), prompt or Prompt.load("label")
-    requests = _requests(checked, prompt)
-    verdicts = ask_verdicts(llm, requests, concurrency=concurrency, cache=cache, progress=progress)
+    queries, prompt = list(queries), prompt or Prompt.load("label")
+    verdicts, usage = ask_verdicts(
+        llm, _requests(queries, prompt), concurrency=concurrency, cache=cache, progress=progress
+    )
     judged, unlabelled = [], []
-    verdict = iter(verdicts.values)
-    for query in checked:
+    verdict = iter(verdicts)
+    for query in queries:
         found = [s.text.strip() != "" and next(verdict) for s in query.snippets]
         if reasons := {i: value for i, value in enumerate(found) if isinstance(value, str)}:
             unlabelled.append((query, reasons))
@@ -133,7 +124,7 @@ def label_by_llm(
         "queries": len(judged),
         "queries_without_verdict": len(unlabelled),
     }
-    return Labelled(tuple(judged), labels, tuple(unlabelled), verdicts.usage)
+    return Labelled(tuple(judged), labels, tuple(unlabelled), usage)
 
 
 def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:
@@ -165,14 +156,14 @@ def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelle
     """
     if not 0 <= beta <= 1:
         raise ValueError(f"beta is {beta}; give a share from 0 to 1, such as 0.99")
-    checked = _checked(queries)
-    for query in checked:
+    queries = list(queries)
+    for query in queries:
         _check_sources(query, beta)
-    right = [[s.document in q.documents for s in q.snippets] for q in checked]
+    right = [[s.document in q.documents for s in q.snippets] for q in queries]
     labels: dict[str, JsonValue] = {"source": "document", "beta": float(beta)}
-    labels["queries"] = len(checked)
+    labels["queries"] = len(queries)
     if beta > 0:
-        overlap = [[rouge_l(s.text, q.answer or "") for s in q.snippets] for q in checked]
+        overlap = [[rouge_l(s.text, q.answer or "") for s in q.snippets] for q in queries]
         both = [list(zip(r, o, strict=True)) for r, o in zip(right, overlap, strict=True)]
         wrong = [value for query in both for is_right, value in query if not is_right]
         if not wrong:
@@ -180,22 +171,17 @@ def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelle
         threshold = float(np.quantile(wrong, beta))
         right = [[is_right and value >= threshold for is_right, value in query] for query in both]
         labels |= {"source": "document and ROUGE-L", "rouge_l_threshold": threshold}
-    return Labelled(tuple(q.judged(r) for q, r in zip(checked, right, strict=True)), labels)
+    return Labelled(tuple(q.judged(r) for q, r in zip(queries, right, strict=True)), labels)
 
 
 def _check_sources(query: AnsweredQuery, beta: float) -> None:
-    without = next((i for i, s in enumerate(query.snippets) if s.document is None), None)
-    if without is not None:
-        raise ValueError(
-            f"{_where(query)}: snippets[{without}].document is None; give its document"
-        )
+    for i, snippet in enumerate(query.snippets):
+        if snippet.document is None:
+            raise ValueError(f"{_where(query)}: snippets[{i}].document is None; give it")
     if not query.documents:
         raise ValueError(f"{_where(query)}: documents is empty; give those that contain the answer")
-    if beta > 0 and not (query.answer and _tokens(query.answer)):
-        raise ValueError(
-            f"{_where(query)}: answer is {query.answer!r}, which has no words; give the reference "
-            "answer, or beta=0"
-        )
+    if beta > 0 and not _tokens(query.answer or ""):
+        raise ValueError(f"{_where(query)}: answer has no words; give one, or beta=0")
 
 
 def _where(query: AnsweredQuery) -> str:
@@ -222,8 +208,7 @@ def rouge_l(text: str, reference: str) -> float:
 
 
 def _tokens(text: str) -> list[str]:
-    tokens: list[str] = _token().findall(normalize("NFC", text.lower()))
-    return tokens
+    return list(_token().findall(normalize("NFC", text.lower())))
 
 
 @computed_once
@@ -235,12 +220,3 @@ def _token() -> Any:
     single = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&[\p{L}\p{N}]]"
     pattern = rf"{single}\p{{M}}*+|(?:(?!{single})[\p{{L}}\p{{N}}\p{{M}}])++"
     return regex.compile(pattern, regex.VERSION1)
-
-
-def _checked(queries: Iterable[object]) -> list[AnsweredQuery]:
-    checked: list[AnsweredQuery] = []
-    for i, query in enumerate([queries] if isinstance(queries, str) else queries):
-        if not isinstance(query, AnsweredQuery):
-            raise TypeError(f"queries[{i}] is {query!r:.60}; give AnsweredQuery objects")
-        checked.append(query)
-    return checked

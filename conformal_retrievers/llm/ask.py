@@ -6,20 +6,18 @@ import asyncio
 import contextvars
 import json
 import logging
-import operator
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from numbers import Integral
 from typing import Any, TypeVar
 
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.llm.reply import Reply, Unanswered
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -60,6 +58,8 @@ def ask(
 ) -> list[Reply | Unanswered]:
     """Return the reply to each request (n,) in order, or its `Unanswered` if no reply came.
 
+    Any other exception of the model is raised, and no further request is sent.
+
     Parameters
     ----------
     llm, requests
@@ -71,34 +71,21 @@ def ask(
         The number of requests under way at a time. All calls with this model and this bound share
         it, from all threads; with `acomplete`, from one event loop.
     cache
-        Replies that are known. A reply is stored as it comes, so an interrupted run continues where
-        it stopped.
+        Known replies. A reply is stored as it comes: an interrupted run continues where it stopped.
     progress
         Whether to show a progress bar, which needs the extra `cli`.
-
-    Raises
-    ------
-    Exception
-        Any other exception of the model, after which no request is sent.
     """
-    return _Run(llm, requests, is_answer, concurrency, cache, progress).in_threads()
+    return _Run(llm, requests, is_answer, concurrency, cache).in_threads(progress)
 
 
-async def aask(
-    llm: LLM,
-    requests: Sequence[Request],
-    *,
-    is_answer: Callable[[int, Reply], bool] = is_whole,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-    progress: bool = False,
-) -> list[Reply | Unanswered]:
-    """Return what `ask` returns, without blocking the event loop.
+async def aask(llm: LLM, requests: Sequence[Request], **options: Any) -> list[Reply | Unanswered]:
+    """Return what `ask` returns, without blocking the event loop; the options are the same.
 
-    If it is cancelled, it cancels the requests under way and waits until they have ended. Requests
-    of a model without `acomplete` end in their threads and count towards the bound until then.
+    There is no progress bar. If it is cancelled, it cancels the requests under way and waits until
+    they have ended. Requests of a model without `acomplete` end in their threads and count towards
+    the bound until then.
     """
-    run = _Run(llm, requests, is_answer, concurrency, cache, progress)
+    run = _Run(llm, requests, **options)
     if llm.acomplete is not None:
         return await run.in_tasks(llm.acomplete)
     pool = ThreadPoolExecutor(1)  # of its own: a closing event loop waits for its default one
@@ -116,10 +103,9 @@ class _Run:
 
     llm: LLM
     requests: Sequence[Request]
-    is_answer: Callable[[int, Reply], bool]
-    concurrency: int
-    cache: Cache | None
-    progress: bool
+    is_answer: Callable[[int, Reply], bool] = is_whole
+    concurrency: int = 8
+    cache: Cache | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -128,36 +114,31 @@ class _Run:
         self.concurrency = check_count(self.concurrency, "concurrency")
         self.answers: list[Any] = [None] * len(self.requests)
 
-    def in_threads(self) -> list[Reply | Unanswered]:
+    def in_threads(self, progress: bool = False) -> list[Reply | Unanswered]:
         slots = _slots(threading.Semaphore, None, self.llm, self.concurrency)
-        missing = self.read_cache()
 
         def answer(i: int) -> None:
             try:
                 with slots:
                     if self.stopped.is_set():
                         return
-                    reply = self.llm.complete(self.requests[i])
-                self.answers[i] = reply
+                    self.answers[i] = reply = self.llm.complete(self.requests[i])
                 self.store(i, reply)
             except Unanswered as unanswered:
                 self.answers[i] = unanswered
             except BaseException:
                 self.stopped.set()
                 raise
-            advance()
 
-        workers = min(self.concurrency, max(1, len(missing)))
-        with ThreadPoolExecutor(workers) as pool, _bar(missing, self.progress) as advance:
+        missing = self.read_cache()
+        with ThreadPoolExecutor(min(self.concurrency, max(1, len(missing)))) as pool:
             # Each in a copy of the context, where frameworks keep the run that calls belong to.
             futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in missing]
             try:
-                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                for future in _with_bar(futures) if progress else futures:
+                    future.result()
             finally:
-                self.stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-            for future in done:
-                future.result()
+                self.stopped.set()  # what is not under way returns at once
         return self.finished()
 
     async def in_tasks(
@@ -165,30 +146,26 @@ class _Run:
     ) -> list[Reply | Unanswered]:
         loop = asyncio.get_running_loop()
         slots = _slots(asyncio.Semaphore, loop, self.llm, self.concurrency)
-        missing = await asyncio.to_thread(self.read_cache)
-        todo = iter(missing)
+        todo = iter(await asyncio.to_thread(self.read_cache))
 
         async def work() -> None:
             for i in todo:
                 try:
                     async with slots:
-                        reply = await acomplete(self.requests[i])
-                    self.answers[i] = reply
+                        self.answers[i] = reply = await acomplete(self.requests[i])
                     if self.cache is not None:
                         await asyncio.to_thread(self.store, i, reply)
                 except Unanswered as unanswered:
                     self.answers[i] = unanswered
-                advance()
 
-        with _bar(missing, self.progress) as advance:
-            workers = range(min(self.concurrency, len(missing)))
-            tasks = [asyncio.create_task(work()) for _ in workers]
-            try:
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        workers = min(self.concurrency, len(self.requests))
+        tasks = [asyncio.create_task(work()) for _ in range(workers)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return self.finished()
 
     def read_cache(self) -> list[int]:
@@ -216,31 +193,62 @@ class _Run:
         return self.answers
 
 
+# --- questions with the answer yes or no ----------------------------------------------------------
+
+# The reasoning comes first, so that the verdict can follow from it.
+VERDICT = object_schema(
+    {"reasoning": {"type": "string"}, "verdict": {"type": "string", "enum": ["yes", "no"]}}
+)
+
+
+def ask_verdicts(
+    llm: LLM, requests: Sequence[Request], **options: Any
+) -> tuple[list[bool | str], Usage]:
+    """Return the verdict on each request, see `verdict_of`, and the usage.
+
+    The requests have the schema `VERDICT`; equal ones are asked once. The options are those of
+    `ask`. The cache stores only replies with a verdict.
+    """
+    keys = [request.as_json() for request in requests]
+    different = dict(zip(keys, requests, strict=True))
+    answers = ask(llm, list(different.values()), is_answer=_has_verdict, **options)
+    values = dict(zip(different, map(verdict_of, answers), strict=True))
+    return [values[key] for key in keys], Usage.of(answers)
+
+
+def verdict_of(answer: Reply | Unanswered) -> bool | str:
+    """Return whether a reply says yes, or why it has no verdict; that never counts as a no."""
+    fields, reason = reply_fields(answer)
+    verdict = str(fields.get("verdict")).strip().lower()
+    if verdict in ("yes", "no"):
+        return verdict == "yes"
+    found = str(answer) if isinstance(answer, Unanswered) else repr(answer.text)
+    return f"{reason or 'unreadable'}: {found:.200}"
+
+
+def _has_verdict(place: int, reply: Reply) -> bool:
+    return isinstance(verdict_of(reply), bool)
+
+
+# --- the bound, the bar and the checks ------------------------------------------------------------
+
 # A semaphore for each model and bound, and with `acomplete` for each event loop. It lives as long
 # as a call holds it.
 _SLOTS: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
-_Slots = TypeVar("_Slots", threading.Semaphore, asyncio.Semaphore)
 
 
-def _slots(kind: type[_Slots], loop: object, llm: LLM, concurrency: int) -> _Slots:
+def _slots(kind: Any, loop: object, llm: LLM, concurrency: int) -> Any:
     with _LOCK:
-        slots: _Slots = _SLOTS.setdefault((loop, id(llm), concurrency), kind(concurrency))
-    return slots
+        return _SLOTS.setdefault((loop, id(llm), concurrency), kind(concurrency))
 
 
-@contextmanager
-def _bar(missing: list[int], shown: bool) -> Iterator[Callable[[], None]]:
-    if not shown:
-        yield lambda: None
-        return
+def _with_bar(futures: list[Future[None]]) -> Iterable[Future[None]]:
     require("cli", "rich")
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import track
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("Asking", total=len(missing))
-        yield lambda: progress.advance(task)
+    return track(futures, "Asking", console=Console(stderr=True), transient=True)
 
 
 def check_llm(llm: object, name: str = "llm") -> None:
@@ -254,17 +262,12 @@ def check_llm(llm: object, name: str = "llm") -> None:
 
 def check_count(count: object, name: str) -> int:
     """Return a whole number of at least 1; raise ValueError, naming it, for anything else."""
-    try:
-        n = 0 if isinstance(count, bool) else operator.index(count)  # type: ignore[arg-type]
-    except TypeError:
-        n = 0
-    if n < 1:
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
         raise ValueError(f"{name} is {count!r}; give a whole number of at least 1")
-    return n
+    return int(count)
 
 
 def check_cache(cache: object) -> None:
     """Raise TypeError if `cache` is neither a Cache nor None."""
     if cache is not None and not isinstance(cache, Cache):
-        path = str(cache) if isinstance(cache, str | Path) else "cache.db"
-        raise TypeError(f"cache is a {type(cache).__name__}; give Cache({path!r})")
+        raise TypeError(f"cache is a {type(cache).__name__}; give Cache(path) or None")

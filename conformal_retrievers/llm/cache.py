@@ -13,8 +13,8 @@ import os
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -35,11 +35,10 @@ T = TypeVar("T")
 class Cache:
     """Scores and replies that were paid for once, in the file at `path`.
 
-    The file is created if it does not exist. Threads and processes may share it: it has a
-    write-ahead log, and every operation opens it for itself. A killed writer loses at most the
-    values that it was writing. A broken file is renamed to `<path>.corrupt-<time>` with a
-    RuntimeWarning, and a new one is created. Raises ValueError if the file belongs to another
-    program or version, and OSError in every operation if it cannot be opened, read or written.
+    Threads and processes may share it: it has a write-ahead log, and every operation opens it for
+    itself. A killed writer loses at most the values that it was writing. A broken file is renamed
+    to `<path>.corrupt-<time>` with a RuntimeWarning, and a new one is created. Raises ValueError if
+    the file belongs to another program or version, and OSError if it cannot be read or written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,8 +52,8 @@ class Cache:
 
     def __init__(self, path: str | Path) -> None:
         object.__setattr__(self, "path", Path(path))
-        # Writes to the file, so that a fault shows before the first reply is paid for.
-        self._run(lambda connection: _create(connection, self.path))
+        # Writes to the file: a fault shows before the first reply is paid for.
+        self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))
 
     def scores(self, scorer: str, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the stored scores (n,) of a query's texts, NaN where there is none."""
@@ -65,12 +64,9 @@ class Cache:
 
     def add_scores(self, scorer: str, query: str, texts: Sequence[str], scores: ArrayLike) -> None:
         """Store the scores (n,) of a query's texts, without those that are NaN."""
-        array = np.asarray(scores, dtype="<f8")
-        if array.shape != (len(texts),):
-            raise ValueError(f"scores has shape {array.shape}; give one score for each text")
         self._add(
             (_key(scorer, query, text), score.tobytes())
-            for text, score in zip(texts, array, strict=True)
+            for text, score in zip(texts, np.asarray(scores, dtype="<f8"), strict=True)
             if not np.isnan(score)
         )
 
@@ -93,7 +89,7 @@ class Cache:
             rows = [connection.execute(statement, (key,)).fetchone() for key in wanted]
             return [None if row is None else row[0] for row in rows]
 
-        return self._run(select) if wanted else []
+        return self._run(select)
 
     def _add(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         rows = list(entries)
@@ -103,11 +99,10 @@ class Cache:
             connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", rows)
             connection.execute("COMMIT")
 
-        if rows:
-            self._run(insert)
+        self._run(insert)
 
     def _run(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        with _named_errors(self.path):
+        try:
             try:
                 return self._on_connection(operation)
             except sqlite3.DatabaseError as error:
@@ -121,12 +116,20 @@ class Cache:
                 except sqlite3.DatabaseError:
                     self._set_aside()
                 return self._on_connection(operation)
+        except sqlite3.OperationalError as error:  # locked, full, read-only
+            message = f"{self.path}: {error}; give the cache a path that can be written"
+            raise OSError(message) from None
 
     def _on_connection(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         connection = sqlite3.connect(self.path, timeout=SECONDS, isolation_level=None)
         with closing(connection):  # which rolls back what was not committed
             if not _has_table(connection, self.path):
-                _create(connection, self.path)
+                connection.execute("BEGIN IMMEDIATE")
+                if not _has_table(connection, self.path):  # nor has another process created it
+                    connection.execute(TABLE)
+                    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.execute("COMMIT")
             with suppress(sqlite3.OperationalError):  # locked, perhaps by one that does the same
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -134,30 +137,15 @@ class Cache:
 
     def _set_aside(self) -> None:
         aside = f"{self.path}.corrupt-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%f}"
-        try:
-            os.replace(self.path, aside)
-            for suffix in ("-wal", "-shm"):  # SQLite would play an old log into the new file
-                with suppress(FileNotFoundError):
-                    os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
-        except OSError as refused:
-            raise OSError(
-                f"{self.path} is a broken database and cannot be renamed ({refused.strerror}); "
-                "remove it or give the cache another path"
-            ) from None
+        os.replace(self.path, aside)
+        for suffix in ("-wal", "-shm"):  # SQLite would play an old log into the new file
+            with suppress(FileNotFoundError):
+                os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
         message = f"{self.path} is a broken database; it was renamed to {aside}"
         warnings.warn(message, RuntimeWarning, stacklevel=5)
 
 
 _RECOVERY = threading.Lock()  # one thread renames a broken file, the others find the new one
-
-
-@contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's operational errors (locked, full, read-only) into an OSError with the path."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise OSError(f"{path}: {error}; give the cache a path that can be written") from None
 
 
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
@@ -166,23 +154,10 @@ def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application == APPLICATION and version != VERSION:
-        raise ValueError(
-            f"{path} is a cache of version {version}, and this library reads version {VERSION}; "
-            "give the cache another path"
-        )
-    if application != APPLICATION and tables:
-        raise ValueError(f"{path} is another program's database; give the cache another path")
+    if tables and (application, version) != (APPLICATION, VERSION):
+        what = f"of version {version}" if application == APPLICATION else "of another program"
+        raise ValueError(f"{path} is a database {what}; give the cache another path")
     return bool(tables)
-
-
-def _create(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    if not _has_table(connection, path):
-        connection.execute(TABLE)
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
-    connection.execute("COMMIT")
 
 
 def _key(*parts: str) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import weakref
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from conformal_retrievers.extras import require
@@ -44,19 +45,15 @@ def openai_llm(
 
     Parameters
     ----------
-    model
-        The server's name for the model.
-    base_url
-        The server's address; OpenAI's by default.
+    model, base_url
+        The server's name for the model, and its address, OpenAI's by default.
     api_key
         The key, by default OPENAI_API_KEY of the environment, which only OpenAI receives.
     fields
         Fields added to the body of every request; None removes a field. Reasoning models of OpenAI
         take {"temperature": None}, servers without JSON schemas {"response_format": None}.
-    timeout
-        Seconds for each of the 1 + `max_retries` tries.
-    max_retries
-        How often a failed try is repeated.
+    timeout, max_retries
+        Seconds for each try, and how often a failed try is repeated.
     name
         The identity of the model; by default `model` with its `fields`. The server is not in it, so
         a calibration holds on another machine. Give a name if two servers give other weights
@@ -66,7 +63,7 @@ def openai_llm(
     ------
     openai.OpenAIError
         Here or when the model is asked, if asking again cannot help: a wrong key, an unknown model,
-        an invalid request. A request without a readable Chat Completion raises `Unanswered`.
+        an invalid request.
     """
     require("llm", "openai")
     from httpx import Response
@@ -74,8 +71,9 @@ def openai_llm(
 
     key = "none" if base_url is not None and api_key is None else api_key
     fields = dict(fields or {})
-    client = OpenAI(base_url=base_url, api_key=key, timeout=timeout, max_retries=max_retries)
-    settings = base_url, client.api_key, timeout, max_retries
+    settings: dict[str, Any] = {"base_url": base_url, "timeout": timeout}
+    client = OpenAI(api_key=key, max_retries=max_retries, **settings)
+    settings |= {"api_key": client.api_key, "max_retries": max_retries}
 
     def body(request: Request) -> dict[str, Any]:
         messages = [
@@ -113,15 +111,12 @@ def openai_llm(
 _CLIENTS: dict[tuple[asyncio.AbstractEventLoop, object], tuple[Any, AsyncGenerator[Any]]] = {}
 
 
-async def _client_of_this_loop(kind: Any, settings: tuple[str | None, str, float, int]) -> Any:
-    key = asyncio.get_running_loop(), settings
+async def _client_of_this_loop(kind: Any, settings: dict[str, Any]) -> Any:
+    key = asyncio.get_running_loop(), tuple(settings.values())
     if key not in _CLIENTS:
         for ended in [other for other in list(_CLIENTS) if other[0].is_closed()]:
             _CLIENTS.pop(ended, None)
-        base_url, api_key, timeout, max_retries = settings
-        generator = _open(
-            kind(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
-        )
+        generator = _open(kind(**settings))
         _CLIENTS[key] = await anext(generator), generator
     return _CLIENTS[key][0]
 
@@ -133,27 +128,21 @@ async def _open(client: Any) -> AsyncGenerator[Any]:
 
 def _reply(content: bytes) -> Reply:
     """Return the reply in a Chat Completion; raise `Unanswered` if it has no text."""
-    try:
+    completion = None
+    with suppress(ValueError, RecursionError):
         completion = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Unanswered(f"{_not_a_completion(content)} ({type(error).__name__})") from error
     choice = first_of(completion, "choices")
     message, usage = part_of(choice, "message"), part_of(completion, "usage")
     text, refusal = part_of(message, "content"), part_of(message, "refusal")
     if not isinstance(message, dict) or not isinstance(text, str | None):
-        raise Unanswered(_not_a_completion(content))
+        start = content.decode(errors="replace")
+        raise Unanswered(f"the server's answer is not a Chat Completion: {start!r:.200}")
     return Reply(
         text or str(refusal or ""),
         "refusal" if refusal else finish_of(part_of(choice, "finish_reason")),
         first_token_in(part_of(choice, "logprobs")),
         tokens_in(part_of(usage, "prompt_tokens")),
         tokens_in(part_of(usage, "completion_tokens")),
-    )
-
-
-def _not_a_completion(content: bytes) -> str:
-    return (
-        f"the server's answer is not a Chat Completion: {content.decode(errors='replace')!r:.200}"
     )
 
 

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -37,8 +36,7 @@ class Request:
 class Prompt:
     """The system's and the user's message; `$name` in the user's message is a field.
 
-    `$$` stands for a dollar sign. Raises ValueError if the system's message has a field or the
-    user's message has none.
+    `$$` stands for a dollar sign. Raises ValueError if the system's message has a field.
 
     >>> Prompt("Answer briefly.", "<query>$query</query>").request({"query": "</query>"}).user
     '<query>"\\\\u003c/query\\\\u003e"</query>'
@@ -48,16 +46,11 @@ class Prompt:
     user: str
 
     def __post_init__(self) -> None:
-        for part, text in (("system", self.system), ("user", self.user)):
-            if not text.strip():
-                raise ValueError(f"{part} is {text!r}; give the {part}'s message")
         if in_system := _fields(self.system):
             raise ValueError(
                 f"system has the fields {sorted(in_system)}, but the texts that fill fields are "
                 "not trusted; move them into the user's message"
             )
-        if not self.fields:
-            raise ValueError("user has no field such as $query; add one")
 
     @classmethod
     def parse(cls, text: str) -> Prompt:
@@ -76,7 +69,7 @@ class Prompt:
         file = files("conformal_retrievers.llm") / "prompts" / f"{name}.txt"
         return cls.parse(file.read_text(encoding="utf-8"))
 
-    @cached_property
+    @property
     def fields(self) -> frozenset[str]:
         """The names of the fields."""
         return _fields(self.user)
@@ -86,22 +79,16 @@ class Prompt:
         """The first twelve digits of the SHA-256 of both messages: the prompt's identity."""
         return short_hash([self.system, self.user])
 
-    def request(
-        self,
-        values: Mapping[str, object],
-        *,
-        schema: Mapping[str, Any] | None = None,
-        top_logprobs: int = 0,
-        max_tokens: int | None = None,
-    ) -> Request:
+    def request(self, values: Mapping[str, object], **options: Any) -> Request:
         """Return the request with each field filled in by its value as JSON (see `as_data`).
 
-        Raises ValueError if `values` has other names than the fields.
+        The options are the other fields of `Request`. Raises ValueError if `values` has other names
+        than the prompt's fields.
         """
         if set(values) != self.fields:
             raise ValueError(f"values has the fields {sorted(values)}; give {sorted(self.fields)}")
         user = Template(self.user).substitute({k: as_data(v) for k, v in values.items()})
-        return Request(Template(self.system).substitute(), user, schema, top_logprobs, max_tokens)
+        return Request(Template(self.system).substitute(), user, **options)
 
 
 def check_fields(prompt: Prompt, *fields: str) -> None:
@@ -121,12 +108,7 @@ def short_hash(value: object) -> str:
 
 
 def _fields(text: str) -> frozenset[str]:
-    found = list(Template.pattern.finditer(text))
-    for match in found:
-        if match["invalid"] is not None:
-            raise ValueError(
-                f"a single $ is not allowed in {text[match.start() :]!r:.40}; write $$ for a dollar"
-            )
+    found = Template.pattern.finditer(text)
     return frozenset(match["named"] or match["braced"] for match in found) - {None}
 
 

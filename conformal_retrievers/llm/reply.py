@@ -44,16 +44,15 @@ class Usage:
     @classmethod
     def of(cls, answers: Iterable[Reply | Unanswered]) -> Usage:
         """Return the usage of these answers of `ask`."""
-        answers = list(answers)
-        replies = [answer for answer in answers if isinstance(answer, Reply)]
-        paid = [reply for reply in replies if not reply.cached]
-        return cls(
-            len(answers),
-            len(replies) - len(paid),
-            len(answers) - len(replies),
-            sum(reply.prompt_tokens for reply in paid),
-            sum(reply.completion_tokens for reply in paid),
-        )
+        usage = cls()
+        for answer in answers:
+            if isinstance(answer, Unanswered):
+                usage += cls(1, unanswered=1)
+            elif answer.cached:
+                usage += cls(1, cached=1)
+            else:
+                usage += cls(1, 0, 0, answer.prompt_tokens, answer.completion_tokens)
+        return usage
 
     def __add__(self, other: Usage) -> Usage:
         both = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -65,8 +64,7 @@ NO_ANSWER = {"length": "cut off", "refusal": "refused", "unknown": "unreadable"}
 
 
 def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | None]:
-    """Return the JSON fields of a reply, or none and why: "unanswered", "cut off", "refused" or
-    "unreadable"."""
+    """Return the JSON fields of a reply, or none and the reason, such as "unanswered"."""
     if isinstance(answer, Unanswered):
         return {}, "unanswered"
     if answer.finish != "stop":
@@ -79,8 +77,7 @@ def parse_json(text: str) -> dict[str, Any] | None:
     """Return the one JSON object of a reply, bare, fenced or between words; None if in doubt.
 
     A reply is in doubt if it has a brace outside the object (a second object or a piece of a broken
-    one), a repeated name, or a number that JSON does not have. The thoughts of a reasoning model,
-    up to </think>, are skipped.
+    one) or a repeated name. The thoughts of a reasoning model, up to </think>, are skipped.
 
     >>> parse_json('Sure: {"rating": 0.5}')
     {'rating': 0.5}
@@ -103,11 +100,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from enum import Enum
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from conformal_retrievers.llm.prompt import Request
@@ -37,6 +36,10 @@ def openai_options(request: Request) -> dict[str, Any]:
     return options
 
 
+_BROKEN: tuple[type[Exception], ...] = (TimeoutError, asyncio.TimeoutError, ConnectionError)
+_BROKEN += (json.JSONDecodeError, UnicodeDecodeError)
+
+
 @contextmanager
 def unanswered_without_reply() -> Iterator[None]:
     """Turn an exception after which a later try may succeed into `Unanswered`.
@@ -47,41 +50,26 @@ def unanswered_without_reply() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _may_pass(error):
+        response = getattr(error, "response", None)
+        status = getattr(error, "status_code", getattr(response, "status_code", None))
+        if isinstance(status, int):
+            may_pass = status in (408, 409, 429) or status >= 500
+        else:  # reading the request of httpx's errors may raise
+            may_pass = response is None and "request" in dir(error)
+        if may_pass or isinstance(error, _BROKEN):
             raise Unanswered(f"{type(error).__name__}: {error}") from error
         raise
-
-
-def _may_pass(error: Exception) -> bool:
-    broken = (TimeoutError, asyncio.TimeoutError, ConnectionError)
-    if isinstance(error, (*broken, json.JSONDecodeError, UnicodeDecodeError)):
-        return True
-    response = getattr(error, "response", None)
-    status = getattr(error, "status_code", getattr(response, "status_code", None))
-    if isinstance(status, int):
-        return status in (408, 409, 429) or status >= 500
-    return response is None and "request" in dir(error)  # reading httpx's request may raise
 
 
 # --- replies --------------------------------------------------------------------------------------
 
 # Words of OpenAI, Anthropic, Gemini, Bedrock, Cohere, Mistral, Ollama and TGI, by their letters; 1
 # and 2 are Gemini's numbers.
-_STOP = {
-    *("stop", "stopsequence", "endturn", "eos", "eostoken", "endoftext", "1"),
-    *("complete", "completed", "finish", "finished", "done"),
-}
-_LENGTH = {
-    "length",
-    "maxtokens",
-    "maxoutputtokens",
-    "modellength",
-    "modelcontextwindowexceeded",
-    "2",
-}
-_REFUSAL = {
-    *("contentfilter", "contentfiltered", "refusal", "safety", "recitation", "blocklist"),
-    *("prohibitedcontent", "spii", "guardrailintervened", "errortoxic"),
+_ENDS: dict[Finish, str] = {
+    "stop": "1|stop(sequence)?|endturn|eos(token)?|endoftext|completed?|finish(ed)?|done",
+    "length": "2|(model)?length|max(output)?tokens|modelcontextwindowexceeded",
+    "refusal": "contentfilter(ed)?|refusal|safety|recitation|blocklist|prohibitedcontent|spii"
+    "|guardrailintervened|errortoxic",
 }
 
 
@@ -94,29 +82,21 @@ def finish_of(reason: object) -> Finish:
     >>> finish_of("MAX_TOKENS")
     'length'
     """
-    text = str(reason.name if isinstance(reason, Enum) else "" if reason is None else reason)
+    text = str(getattr(reason, "name", reason) or "stop")
     word = re.sub(r"[^a-z0-9]", "", text.rpartition(".")[2].lower())  # "FinishReason.MAX_TOKENS"
-    if not text or word in _STOP:
-        return "stop"
-    if word in _LENGTH:
-        return "length"
-    return "refusal" if word in _REFUSAL else "unknown"
+    return next((end for end, words in _ENDS.items() if re.fullmatch(words, word)), "unknown")
 
 
 def reason_in(answer: object) -> object:
     """Return a server's word for why a reply ended, None if its answer has none.
 
-    It is the finish, stop or done reason of the answer (an object or a dict) or of its first choice
-    or candidate.
+    It is in the answer (an object or a dict), or in its first choice or candidate.
     """
-    firsts = [first_of(answer, name) for name in ("choices", "candidates")]
-    reasons = [
-        part_of(part, name)
-        for part in (*firsts, answer)
-        for name in ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
-    ]
+    names = ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
+    parts = [first_of(answer, "choices"), first_of(answer, "candidates"), answer]
+    reasons = [part_of(part, name) for part in parts for name in names]
     reasons.append(part_of(part_of(answer, "incomplete_details"), "reason"))
-    return next((reason for reason in reasons if reason), None)
+    return next(filter(None, reasons), None)
 
 
 def first_token_in(logprobs: object) -> dict[str, float] | None:
@@ -125,29 +105,22 @@ def first_token_in(logprobs: object) -> dict[str, float] | None:
     They are content[0].top_logprobs in Chat Completions, as objects or dicts.
     """
     tops = part_of(first_of(logprobs, "content"), "top_logprobs")
-    found: dict[str, float] = {}
-    for top in tops if isinstance(tops, Sequence) else ():
-        token, logprob = part_of(top, "token"), part_of(top, "logprob")
-        numeric = isinstance(logprob, int | float) and not isinstance(logprob, bool)
-        if not isinstance(token, str) or not numeric:
-            return None
-        try:
-            found[token] = float(logprob)
-        except OverflowError:  # an integer beyond the range of floats
-            return None
-    return found or None
+    try:
+        found = {part_of(top, "token"): float(part_of(top, "logprob")) for top in tops}
+    except (TypeError, ValueError, OverflowError):  # no list, no number, or one beyond floats
+        return None
+    return found if found and all(isinstance(token, str) for token in found) else None
 
 
 def tokens_in(count: object) -> int:
     """Return a server's number of tokens, 0 if it is not a valid one."""
-    return max(0, count) if isinstance(count, int) and not isinstance(count, bool) else 0
+    return max(0, count) if isinstance(count, int) else 0
 
 
 def first_of(answer: object, name: str) -> Any:
     """Return the first item of the list with this name in a server's answer, None without one."""
     items = part_of(answer, name)
-    listed = isinstance(items, Sequence) and not isinstance(items, str | bytes)
-    return items[0] if listed and items else None
+    return items[0] if isinstance(items, list | tuple) and items else None
 
 
 def part_of(answer: object, name: str) -> Any:
@@ -158,8 +131,25 @@ def part_of(answer: object, name: str) -> Any:
 # --- names of frameworks' models ------------------------------------------------------------------
 
 
+def model_name(model: object) -> str | None:
+    """Return the `model_name` or `model` of a framework's model, None if it is unknown."""
+    names = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
+    return next((n for n in names if isinstance(n, str) and n not in ("", "unknown")), None)
+
+
+def scorer_name(kind: str, model: object, function: str) -> str:
+    """Return "<kind>(<model name>)", the name of the scorer that `function` makes of a model."""
+    name = model_name(model)
+    if name is None:
+        raise ValueError(
+            f"{type(model).__name__} has no model name, which identifies the scorer; give "
+            f"scorer={function}(model, name='{kind}(<model name>)') instead of the model"
+        )
+    return f"{kind}({name})"
+
+
 def name_of(
-    model: str,
+    model: str | None,
     *,
     temperature: object,
     settings: Mapping[str, Any],
@@ -168,38 +158,37 @@ def name_of(
     """Return the name of a framework's model with all that changes its answers.
 
     A calibration with one model holds for every model of equal name. The name has the temperature
-    unless it is 0, the other `settings` if there are any, and whether the model is asked without
-    `openai_options`; it has no keys and no address of a server. Raises ValueError for other
-    `options`, which have no name.
+    unless it is 0, the other settings, and whether the model is asked without `openai_options`; it
+    has no keys and no address of a server. Raises ValueError for a model without a name and for
+    other `options`.
 
     >>> name_of("gpt-4o", temperature=0.2, settings={"top_p": 0.1})
     'gpt-4o {"top_p": 0.1}, temperature=0.2'
     """
-    if options not in (None, openai_options):
-        raise ValueError("name is missing; give one, since options changes how the model is asked")
+    if model is None or options not in (None, openai_options):
+        raise ValueError(
+            "name is missing: the model has none, or options changes how it is asked; give "
+            "name='…' to llm_scorer or as_llm"
+        )
     parts = f" {json.dumps(settings, sort_keys=True)}" if settings else ""
     warmth = "" if temperature == 0 else f", temperature={temperature}"
     return f"{model}{parts}{warmth}{', as text' if options is None else ''}"
 
 
 # Fields that state how a model is reached, and keys. They do not change an answer.
-_REACHED = frozenset(
-    {
-        *("api_key", "api_base", "base_url", "api_version", "azure_endpoint", "organization"),
-        *("openai_api_key", "openai_api_base", "openai_organization", "openai_proxy"),
-        *("timeout", "request_timeout", "max_retries", "default_headers", "http_socket_options"),
-    }
+_REACHED = re.compile(
+    "(openai_)?(api_key|api_base|organization)|openai_proxy|base_url|api_version|azure_endpoint"
+    "|(request_)?timeout|max_retries|default_headers|http_socket_options"
 )
 
 # Nor do fields that state which model it is, or who listens. `temperature` has its own place.
-_NO_SETTINGS = _REACHED | {
-    *("model", "model_name", "deployment_name", "temperature", "name", "class_name"),
-    *("cache", "verbose", "tags", "metadata", "rate_limiter", "profile", "num_workers"),
-    *("streaming", "disable_streaming", "stream_usage", "stream_chunk_timeout"),
-    *("output_version", "include_response_headers", "use_responses_api", "strict"),
-    *("is_function_calling_model", "allow_parallel_tool_calls"),
-    *("tokenizer", "tiktoken_model_name", "reuse_client"),
-}
+_NO_SETTING = re.compile(
+    "model|model_name|deployment_name|temperature|name|class_name|cache|verbose|tags|metadata"
+    "|rate_limiter|profile|num_workers|streaming|disable_streaming|stream_usage"
+    "|stream_chunk_timeout|output_version|include_response_headers|use_responses_api|strict"
+    "|is_function_calling_model|allow_parallel_tool_calls|tokenizer|tiktoken_model_name"
+    "|reuse_client"
+)
 
 
 def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any]:
@@ -210,14 +199,24 @@ def settings_of(model: object, *, without: Container[str] = ()) -> dict[str, Any
     functions and other objects are left out.
     """
     fields: Mapping[str, Any] = getattr(type(model), "model_fields", {})
-    found: dict[str, Any] = {}
-    for name, field in fields.items():
-        value = getattr(model, name, None)
-        if name in _NO_SETTINGS or name in without or value in (None, {}, [], ""):
-            continue
-        if value != field.get_default(call_default_factory=True) and _is_json(value):
-            found[name] = json.loads(json.dumps(value, default=_plain))
-    return found
+    given = {
+        name: value
+        for name, field in fields.items()
+        if not (name in without or _REACHED.fullmatch(name) or _NO_SETTING.fullmatch(name))
+        and (value := getattr(model, name, None)) not in ({}, [], "")
+        and value != field.get_default(call_default_factory=True)
+    }
+    return _plain_parts(given)
+
+
+def _plain_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts that JSON can hold, as it holds them, without those that are None."""
+    plain = {}
+    for name, part in parts.items():
+        if part is not None:
+            with suppress(TypeError, ValueError):
+                plain[name] = json.loads(json.dumps(part, sort_keys=True, default=_plain))
+    return plain
 
 
 def _plain(value: object) -> object:
@@ -227,13 +226,6 @@ def _plain(value: object) -> object:
     fields: Mapping[str, Any] | None = getattr(type(value), "model_fields", None)
     if fields is None:
         raise TypeError(f"a {type(value).__name__} is not JSON")  # its repr may be endless
-    parts = {name: getattr(value, name) for name in fields if name not in _REACHED}
-    return {name: part for name, part in parts.items() if part is not None and _is_json(part)}
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.dumps(value, sort_keys=True, default=_plain)
-    except (TypeError, ValueError):
-        return False
-    return True
+    return _plain_parts(
+        {name: getattr(value, name) for name in fields if not _REACHED.fullmatch(name)}
+    )

@@ -8,7 +8,6 @@ import pytest
 from llm_server import fields_of
 
 from conformal_retrievers.labels import Response, label_consistency
-from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
 
@@ -33,41 +32,21 @@ def llm(llm_server):
 
 
 def test_an_answer_is_consistent_if_the_llm_says_yes(llm, llm_server):
+    llm_server.reply = lambda body: (
+        "I think so." if fields_of(body)["answer"] == "five hours" else verdict_of_body(body)
+    )
     labelled = label_consistency(RESPONSES, llm, concurrency=1)
-    assert labelled.consistent == (True, False, False)
-    assert labelled.reasons == {}
+    assert labelled.consistent == (True, None, False)
+    assert labelled.reasons == {1: "unreadable: 'I think so.'"}
     assert labelled.usage.requests == 3
-    assert fields_of(llm_server.bodies[0]) == {
-        "query": "How long to wait?",
-        "context": ["Wait six hours.", "Bread rises."],
-        "answer": "six hours",
-    }
+    assert fields_of(llm_server.bodies[0])["context"] == ["Wait six hours.", "Bread rises."]
     assert labelled.labels == {
         "source": "LLM",
         "llm": llm.name,
         "prompt": Prompt.load("consistency").hash,
         "answers": 3,
-        "answers_without_verdict": 0,
+        "answers_without_verdict": 1,
     }
-
-
-def test_a_reply_without_a_verdict_gives_no_label(llm, llm_server):
-    llm_server.reply = lambda body: (
-        "I think so." if fields_of(body)["answer"] == "five hours" else verdict_of_body(body)
-    )
-    labelled = label_consistency(RESPONSES, llm)
-    assert labelled.consistent == (True, None, False)
-    assert labelled.reasons == {1: "unreadable: 'I think so.'"}
-    assert labelled.labels["answers_without_verdict"] == 1
-
-
-def test_an_unreadable_reply_is_asked_for_again_and_a_verdict_is_not(llm, llm_server, tmp_path):
-    cache = Cache(tmp_path / "replies.db")
-    llm_server.reply = lambda body: "overloaded"
-    assert label_consistency(RESPONSES, llm, cache=cache).consistent == (None, None, None)
-    llm_server.reply = verdict_of_body
-    assert label_consistency(RESPONSES, llm, cache=cache).consistent == (True, False, False)
-    assert label_consistency(RESPONSES, llm, cache=cache).usage.cached == 3
 
 
 def test_an_answer_cannot_speak_for_the_judge(llm, llm_server):
@@ -77,10 +56,6 @@ def test_an_answer_cannot_speak_for_the_judge(llm, llm_server):
     assert llm_server.bodies[0]["messages"][1]["content"].count("</answer>") == 1
 
 
-def test_a_response_needs_texts():
-    with pytest.raises(TypeError, match="answer"):
-        Response("Why?", ("y",), None)
+def test_one_text_is_not_a_tuple_of_snippets():
     with pytest.raises(TypeError, match="snippets"):
         Response("Why?", "y", "z")
-    with pytest.raises(TypeError, match=r"snippets\[1\]"):
-        Response("Why?", ("y", 5), "z")

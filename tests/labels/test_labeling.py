@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llm_server import fields_of
-from lookup import LookupScorer
 from rouge_score.rouge_scorer import RougeScorer
 
-from conformal_retrievers import Snippet, calibrate
+from conformal_retrievers import Snippet
 from conformal_retrievers.labels import (
     AnsweredQuery,
     label_by_llm,
@@ -55,24 +54,21 @@ def model(server, **options):
 
 
 def test_a_snippet_is_relevant_if_the_llm_says_yes(server):
-    labelled = label_by_llm(QUERIES, model(server))
+    labelled = label_by_llm(QUERIES, model(server), concurrency=1)
     assert [query.relevant for query in labelled.judged] == [(True, False, True), (True, False), ()]
     first = labelled.judged[0]
-    assert (first.query, first.snippets, first.id, first.group) == (
-        "How long to wait?",
-        QUERIES[0].snippets,
-        "wait",
-        "medical",
-    )
+    assert (first.snippets, first.id, first.group) == (QUERIES[0].snippets, "wait", "medical")
     assert labelled.unlabelled == ()
     assert (labelled.usage.requests, labelled.usage.unanswered) == (5, 0)
-    assert labelled.usage.prompt_tokens > 0
-
-
-def test_the_llm_is_asked_about_the_answer_or_else_about_the_query_itself(server):
-    label_by_llm(QUERIES, model(server), concurrency=1)
     facts = [(fields_of(body)["query"], fields_of(body)["fact"]) for body in server.bodies]
     assert facts == [("How long to wait?", "six hours")] * 3 + [("yeast eats sugar",) * 2] * 2
+    assert labelled.labels == {
+        "source": "LLM",
+        "llm": "judge",
+        "prompt": Prompt.load("label").hash,
+        "queries": 3,
+        "queries_without_verdict": 0,
+    }
 
 
 def test_blank_snippets_are_irrelevant_and_equal_ones_are_asked_about_once(server):
@@ -83,16 +79,9 @@ def test_blank_snippets_are_irrelevant_and_equal_ones_are_asked_about_once(serve
     assert labelled.usage.requests == 2
 
 
-@pytest.mark.parametrize(
-    ("query", "where"),
-    [
-        (AnsweredQuery("q", ["s"], "", id="q7"), "query 'q7': answer"),
-        (AnsweredQuery("q", ["s"], " \n"), "query 'q': answer"),
-        (AnsweredQuery(" ", ["s"]), "query ' ': query"),
-    ],
-)
-def test_a_blank_fact_is_refused_before_the_llm_is_asked(server, query, where):
-    with pytest.raises(ValueError, match=where):
+@pytest.mark.parametrize("query", [AnsweredQuery("q", ["s"], " \n"), AnsweredQuery(" ", ["s"])])
+def test_a_blank_fact_is_refused_before_the_llm_is_asked(server, query):
+    with pytest.raises(ValueError, match="query 'q': answer|query ' ': query"):
         label_by_llm([*QUERIES, query], model(server))
     assert server.bodies == []
 
@@ -112,116 +101,47 @@ def test_a_snippet_cannot_speak_for_the_judge(server):
 
 
 @pytest.mark.parametrize(
-    ("reply", "reason"),
+    ("trouble", "reply", "reason"),
     [
-        ("I would say yes.", "unreadable: 'I would say yes.'"),
-        ("", "unreadable"),
-        ('{"reasoning": "yes"}', "unreadable"),
-        ('{"reasoning": "", "verdict": "yes or no"}', "unreadable"),
-        ('{"reasoning": "", "verdict": true}', "unreadable"),
-        ('{"verdict": "no", "verdict": "yes"}', "unreadable"),
+        (None, "I would say yes.", "unreadable: 'I would say yes.'"),
+        (None, '{"reasoning": "", "verdict": "yes or no"}', "unreadable"),
+        (None, '{"reasoning": "", "verdict": true}', "unreadable"),
+        (None, '{"verdict": "no", "verdict": "yes"}', "unreadable"),
+        ("refusal", "", "refused"),
+        ("cut off", "{}", "cut off"),
+        ("500", "", "unanswered: InternalServerError"),
+        ("dropped", "", "unanswered"),
     ],
 )
-def test_a_query_with_a_reply_without_a_verdict_is_unlabelled(server, reply, reason):
-    server.reply = lambda body: reply if "one" in fields_of(body)["snippet"] else verdict_of(body)
-    labelled = label_by_llm(QUERIES, model(server))
+def test_a_query_with_a_snippet_without_a_verdict_is_unlabelled_until_it_has_one(
+    server, tmp_path, trouble, reply, reason
+):
+    def is_bad(body):
+        return "one" in fields_of(body)["snippet"] and fields_of(body)["fact"] == "six hours"
+
+    server.trouble = lambda body, times: trouble if is_bad(body) else None
+    server.reply = lambda body: reply if is_bad(body) else verdict_of(body)
+    cache = Cache(tmp_path / "cache.sqlite")
+    labelled = label_by_llm(QUERIES, model(server), cache=cache)
     assert [query.id for query in labelled.judged] == ["yeast", "empty"]
     [(query, reasons)] = labelled.unlabelled
     assert query == QUERIES[0]
     assert list(reasons) == [2]
     assert reasons[2].startswith(reason)
-    assert labelled.labels["queries"] == 2
     assert labelled.labels["queries_without_verdict"] == 1
+    server.reset()
+    server.reply = verdict_of
+    again = label_by_llm(QUERIES, model(server), cache=cache)
+    assert again.unlabelled == ()
+    assert (len(server.bodies), again.usage.cached) == (1, 4)
 
 
-@pytest.mark.parametrize(
-    ("trouble", "reason"),
-    [
-        ("refusal", "refused"),
-        ("filtered", "refused"),
-        ("cut off", "cut off"),
-        ("500", "unanswered: InternalServerError"),
-        ("dropped", "unanswered"),
-    ],
-)
-def test_a_query_with_a_refused_cut_off_or_missing_reply_is_unlabelled(server, trouble, reason):
-    server.trouble = lambda body, times: trouble if "one" in fields_of(body)["snippet"] else None
-    labelled = label_by_llm(QUERIES, model(server))
-    [(query, reasons)] = labelled.unlabelled
-    assert (query.id, list(reasons)) == ("wait", [2])
-    assert reasons[2].startswith(reason)
-
-
-@pytest.mark.parametrize("verdict", ["Yes", " YES\n"])
-def test_the_case_of_a_verdict_does_not_matter(server, verdict):
-    server.reply = lambda body: json.dumps({"verdict": verdict})
-    assert label_by_llm(QUERIES[:1], model(server)).judged[0].relevant == (True, True, True)
-
-
-def test_an_interrupted_run_continues_where_it_stopped(server, tmp_path):
-    cache = Cache(tmp_path / "cache.sqlite")
-    llm = model(server)
-    server.trouble = lambda body, times: "401" if "yeast" in fields_of(body)["query"] else None
-    with pytest.raises(Exception, match="401"):
-        label_by_llm(QUERIES, llm, cache=cache, concurrency=1)
-    assert len(server.bodies) in (4, 5)  # one may have been under way
-    server.trouble = lambda body, times: None
-    server.bodies.clear()
-    labelled = label_by_llm(QUERIES, llm, cache=cache)
-    assert sorted(fields_of(body)["snippet"] for body in server.bodies) == [
-        "Because yeast eats sugar.",
-        "Bread is baked.",
-    ]
-    assert labelled.judged == label_by_llm(QUERIES, llm).judged
-    assert (labelled.usage.requests, labelled.usage.cached) == (5, 3)
-
-
-def test_only_snippets_without_a_verdict_are_asked_about_again(server, tmp_path):
-    cache = Cache(tmp_path / "cache.sqlite")
-    llm = model(server)
-    server.trouble = lambda body, times: "refusal" if times == 1 else None
-    assert len(label_by_llm(QUERIES, llm, cache=cache).unlabelled) == 2
-    assert label_by_llm(QUERIES, llm, cache=cache).unlabelled == ()
-    server.bodies.clear()
-    assert len(label_by_llm(QUERIES, llm, cache=cache).judged) == 3
-    assert server.bodies == []
-
-
-def test_the_origin_of_the_labels_goes_into_the_calibration(server):
-    labelled = label_by_llm(QUERIES, model(server))
-    assert labelled.labels == {
-        "source": "LLM",
-        "llm": "judge",
-        "prompt": Prompt.load("label").hash,
-        "queries": 3,
-        "queries_without_verdict": 0,
-    }
-    scorer = LookupScorer({s.text: i for q in QUERIES for i, s in enumerate(q.snippets)})
-    calibration = calibrate(labelled.judged, scorer, alpha=0.5, labels=labelled.labels)
-    assert calibration.labels == labelled.labels
-
-
-def test_the_labels_of_another_prompt_have_its_hash(server):
-    prompt = Prompt("Judge.", "<query>\n$query\n</query>\n<fact>\n$fact\n</fact>\n$snippet")
-    server.reply = lambda body: '{"reasoning": "", "verdict": "no"}'
-    labelled = label_by_llm(QUERIES[:1], model(server), prompt=prompt)
-    assert server.bodies[0]["messages"][0]["content"] == "Judge."
-    assert labelled.labels["prompt"] == prompt.hash != Prompt.load("label").hash
+def test_a_prompt_of_your_own_is_in_the_labels(server):
+    prompt = Prompt("Judge.", "$query $fact $snippet")
+    server.reply = lambda body: '{"verdict": "no"}'
+    assert label_by_llm(QUERIES, model(server), prompt=prompt).labels["prompt"] == prompt.hash
     with pytest.raises(ValueError, match="values"):
         label_by_llm(QUERIES, model(server), prompt=Prompt("Judge.", "$query"))
-
-
-def test_invalid_queries_are_refused(server):
-    for queries in (["ab"], "ab"):
-        with pytest.raises(TypeError, match=r"queries\[0\]"):
-            label_by_llm(queries, model(server))
-    with pytest.raises(TypeError, match="answer"):
-        AnsweredQuery("q", [], 5)
-    with pytest.raises(TypeError, match="documents"):
-        AnsweredQuery("q", [], documents="d")
-    with pytest.raises(TypeError, match="id"):
-        AnsweredQuery("q", [], id=7)
-    assert server.bodies == []
 
 
 # --- by source and reference answer ---------------------------------------------------------------
@@ -272,24 +192,22 @@ def test_the_threshold_is_that_of_all_queries_together():
     assert together.labels["rouge_l_threshold"] == 1
 
 
-@pytest.mark.parametrize("beta", [-0.1, 90, float("nan")])
-def test_a_beta_outside_0_and_1_is_refused(beta):
-    with pytest.raises(ValueError, match="beta"):
-        label_by_source(SOURCED, beta=beta)
-
-
-def test_missing_sources_are_named():
-    with pytest.raises(ValueError, match=r"query 'n': snippets\[1\].document"):
-        label_by_source([AnsweredQuery("n", [chunk("", "d"), "x"], "a", documents=["d"])], beta=0)
-    with pytest.raises(ValueError, match="query '7': documents"):
-        label_by_source([AnsweredQuery("n", [], "a", id="7")], beta=0)
-    for answer in (None, "", "?!"):
-        query = AnsweredQuery("n", [chunk("a", "d")], answer, documents=["e"])
-        with pytest.raises(ValueError, match="answer"):
-            label_by_source([query], beta=0.5)
-        assert label_by_source([query], beta=0).judged[0].relevant == (False,)
-    with pytest.raises(ValueError, match="beta"):
-        label_by_source([AnsweredQuery("n", [chunk("a", "d")], "a", documents=["d"])], beta=0.5)
+@pytest.mark.parametrize(
+    ("query", "beta", "match"),
+    [
+        (AnsweredQuery("n", [chunk("", "d"), "x"], documents=["d"]), 0, r"'n': snippets\[1\]"),
+        (AnsweredQuery("n", [], "a", id="7"), 0, "query '7': documents"),
+        (AnsweredQuery("n", [chunk("a", "d")], "?!", documents=["e"]), 0.5, "answer"),
+        (AnsweredQuery("n", [chunk("a", "d")], "a", documents=["d"]), 0.5, "beta"),
+        (SOURCED[0], 90, "beta"),
+        (SOURCED[0], float("nan"), "beta"),
+    ],
+)
+def test_missing_sources_and_an_invalid_beta_are_named(query, beta, match):
+    with pytest.raises(ValueError, match=match):
+        label_by_source([query], beta=beta)
+    with pytest.raises(TypeError, match="documents"):
+        AnsweredQuery("q", [], documents="d")
 
 
 ASCII = st.text(st.sampled_from("ab cAB0_.-\n'\t9")) | st.text(st.characters(codec="ascii"))

@@ -39,38 +39,32 @@ async def both(llm, request=REQUEST):
 
 async def test_the_server_receives_messages_temperature_and_schema(llm_server, model):
     reply = await both(model)
-    assert (
-        llm_server.bodies
-        == [
-            {
-                "model": "m",
-                "messages": [
-                    {"role": "system", "content": REQUEST.system},
-                    {"role": "user", "content": REQUEST.user},
-                ],
-                "temperature": 0,
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "reply", "strict": True, "schema": {"type": "object"}},
-                },
-            }
-        ]
-        * 2
-    )
+    sent = {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": REQUEST.system},
+            {"role": "user", "content": REQUEST.user},
+        ],
+        "temperature": 0,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "reply", "strict": True, "schema": {"type": "object"}},
+        },
+    }
+    assert llm_server.bodies == [sent] * 2
     assert '"rating": 0.7' in reply.text
     assert reply.finish == "stop"
-    sent = len(REQUEST.system) + len(REQUEST.user)
-    assert (reply.prompt_tokens, reply.completion_tokens) == (sent, len(reply.text))
+    characters = len(REQUEST.system) + len(REQUEST.user)
+    assert (reply.prompt_tokens, reply.completion_tokens) == (characters, len(reply.text))
 
 
 async def test_log_probabilities_of_the_first_token_are_returned(llm_server, model):
     reply = await both(model, YES_NO)
     assert set(reply.first_token) == {"YES", "NO", "Well"}
     assert max(reply.first_token.values()) < 0
-    assert llm_server.bodies[0]["logprobs"] is True
-    assert llm_server.bodies[0]["top_logprobs"] == 5
-    assert llm_server.bodies[0]["max_tokens"] == 1
-    assert "response_format" not in llm_server.bodies[0]
+    assert set(llm_server.bodies[0]) == {
+        *("model", "messages", "temperature", "logprobs", "top_logprobs", "max_tokens")
+    }
 
 
 @pytest.mark.parametrize("trouble", ["429", "500"])
@@ -90,86 +84,36 @@ async def test_a_retry_waits_as_long_as_the_server_asks(llm_server, model):
     assert time.monotonic() - began >= 1.4
 
 
-@pytest.mark.parametrize(
-    ("trouble", "error"),
-    [
-        ("429 for good", "RateLimitError"),
-        ("500", "InternalServerError"),
-        ("malformed", "JSONDecodeError"),
-        ("not json", "not a Chat Completion"),
-        ("no choices", "not a Chat Completion"),
-    ],
-)
-async def test_a_request_without_a_completion_after_the_retries_is_unanswered(
-    llm_server, model, trouble, error
-):
-    llm_server.trouble = lambda body, times: trouble
-    answer = await both(model)
-    assert isinstance(answer, Unanswered)
-    assert error in str(answer)
-
-
 def with_choice(**parts):
     """Return what changes these parts of a completion's first choice."""
     return lambda body: {**body, "choices": [{**body["choices"][0], **parts}]}
 
 
-def with_content(content):
-    return with_choice(message={"role": "assistant", "content": content})
-
-
 @pytest.mark.parametrize(
     "wire",
-    {
-        "no choices": lambda completion: {"choices": None},
-        "a choice without message": lambda completion: {"choices": [{"index": 0}]},
-        "no message": with_choice(message=None),
-        "content as a list": with_content([{"type": "text", "text": "{}"}]),
-        "content as a dict": with_content({"rating": 0.5}),
-        "an error": lambda completion: {"error": {"message": "overloaded", "code": 503}},
-        "a text": lambda completion: '"overloaded"',
-        "no UTF-8": lambda completion: b'{"choices": [{"message": {"content": "\xff"}}]}',
-        "too deep": lambda completion: "[" * 100_000,
-        "a number of too many digits": lambda completion: "9" * 10_000,
-    }.items(),
-    ids=lambda case: case[0],
+    [
+        lambda completion: {"choices": None},
+        lambda completion: {"choices": [{"index": 0}]},
+        with_choice(message=None),
+        with_choice(message={"content": [{"type": "text", "text": "{}"}]}),
+        lambda completion: {"error": {"message": "overloaded", "code": 503}},
+        lambda completion: '"overloaded"',
+        lambda completion: b'{"choices": [{"message": {"content": "\xff"}}]}',
+        lambda completion: "[" * 100_000,
+    ],
 )
 async def test_a_malformed_completion_leaves_only_its_own_request_unanswered(
     llm_server, model, wire
 ):
-    other = Request("Rate.", REQUEST.user.replace("Everest", "Blanc"), REQUEST.schema)
-    whole = ask(model, [REQUEST])
-    for answers in (ask, aask):
-        odd = iter([True, False])  # whichever comes first
-        llm_server.wire = lambda body, odd=odd: wire[1](body) if next(odd) else body
-        asked = answers(model, [other, REQUEST], concurrency=1)
-        unanswered, reply = asked if answers is ask else await asked
-        assert isinstance(unanswered, Unanswered)
-        assert reply == whole[0]
-
-
-@pytest.mark.parametrize(
-    "usage",
-    [
-        {},
-        None,
-        {"prompt_tokens": None, "completion_tokens": None, "total_tokens": 3},
-        {"prompt_tokens": "7", "completion_tokens": -1},
-    ],
-    ids=str,
-)
-async def test_tokens_without_a_valid_count_are_0(llm_server, model, usage):
-    llm_server.wire = lambda body: {**body, "usage": usage}
-    reply = await both(model)
-    assert (reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("stop", 0, 0)
-    assert reply.text
-
-
-YES = {"token": "YES", "logprob": -0.1}
-
-
-def listed(*tops):
-    return {"content": [{**YES, "top_logprobs": list(tops)}]}
+    other = Request("Rate.", "another", REQUEST.schema)
+    llm_server.reply = lambda body: "whole"
+    llm_server.wire = lambda body: wire(body) if len(llm_server.bodies) % 2 else body
+    for answers in (
+        ask(model, [other, REQUEST], concurrency=1),
+        await aask(model, [other, REQUEST], concurrency=1),
+    ):
+        assert isinstance(answers[0], Unanswered)
+        assert answers[1].text == "whole"
 
 
 @pytest.mark.parametrize(
@@ -177,26 +121,23 @@ def listed(*tops):
     [
         None,
         "none",
-        {"content": []},
         {"content": [None]},
-        {"content": {"0": YES}},
-        {"content": [{**YES, "top_logprobs": {"YES": -0.1}}]},
+        {"content": {"0": {"token": "YES"}}},
+        {"content": [{"top_logprobs": {"YES": -0.1}}]},
+        {"content": [{"top_logprobs": [{"token": "NO", "logprob": None}]}]},
+        {"content": [{"top_logprobs": [{"token": "NO", "logprob": -(10**400)}]}]},
+        {"content": [{"top_logprobs": [{"token": None, "logprob": -2}]}]},
         {"tokens": ["YES"], "token_logprobs": [-0.1], "top_logprobs": [{"YES": -0.1}]},
-        *(listed(YES, {"token": "NO", "logprob": p}) for p in (None, "-2", True, -(10**400))),
-        listed(YES, {"token": None, "logprob": -2.0}),
     ],
     ids=lambda logprobs: f"{logprobs!s:.90}",
 )
-async def test_invalid_log_probabilities_are_none(llm_server, model, logprobs):
-    llm_server.wire = with_choice(logprobs=logprobs)
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": "7", "completion_tokens": -1}])
+async def test_invalid_log_probabilities_and_counts_are_none(llm_server, model, logprobs, usage):
+    change = with_choice(logprobs=logprobs)
+    llm_server.wire = lambda body: {**change(body), "usage": usage}
     reply = await both(model, YES_NO)
-    assert reply.first_token is None
+    assert (reply.first_token, reply.prompt_tokens, reply.completion_tokens) == (None, 0, 0)
     assert reply.text in ("YES", "NO")
-
-
-async def test_log_probabilities_may_be_integers(llm_server, model):
-    llm_server.wire = with_choice(logprobs=listed(YES, {"token": "NO", "logprob": -9999}))
-    assert (await both(model, YES_NO)).first_token == {"YES": -0.1, "NO": -9999.0}
 
 
 @pytest.mark.parametrize("trouble", ["slow", "dropped"])
@@ -212,25 +153,25 @@ async def test_a_timeout_and_a_broken_connection_leave_the_request_unanswered(ll
 async def test_a_missing_server_leaves_the_request_unanswered():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    answer = await both(openai_llm("m", base_url=f"http://127.0.0.1:{port}/v1", max_retries=0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    answer = await both(openai_llm("m", base_url=url, max_retries=0))
     assert isinstance(answer, Unanswered)
-    assert "APIConnectionError" in str(answer)
 
 
-@pytest.mark.parametrize(
-    ("trouble", "error"),
-    [
-        ("400", openai.BadRequestError),
-        ("401", openai.AuthenticationError),
-        ("404", openai.NotFoundError),
-    ],
-)
-async def test_an_error_that_a_retry_cannot_help_is_raised(llm_server, model, trouble, error):
+@pytest.mark.parametrize("trouble", ["429 for good", "500", "not json", "no choices"])
+async def test_a_request_without_a_completion_after_the_retries_is_unanswered(
+    llm_server, model, trouble
+):
     llm_server.trouble = lambda body, times: trouble
-    with pytest.raises(error, match=f"error {trouble}"):
+    assert isinstance(await both(model), Unanswered)
+
+
+@pytest.mark.parametrize("status", ["400", "401", "404"])
+async def test_an_error_that_a_retry_cannot_help_is_raised(llm_server, model, status):
+    llm_server.trouble = lambda body, times: status
+    with pytest.raises(openai.APIStatusError, match=status):
         ask(model, [REQUEST])
-    with pytest.raises(error, match=f"error {trouble}"):
+    with pytest.raises(openai.APIStatusError, match=status):
         await aask(model, [REQUEST])
     assert len(llm_server.bodies) == 2
 
@@ -250,74 +191,35 @@ async def test_a_reply_has_the_reason_why_it_ended(llm_server, model, trouble, f
     assert (await both(model)).finish == finish
 
 
-def test_one_model_serves_several_event_loops_and_closes_its_connections(llm_server, model):
-    async def ask_twice():
-        answers = await aask(model, [REQUEST] * 4)
-        answers += await aask(model, [YES_NO] * 4)
-        return answers, asyncio.all_tasks() - {asyncio.current_task()}
-
-    for _ in range(3):
-        answers, tasks = asyncio.run(ask_twice())
-        assert all(isinstance(answer, Reply) for answer in answers)
-        assert tasks == set()
-    gc.collect()  # an unclosed connection would warn here, which is an error
-
-
-def test_a_model_that_is_dropped_closes_its_connections(llm_server):
-    dropped = openai_llm("m", base_url=llm_server.url)
-    ask(dropped, [REQUEST])
-    [client] = [
-        cell.cell_contents
-        for cell in dropped.complete.__closure__
-        if isinstance(cell.cell_contents, openai.OpenAI)
-    ]
-    assert not client.is_closed()
-    del dropped
-    gc.collect()
-    assert client.is_closed()
-
-
-def test_models_that_are_made_and_dropped_share_their_connections(llm_server):
+def test_event_loops_have_clients_of_their_own_that_models_share(llm_server):
     async def ask_with_new_models():
         for _ in range(2):
-            llm = openai_llm("m", base_url=llm_server.url)
-            await aask(llm, [REQUEST])
-            del llm
+            await aask(openai_llm("m", base_url=llm_server.url), [REQUEST])
             gc.collect()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(ask_with_new_models())
+    for loops in (1, 2):
+        asyncio.run(ask_with_new_models())
+        gc.collect()  # an unclosed connection would warn here, which is an error
+        assert len({headers["from"] for headers in llm_server.headers}) == loops
+
+
+def test_a_model_that_is_dropped_closes_its_connections(llm_server, monkeypatch):
+    closed = []
+    monkeypatch.setattr(openai.OpenAI, "close", lambda client: closed.append(client))
+    openai_llm("m", base_url=llm_server.url)
     gc.collect()
-    assert len({headers["from"] for headers in llm_server.headers}) == 1
+    assert len(closed) == 1
 
 
-async def test_cancelling_leaves_no_task_behind(llm_server, model):
-    llm_server.latency = 30
-    task = asyncio.create_task(aask(model, [REQUEST] * 8, concurrency=4))
-    while len(llm_server.bodies) < 4:
-        await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert len(llm_server.bodies) == 4
-
-
-async def test_fields_go_into_the_body_and_none_leaves_one_out(llm_server):
-    fields = {"temperature": None, "seed": 7, "chat_template_kwargs": {"enable_thinking": False}}
+async def test_fields_go_into_the_body_and_the_name_and_none_leaves_one_out(llm_server):
+    fields = {"temperature": None, "seed": 7}
     llm = openai_llm("m", base_url=llm_server.url, fields=fields)
     await both(llm)
-    assert set(llm_server.bodies[0]) == {
-        *("model", "messages", "response_format", "seed", "chat_template_kwargs")
-    }
-    assert llm_server.bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
-
-
-def test_the_name_has_model_and_fields_but_not_the_server():
-    one = openai_llm("m", base_url="http://a/v1")
-    assert one.name == openai_llm("m", base_url="http://b/v1").name == "m"
-    assert openai_llm("m", base_url="http://a/v1", fields={"seed": 7}).name == 'm {"seed": 7}'
-    assert openai_llm("m", base_url="http://a/v1", fields={"seed": 7}, name="mine").name == "mine"
+    assert set(llm_server.bodies[0]) == {"model", "messages", "response_format", "seed"}
+    assert llm.name == 'm {"seed": 7, "temperature": null}'
+    assert openai_llm("m", base_url="http://a/v1").name == "m"
+    assert openai_llm("m", base_url="http://a/v1", fields=fields, name="mine").name == "mine"
 
 
 async def test_the_key_for_openai_is_not_sent_to_another_server(llm_server, monkeypatch):
@@ -326,10 +228,3 @@ async def test_the_key_for_openai_is_not_sent_to_another_server(llm_server, monk
     await both(openai_llm("m", base_url=llm_server.url, api_key="theirs"))
     keys = [headers["authorization"] for headers in llm_server.headers]
     assert keys == ["Bearer none"] * 2 + ["Bearer theirs"] * 2
-
-
-def test_openai_itself_needs_a_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with pytest.raises(openai.OpenAIError, match="OPENAI_API_KEY"):
-        openai_llm("gpt-4o")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import string
 
 import pytest
 import regex
@@ -18,65 +17,30 @@ from conformal_retrievers.llm.prompt import Prompt, Request, as_data
 
 def test_a_prompt_is_filled_with_json():
     prompt = Prompt("Judge.", "<query>\n$query\n</query> for $$5")
-    request = prompt.request({"query": 'What is\n"this"?'}, max_tokens=3)
-    assert request.user == '<query>\n"What is\\n\\"this\\"?"\n</query> for $5'
+    request = prompt.request({"query": 'What is\n"$snippet"?'}, max_tokens=3)
+    assert request.user == '<query>\n"What is\\n\\"$snippet\\"?"\n</query> for $5'
     assert request == Request("Judge.", request.user, None, 0, 3)
-
-
-def test_the_text_in_one_field_cannot_name_another():
-    prompt = Prompt("s", "$query $snippet")
-    filled = prompt.request({"query": "$snippet ${snippet} $$", "snippet": "secret"}).user
-    assert filled == '"$snippet ${snippet} $$" "secret"'
-
-
-def test_the_prompts_of_the_library_have_these_fields():
-    fields = {name: Prompt.load(name).fields for name in ("rating", "ratings", "yes_no")}
-    assert fields == {
-        "rating": {"query", "snippet"},
-        "ratings": {"query", "snippets"},
-        "yes_no": {"query", "snippet"},
-    }
+    with pytest.raises(ValueError, match="values"):
+        prompt.request({"query": "a", "snippet": "b"})
 
 
 def test_the_hash_of_a_prompt_is_twelve_digits_of_its_content():
     prompts = [Prompt("a", "$b"), Prompt("a", "$b "), Prompt("a $$", "$b"), Prompt.load("rating")]
-    hashes = [prompt.hash for prompt in prompts]
-    assert len(set(hashes)) == 4
-    assert all(len(h) == 12 and set(h) <= set(string.hexdigits) for h in hashes)
-    assert Prompt("a", "$b").hash == hashes[0]
+    assert len({prompt.hash for prompt in prompts}) == 4
+    assert Prompt("a", "$b").hash == prompts[0].hash == "d1c4c373ebc0"
 
 
 def test_the_file_of_a_prompt_has_two_headings():
     text = "[system]\nDo so.\n\nAnd so.\n[user]\n<q>\n$query\n</q>\n"
     assert Prompt.parse(text) == Prompt("Do so.\n\nAnd so.", "<q>\n$query\n</q>")
+    for other in ("", "$query", "[user]\n$query\n[system]\nx\n", f"{text}[user]\n$c"):
+        with pytest.raises(ValueError, match="prompt"):
+            Prompt.parse(other)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "$query", "[user]\n$query\n[system]\nx\n", "[system]\na\n[user]\n$b\n[user]\n$c"],
-)
-def test_a_text_without_two_headings_is_refused(text):
-    with pytest.raises(ValueError, match="prompt"):
-        Prompt.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("system", "user", "match"),
-    [
-        ("Rate $snippet", "$query", r"system has the fields \['snippet'\]"),
-        ("Rate", "no field", "user has no field"),
-        ("Rate", "5 $ for $query", r"single \$"),
-        ("  ", "$query", "system is"),
-    ],
-)
-def test_a_prompt_that_could_not_be_filled_is_refused(system, user, match):
-    with pytest.raises(ValueError, match=match):
-        Prompt(system, user)
-
-
-def test_all_fields_are_filled_and_no_others():
-    with pytest.raises(ValueError, match="values"):
-        Prompt("s", "$query").request({"query": "a", "snippet": "b"})
+def test_a_field_in_the_systems_message_is_refused():
+    with pytest.raises(ValueError, match=r"system has the fields \['snippet'\]"):
+        Prompt("Rate $snippet", "$query")
 
 
 # --- untrusted text -------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ async def test_a_score_is_one_minus_the_rating(rating, score):
         ('{"rating": "0.8"}', "unreadable"),
         ('{"rating": true}', "unreadable"),
         ('{"rating": null}', "unreadable"),
-        ('{"rating": NaN}', "unreadable"),
+        ('{"rating": NaN}', "out of range"),
         ('{"rating": 0.2} {"rating": 0.9}', "unreadable"),
         ('{"reason": "It says {"rating": 1.0}.", "rating": 0.1}', "unreadable"),
         ('<think>perhaps {"rating": 1.0}', "unreadable"),

@@ -24,20 +24,17 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.filtering import OnEmpty, OnUnscorable, open_filter
 from conformal_retrievers.llm import LLM, Cache, Reply, Request
-from conformal_retrievers.llm.frameworks import (
-    framework_llm,
-    model_name,
-    required_name,
-    scorer_name,
-)
 from conformal_retrievers.llm.wire import (
     finish_of,
     first_token_in,
+    model_name,
     name_of,
     part_of,
     reason_in,
+    scorer_name,
     settings_of,
     tokens_in,
+    unanswered_without_reply,
 )
 from conformal_retrievers.scoring.rating import By
 
@@ -139,25 +136,29 @@ def as_llm(
     def messages(request: Request) -> list[BaseMessage]:
         return [SystemMessage(request.system), HumanMessage(request.user)]
 
-    def chat(request: Request, arguments: Mapping[str, Any]) -> BaseMessage:
-        try:
-            return chat_model.invoke(messages(request), **arguments)
-        except Exception as error:
-            return _ended(error)
+    def complete(request: Request) -> Reply:
+        arguments = options(request) if options else {}
+        with unanswered_without_reply():
+            try:
+                return _reply(chat_model.invoke(messages(request), **arguments))
+            except Exception as error:
+                return _reply(_ended(error))
 
-    async def achat(request: Request, arguments: Mapping[str, Any]) -> BaseMessage:
-        try:
-            return await chat_model.ainvoke(messages(request), **arguments)
-        except Exception as error:
-            return _ended(error)
+    async def acomplete(request: Request) -> Reply:
+        arguments = options(request) if options else {}
+        with unanswered_without_reply():
+            try:
+                return _reply(await chat_model.ainvoke(messages(request), **arguments))
+            except Exception as error:
+                return _reply(_ended(error))
 
     name = name or name_of(
-        required_name(model_name(chat_model), chat_model, "llm_scorer(chat_model, name='…')"),
+        model_name(chat_model),
         temperature=getattr(chat_model, "temperature", 0),
         settings=settings_of(chat_model),
         options=options,
     )
-    return framework_llm(chat, achat, _reply, name=name, options=options)
+    return LLM(complete, name, acomplete)
 
 
 def _reply(message: BaseMessage) -> Reply:

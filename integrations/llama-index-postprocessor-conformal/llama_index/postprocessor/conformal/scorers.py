@@ -16,21 +16,18 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer, Snippet
 from conformal_retrievers import llm as core
-from conformal_retrievers.llm.frameworks import (
-    framework_llm,
-    model_name,
-    required_name,
-    scorer_name,
-)
 from conformal_retrievers.llm.wire import (
     finish_of,
     first_of,
     first_token_in,
+    model_name,
     name_of,
     part_of,
     reason_in,
+    scorer_name,
     settings_of,
     tokens_in,
+    unanswered_without_reply,
 )
 from conformal_retrievers.scoring.rating import By
 
@@ -126,19 +123,23 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
             ChatMessage(request.user, role=MessageRole.USER),
         ]
 
-    def chat(request: core.Request, arguments: Mapping[str, Any]) -> ChatResponse:
-        return model.chat(messages(request), **arguments)
+    def complete(request: core.Request) -> core.Reply:
+        arguments = options(request) if options else {}
+        with unanswered_without_reply():
+            return _reply(model.chat(messages(request), **arguments))
 
-    async def achat(request: core.Request, arguments: Mapping[str, Any]) -> ChatResponse:
-        return await model.achat(messages(request), **arguments)
+    async def acomplete(request: core.Request) -> core.Reply:
+        arguments = options(request) if options else {}
+        with unanswered_without_reply():
+            return _reply(await model.achat(messages(request), **arguments))
 
     name = name or name_of(
-        required_name(model_name(model.metadata), model, "llm_scorer(model, name='…')"),
+        model_name(model.metadata),
         temperature=getattr(model, "temperature", 0),
         settings=_settings(model),
         options=options,
     )
-    return framework_llm(chat, achat, _reply, name=name, options=options)
+    return core.LLM(complete, name, acomplete)
 
 
 def _reply(response: ChatResponse) -> core.Reply:
