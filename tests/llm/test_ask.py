@@ -213,9 +213,10 @@ async def test_another_error_stops_the_rest_and_leaves_no_task_behind(native):
 
 
 async def test_cancelling_cancels_the_requests_and_leaves_no_task_behind():
-    busy, cancelled = Busy(), []
+    busy, begun, cancelled = Busy(), [], []
 
     async def slow(request):
+        begun.append(request.user)
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -225,7 +226,8 @@ async def test_cancelling_cancels_the_requests_and_leaves_no_task_behind():
             raise
 
     task = asyncio.create_task(aask(LLM(busy.complete, "b", slow), REQUESTS, concurrency=3))
-    await asyncio.sleep(0.01)
+    while len(begun) < 3:
+        await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
