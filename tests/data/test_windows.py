@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-import numpy as np
 import pytest
-import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,18 +160,6 @@ def test_flags_are_cut_between_flags_and_in_linear_time():
     for window in windows[1:]:
         assert window.position % 2 == len("Flags: ") % 2
         assert len(window.text) % 2 == 0
-
-
-@given(st.text("\U0001f1e9\U0001f1eaa\u0301\u200d\u0600 ", max_size=30))
-def test_characters_are_what_a_reader_sees(text):
-    pieces = [w.text for w in split_snippets(text, 1, 0)]
-    assert all(len(piece) == 1 for piece in pieces)  # shorter than a flag: no other way
-    for size in (4, 7):
-        seen = regex.findall(r"\X", text)
-        bounds = set(np.cumsum([0, *map(len, seen)]).tolist())
-        if all(len(character) <= size for character in seen):
-            for window in split_snippets(text, size, 0):
-                assert window.position in bounds or text[window.position - 1].isspace()
 
 
 @pytest.mark.parametrize(("size", "overlap"), [(0, 0), (10, 10), (10, -1), (10, 11)])
