@@ -1,7 +1,6 @@
 """Scorers: a query and its snippets in, nonconformity scores out (lower = more relevant)."""
 
-from conformal_retrievers.scoring.cached import CachedScorer
-from conformal_retrievers.scoring.combine import Cascade, QueryZScore, TieBreak
+from conformal_retrievers.scoring.combine import CachedScorer, Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 from conformal_retrievers.scoring.learned import LearnedScorer

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.extras import require
+from conformal_retrievers.scoring.scorer import Scores
 
 require("bm25", "bm25s")
 import bm25s
@@ -42,13 +42,13 @@ class BM25Scorer:
         digest = hashlib.sha256(json.dumps(self.corpus).encode()).hexdigest()[:12]
         self.name = f"bm25s(lucene, k1=1.5, b=0.75, stopwords=english, corpus={digest})"
 
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return −BM25 of each snippet, (n,)."""
         similarities = self.similarities(query)
         places = [self._places.get(s.text) for s in as_snippets(snippets)]
         return np.array([np.nan if i is None else -similarities[i] for i in places])
 
-    def similarities(self, query: str) -> NDArray[np.float64]:
+    def similarities(self, query: str) -> Scores:
         """Return the BM25 similarity of the query to each text of the corpus, (len(corpus),)."""
         words = _tokens([query])[0]
         known = [word for word in words if word in self._index.vocab_dict]

@@ -1,9 +1,10 @@
-"""Scorers made of scorers: z-scores within the query, tie-breaks, cascades.
+"""Scorers made of scorers: z-scores within the query, tie-breaks, cascades, a memory.
 
     QueryZScore(s)                     (s − mean) / sd over the query's own snippets
     TieBreak(s, then=t)                s, and where s ties, t: p + (p⁺ − p)·u,
                                        p the score as a float32, p⁺ the next one up, u(t) in [0, 1)
     Cascade(s, t, pass_below=b)        t where s ≤ b, else +inf: t is not asked about the rest
+    CachedScorer(s, cache)             s, asked about each pair of query and text only once
 
 Each is a scorer like any other and calibrated once as a whole, so one guarantee covers all of it.
 """
@@ -20,11 +21,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.scoring.scorer import (
     Scorer,
+    Scores,
     ascore_snippets,
     check_scorer,
+    relative_to_query,
     score_snippets,
+    with_parts,
 )
 
 
@@ -41,17 +46,15 @@ class CombinedScorer(ABC):
         """The scorers that it combines."""
 
     @abstractmethod
-    def combine(
-        self, columns: Sequence[NDArray[np.float64]], snippets: Sequence[Snippet]
-    ) -> NDArray[np.float64]:
+    def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return the scores (n,) from those of each part, (n,) each."""
 
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the combined score of each snippet, (n,)."""
         given = as_snippets(snippets)
         return self.combine([score_snippets(part, query, given) for part in self.parts], given)
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`; it awaits all parts at once, and stops all if one fails."""
         given = as_snippets(snippets)
         tasks = [asyncio.ensure_future(ascore_snippets(p, query, given)) for p in self.parts]
@@ -89,14 +92,12 @@ class QueryZScore(CombinedScorer):
         """The name of the scorer inside, marked as a z-score."""
         return f"zscore({self.scorer.name})"
 
-    def combine(
-        self, columns: Sequence[NDArray[np.float64]], snippets: Sequence[Snippet]
-    ) -> NDArray[np.float64]:
+    def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return the z-scores (n,) of the scores."""
         return z_scores(columns[0])
 
 
-def z_scores(scores: ArrayLike) -> NDArray[np.float64]:
+def z_scores(scores: ArrayLike) -> Scores:
     """Return (score − mean) / sd of the finite scores (n,); 0 if they are all equal.
 
     >>> z_scores([1.0, np.inf, 3.0])
@@ -119,10 +120,9 @@ class TieBreak(CombinedScorer):
     """Scores by `scorer`, and snippets with equal scores by `then`: lexicographic order.
 
     A threshold on coarse scores, such as ratings, keeps all ties at once and so more than it needs
-    to. With the ties broken by another score, it keeps 1 − alpha and little more. The score is that
-    of `scorer` rounded to a float32 (24 bits) and moved towards the next float32 by the score of
-    `then`, in 2²⁹ steps (20 bits after the leading one). Scores with the same float32 count as
-    tied. ±inf, and what is beyond a float32, is ±inf. NaN of either scorer is NaN.
+    to. The score is that of `scorer` rounded to a float32 and moved towards the next float32 by the
+    score of `then`, in 2²⁹ steps. Scores with the same float32 count as tied. Scores beyond the
+    range of a float32 become ±inf. NaN of either scorer is NaN.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -144,14 +144,12 @@ class TieBreak(CombinedScorer):
         """Both names, in order."""
         return f"tiebreak({self.scorer.name}, then={self.then.name})"
 
-    def combine(
-        self, columns: Sequence[NDArray[np.float64]], snippets: Sequence[Snippet]
-    ) -> NDArray[np.float64]:
+    def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return one number (n,) for both scores of each snippet."""
         return lexicographic(*columns)
 
 
-def lexicographic(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
+def lexicographic(first: ArrayLike, second: ArrayLike) -> Scores:
     """Return numbers (n,) in the order of `first` (n,) as float32, with ties ordered by `second`.
 
     24 bits and 29 bits fit into the 53 of a float64, so p + (p⁺ − p)·u is exact.
@@ -170,7 +168,7 @@ def lexicographic(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
     return np.where(np.isnan(first) | np.isnan(second), np.nan, broken)
 
 
-def _fraction(second: ArrayLike) -> NDArray[np.float64]:
+def _fraction(second: ArrayLike) -> Scores:
     """Map floats to multiples of 2⁻²⁹ in [0, 1) in the same order, by their bits as float32."""
     bits = _float32(second).view(np.int32).astype(np.int64)
     # In negative numbers, the bits after the sign count away from zero.
@@ -217,18 +215,81 @@ class Cascade:
         """Both names, and the highest score that passes."""
         return f"cascade({self.cheap.name} ≤ {float(self.pass_below)!r}, {self.costly.name})"
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet]) -> Scores:
         """Return the costly score of each snippet that passes, and +inf for the others, (n,)."""
         scores, passed = self._passed(score_snippets(self.cheap, query, snippets))
         scores[passed] = score_snippets(self.costly, query, [snippets[i] for i in passed])
         return scores
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> Scores:
         """Asynchronous twin of `score`."""
         scores, passed = self._passed(await ascore_snippets(self.cheap, query, snippets))
         scores[passed] = await ascore_snippets(self.costly, query, [snippets[i] for i in passed])
         return scores
 
-    def _passed(self, cheap: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[int]]:
+    def _passed(self, cheap: Scores) -> tuple[Scores, list[int]]:
         """Return +inf for each snippet, (n,), and the places of the snippets that pass."""
         return np.full(len(cheap), np.inf), np.flatnonzero(~(cheap > self.pass_below)).tolist()
+
+
+@dataclass(frozen=True)
+class CachedScorer:
+    """Scores as `scorer` does, under its name, but each pair of query and text only once.
+
+    NaN is tried again. Raises TypeError for a scorer whose scores depend on more than the texts of
+    query and snippet, such as `QueryZScore` and `RetrievalScorer`.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> function = FunctionScorer(lambda query, texts: print(texts) or [1.0] * len(texts), "one")
+    >>> with TemporaryDirectory() as folder:
+    ...     scorer = CachedScorer(function, Cache(f"{folder}/cache.db"))
+    ...     ones = scorer.score("q", ["a", "b"]), scorer.score("q", ["b", "c"])
+    ['a', 'b']
+    ['c']
+    """
+
+    scorer: Scorer
+    cache: Cache
+
+    def __post_init__(self) -> None:
+        check_scorer(self.scorer)
+        only_texts = all(getattr(part, "text_only", True) for part in with_parts(self.scorer))
+        if relative_to_query(self.scorer) or not only_texts:
+            raise TypeError(
+                f"{self.scorer.name!r} reads more than the query and the snippet's text, so its "
+                "scores cannot be cached; cache its parts, or an LLM's replies with "
+                "LLMScorer(..., cache=)"
+            )
+
+    @property
+    def name(self) -> str:
+        """The name of the scorer inside."""
+        return self.scorer.name
+
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
+        """Return the scores (n,), from the cache if it has them."""
+        snippets = as_snippets(snippets)
+        scores, unknown = self._known(query, snippets)
+        if unknown:
+            self._learn(query, unknown, score_snippets(self.scorer, query, unknown), scores)
+        return scores
+
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
+        """Asynchronous twin of `score`."""
+        snippets = as_snippets(snippets)
+        scores, unknown = await asyncio.to_thread(self._known, query, snippets)
+        if unknown:
+            new = await ascore_snippets(self.scorer, query, unknown)
+            await asyncio.to_thread(self._learn, query, unknown, new, scores)
+        return scores
+
+    def _known(self, query: str, snippets: Sequence[Snippet]) -> tuple[Scores, list[Snippet]]:
+        """Return the cached scores, NaN for the others, and the snippets without one."""
+        scores = self.cache.scores(self.name, query, [s.text for s in snippets])
+        return scores, [snippets[i] for i in np.flatnonzero(np.isnan(scores)).tolist()]
+
+    def _learn(self, query: str, unknown: list[Snippet], new: ArrayLike, scores: Scores) -> None:
+        """Cache the new scores, and write them into `scores` in place of NaN."""
+        self.cache.add_scores(self.name, query, [s.text for s in unknown], new)
+        scores[np.isnan(scores)] = new

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.scoring.scorer import Scores
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class CrossEncoderScorer:
         options = {"activation_fn": lambda logits: logits, "show_progress_bar": False}
         return cls(lambda pairs: model.predict(pairs, **options), name)
 
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return −logit of each snippet, (n,)."""
         given = as_snippets(snippets)
         readable = [i for i, s in enumerate(given) if s.text.strip()]

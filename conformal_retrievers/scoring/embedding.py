@@ -1,7 +1,7 @@
 """Cosine distance of embeddings: score = 1 − cos(emb(query), emb(snippet)), from 0 to 2.
 
 A_emb of Chakraborty et al. 2025, "Principled Context Engineering for RAG" (arXiv 2511.17908,
-section 3.3). An embedder is a plain function from texts to vectors.
+section 3.3).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.scoring.scorer import Scores
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class EmbeddingScorer:
         """Whether a score depends on texts alone, and not on the snippets' own embeddings."""
         return not self.reuse_embeddings
 
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − cosine for each snippet, (n,)."""
         snippets = as_snippets(snippets)
         texts = self._texts(snippets)
@@ -67,7 +68,7 @@ class EmbeddingScorer:
         vectors: Any = self.embed(texts) if texts else []
         return self._distances(snippets, [self.embed_query(query), *vectors])
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
         snippets = as_snippets(snippets)
         if self.aembed is None:
@@ -89,7 +90,7 @@ class EmbeddingScorer:
     def _reuses(self, snippet: Snippet) -> bool:
         return self.reuse_embeddings and snippet.embedding is not None
 
-    def _distances(self, snippets: Sequence[Snippet], embeddings: Any) -> NDArray[np.float64]:
+    def _distances(self, snippets: Sequence[Snippet], embeddings: Any) -> Scores:
         """Return the scores (n,) from the embeddings (1 + m, d) of the query and m texts."""
         vectors = np.asarray(embeddings, dtype=np.float64)
         texts = len(self._texts(snippets))
@@ -108,9 +109,7 @@ class EmbeddingScorer:
         return cosine_distances(query_vector, rows)
 
 
-def cosine_distances(
-    query_vector: NDArray[np.float64], vectors: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def cosine_distances(query_vector: Scores, vectors: Scores) -> Scores:
     """Return 1 − cos of a vector (d,) with each of (n, d); NaN for a vector without a direction."""
     lengths = np.sqrt(_row_by_row(vectors, vectors))
     lengths *= math.sqrt(query_vector @ query_vector)
@@ -120,10 +119,10 @@ def cosine_distances(
     return distances
 
 
-def _row_by_row(vectors: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+def _row_by_row(vectors: Scores, others: Scores) -> Scores:
     """Return the product of each row of (n, d) with (d,), or with the same row of (n, d).
 
     n products of vectors, not one of matrices: no score depends on another, even in its last bit.
     """
-    products: NDArray[np.float64] = vectors[:, None, :] @ others[..., :, None]
+    products: Scores = vectors[:, None, :] @ others[..., :, None]
     return products[:, 0, 0]

@@ -67,12 +67,7 @@ DOCUMENT_FEATURES: Mapping[str, Callable[[Values, Places], Values]] = {
     "gap to best of document": lambda x, of: x - _lowest(x, of)[of],
     "log rank of document": lambda x, of: np.log(average_ranks(_lowest(x, of)))[of],
 }
-NEIGHBOURS: Mapping[str, int] = {
-    "score two before": -2,
-    "score before": -1,
-    "score after": 1,
-    "score two after": 2,
-}
+NEIGHBOURS = {"score two before": -2, "score before": -1, "score after": 1, "score two after": 2}
 
 
 def context_of(snippets: Sequence[Snippet]) -> Context:

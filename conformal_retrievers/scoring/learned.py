@@ -84,9 +84,7 @@ def regress(
 
 
 def weights_by_query(relevant: Sequence[NDArray[np.bool_]]) -> Values:
-    """Return weights of mean 1 for the snippets of queries, given which are relevant in each.
-
-    In every query the relevant snippets have the same total weight, and the irrelevant ones too.
+    """Return weights of mean 1, with the same sum for each query's relevant, and irrelevant, ones.
 
     >>> weights_by_query([np.array([True, False]), np.array([True, True, False])])
     array([1.25 , 1.25 , 0.625, 0.625, 1.25 ])
@@ -100,9 +98,8 @@ def weights_by_query(relevant: Sequence[NDArray[np.bool_]]) -> Values:
 class LearnedScorer(CombinedScorer):
     """Scores by −log-odds of being relevant, learned from judged queries; `fit` makes one.
 
-    Calibrate on other queries than it was fitted on. A snippet without the document or position
-    that `context` needs, or with a part's score that is NaN or infinite, is unscorable: NaN. It
-    does not enter the features of the others.
+    A snippet without the document or position that `context` needs, or with a part's score that is
+    NaN or infinite, is unscorable: NaN. It does not enter the features of the others.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import LLM, Asked, aask, ask, check_count, check_llm
@@ -29,8 +28,10 @@ from conformal_retrievers.llm.reply import (
     object_schema,
     reply_fields,
 )
+from conformal_retrievers.scoring.scorer import Scores
 
 By = Literal["rating", "probability-of-yes"]
+Answer = Reply | Unanswered
 Rated = tuple[float, str | None]  # a rating, or NaN and the reason
 
 _FIELDS = {"reason": {"type": "string"}, "rating": {"type": "number"}}
@@ -47,7 +48,7 @@ class Ratings:
     rated", "rated twice", "neither yes nor no" or "no log-probabilities".
     """
 
-    ratings: NDArray[np.float64]
+    ratings: Scores
     reasons: tuple[str | None, ...]  # why a snippet has no rating; None if it has one
     usage: Usage  # requests and tokens
 
@@ -126,25 +127,23 @@ class LLMScorer:
         """Whether a score may depend on the query's other snippets, rated in the same call."""
         return self.snippets_per_call > 1
 
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − rating of each snippet, (n,)."""
         return 1 - self.rate(query, snippets).ratings
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
         return 1 - (await self.arate(query, snippets)).ratings
 
     def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return the rating of each snippet, and the reason if it has none."""
         snippets = as_snippets(snippets)
-        groups = self._groups(snippets)
-        return self._ratings(snippets, groups, self._put(ask, query, groups))
+        return self._ratings(snippets, self._put(ask, query, snippets))
 
     async def arate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Asynchronous twin of `rate`."""
         snippets = as_snippets(snippets)
-        groups = self._groups(snippets)
-        return self._ratings(snippets, groups, await self._put(aask, query, groups))
+        return self._ratings(snippets, await self._put(aask, query, snippets))
 
     @property
     def _by_yes(self) -> bool:
@@ -165,8 +164,9 @@ class LLMScorer:
         n = self.snippets_per_call
         return [texts[start : start + n] for start in range(0, len(texts), n)]
 
-    def _put(self, ask: Callable[..., Asked], query: str, groups: list[list[str]]) -> Asked:
+    def _put(self, ask: Callable[..., Asked], query: str, snippets: Sequence[Snippet]) -> Asked:
         """Ask about each group of texts, by `ask` or `aask`."""
+        groups = self._groups(snippets)
 
         def is_answer(place: int, reply: Reply) -> bool:
             return all(reason is None for _, reason in self._read(reply, len(groups[place])))
@@ -185,12 +185,7 @@ class LLMScorer:
             {"query": query, **content}, schema=self._schema, max_tokens=self.max_tokens
         )
 
-    def _ratings(
-        self,
-        snippets: Sequence[Snippet],
-        groups: list[list[str]],
-        answers: Sequence[Reply | Unanswered],
-    ) -> Ratings:
+    def _ratings(self, snippets: Sequence[Snippet], answers: Sequence[Answer]) -> Ratings:
         replies = [a for a in answers if isinstance(a, Reply) and a.finish != "refusal"]
         if self._by_yes and replies and not any(reply.first_token for reply in replies):
             raise ValueError(
@@ -198,13 +193,13 @@ class LLMScorer:
                 "(for a framework's model: options=openai_options), or use by='rating'"
             )
         rated: dict[str, Rated] = {}
-        for group, answer in zip(groups, answers, strict=True):
+        for group, answer in zip(self._groups(snippets), answers, strict=True):
             rated.update(zip(group, self._read(answer, len(group)), strict=True))
         each = [rated.get(snippet.text, (math.nan, "blank")) for snippet in snippets]
         ratings = np.array([rating for rating, _ in each], dtype=np.float64)
         return Ratings(ratings, tuple(reason for _, reason in each), Usage.of(answers))
 
-    def _read(self, answer: Reply | Unanswered, n: int) -> list[Rated]:
+    def _read(self, answer: Answer, n: int) -> list[Rated]:
         """Return the ratings of the n snippets of a call."""
         if self._by_yes:
             return [_probability_of_yes(answer)]
@@ -237,7 +232,7 @@ def _ratings_by_id(fields: Mapping[str, Any], n: int) -> list[Rated]:
     ]
 
 
-def _probability_of_yes(answer: Reply | Unanswered) -> Rated:
+def _probability_of_yes(answer: Answer) -> Rated:
     if isinstance(answer, Unanswered):
         return math.nan, "unanswered"
     if answer.finish in ("refusal", "unknown"):  # "length" is normal: the request asks one token

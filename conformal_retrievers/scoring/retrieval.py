@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.scoring.scorer import Scores
 
 
 @dataclass(frozen=True)
 class RetrievalScorer:
     """Scores by `Snippet.retrieval_score`, negated if higher means more relevant.
 
-    `retriever` names what produced the numbers (store, metric, embedding model). A snippet without
-    a retrieval score is unscorable: NaN.
+    `retriever` names what produced the numbers (store, metric, embedding model). None scores NaN.
 
     >>> similarity = RetrievalScorer("faiss, cosine", higher_is_better=True)
     >>> similarity.score("q", [Snippet("a", retrieval_score=0.9), Snippet("b")])
@@ -37,13 +37,11 @@ class RetrievalScorer:
         """Retriever and direction."""
         return f"retrieval({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
 
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, (n,)."""
         return self.from_retrieval_scores([s.retrieval_score for s in as_snippets(snippets)])
 
-    def from_retrieval_scores(
-        self, retrieval_scores: Sequence[float | None]
-    ) -> NDArray[np.float64]:
+    def from_retrieval_scores(self, retrieval_scores: Sequence[float | None]) -> Scores:
         """Return the scores (n,) that belong to these retrieval scores."""
         scores = np.array(retrieval_scores, dtype=np.float64)  # None becomes NaN
         return -scores if self.higher_is_better else scores
@@ -66,12 +64,12 @@ class FunctionScorer:
     name: str
     afunction: Callable[[str, list[str]], Awaitable[ArrayLike]] | None = None
 
-    def score(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the function's score of each snippet, (n,)."""
         texts = [s.text for s in as_snippets(snippets)]
         return np.asarray(self.function(query, texts), dtype=np.float64)
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> NDArray[np.float64]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
         if self.afunction is None:
             return await asyncio.to_thread(self.score, query, snippets)

@@ -28,6 +28,8 @@ from pydantic import JsonValue
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.extras import require
 
+Scores = NDArray[np.float64]  # (n,), one for each snippet
+
 
 @runtime_checkable
 class Scorer(Protocol):
@@ -102,7 +104,7 @@ def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
             )
 
 
-def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> NDArray[np.float64]:
+def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:
     """Return the scores (n,) of a query's snippets; without snippets the scorer is not called.
 
     Raises ValueError unless the scorer returns one number for each snippet.
@@ -117,9 +119,7 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> N
     return _checked(scorer, scorer.score(query, snippets), len(snippets))
 
 
-async def ascore_snippets(
-    scorer: Scorer, query: str, snippets: Sequence[Snippet]
-) -> NDArray[np.float64]:
+async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:
     """Return what `score_snippets` returns; a scorer without `ascore` runs in a thread.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
@@ -136,7 +136,7 @@ async def ascore_snippets(
     return _checked(scorer, scores, len(snippets))
 
 
-def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> NDArray[np.float64]:
+def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
     array = np.asarray(scores, dtype=np.float64)
     if array.shape != (n,):
         raise ValueError(
@@ -169,9 +169,8 @@ def score_queries(
 ) -> list[ScoredQuery]:
     """Score judged queries, with one call of the scorer each.
 
-    `count_tokens` gives the tokens of a text, by default its characters, of which a filter saves
-    about the same share. `progress` shows a bar on stderr, which needs the extra `cli`. Raises
-    ValueError for a query that the scorer was fitted on.
+    `count_tokens` gives the tokens of a text, by default its characters. `progress` shows a bar on
+    stderr, with the extra `cli`. Raises ValueError for a query that the scorer was fitted on.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")

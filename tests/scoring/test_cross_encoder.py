@@ -12,17 +12,6 @@ from conformal_retrievers import CrossEncoderScorer, Snippet
 QUESTION = "what is the highest mountain"
 
 
-def logits_of(folder, query, texts):
-    """Return the logits of one pair after the other, by transformers alone."""
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    bert = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    with torch.inference_mode():
-        return [bert(**tokenizer(query, text, return_tensors="pt")).logits.item() for text in texts]
-
-
 @pytest.mark.slow
 def test_the_score_is_minus_the_logit_of_the_real_class(tmp_path, toy_corpus):
     from sentence_transformers import CrossEncoder
@@ -32,14 +21,10 @@ def test_the_score_is_minus_the_logit_of_the_real_class(tmp_path, toy_corpus):
     model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
     scorer = CrossEncoderScorer.from_sentence_transformers(model, name="tiny")
     scores = scorer.score(QUESTION, texts)
-    logits = logits_of(folder, QUESTION, texts)
-    assert np.ptp(logits) > 0.1
-    np.testing.assert_allclose(scores, -np.array(logits), rtol=0, atol=1e-4)
-    assert scores.dtype == np.float64
-    assert scorer.name == "tiny"
+    assert np.ptp(scores) > 0.1
     # By itself, the model applies its own activation.
     predicted = model.predict([(QUESTION, text) for text in texts])
-    np.testing.assert_allclose(predicted, 1 / (1 + np.exp(scores)), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(predicted, 1 / (1 + np.exp(scores)), rtol=0, atol=1e-5)
 
     two = CrossEncoder(str(saved_cross_encoder(tmp_path / "two", labels=2)), device="cpu")
     with pytest.raises(ValueError, match=r"'two labels'.*\(9, 2\)"):

@@ -13,8 +13,6 @@ from lookup import LookupScorer
 from scipy.spatial.distance import cosine
 
 from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
     CrossEncoderScorer,
     EmbeddingScorer,
     FunctionScorer,
@@ -24,7 +22,6 @@ from conformal_retrievers import (
     Scorer,
     Snippet,
     TieBreak,
-    calibrate,
     score_queries,
 )
 from conformal_retrievers.llm.cache import Cache
@@ -84,17 +81,6 @@ def test_the_real_model_scores_relevant_snippets_lowest(minilm, snippets):
     assert recorded.calls == [[QUESTION, *(s.text for s in snippets)]]  # one batch
 
 
-@pytest.mark.slow
-def test_the_real_model_filters_after_calibration(minilm, toy_judged, toy_corpus, tmp_path):
-    scorer = EmbeddingScorer(minilm.encode, name="all-MiniLM-L6-v2")
-    calibrate(toy_judged, scorer, alpha=0.3).save(tmp_path / "calibration.json")
-    calibration = Calibration.load(tmp_path / "calibration.json")
-    filtered = ConformalFilter(scorer, calibration)(QUESTION, toy_corpus.values())
-    kept = {list(toy_corpus)[i] for i in filtered.kept}
-    assert {"acetaminophen", "liver"} <= kept
-    assert not kept & {"everest", "k2", "climb", "café"}
-
-
 def test_a_blank_text_is_unscorable_and_not_embedded():
     recorded = Recorded(embed)
     texts = ["", "The liver.", " \n\t", "Bread."]
@@ -106,25 +92,19 @@ def test_a_blank_text_is_unscorable_and_not_embedded():
     assert len(recorded.calls) == 1
 
 
-def test_a_query_can_be_embedded_in_its_own_way(snippets):
-    recorded, embed_query = Recorded(embed), Recorded(lambda query: vector(f"zzz {query}"))
-    scores = EmbeddingScorer(recorded, name="e", embed_query=embed_query).score(QUESTION, snippets)
-    expected = [cosine(vector(f"zzz {QUESTION}"), vector(s.text)) for s in snippets]
-    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-12)
-    assert embed_query.calls == [QUESTION]
-    assert recorded.calls == [[s.text for s in snippets]]
-
-
 @pytest.mark.parametrize("native", [False, True], ids=["thread", "native"])
 @pytest.mark.parametrize("own_query", [False, True], ids=["one batch", "own query"])
 async def test_asynchronous_embeddings_give_the_synchronous_scores(snippets, native, own_query):
     recorded, aembed = Recorded(embed), awaitable(embed)
-    options = {"embed_query": vector} if own_query else {}
+    options = {"embed_query": lambda query: vector(f"zzz {query}")} if own_query else {}
     expected = EmbeddingScorer(embed, name="e", **options).score(QUESTION, snippets)
+    query = vector(f"zzz {QUESTION}" if own_query else QUESTION)
+    by_hand = [cosine(query, vector(s.text)) for s in snippets]
+    np.testing.assert_allclose(expected, by_hand, rtol=0, atol=1e-12)
     if native:
         options |= {"aembed": aembed}
     if native and own_query:
-        options |= {"aembed_query": awaitable(vector)}
+        options |= {"aembed_query": awaitable(options["embed_query"])}
     scores = await EmbeddingScorer(recorded, name="e", **options).ascore(QUESTION, snippets)
     assert scores.tolist() == expected.tolist()
     assert (len(recorded.calls), len(aembed.calls)) == ((0, 1) if native else (1, 0))
@@ -149,14 +129,10 @@ def test_embeddings_of_snippets_are_ignored_by_default(snippets):
     wrong = [Snippet(s.text, embedding=np.ones(27)) for s in snippets]
     scorer = EmbeddingScorer(embed, name="e")
     assert scorer.score("q", wrong).tolist() == scorer.score("q", snippets).tolist()
-    reused = EmbeddingScorer(embed, name="e", reuse_embeddings=True).score("q", wrong)
-    assert np.ptp(reused) == 0
-
-
-def test_an_embedding_of_another_dimension_is_an_error():
-    scorer = EmbeddingScorer(embed, name="toy", reuse_embeddings=True)
+    reuse = EmbeddingScorer(embed, name="e", reuse_embeddings=True)
+    assert np.ptp(reuse.score("q", wrong)) == 0
     with pytest.raises(ValueError, match="shape"):
-        scorer.score("q", [Snippet("a", embedding=[1.0, 2.0, 3.0]), Snippet("b")])
+        reuse.score("q", [Snippet("a", embedding=[1.0, 2.0, 3.0]), Snippet("b")])
 
 
 def test_a_vector_without_a_direction_is_unscorable():
@@ -175,7 +151,7 @@ def test_a_vector_without_a_direction_is_unscorable():
     assert np.isnan(scorer.score("zero", [Snippet("same")])).all()
 
 
-@pytest.mark.parametrize("d", [1, 7, 384, 1023, 9000])
+@pytest.mark.parametrize("d", [1, 384, 1023])
 def test_a_cosine_does_not_depend_on_the_other_snippets_even_in_its_last_bit(rng, d):
     vectors = {str(i): row for i, row in enumerate(rng.normal(size=(60, d)))}
     scorer = EmbeddingScorer(lambda texts: [vectors[text] for text in texts], name="table")
@@ -256,8 +232,7 @@ def test_the_name_of_a_bm25_scorer_changes_with_its_corpus(toy_corpus):
 
 def test_a_retrieval_score_has_the_direction_that_the_user_states():
     snippets = [Snippet("a", retrieval_score=0.9), Snippet("b"), Snippet("c", retrieval_score=-2)]
-    similarity = RetrievalScorer("faiss", higher_is_better=True)
-    distance = RetrievalScorer("faiss", higher_is_better=False)
+    similarity, distance = (RetrievalScorer("faiss", higher_is_better=b) for b in (True, False))
     np.testing.assert_array_equal(similarity.score("q", snippets), [-0.9, np.nan, 2.0])
     np.testing.assert_array_equal(distance.score("q", snippets), [0.9, np.nan, -2.0])
     assert similarity.name != distance.name
@@ -280,9 +255,7 @@ def lengths(query, texts):
     "build",
     [
         BM25Scorer,
-        lambda texts: CachedScorer(BM25Scorer(texts), Cache(":memory:")),
         lambda texts: TieBreak(BM25Scorer(texts), then=FunctionScorer(lengths, "length")),
-        lambda texts: FunctionScorer(lengths, "length"),
         lambda texts: CrossEncoderScorer(lambda pairs: [len(text) for _, text in pairs], "length"),
         lambda texts: EmbeddingScorer(embed, name="letters"),
         lambda texts: RetrievalScorer("store", higher_is_better=True),
@@ -345,13 +318,7 @@ def test_a_scored_query_keeps_what_is_known_of_the_query(progress, capsys, monke
     assert ("Scoring" in "".join(capsys.readouterr())) == progress
 
 
-def test_a_query_without_snippets_is_not_scored():
-    (scored,) = score_queries(LookupScorer({}), [JudgedQuery("q", [], [], missed=2)])
-    assert scored.scores.shape == (0,)
-    assert scored.missed == 2
-
-
-@pytest.mark.parametrize("scores", [[0.5], [0.5] * 3, 0.5, [[0.5], [0.5]]])
+@pytest.mark.parametrize("scores", [[0.5], 0.5, [[0.5], [0.5]]])
 async def test_a_scorer_returns_one_number_for_each_snippet(scores):
     scorer = FunctionScorer(lambda query, texts: scores, "odd")
     with pytest.raises(ValueError, match="'odd'"):
