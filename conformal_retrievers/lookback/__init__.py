@@ -6,10 +6,12 @@ needs torch and transformers.
 
 from conformal_retrievers.lookback.classifier import ClassifierEvaluation, FactualityClassifier
 from conformal_retrievers.lookback.flag import (
+    WITHOUT_CONFIDENCE,
     Confidence,
     FactualityFlag,
     FlagEvaluation,
     calibrate_flag,
+    check_flag,
 )
 from conformal_retrievers.lookback.prompt import RagPrompt
 from conformal_retrievers.lookback.ratios import (
@@ -20,6 +22,7 @@ from conformal_retrievers.lookback.ratios import (
 )
 
 __all__ = [
+    "WITHOUT_CONFIDENCE",
     "ClassifierEvaluation",
     "Confidence",
     "FactualityClassifier",
@@ -30,5 +33,6 @@ __all__ = [
     "RagPrompt",
     "SegmentAttention",
     "calibrate_flag",
+    "check_flag",
     "lookback_ratios",
 ]

@@ -1,7 +1,6 @@
 """Events: what a filter decided, as plain JSON values without any snippet's text.
 
-The frameworks' callbacks carry events, and a `FilterLog` stores them. `claims/events.py` makes the
-events of answers' claims.
+`claims/events.py` makes the events of answers' claims.
 """
 
 from __future__ import annotations
@@ -10,12 +9,13 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from conformal_retrievers.data.files import explain
 from conformal_retrievers.filtering import Decision, Filtered
 
 EVENT = "conformal_filter"  # the name of the event and of its run
@@ -29,24 +29,20 @@ def event_of(filtered: Filtered, *, query: str | None = None) -> dict[str, Any]:
     `scores` are in the retriever's order, None for a snippet that could not be scored and "inf" for
     one that the scorer dropped. `threshold` is "keep_all" if everything is kept.
     """
-    calibration = filtered.calibration
-    return build_event(
-        EVENT,
-        filtered,
-        query,
-        {
-            "calibration": calibration.checksum,
-            "scorer": calibration.scorer,
-            "guarantee": calibration.guarantee,
-            "alpha": calibration.alpha,
-        },
-        {
-            "threshold": json_number(filtered.threshold, "keep_all"),
-            "scores": [json_number(score, "inf") for score in filtered.scores.tolist()],
-            "m1": filtered.m1,
-            "m2": filtered.m2,
-        },
-    )
+    c = filtered.calibration
+    calibrated = {
+        "calibration": c.checksum,
+        "scorer": c.scorer,
+        "guarantee": c.guarantee,
+        "alpha": c.alpha,
+    }
+    decision = {
+        "threshold": json_number(filtered.threshold, "keep_all"),
+        "scores": [json_number(score, "inf") for score in filtered.scores.tolist()],
+        "m1": filtered.m1,
+        "m2": filtered.m2,
+    }
+    return build_event(EVENT, filtered, query, calibrated, decision)
 
 
 def build_event(
@@ -92,11 +88,10 @@ def annotate_span(filtered: Filtered) -> None:
 def set_on_span(event: str, attributes: Callable[[], Mapping[str, str | bool | float]]) -> None:
     """Write attributes onto OpenTelemetry's current span, if any, and into an event on the span.
 
-    A span keeps its 128 newest attributes. An instrumentor that writes several for each node at the
-    end of the span can crowd these out, but not those of the event. If OpenTelemetry is not loaded,
-    there is no span, and it is not loaded here.
+    A span keeps its 128 newest attributes: an instrumentor that writes several for each node can
+    crowd these out, but not those of the event.
     """
-    trace = sys.modules.get("opentelemetry.trace")
+    trace = sys.modules.get("opentelemetry.trace")  # if it is not loaded, there is no span
     if trace is not None and (span := trace.get_current_span()).is_recording():
         written = attributes()
         span.set_attributes(written)
@@ -139,19 +134,9 @@ class _ClaimsEvent(_Event):
 MODELS: Mapping[str, type[_Event]] = {EVENT: _SnippetsEvent, CLAIMS_EVENT: _ClaimsEvent}
 
 
-def is_event(row: object) -> TypeGuard[dict[str, Any]]:
-    """Return whether a JSON value names itself an event of either filter."""
-    kind = row.get("event") if isinstance(row, dict) else None
-    return isinstance(kind, str) and kind in MODELS
-
-
-def check_event(event: object, where: str) -> dict[str, Any]:
-    """Return an event as it is.
-
-    Raises ValueError, naming `where` and the field, if it is not an event of a known version or a
-    field that readers rely on is missing or invalid.
-    """
-    if not is_event(event):
+def check_event(event: Any, where: str) -> dict[str, Any]:
+    """Return an event as it is; raise ValueError with `where` and the field if it is invalid."""
+    if not isinstance(event, dict) or event.get("event") not in [*MODELS]:
         raise ValueError(f"{where}: field 'event' is not {EVENT!r}; give a filter log")
     if event.get("version") != VERSION:
         raise ValueError(
@@ -161,12 +146,7 @@ def check_event(event: object, where: str) -> dict[str, Any]:
     try:
         MODELS[event["event"]].model_validate(event)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = first["loc"][0]
-        given = f"is {event[name]!r:.80}" if name in event else "is missing"
-        raise ValueError(
-            f"{where}: field {name!r} {given} ({first['msg']}); remove the line"
-        ) from None
+        raise ValueError(f"{where}: {explain(error)}; remove the line") from None
     return event
 
 

@@ -5,22 +5,15 @@ calibration and of all queries before it; while queries are exchangeable, the sm
 
     p_t = (#{higher} + U_t (1 + #{equal})) / (n + t),   U_t ~ U(0, 1),
 
-are independent and uniform (Vovk, Gammerman, Shafer 2005). A bet against that,
-
-    S_t = a mixture of Π (1 + ε_s (p_s − ½)) over ε_1 … ε_t in {−1, 0, 1} that change rarely,
-
-is not expected to grow, so it reaches 1/level with probability at most level, whenever one looks
-(Ville; the "simple jumper" of Vovk et al. 2021, arXiv 2102.10439).
+are independent and uniform (Vovk, Gammerman, Shafer 2005). The wealth of a bet against that, a
+mixture of Π (1 + ε_s (p_s − ½)) over ε_1 … ε_t in {−1, 0, 1} that change rarely, reaches 1/level
+with probability at most level, whenever one looks (Ville; Vovk et al. 2021, arXiv 2102.10439).
 
 Harm needs judgements. Each judged query loses a share x_t of what the guarantee is about. The
-calibration keeps 1 − alpha on average over calibrations, so its own loss may be a little above
-alpha, up to some u except with probability level/2 (a betting bound on its own queries). The wealth
-Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most level/2
-if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
-
-The usual alternatives give false alarms (benchmarks/README.md shows how often): p-values against a
-fixed calibration are dependent, a repeated test rejects in the end, and snippets of one query are
-not independent.
+calibration's own loss is at most u except with probability level/2 (a betting bound on its own
+queries); u may be a little above alpha. The wealth Π (1 + λ (x_t − u)), mixed over some λ in
+(0, 1/u), reaches 2/level with probability at most level/2 if the loss is at most u (Podkopaev and
+Ramdas 2022, arXiv 2110.06177).
 """
 
 from __future__ import annotations
@@ -61,6 +54,11 @@ class Counts:
     judged: int = 0
     lost: float = 0.0  # the sum over judged queries
 
+    @classmethod
+    def of_query(cls, snippets: int, kept: int, unscorable: int) -> Counts:
+        """Return the counts of one query."""
+        return cls(1, snippets, kept, unscorable, int(kept > 0), kept / max(snippets, 1))
+
     @property
     def m1(self) -> float:
         """The share of queries with a kept snippet, nan without queries."""
@@ -85,9 +83,8 @@ class Counts:
 class MonitorStatus:
     """What a monitor knows; true after an alarm, which stays on.
 
-    `drift_evidence` and `harm_evidence` are the largest wealth so far of the bets against "still
-    exchangeable" and "no more is lost than chance explains": e-values, so that 1 / evidence is a
-    p-value at any time.
+    The evidence is the largest wealth so far of the bets against exchangeable queries and against a
+    loss that chance explains: an e-value, so 1 / evidence is a p-value at any time.
     """
 
     level: float
@@ -111,25 +108,22 @@ class MonitorStatus:
 
     def __str__(self) -> str:
         c = self.counts
-        drift = "differ from" if self.drift else "do not differ detectably from"
-        text = (
-            f"{c.queries} queries, m1 {c.m1:.3f}, m2 {c.m2:.3f}, {c.unscorable} snippets without a "
-            f"score. The queries {drift} the calibration's (evidence {self.drift_evidence:.3g}, "
-            f"alarm at {1 / self.level:.3g})."
-        )
-        if not c.judged:
-            return f"{text} No query was judged."
-        harm = "more than guaranteed" if self.harm else "not detectably more than guaranteed"
         return (
-            f"{text} {c.judged} judged queries lose {c.loss:.3f} on average, {harm} (evidence "
-            f"{self.harm_evidence:.3g}, alarm at {2 / self.level:.3g})."
+            f"{c.queries} queries, m1 {c.m1:.3f}, m2 {c.m2:.3f}, {c.unscorable} snippets without a "
+            f"score. Drift: {'alarm' if self.drift else 'no alarm'} (evidence "
+            f"{self.drift_evidence:.3g}, alarm at {1 / self.level:.3g}). Harm: "
+            f"{'alarm' if self.harm else 'no alarm'} ({c.judged} judged queries lose {c.loss:.3f}, "
+            f"evidence {self.harm_evidence:.3g}, alarm at {2 / self.level:.3g})."
         )
 
 
 @dataclass
 class _State:
-    """What changes: all of it is in the file."""
+    """The state of a monitor, and the fields of its file."""
 
+    calibration: str  # the checksum
+    level: float
+    seed: int
     live: list[float] = field(default_factory=list)  # the lowest scores seen, in their order
     capitals: list[float] = field(default_factory=lambda: [1 / 3] * 3)
     log_drift: float = 0.0
@@ -139,68 +133,34 @@ class _State:
     counts: Counts = field(default_factory=Counts)
 
 
-@dataclass
-class _File:
-    """The fields of a saved monitor."""
-
-    calibration: str
-    level: float
-    seed: int
-    state: _State
-
-
 class Monitor:
     """Watches a stream of queries that are filtered with one calibration.
 
     `level` in (0, 1) bounds the probability of a false alarm, of drift and of harm each, over the
-    whole stream. `seed` decides how equal scores are ranked. One monitor watches one stream, in its
-    order; if several workers share a stream, give each a monitor of level / workers, and add up
-    their counts. A monitor stores one number for each query.
-
-    Raises ValueError for a level out of range, and for a calibration without lowest scores.
+    whole stream. `seed` decides how equal scores are ranked. If several workers share a stream,
+    give each a monitor of level / workers, and add up their counts. A monitor stores one number for
+    each query. Raises ValueError for a calibration without lowest scores.
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
         check_probability("level", level, "the probability of a false alarm")
         if not calibration.lowest_scores:
             raise ValueError(
-                "the calibration has no lowest scores to compare new queries with; calibrate again "
-                "with scores of all snippets, not only of the relevant ones"
+                "the calibration has no lowest scores; calibrate again with the scores of all "
+                "snippets, not only of the relevant ones"
             )
         self.calibration = calibration
-        self.level = level
-        self.seed = seed
-        self._state = _State()
+        self._state = _State(calibration.checksum, level, seed)
         self._ordered = list(calibration.lowest_scores)
         self._tolerated: float | None = None
 
-    def __repr__(self) -> str:
-        status = self.status
-        alarms = [name for name in ("drift", "harm") if getattr(status, name)]
-        return (
-            f"Monitor({self.calibration!r}, level={self.level:g}, {status.counts.queries} queries, "
-            f"{status.counts.judged} judged, {' and '.join(alarms) or 'no alarm'})"
-        )
-
-    # --- observing --------------------------------------------------------------------------------
-
     def observe(self, scores: ArrayLike, group: str | None = None) -> MonitorStatus:
-        """Observe the scores (n,) of all snippets that were retrieved for a new query.
-
-        A query without a finite score is counted, and is no evidence of drift.
-        """
+        """Observe the scores (n,) of all snippets that were retrieved for a new query."""
         s = np.asarray(scores, dtype=np.float64)
         if s.ndim != 1:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         kept = int(np.count_nonzero(self.calibration.keep(s, group)))
-        self._state.counts += Counts(
-            queries=1,
-            snippets=len(s),
-            kept=kept,
-            unscorable=int(np.count_nonzero(np.isnan(s))),
-            with_kept=int(kept > 0),
-            share_kept=kept / len(s) if len(s) else 0.0,
-        )
+        self._state.counts += Counts.of_query(len(s), kept, int(np.count_nonzero(np.isnan(s))))
         finite = s[np.isfinite(s)]
         if len(finite):
             self._bet_on_rank(float(finite.min()))
@@ -209,20 +169,11 @@ class Monitor:
     def observe_judged(self, query: ScoredQuery) -> MonitorStatus:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
 
-        Choose the queries to judge at random, whatever is kept of them. Raises TypeError unless the
-        query is a `ScoredQuery`; ValueError if the guarantee is "snippet" or by group, and for a
-        query that the calibration was made from, by its id.
+        Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
+        guarantee is "snippet" or by group, and for a query of the calibration, by its id.
         """
-        if not isinstance(query, ScoredQuery):
-            raise TypeError(
-                f"query is {query!r:.60}; give a ScoredQuery, as score_queries(scorer, [judged]) "
-                "returns it"
-            )
         if query.id in self.calibration.ids:
-            raise ValueError(
-                f"{query.name} is one of the queries that the calibration was made from; give "
-                "others, since the loss of new queries is in question"
-            )
+            raise ValueError(f"{query.name} is one of the calibration's queries; give new ones")
         u = self._most_that_chance_explains()
         lost = self._loss(query)
         if lost is None:
@@ -241,14 +192,9 @@ class Monitor:
     @property
     def status(self) -> MonitorStatus:
         """The counts and the evidence so far."""
-        return MonitorStatus(
-            self.level,
-            self._state.counts,
-            _exp(self._state.most_log_drift),
-            _exp(self._state.most_log_harm),
-        )
-
-    # --- drift ------------------------------------------------------------------------------------
+        most = (self._state.most_log_drift, self._state.most_log_harm)
+        drift, harm = (math.exp(min(log, 700.0)) for log in most)
+        return MonitorStatus(self._state.level, self._state.counts, drift, harm)
 
     def _bet_on_rank(self, lowest: float) -> None:
         p = self._smoothed_rank(lowest)
@@ -269,10 +215,8 @@ class Monitor:
         equal = bisect.bisect_right(self._ordered, lowest) - below
         self._ordered.insert(below, lowest)
         self._state.live.append(lowest)
-        u = _uniform(self.seed, len(self._state.live))
+        u = _uniform(self._state.seed, len(self._state.live))
         return (n - below - equal + u * (1 + equal)) / (n + 1)
-
-    # --- harm -------------------------------------------------------------------------------------
 
     def _most_that_chance_explains(self) -> float:
         """Return u, which the loss at the threshold exceeds with probability at most level/2."""
@@ -287,7 +231,7 @@ class Monitor:
             # The bets are made in an order that does not depend on the scores.
             order = sorted(range(len(c.queries)), key=lambda i: digest(c.queries[i].id, i))
             losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]
-            self._tolerated = 1 - betting_lower(1 - np.array(losses), self.level / 2)
+            self._tolerated = 1 - betting_lower(1 - np.array(losses), self._state.level / 2)
         return self._tolerated
 
     def _loss(self, query: ScoredQuery) -> float | None:
@@ -295,33 +239,29 @@ class Monitor:
         keeps = c.keep(query.scores, query.group)
         return loss(query, keeps, c.guarantee, count_missed=c.count_missed)
 
-    # --- the file ---------------------------------------------------------------------------------
-
     def save(self, path: str | Path) -> None:
         """Write the state as JSON, whole or not at all; raise OSError if it cannot be written."""
-        saved = _File(self.calibration.checksum, self.level, self.seed, self._state)
-        fields = {"format": KIND.format, "version": KIND.version, **asdict(saved)}
+        fields = {"format": KIND.format, "version": KIND.version, **asdict(self._state)}
         write_envelope(path, fields, what=KIND.what)
 
     @classmethod
     def load(cls, path: str | Path, calibration: Calibration) -> Monitor:
-        """Return the monitor that was saved, which continues from there.
+        """Return the monitor that was saved.
 
-        Raises ValueError, naming the path, if the file is not a monitor, was changed, or belongs to
-        another calibration; FileNotFoundError if there is none.
+        Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
         try:
-            saved = TypeAdapter(_File).validate_python(read_envelope(path, KIND))
+            state = TypeAdapter(_State).validate_python(read_envelope(path, KIND))
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}") from None
-        if saved.calibration != calibration.checksum:
+        if state.calibration != calibration.checksum:
             raise ValueError(
-                f"{path} watches another calibration ({saved.calibration[:12]}, not "
+                f"{path} watches another calibration ({state.calibration[:12]}, not "
                 f"{calibration.checksum[:12]}); load that one, or start a new Monitor"
             )
-        monitor = cls(calibration, saved.level, seed=saved.seed)
-        monitor._state = saved.state
-        monitor._ordered = sorted([*calibration.lowest_scores, *saved.state.live])
+        monitor = cls(calibration, state.level, seed=state.seed)
+        monitor._state = state
+        monitor._ordered = sorted([*calibration.lowest_scores, *state.live])
         return monitor
 
 
@@ -329,7 +269,3 @@ def _uniform(seed: int, t: int) -> float:
     """Return the t-th number of a stream of uniform numbers that is the same in every run."""
     digest = hashlib.sha256(f"{seed}:{t}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2.0**53
-
-
-def _exp(log: float) -> float:
-    return math.exp(min(log, 700.0))

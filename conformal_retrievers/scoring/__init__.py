@@ -4,7 +4,7 @@ from conformal_retrievers.scoring.combine import CachedScorer, Cascade, QueryZSc
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
-from conformal_retrievers.scoring.rating import LLMScorer, Ratings
+from conformal_retrievers.scoring.rating import By, LLMScorer, Ratings
 from conformal_retrievers.scoring.retrieval import FunctionScorer, RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -16,6 +16,7 @@ from conformal_retrievers.scoring.scorer import (
 )
 
 __all__ = [
+    "By",
     "CachedScorer",
     "Cascade",
     "CrossEncoderScorer",

@@ -262,7 +262,6 @@ def test_arguments_of_another_type_are_refused(llm):
     claim_filter = by_hand([])
     answers = AnswerFilter(claim_filter, llm)
     engine = vector_index().as_query_engine(llm=MockLLM())
-    retriever = vector_index().as_retriever()
     for make, message in (
         (lambda: AnswerFilter(claim_filter.calibration, llm), "filter is a Calibration"),
         (lambda: AnswerFilter(claim_filter, MockLLM()), "llm is a MockLLM"),
@@ -272,8 +271,6 @@ def test_arguments_of_another_type_are_refused(llm):
         (lambda: answers("q", None, []), "answer is None"),
         (lambda: answer_filter_runnable(claim_filter), "answer_filter"),
         (lambda: ClaimFilterQueryEngine(engine, claim_filter), "filter"),
-        (lambda: ClaimFilterQueryEngine(answers, engine), "engine"),
-        (lambda: ClaimFilterQueryEngine(retriever, answers), "engine"),
     ):
         with pytest.raises(TypeError, match=message):
             make()
@@ -321,9 +318,8 @@ async def test_the_runnable_refuses_an_answer_alone(llm, given):
 @pytest.mark.parametrize(
     ("context", "message"),
     [
-        ({"d1": "The text."}, "context is"),
-        (None, "context is"),
-        (["The text.", 3], r"context\[1\]"),
+        (None, "iterable"),
+        (["The text.", 3], r"documents\[1\]"),
     ],
 )
 def test_the_runnable_refuses_a_context_of_another_type(llm, context, message):
@@ -425,7 +421,7 @@ def test_an_engine_without_text_answers_is_refused(llm, own_loop):
     inner = vector_index().as_query_engine(llm=MockLLM())
     structured = Structured(inner.retriever, inner._response_synthesizer)
     engine = ClaimFilterQueryEngine(structured, AnswerFilter(by_hand([]), llm))
-    with pytest.raises(TypeError, match="Colour"):
+    with pytest.raises(TypeError, match="PydanticResponse"):
         engine.query("q")
 
 

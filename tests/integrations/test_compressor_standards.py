@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import json
 import pickle
 import re
 import threading
@@ -14,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
 from langchain_core.documents import Document
-from pydantic import ValidationError
 
 from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, ScoredQuery
 from langchain_conformal import ConformalCompressor
@@ -99,39 +97,6 @@ def test_each_query_keeps_its_documents_in_their_order(compressor, method):
     assert compress(compressor, [], QUERY, method) == []
 
 
-@METHODS
-def test_each_document_is_decided_alone(compressor, method):
-    alone = [d for d in documents() if compress(compressor, [d], QUERY, method)]
-    assert texts_of(alone) == KEPT
-    assert texts_of(compress(compressor, documents() * 2, QUERY, method)) == KEPT * 2
-
-
-@METHODS
-def test_the_number_of_kept_documents_is_not_limited(compressor, method):
-    many = [Document(page_content=TEXTS[0], id=str(i)) for i in range(130)]
-    assert len(compress(compressor, many, method=method)) == 130
-
-
-@METHODS
-def test_documents_need_no_id_and_no_metadata(compressor, method):
-    bare = tuple(Document(page_content=text) for text in TEXTS)  # and any sequence will do
-    found = compress(compressor, bare, method=method)
-    assert isinstance(found, list)
-    assert texts_of(found) == KEPT
-
-
-def test_blank_documents_do_not_raise(compressor):
-    blank = [Document(page_content="", id="a"), Document(page_content=" \n", id="b")]
-    among = texts_of(compress(compressor, [blank[0], *documents(), blank[1]]))
-    assert [text for text in among if text.strip()] == KEPT
-
-
-def test_filtering_again_changes_nothing(compressor):
-    once = compress(compressor, documents())
-    assert compress(compressor, once) == once
-    assert texts_of(compress(compressor, once + documents())) == KEPT * 2
-
-
 # --- what becomes of the documents ----------------------------------------------------------------
 
 
@@ -153,31 +118,7 @@ def test_id_class_fields_and_metadata_are_kept(compressor, method):
         assert document.metadata.items() >= before.metadata.items()
 
 
-def test_documents_become_json_without_numpy_numbers(compressor):
-    for document in compress(compressor, documents()):
-        json.loads(document.model_dump_json())
-        json.dumps(document.metadata, allow_nan=False)
-        assert {type(value).__module__ for value in document.metadata.values()} == {"builtins"}
-
-
 # --- how it is called -----------------------------------------------------------------------------
-
-
-def test_other_tasks_run_while_the_compressor_is_awaited(compressor):
-    others_ran = []
-
-    async def another():
-        others_ran.append(True)
-
-    async def awaited():
-        await compressor.acompress_documents(documents(), QUERY)
-        return bool(others_ran)
-
-    async def together():
-        first, _ = await asyncio.gather(awaited(), another())  # they begin in this order
-        return first
-
-    assert asyncio.run(together())
 
 
 @METHODS
@@ -206,18 +147,6 @@ def test_overlapping_threads_do_not_mix_their_queries():
         for _ in range(20):
             found = pool.map(lambda q: compress(compressor, documents(), q), (QUERY, OTHER_QUERY))
             assert list(map(texts_of, found)) == [KEPT, [TEXTS[1]]]
-
-
-async def test_overlapping_tasks_do_not_mix_their_queries(compressor):
-    found = await asyncio.gather(
-        *(compressor.acompress_documents(documents(), q) for q in (QUERY, OTHER_QUERY) * 8)
-    )
-    assert list(map(texts_of, found)) == [KEPT, [TEXTS[1]]] * 8
-
-
-def test_a_misspelt_field_is_an_error(compressor):
-    with pytest.raises(ValidationError, match="no_such_field"):
-        ConformalCompressor(filter=compressor.filter, no_such_field=1)
 
 
 def test_the_compressor_can_be_pickled_and_copied(compressor):

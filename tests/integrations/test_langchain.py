@@ -136,7 +136,7 @@ def test_the_prefix_of_metadata_can_be_chosen_or_switched_off(prefix, names):
 
 @pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1])
 def test_an_alpha_out_of_range_is_refused(retriever, alpha):
-    with pytest.raises(ValidationError, match="\n  alpha is"):  # without pydantic's "Value error"
+    with pytest.raises(ValidationError, match="alpha is"):
         ConformalRetriever(retriever=retriever.retriever, filter=retriever.filter, alpha=alpha)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import httpx
 import numpy as np
@@ -14,7 +13,6 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
 
 from conformal_retrievers import (
-    ConformalFilter,
     FunctionScorer,
     Snippet,
     calibrate,
@@ -22,8 +20,6 @@ from conformal_retrievers import (
 from conformal_retrievers.scoring import ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from langchain_conformal import (
-    ConformalCompressor,
-    ConformalRetriever,
     as_scorer,
     cross_encoder_scorer,
     embedding_scorer,
@@ -119,28 +115,6 @@ async def test_any_model_is_a_scorer_synchronous_and_asynchronous(model_and_scor
     assert len(set(scores.tolist())) > 1
 
 
-async def test_any_model_filters_in_both_classes(model_and_scorer, tmp_path):
-    model, scorer = model_and_scorer
-    queries = judge_retriever(langchain_retriever(4), halves()[0][:10])
-    path = tmp_path / "calibration.json"
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "relevant snippets score higher")  # of random weights
-        calibration = calibrate(queries, scorer, alpha=0.4)
-    calibration.save(path)
-    compressor = ConformalCompressor.from_calibration(path, scorer=model)
-    retriever = ConformalRetriever.from_calibration(
-        path, retriever=langchain_retriever(4), scorer=model
-    )
-    own = ConformalFilter(scorer, calibration)
-    for query in halves()[1][:3]:
-        found = langchain_retriever(4).invoke(query.query)
-        expected = [
-            found[i].id for i in own(query.query, [Snippet(d.page_content) for d in found]).kept
-        ]
-        assert [d.id for d in compressor.compress_documents(found, query.query)] == expected
-        assert [d.id for d in await retriever.ainvoke(query.query)] == expected
-
-
 async def test_documents_are_recognised_even_if_a_reranker_loses_their_ids():
     scorer = reranker_scorer(BM25Reranker())
     texts = [snippets()[0].text, snippets()[1].text, snippets()[0].text]  # one of them twice
@@ -175,15 +149,9 @@ class Writing(BaseDocumentCompressor):
     """Returns what it is given with this metadata."""
 
     written: dict
-    keeps: bool = True
 
     def compress_documents(self, documents, query, callbacks=None):
-        return [
-            Document(
-                d.page_content, metadata={**(d.metadata if self.keeps else {}), **self.written}
-            )
-            for d in documents
-        ]
+        return [Document(d.page_content, metadata=d.metadata | self.written) for d in documents]
 
 
 @pytest.mark.parametrize("relevance", [None, math.nan])
@@ -192,13 +160,9 @@ def test_a_missing_relevance_scores_nan(relevance):
     assert np.isnan(scorer.score(QUERY, [Snippet("a")])).all()
 
 
-@pytest.mark.parametrize(
-    "compressor", [Writing(written={}), Writing(written={"relevance_score": 1.0}, keeps=False)]
-)
-def test_a_compressor_without_relevance_or_metadata_is_refused(compressor):
-    scorer = reranker_scorer(compressor, name="odd")
-    with pytest.raises(ValueError, match="relevance_score"):
-        scorer.score(QUERY, [Snippet("a")])
+def test_a_compressor_without_relevance_is_refused():
+    with pytest.raises(KeyError, match="relevance_score"):
+        reranker_scorer(Writing(written={}), name="odd").score(QUERY, [Snippet("a")])
 
 
 def test_a_reranker_without_a_model_name_needs_one():

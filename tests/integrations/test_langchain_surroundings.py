@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from frameworks import langchain_retriever
 from langchain.agents import create_agent
 from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
     EnsembleRetriever,
-    MultiQueryRetriever,
 )
 from langchain_classic.retrievers.document_compressors import (
     DocumentCompressorPipeline,
-    EmbeddingsFilter,
 )
 from langchain_community.document_transformers import (
     EmbeddingsRedundantFilter,
@@ -23,10 +20,8 @@ from langchain_community.document_transformers import (
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.language_models import FakeListChatModel, FakeMessagesListChatModel
+from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.output_parsers import BaseOutputParser
-from langchain_core.prompts import PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import create_retriever_tool
@@ -164,16 +159,6 @@ def ids_or_texts(found):
     return [document.page_content for document in found]  # the redundant filter drops ids
 
 
-async def test_in_a_pipeline_after_a_filter_that_drops_everything(compressor, seen):
-    nothing = EmbeddingsFilter(
-        embeddings=DeterministicFakeEmbedding(size=8), similarity_threshold=2.0
-    )
-    pipeline = DocumentCompressorPipeline(transformers=[nothing, compressor])
-    assert pipeline.compress_documents(documents(), "q", callbacks=[seen]) == []
-    assert await pipeline.acompress_documents(documents(), "q", callbacks=[seen]) == []
-    assert [kept for _, kept, _ in seen.events] == [[], []]
-
-
 @pytest.mark.parametrize("call", CALLS)
 def test_in_an_ensemble_of_retrievers(retriever, seen, call):
     other = Fixed(found=[Document("other", id="other")])
@@ -183,41 +168,12 @@ def test_in_an_ensemble_of_retrievers(retriever, seen, call):
     assert seen.parents_of("conformal_filter") == [["ConformalRetriever", "EnsembleRetriever"]]
 
 
-class Lines(BaseOutputParser[list[str]]):
-    def parse(self, text):
-        return text.split("\n")
-
-
-async def test_in_a_multi_query_retriever(retriever, seen):
-    model = FakeListChatModel(responses=["one\nother"])
-    chain = MultiQueryRetriever(
-        retriever=retriever,
-        llm_chain=PromptTemplate.from_template("{question}") | model | Lines(),
-    )
-    assert ids(chain.invoke("q", {"callbacks": [seen]})) == KEPT
-    assert ids(await chain.ainvoke("q", {"callbacks": [seen]})) == KEPT
-    assert len(seen.events) == 4  # two questions each
-
-
 @pytest.mark.parametrize("call", CALLS)
 def test_in_lambdas_and_maps(compressor, seen, call):
     chain = {"query": RunnablePassthrough(), "documents": Fixed()} | compressor.as_runnable()
     assert ids(called(chain, call, "q", {"callbacks": [seen]})) == KEPT
     (above,) = seen.parents_of("conformal_filter")
     assert above == ["conformal_compressor", "RunnableSequence"]
-
-
-async def test_in_a_lambda_without_a_config(retriever, seen):
-    def call(query):
-        return retriever.invoke(query)
-
-    async def acall(query):
-        return await retriever.ainvoke(query)
-
-    chain = RunnableLambda(call, afunc=acall)
-    assert ids(chain.invoke("q", {"callbacks": [seen]})) == KEPT
-    assert ids(await chain.ainvoke("q", {"callbacks": [seen]})) == KEPT
-    assert len(seen.events) == 2
 
 
 # --- agents ---------------------------------------------------------------------------------------
@@ -293,44 +249,6 @@ async def test_openinference_sees_the_filter_as_a_child_of_its_retriever(
     exporter.clear()
     compressor.compress_documents(documents(), "q")  # no callbacks are passed at all
     assert [span.name for span in exporter.get_finished_spans()] == ["conformal_filter"]
-
-
-class LookupAnything:
-    name = "lookup"
-
-    def score(self, query, snippets):
-        return [0.1] * len(snippets)
-
-
-class Metadata(BaseCallbackHandler):
-    """Keeps what each retriever's run is told of itself."""
-
-    def __init__(self):
-        self.told = []
-
-    def on_retriever_start(self, serialized, query, *, metadata, **kwargs):
-        self.told.append({k: v for k, v in metadata.items() if k.startswith("ls_")})
-
-
-@pytest.mark.parametrize("of_store", [True, False])
-async def test_traces_name_the_store_and_embeddings_of_the_wrapped_retriever(
-    conformal_filter, of_store
-):
-    everything = ConformalFilter(LookupAnything(), conformal_filter.calibration)
-    wrapped = langchain_retriever() if of_store else RunnableLambda(lambda query: documents())
-    ours = ConformalRetriever(retriever=wrapped, filter=everything)
-    handler = Metadata()
-    ours.invoke("q", {"callbacks": [handler]})
-    await ours.ainvoke("q", {"callbacks": [handler]})
-    store = {
-        "ls_vector_store_provider": "InMemoryVectorStore",
-        "ls_embedding_provider": "MiniLMEmbeddings",
-    }
-    expected = {"ls_retriever_name": "conformal", **(store if of_store else {})}
-    assert [told for told in handler.told if told["ls_retriever_name"] == "conformal"] == [
-        expected,
-        expected,
-    ]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from pathlib import Path
 
@@ -16,15 +15,10 @@ from frameworks import (
     langchain_retriever,
     vector_index,
 )
-from llama_index.core import Settings
-from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
-from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
 from llama_index.core.llms import MockLLM
-from llama_index.core.schema import QueryBundle
-from llama_index_instrumentation.dispatcher import instrument_tags
 from openinference.instrumentation.langchain import LangChainInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -129,57 +123,9 @@ def test_the_code_of_the_page_on_operation_traces_both_frameworks(postprocessor,
     assert decision["calibration"] == told["conformal.calibration"] == calibration.checksum
 
 
-@pytest.mark.parametrize("call", ["query", "aquery"])
-async def test_the_debug_handler_of_an_engine_sees_the_filter(call, postprocessor, monkeypatch):
-    debug = LlamaDebugHandler(print_trace_on_end=False)
-    monkeypatch.setattr(Settings, "_callback_manager", CallbackManager([debug]))
-    engine = engine_of(postprocessor)
-    response = engine.query(QUESTION) if call == "query" else await engine.aquery(QUESTION)
-    ((start, end),) = debug.get_event_pairs(CBEventType.RERANKING)
-    assert (start.payload["query_str"], start.payload["top_k"]) == (QUESTION, K)
-    assert start.payload["model_name"] == "cosine(all-MiniLM-L6-v2)"
-    assert len(start.payload["nodes"]) == K
-    assert end.payload["nodes"] == response.source_nodes
-
-
-class BrokenSpans(SimpleSpanHandler):
-    def new_span(self, *args, **kwargs):
-        raise RuntimeError("a broken handler")
-
-    prepare_to_exit_span = new_span
-
-
 class BrokenEvents(BaseEventHandler):
     def handle(self, event, **kwargs):
         raise RuntimeError("a broken handler")
-
-
-class BrokenRerank(LlamaDebugHandler):
-    """Fails at the filter's events alone; at others LlamaIndex itself would fail."""
-
-    def on_event_start(self, event_type, *args, **kwargs):
-        if event_type is CBEventType.RERANKING:
-            raise RuntimeError("a broken handler")
-
-    def on_event_end(self, event_type, *args, **kwargs):
-        if event_type is CBEventType.RERANKING:
-            raise RuntimeError("a broken handler")
-
-
-async def test_an_engine_answers_even_if_handlers_raise(
-    postprocessor, dispatcher, monkeypatch, caplog
-):
-    expected = engine_of(postprocessor).query(QUESTION).source_nodes
-    dispatcher.add_event_handler(BrokenEvents())
-    dispatcher.add_span_handler(BrokenSpans())
-    monkeypatch.setattr(
-        Settings, "_callback_manager", CallbackManager([BrokenRerank(print_trace_on_end=False)])
-    )
-    engine = engine_of(postprocessor)
-    with caplog.at_level(logging.ERROR):
-        assert engine.query(QUESTION).source_nodes == expected
-        assert (await engine.aquery(QUESTION)).source_nodes == expected
-    assert caplog.text.count("a callback handler failed; filtering goes on") == 2
 
 
 def test_without_a_listener_no_event_is_built(postprocessor, dispatcher, monkeypatch):
@@ -193,23 +139,6 @@ def test_without_a_listener_no_event_is_built(postprocessor, dispatcher, monkeyp
     dispatcher.add_event_handler(BrokenEvents())
     postprocessor.postprocess_nodes(found, query_str=QUESTION)
     assert built == [ReRankStartEvent, ConformalFilterEvent]
-
-
-def test_events_carry_the_tags_of_their_context(postprocessor, dispatcher):
-    class Kept(BaseEventHandler):
-        events: list
-
-        def handle(self, event, **kwargs):
-            self.events.append(event)
-
-    kept = Kept(events=[])
-    dispatcher.add_event_handler(kept)
-    found = vector_index().as_retriever(similarity_top_k=K).retrieve(QUESTION)
-    with instrument_tags({"tenant": "a"}):
-        postprocessor.postprocess_nodes(found, QueryBundle(QUESTION))
-    ours = [e for e in kept.events if isinstance(e, (ReRankStartEvent, ConformalFilterEvent))]
-    assert [event.tags for event in ours] == [{"tenant": "a"}] * 2
-    assert len({event.span_id for event in ours}) == 1
 
 
 @pytest.mark.filterwarnings("ignore:more snippets than k")

@@ -10,7 +10,6 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from frameworks import K, halves, langchain_retriever, snippets, vector_index
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
@@ -27,18 +26,13 @@ from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
 from conformal_retrievers import (
-    ConformalFilter,
     LLMScorer,
     Snippet,
-    calibrate,
     openai_options,
 )
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.llm.reply import Reply
-from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
-from llama_index.postprocessor.conformal import ConformalPostprocessor
 
 by_yes = partial(LLMScorer, by="probability-of-yes")
 
@@ -239,39 +233,6 @@ async def test_any_llm_of_llama_index_can_be_a_scorer():
 # --- in a chain -----------------------------------------------------------------------------------
 
 
-async def test_both_frameworks_keep_the_same_snippets(tmp_path, chat_openai, openai_like):
-    path = tmp_path / "calibration.json"
-    judged = judge_retriever(langchain_retriever(), halves()[0][:20])
-    scorer = langchain_conformal.llm_scorer(chat_openai())
-    calibrate(judged, scorer, alpha=0.3).save(path)
-
-    compressor = ConformalCompressor.from_calibration(path, llm=chat_openai())
-    retriever = ConformalRetriever.from_calibration(
-        path, retriever=langchain_retriever(), llm=chat_openai()
-    )
-    postprocessor = ConformalPostprocessor.from_calibration(path, llm=openai_like())
-    engine = vector_index().as_query_engine(
-        llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor]
-    )
-    core = ConformalFilter(scorer, compressor.filter.calibration)
-    by_text = {s.text: s for s in snippets()}
-    kept = 0
-    for query in halves()[1][:6]:
-        found = langchain_retriever().invoke(query.query)
-        decided = core(query.query, [by_text[d.page_content] for d in found])
-        survivors = {
-            "core": [found[i].id for i in decided.kept],
-            "compressor": [d.id for d in compressor.compress_documents(found, query.query)],
-            "retriever": [d.id for d in retriever.invoke(query.query)],
-            "retriever, async": [d.id for d in await retriever.ainvoke(query.query)],
-            "engine": [n.node_id for n in engine.query(query.query).source_nodes],
-            "engine, async": [n.node_id for n in (await engine.aquery(query.query)).source_nodes],
-        }
-        assert len(set(map(tuple, survivors.values()))) == 1, (query.query, survivors)
-        kept += len(decided.kept)
-    assert 0 < kept < 6 * K
-
-
 @pytest.mark.parametrize(
     "setting",
     [{"top_p": 0.1}, {"reasoning_effort": "high"}, {"max_tokens": 5}, {"stop": ["x"]}, {"seed": 3}],
@@ -301,7 +262,7 @@ def test_settings_that_change_an_llms_answers_are_in_its_name(setting):
 
 
 def test_a_model_behind_the_completion_endpoint_has_another_name():
-    """Neither endpoint is the default of all classes; the window bounds what a completion says."""
+    """Neither endpoint is the default of all classes."""
 
     def name(**settings):
         model = OpenAILike(model="m", temperature=0, api_key="none", **settings)
@@ -310,39 +271,6 @@ def test_a_model_behind_the_completion_endpoint_has_another_name():
     chat = {"is_chat_model": True}
     assert name(**chat) == name(**chat, context_window=128_000) == "m, as text"
     assert name() == name(is_chat_model=False) == 'm {"is_chat_model": false}, as text'
-    assert name(context_window=128_000) == (
-        'm {"context_window": 128000, "is_chat_model": false}, as text'
-    )
-
-
-def test_a_custom_prompt_function_needs_a_name():
-    """Two functions of one name may ask otherwise, and a source does not tell what it holds."""
-
-    class Templated(Canned):  # as HuggingFaceLLM: by its own tokenizer
-        def __init__(self, messages_to_prompt=None, **settings):
-            super().__init__(messages_to_prompt=messages_to_prompt or self.by_template, **settings)
-
-        def by_template(self, messages):
-            return "".join(message.content for message in messages)
-
-    def prompt(given):
-        return str(given)
-
-    assert llama_index_conformal.as_llm(Templated()).name == "canned, as text"
-    settings = {"model": "m", "temperature": 0, "api_key": "none"}
-    chat = OpenAILike(is_chat_model=True, messages_to_prompt=prompt, **settings)  # asks without it
-    assert llama_index_conformal.as_llm(chat).name == "m, as text"
-    for model in (
-        Canned(messages_to_prompt=prompt),
-        Canned(completion_to_prompt=prompt),
-        Templated(prompt),
-        OpenAILike(messages_to_prompt=prompt, **settings),
-    ):
-        with pytest.raises(
-            ValueError, match=r"_to_prompt of \w+ is .*llm_scorer\(model, name='…'\)"
-        ):
-            llama_index_conformal.as_llm(model)
-        assert llama_index_conformal.as_llm(model, name="mine").name == "mine"
 
 
 def test_the_completion_endpoint_refuses_options_of_chat():
@@ -351,27 +279,6 @@ def test_the_completion_endpoint_refuses_options_of_chat():
         llama_index_conformal.llm_scorer(model, options=openai_options)
     with pytest.raises(ValueError, match="options.*is_chat_model"):
         llama_index_conformal.as_llm(model, options=openai_options, name="mine")
-
-
-def test_a_custom_class_takes_options_of_chat_if_its_metadata_allow_it():
-    told = []
-
-    class Own(Canned):
-        def chat(self, messages, **kwargs):
-            told.append(kwargs)
-            return ChatResponse(message=ChatMessage('{"rating": 0.25}'))
-
-    class Said(Own):
-        @property
-        def metadata(self):
-            return LLMMetadata(model_name="canned", is_chat_model=True)
-
-    with pytest.raises(ValueError, match="Own has is_chat_model"):
-        llama_index_conformal.llm_scorer(Own(), options=openai_options)
-    scorer = llama_index_conformal.llm_scorer(Said(), options=openai_options)
-    assert scorer.llm.name == "canned"
-    assert scorer.score(QUERY, [Snippet("a")]).tolist() == [0.75]
-    assert "response_format" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -409,51 +316,3 @@ def test_llm_scorers_of_both_frameworks_can_score_by_the_probability_of_yes():
         langchain_conformal.llm_scorer(chat, name="fake", by="probability-of-yes"),
     ):
         assert scorer.name.startswith("p_yes(fake, ")
-
-
-@pytest.mark.parametrize(
-    "logprobs",
-    [
-        [{"token": "{", "logprob": -0.1, "top_logprobs": []}],  # as ChatOllama tells them
-        {"content": [{"token": "{", "top_logprobs": None}]},
-        "none",
-    ],
-    ids=str,
-)
-def test_log_probabilities_of_another_format_are_none(logprobs):
-    class Told(Canned):
-        def chat(self, messages, **kwargs):
-            message = ChatMessage('{"rating": 0.25}')
-            return ChatResponse.model_construct(
-                message=message, logprobs=logprobs, raw=None, additional_kwargs={}
-            )
-
-    told = AIMessage('{"rating": 0.25}', response_metadata={"logprobs": logprobs})
-    chat = GenericFakeChatModel(messages=iter([told]))
-    for llm in (
-        llama_index_conformal.as_llm(Told()),
-        langchain_conformal.as_llm(chat, name="fake"),
-    ):
-        (reply,) = ask(llm, [REQUEST])
-        assert reply == Reply('{"rating": 0.25}')
-
-
-@pytest.mark.parametrize(
-    ("raw", "counts"),
-    [
-        ({"choices": {"0": 1}}, {"prompt_tokens": None, "completion_tokens": None}),
-        ({"choices": 3}, {"prompt_tokens": "7"}),
-        ({"candidates": 3}, {}),
-        ({"choices": [None]}, {}),
-        ({"choices": [{"message": None}]}, {}),
-    ],
-    ids=str,
-)
-def test_a_malformed_answer_of_llama_index_is_read_as_far_as_possible(raw, counts):
-    class Told(Canned):
-        def chat(self, messages, **kwargs):
-            message = ChatMessage('{"rating": 0.25}')
-            return ChatResponse(message=message, raw=raw, additional_kwargs=counts)
-
-    (reply,) = ask(llama_index_conformal.as_llm(Told()), [REQUEST])
-    assert reply == Reply('{"rating": 0.25}')

@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from pathlib import Path
 
 import pytest
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda
 from langchain_core.tracers.run_collector import RunCollectorCallbackHandler
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
@@ -59,16 +57,6 @@ class Asking(LookupScorer):
     def score(self, query, snippets):
         other = ConformalFilter(LookupScorer(SCORES), calibration_of(0.5), on_empty="raise")
         return other(query, FAR).scores
-
-
-class Refusing(LookupScorer):
-    """Raises what a filter raises."""
-
-    def score(self, query, snippets):
-        raise NothingKept("nothing in the scorer", None)
-
-
-INNER = pytest.mark.parametrize("scorer", [Asking({}), Refusing({})], ids=["asks", "refuses"])
 
 
 async def finished(found):
@@ -128,20 +116,6 @@ async def test_a_compressor_with_handlers_is_a_run_with_one_event(compressor, ca
     assert (run.name, run.inputs, run.outputs) == ("conformal_filter", {"query": "q", "k": 3}, data)
 
 
-def test_without_callbacks_and_without_documents_it_filters_too(compressor):
-    assert ids(compressor.compress_documents(documents(), "q")) == KEPT
-    assert compressor.compress_documents([], "q", callbacks=[Seen()]) == []
-
-
-def test_in_a_chain_the_run_is_a_child_of_the_current_run(compressor):
-    seen = Seen()
-    chain = RunnableLambda(lambda query: compressor.compress_documents(documents(), query))
-    chain.invoke("q", config={"callbacks": [seen]})
-    (outer, outer_id, _), (inner, _, parent) = seen.runs
-    assert (outer, inner, parent) == ("RunnableLambda", "conformal_filter", outer_id)
-    assert len(seen.events) == 1
-
-
 @pytest.mark.parametrize("call", ["invoke", "ainvoke", "batch", "abatch"])
 async def test_in_a_retriever_the_run_is_a_child_of_the_retrievers_run(call):
     seen = Seen()
@@ -153,14 +127,6 @@ async def test_in_a_retriever_the_run_is_a_child_of_the_retrievers_run(call):
     tops = [run for name, run, parent in seen.runs if name == "retriever" and parent is None]
     assert sorted(filters, key=str) == sorted(tops, key=str)
     assert len(seen.events) == len(filters) == (2 if "batch" in call else 1)
-
-
-async def test_streamed_events_include_the_filters_event(compressor):
-    given = {"query": "q", "documents": documents()}
-    events = [e async for e in compressor.as_runnable().astream_events(given, version="v2")]
-    (custom,) = [event for event in events if event["event"] == "on_custom_event"]
-    assert (custom["name"], custom["data"]["kept"]) == ("conformal_filter", [0, 1])
-    assert {"conformal_compressor", "conformal_filter"} <= {event["name"] for event in events}
 
 
 class Raising(BaseCallbackHandler):
@@ -205,10 +171,10 @@ def test_a_filter_that_fails_ends_its_run_with_the_error():
     assert "no model" in run.error
 
 
-@INNER
-async def test_a_refusal_inside_the_scorer_is_not_a_decision_in_langchain(scorer):
+async def test_a_refusal_inside_the_scorer_is_not_a_decision_in_langchain():
     seen = Seen()
-    compressor = ConformalCompressor(filter=ConformalFilter(scorer, CALIBRATION, on_empty="raise"))
+    asking = ConformalFilter(Asking({}), CALIBRATION, on_empty="raise")
+    compressor = ConformalCompressor(filter=asking)
     for call in (compressor.compress_documents, compressor.acompress_documents):
         with pytest.raises(NothingKept):
             await finished(call(documents(), "q", callbacks=[seen]))
@@ -282,31 +248,14 @@ def test_if_the_filter_fails_the_second_event_has_no_decision(listened):
     assert (end.nodes, end.decision) == ([], None)
 
 
-@INNER
-async def test_a_refusal_inside_the_scorer_is_not_a_decision_in_llama_index(scorer, listened):
-    conformal_filter = ConformalFilter(scorer, CALIBRATION, on_empty="raise")
+async def test_a_refusal_inside_the_scorer_is_not_a_decision_in_llama_index(listened):
+    conformal_filter = ConformalFilter(Asking({}), CALIBRATION, on_empty="raise")
     postprocessor = ConformalPostprocessor(filter=conformal_filter)
     for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
         with pytest.raises(NothingKept):
             await finished(call(nodes(), query_str="q"))
     ends = [event for event in listened if isinstance(event, ConformalFilterEvent)]
     assert [event.decision for event in ends] == [None, None]
-
-
-class Emptying(LlamaDebugHandler):
-    """Empties the lists of nodes that it gets."""
-
-    def on_event_start(self, event_type, payload=None, **kwargs):
-        payload["nodes"].clear()
-        return ""
-
-    def on_event_end(self, event_type, payload=None, **kwargs):
-        payload["nodes"].clear()
-
-
-class BrokenStart(LlamaDebugHandler):
-    def on_event_start(self, *args, **kwargs):
-        raise RuntimeError("a broken handler")
 
 
 class BrokenEnd(LlamaDebugHandler):
@@ -325,17 +274,14 @@ async def test_the_deprecated_callback_manager_sees_a_reranking(postprocessor):
     assert texts_of(end.payload["nodes"]) == KEPT
 
 
-@pytest.mark.parametrize("handler", [Emptying, BrokenStart, BrokenEnd])
-async def test_handlers_that_raise_or_edit_change_nothing(
-    postprocessor, dispatcher, caplog, handler
-):
+async def test_handlers_that_raise_change_nothing(postprocessor, dispatcher, caplog):
     dispatcher.add_event_handler(Broken())
-    postprocessor.callback_manager = CallbackManager([handler(print_trace_on_end=False)])
+    postprocessor.callback_manager = CallbackManager([BrokenEnd(print_trace_on_end=False)])
     given = nodes()
     for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
         assert texts_of(await finished(call(given, query_str="q"))) == KEPT
     assert len(given) == 3
-    assert caplog.text.count("a callback handler failed") == (0 if handler is Emptying else 2)
+    assert caplog.text.count("a callback handler failed") == 2
 
 
 # --- both -----------------------------------------------------------------------------------------
@@ -382,22 +328,7 @@ async def test_the_handlers_count_and_log_alike(logged):
     counts, rows = await logged(SCORES)
     assert (counts.queries, counts.m1, counts.m2) == (2, 1.0, pytest.approx(2 / 3))
     assert rows[0] == rows[1]
-    assert rows[0] == {
-        "event": "conformal_filter",
-        "version": 1,
-        "scorer": "lookup",
-        "guarantee": "query-recall",
-        "alpha": 0.1,
-        "group": None,
-        "query": "q",
-        "k": 3,
-        "kept": [0, 1],
-        "unscorable": [],
-        "threshold": 0.5,
-        "scores": [0.1, 0.4, 0.9],
-        "m1": 1.0,
-        "m2": 2 / 3,
-    }
+    assert (rows[0]["query"], rows[0]["kept"], rows[0]["scores"]) == ("q", [0, 1], [0.1, 0.4, 0.9])
 
 
 async def test_a_query_with_an_empty_result_is_logged_even_if_the_filter_raises(logged):
@@ -414,36 +345,3 @@ async def test_a_query_with_an_unscorable_snippet_is_logged_even_if_the_filter_r
     assert await logged(BLANK, Unscorable, on_unscorable="raise") == passed
     assert (passed[0].queries, passed[0].unscorable, passed[0].m2) == (2, 2, 0.5)
     assert [row["kept"] for row in passed[1]] == [[1], [1]]
-
-
-@pytest.mark.parametrize("handler", [ConformalCallbackHandler, ConformalEventHandler])
-@pytest.mark.parametrize("path", ["calls.jsonl", Path("calls.jsonl"), 3])
-def test_a_handler_refuses_a_path_as_its_log(handler, path):
-    with pytest.raises(TypeError, match="log is .*FilterLog"):
-        handler(path)
-
-
-def test_other_runs_and_events_are_not_counted(compressor):
-    handler = ConformalCallbackHandler()
-    RunnableLambda(lambda x: x).invoke("other", config={"callbacks": [handler]})
-    handler.on_custom_event("other", {}, run_id=None)
-    assert handler.observer.counts == {}
-
-
-async def test_spans_of_openinference_have_the_decision(postprocessor, llama_index_instrumentor):
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    llama_index_instrumentor.instrument(tracer_provider=provider)
-    postprocessor.postprocess_nodes(nodes(), query_str="q")
-    await postprocessor.apostprocess_nodes(nodes(), query_str="q")
-    spans = exporter.get_finished_spans()
-    names = [span.name.split(".")[1] for span in spans]
-    assert names == ["_postprocess_nodes", "_apostprocess_nodes"]
-    for span in spans:
-        found = [span.attributes[f"conformal.{name}"] for name in ("k", "kept", "m2")]
-        assert found == [3, 2, 2 / 3]
-        assert span.attributes["reranker.model_name"] == "lookup"

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, kstest, norm, spearmanr
+from scipy.stats import binomtest
 
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import digest
@@ -63,25 +63,6 @@ def test_a_shift_is_detected():
     assert all(status_after(rng, queries=900, shift_from=200).drift for _ in range(10))
 
 
-def test_online_ranks_are_uniform_and_independent():
-    rng = np.random.default_rng(47)
-    calibration = Calibration.from_scores(
-        [ScoredQuery([score], [True]) for score in range(5)], alpha=0.5, scorer="drawn"
-    )
-
-    def ranks_of(draws):
-        """The smoothed ranks of the last three of eight draws, with ties."""
-        monitor = Monitor(calibration, seed=int(rng.integers(2**32)))
-        monitor._ordered = sorted(draws[:5])
-        return [monitor._smoothed_rank(score) for score in draws[5:]]
-
-    ranks = np.array([ranks_of(draws) for draws in np.round(rng.normal(size=(4000, 8)), 1)])
-    for column in ranks.T:
-        assert kstest(column, "uniform").pvalue > FALSE_ALARM
-    for one, other in ((0, 1), (0, 2), (1, 2)):
-        assert spearmanr(ranks[:, one], ranks[:, other]).pvalue > FALSE_ALARM
-
-
 def test_the_bet_by_hand():
     calibration = Calibration.from_scores(
         [ScoredQuery([score], [True]) for score in (1.0, 2.0, 3.0)], alpha=0.5, scorer="drawn"
@@ -99,17 +80,6 @@ def test_the_bet_by_hand():
         math.exp(monitor._state.most_log_drift), rel=1e-12
     )
     assert monitor._state.live == [0.5, 0.4, 9.0]
-
-
-def test_an_alarm_stays():
-    rng = np.random.default_rng(53)
-    calibration = calibration_of(rng)
-    monitor = Monitor(calibration)
-    while not monitor.status.drift:
-        monitor.observe([50.0])
-    for _ in range(200):
-        monitor.observe(a_query(rng).scores)
-    assert monitor.status.drift
 
 
 def test_a_query_without_a_finite_score_is_no_evidence_of_drift():
@@ -153,18 +123,6 @@ def test_harm_is_detected(guarantee):
         assert status.counts.loss > 0.1
 
 
-@pytest.mark.slow
-def test_the_loss_exceeds_what_chance_explains_with_probability_level_half():
-    # One relevant snippet, N(0, 1): the loss at a threshold t is known, 1 − Φ(t).
-    rng = np.random.default_rng(67)
-    exceeded = 0
-    for _ in range(400):
-        queries = [ScoredQuery([rng.normal()], [True]) for _ in range(60)]
-        monitor = Monitor(Calibration.from_scores(queries, alpha=0.1, scorer="drawn"), 0.2)
-        exceeded += norm.sf(monitor.calibration.threshold()) > monitor._most_that_chance_explains()
-    assert binomtest(exceeded, 400, 0.1, alternative="greater").pvalue > FALSE_ALARM
-
-
 def test_losses_follow_the_guarantee_and_count_missed():
     rng = np.random.default_rng(71)
     query = ScoredQuery([-9.0, 9.0, 9.0], [True, True, False], missed=2)
@@ -184,24 +142,11 @@ def test_losses_follow_the_guarantee_and_count_missed():
 def test_a_query_of_the_calibration_is_refused():
     rng = np.random.default_rng(74)
     queries = [a_query(rng, id=f"q{i}") for i in range(60)]
-    queries.append(ScoredQuery([1.0], [False], id="none relevant"))
     monitor = Monitor(Calibration.from_scores(queries, alpha=0.1, scorer="drawn"))
-    for query in (queries[3], queries[-1]):
-        with pytest.raises(ValueError, match=f"'{query.id}'"):
-            monitor.observe_judged(query)
+    with pytest.raises(ValueError, match="'q3'"):
+        monitor.observe_judged(queries[3])
     monitor.observe_judged(a_query(rng, id="new"))
     assert monitor.observe_judged(a_query(rng)).counts.judged == 2
-
-
-@pytest.mark.parametrize("options", [{"guarantee": "snippet"}, {"by_group": True}], ids=str)
-def test_harm_is_not_measured_for_snippets_and_groups(options):
-    rng = np.random.default_rng(79)
-    scored = [a_query(rng, group="g") for _ in range(60)]
-    calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn", **options)
-    monitor = Monitor(calibration)
-    monitor.observe([1.0], "g")  # drift is measured all the same
-    with pytest.raises(ValueError, match="guarantee"):
-        monitor.observe_judged(a_query(rng, group="g"))
 
 
 def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
@@ -234,22 +179,16 @@ def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
 def test_counts_are_m1_and_m2_and_add_up():
     rng = np.random.default_rng(83)
     calibration = calibration_of(rng)
-    streams = [[a_query(rng) for _ in range(30)] for _ in range(2)]
-    counts = []
-    for stream in streams:
-        monitor = Monitor(calibration)
-        for query in stream:
-            monitor.observe(query.scores)
-        counts.append(monitor.status.counts)
-    total = counts[0] + counts[1]
-    kept = [calibration.keep(query.scores) for stream in streams for query in stream]
-    assert total.queries == 60
+    one, other = Monitor(calibration), Monitor(calibration)
+    stream = [a_query(rng).scores for _ in range(60)]
+    for i, scores in enumerate(stream):
+        (one, other)[i % 2].observe(scores)
+    total = one.status.counts + other.status.counts
+    kept = [calibration.keep(scores) for scores in stream]
+    assert (total.queries, total.kept) == (60, sum(mask.sum() for mask in kept))
     assert total.m1 == np.mean([mask.any() for mask in kept])
     assert total.m2 == pytest.approx(np.mean([mask.mean() for mask in kept]))
-    assert total.kept == sum(mask.sum() for mask in kept)
-    assert math.isnan(Counts().m1)
-    assert math.isnan(Counts().m2)
-    assert math.isnan(Counts().loss)
+    assert np.isnan([Counts().m1, Counts().m2, Counts().loss]).all()
 
 
 def test_a_saved_monitor_continues_unchanged(tmp_path):
@@ -297,20 +236,15 @@ def test_invalid_arguments_are_named():
             Monitor(calibration, level)
     with pytest.raises(ValueError, match="scores"):
         Monitor(calibration).observe([[1.0, 2.0]])
-    with pytest.raises(TypeError, match="query"):
-        Monitor(calibration).observe_judged([1.0])
+    by_snippet = Calibration.from_scores(
+        [ScoredQuery([1.0], [True])] * 9, alpha=0.5, scorer="drawn", guarantee="snippet"
+    )
+    with pytest.raises(ValueError, match="guarantee"):
+        Monitor(by_snippet).observe_judged(ScoredQuery([1.0], [True]))
 
 
-def test_a_monitor_shows_its_counts_and_alarms():
-    rng = np.random.default_rng(3)
-    monitor = Monitor(calibration_of(rng), level=0.1)
-    shown = f"Monitor({monitor.calibration!r}, level=0.1, "
-    assert repr(monitor) == f"{shown}0 queries, 0 judged, no alarm)"
-    assert "0 queries" in str(monitor.status)
-    for _ in range(200):
-        query = a_query(rng, shift=2.0)
-        monitor.observe(query.scores)
-        status = monitor.observe_judged(query)
-    assert repr(monitor) == f"{shown}200 queries, 200 judged, drift and harm)"
-    assert "200 judged queries lose" in str(status)
-    assert "alarm at 20" in str(status)
+def test_a_status_names_its_alarms():
+    quiet = str(MonitorStatus(0.1, Counts(1, 2, 1, 0, 1, 0.5), 2.0, 1.0))
+    assert "Drift: no alarm" in quiet
+    assert "alarm at 10" in quiet
+    assert "Harm: alarm" in str(MonitorStatus(0.1, Counts(1, judged=3, lost=2.0), 2.0, 25.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from langchain_core.documents import Document
@@ -10,10 +9,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic requires these below Python 3.12
 
-from conformal_retrievers import Snippet
 from conformal_retrievers.claims import AnswerFilter, FilteredAnswer, events
-from langchain_conformal.documents import to_snippets
-from langchain_conformal.events import ain_run, in_run
+from langchain_conformal.documents import check_input, to_snippets
+from langchain_conformal.events import FilterRun
 
 
 class AnswerInput(TypedDict):
@@ -44,62 +42,36 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
             "AnswerFilter(claim_filter, as_llm(chat))"
         )
 
-    def run_of(question: str, config: RunnableConfig) -> dict[str, Any]:
-        return {
-            "name": events.EVENT,
-            "calibration": answer_filter.filter.calibration,
-            "to_event": lambda filtered: events.event_of(filtered, query=question),
-            "inputs": {"query": question},
-            "config": config,
-        }
+    def run_of(question: str, config: RunnableConfig) -> FilterRun[FilteredAnswer]:
+        return FilterRun(
+            events.EVENT,
+            answer_filter.filter.calibration,
+            lambda filtered: events.event_of(filtered, query=question),
+            {"query": question},
+            config,
+        )
 
     def filter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
         arguments = _arguments(given)
         run = run_of(given["question"], config)
-        return _message(in_run(lambda: answer_filter(*arguments), **run))
+        return _message(run.decide(lambda: answer_filter(*arguments)))
 
     async def afilter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
         arguments = _arguments(given)
         run = run_of(given["question"], config)
-        return _message(await ain_run(lambda: answer_filter.acall(*arguments), **run))
+        return _message(await run.adecide(lambda: answer_filter.acall(*arguments)))
 
     runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_answer_filter")
     return runnable.with_types(input_type=AnswerInput)
 
 
-def _arguments(given: AnswerInput) -> tuple[str, str, list[Snippet | str], str | None]:
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f"the input is a {type(given).__name__}; give {{'question', 'context', 'answer'}}, as "
-            "RunnablePassthrough.assign(answer=prompt | chat) makes of the first two"
-        )
-    missing = [name for name in ("question", "context", "answer") if name not in given]
-    if missing:
-        raise ValueError(
-            f"{missing[0]!r} is missing from the input, which has {sorted(given)}; give "
-            "'question', 'context' (what the answer was written from) and 'answer'"
-        )
-    answer = given["answer"]
+def _arguments(given: AnswerInput) -> tuple[str, str, Any, str | None]:
+    check_input(given, "question", "context", "answer")
+    answer, context = given["answer"], given["context"]
     text = str(answer.text) if isinstance(answer, BaseMessage) else answer
-    return given["question"], text, _snippets(given["context"]), given.get("group")
-
-
-def _snippets(context: object) -> list[Snippet | str]:
-    if isinstance(context, (str, Document)):
-        context = [context]
-    if isinstance(context, Mapping) or not isinstance(context, Iterable):
-        raise TypeError(
-            f"context is a {type(context).__name__}, {context!r:.60}; give a list of Documents or "
-            "texts, or one"
-        )
-    snippets: list[Snippet | str] = []
-    for i, one in enumerate(context):
-        if not isinstance(one, (str, Document)):
-            raise TypeError(
-                f"context[{i}] is a {type(one).__name__}, {one!r:.60}; give a Document or a text"
-            )
-        snippets += [one] if isinstance(one, str) else to_snippets([one])
-    return snippets
+    listed: Any = [context] if isinstance(context, (str, Document)) else context
+    snippets = [to_snippets([one])[0] if isinstance(one, Document) else one for one in listed]
+    return given["question"], text, snippets, given.get("group")
 
 
 def _message(filtered: FilteredAnswer) -> AIMessage:

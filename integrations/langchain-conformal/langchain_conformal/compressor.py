@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic requires this one below Python 3.12
 
 from conformal_retrievers import ConformalFilter
-from langchain_conformal.documents import as_documents, kept_documents, to_snippets
+from langchain_conformal.documents import as_documents, check_input, kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.scorers import FromCalibration
 
@@ -59,21 +59,16 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
         """
 
         def compress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
-            query, documents = _query_and_documents(given)
-            return self.compress_documents(documents, query, config.get("callbacks"))
+            check_input(given, "query", "documents")
+            return self.compress_documents(
+                given["documents"], given["query"], config.get("callbacks")
+            )
 
         async def acompress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
-            query, documents = _query_and_documents(given)
-            return await self.acompress_documents(documents, query, config.get("callbacks"))
+            check_input(given, "query", "documents")
+            return await self.acompress_documents(
+                given["documents"], given["query"], config.get("callbacks")
+            )
 
         runnable = RunnableLambda(compress, afunc=acompress, name="conformal_compressor")
         return runnable.with_types(input_type=CompressorInput, output_type=list[Document])
-
-
-def _query_and_documents(given: object) -> tuple[str, list[Document]]:
-    form = "give {'query': …, 'documents': […]}"
-    if not isinstance(given, Mapping):
-        raise TypeError(f"the input is {given!r:.60}; {form}")
-    for key in CompressorInput.__required_keys__ - given.keys():
-        raise ValueError(f"{key!r} is missing from the input; {form}")
-    return given["query"], given["documents"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from numbers import Real
+from typing import Any
 
 from langchain_core.documents import Document
 
@@ -12,18 +13,24 @@ from conformal_retrievers import Filtered, Snippet
 from conformal_retrievers.monitoring import json_number
 
 
-def as_documents(documents: object) -> list[Document]:
+def check_input(given: object, *keys: str) -> None:
+    """Raise TypeError unless a runnable's input is a mapping, and ValueError for a missing key."""
+    form = f"give {{{', '.join(f'{key!r}: …' for key in keys)}}}"
+    if not isinstance(given, Mapping):
+        raise TypeError(f"the input is a {type(given).__name__}, {given!r:.60}; {form}")
+    for key in keys:
+        if key not in given:
+            raise ValueError(f"{key!r} is missing from the input; {form}")
+
+
+def as_documents(documents: Any) -> list[Document]:
     """Return the documents as a list; raise TypeError for anything but Documents."""
-    if isinstance(documents, (str, Document)) or not isinstance(documents, Iterable):
-        raise TypeError(
-            f"documents is a {type(documents).__name__}, {documents!r:.60}; give a list of "
-            "Documents first, then the query"
-        )
-    listed = list(documents)
+    listed = list(documents) if isinstance(documents, Iterable) else [documents]
     for i, document in enumerate(listed):
         if not isinstance(document, Document):
             raise TypeError(
-                f"documents[{i}] is a {type(document).__name__}; give langchain_core Documents"
+                f"documents[{i}] is a {type(document).__name__}; give a list of Documents, then "
+                "the query"
             )
     return listed
 
@@ -58,25 +65,13 @@ def kept_documents(
     document that could not be scored, "inf" or "-inf" for an infinite score, as JSON has no number
     for them. A prefix of None adds nothing.
     """
-    kept = filtered.kept.tolist()
-    if metadata_prefix is None:
-        return [_copy_with(documents[i], {}) for i in kept]
-    scores, p_values = filtered.scores.tolist(), filtered.p_values.tolist()
-    return [
-        _copy_with(
-            documents[i],
-            {
-                f"{metadata_prefix}score": json_number(scores[i]),
-                f"{metadata_prefix}p_value": json_number(p_values[i]),
-            },
-        )
-        for i in kept
-    ]
-
-
-def _copy_with(document: Document, metadata: dict[str, float | str | None]) -> Document:
-    """Return what `model_copy` returns with more metadata, in a quarter of its time."""
-    twin = copy(document)
-    twin.__dict__["metadata"] = {**document.metadata, **metadata}
-    twin.model_fields_set.add("metadata")
-    return twin
+    kept, scores, p_values = [], filtered.scores.tolist(), filtered.p_values.tolist()
+    for i in filtered.kept.tolist():
+        twin = copy(documents[i])  # a quarter of the time of `model_copy`
+        twin.__dict__["metadata"] = dict(twin.metadata)
+        twin.model_fields_set.add("metadata")
+        if metadata_prefix is not None:
+            twin.metadata[f"{metadata_prefix}score"] = json_number(scores[i])
+            twin.metadata[f"{metadata_prefix}p_value"] = json_number(p_values[i])
+        kept.append(twin)
+    return kept

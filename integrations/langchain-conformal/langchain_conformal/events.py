@@ -8,10 +8,11 @@ be scored, raises after its run has ended with the decision. Without a handler t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, TypeVar
-from uuid import UUID
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from langchain_core.callbacks import (
     BaseCallbackHandler,
@@ -20,11 +21,7 @@ from langchain_core.callbacks import (
     dispatch_custom_event,
 )
 from langchain_core.runnables import RunnableConfig, RunnableLambda
-from langchain_core.runnables.config import (
-    ensure_config,
-    get_async_callback_manager_for_config,
-    get_callback_manager_for_config,
-)
+from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
 from conformal_retrievers import ConformalFilter, Filtered, Snippet
 from conformal_retrievers.filtering import Refused
@@ -33,13 +30,77 @@ from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Obse
 Decided = TypeVar("Decided")
 
 
+@dataclass
+class FilterRun(Generic[Decided]):
+    """Runs one decision of a filter, with an event; both have the same name.
+
+    If the filter with this calibration refuses, its decision is reported like any other, and the
+    error is raised after the run.
+    """
+
+    name: str
+    calibration: object
+    to_event: Callable[[Decided], dict[str, Any]]
+    inputs: dict[str, Any]
+    config: RunnableConfig
+    decided: Any = None
+    refused: Refused | None = None
+
+    def decide(self, decide: Callable[[], Decided]) -> Decided:
+        """Return what the function decides."""
+
+        def run(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+            with self._refusals():
+                self.decided = decide()
+            event = self.to_event(self.decided)
+            dispatch_custom_event(self.name, deepcopy(event), config=config)
+            return event
+
+        if not self._has_handlers():
+            return decide()
+        RunnableLambda(run, name=self.name).invoke(self.inputs, self.config)
+        return self._result()
+
+    async def adecide(self, decide: Callable[[], Awaitable[Decided]]) -> Decided:
+        """Return what the function decides, without blocking the event loop."""
+
+        async def run(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+            with self._refusals():
+                self.decided = await decide()
+            event = self.to_event(self.decided)
+            await adispatch_custom_event(self.name, deepcopy(event), config=config)
+            return event
+
+        if not self._has_handlers():
+            return await decide()
+        await RunnableLambda(run, name=self.name).ainvoke(self.inputs, self.config)
+        return self._result()
+
+    def _has_handlers(self) -> bool:
+        return bool(get_callback_manager_for_config(self.config).handlers)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            if not error.of(self.calibration):  # raised by another filter, such as in the scorer
+                raise
+            self.decided, self.refused = error.filtered, error
+
+    def _result(self) -> Decided:
+        if self.refused is not None:
+            raise self.refused
+        decided: Decided = self.decided
+        return decided
+
+
 def filter_in_run(
     conformal_filter: ConformalFilter, query: str, snippets: list[Snippet], callbacks: Callbacks
 ) -> Filtered:
     """Filter a query's snippets in a run below that of `callbacks`, or of the current run."""
     run = _run_of(conformal_filter, query, snippets, callbacks)
-    filtered: Filtered = in_run(lambda: conformal_filter(query, snippets), **run)
-    return filtered
+    return run.decide(lambda: conformal_filter(query, snippets))
 
 
 async def afilter_in_run(
@@ -47,91 +108,19 @@ async def afilter_in_run(
 ) -> Filtered:
     """Do what `filter_in_run` does, without blocking the event loop."""
     run = _run_of(conformal_filter, query, snippets, callbacks)
-    return await ain_run(lambda: conformal_filter.acall(query, snippets), **run)
+    return await run.adecide(lambda: conformal_filter.acall(query, snippets))
 
 
 def _run_of(
     conformal_filter: ConformalFilter, query: str, snippets: list[Snippet], callbacks: Callbacks
-) -> dict[str, Any]:
-    return {
-        "name": EVENT,
-        "calibration": conformal_filter.calibration,
-        "to_event": lambda filtered: event_of(filtered, query=query),
-        "inputs": {"query": query, "k": len(snippets)},
-        "config": ensure_config({"callbacks": callbacks}),
-    }
-
-
-def in_run(
-    decide: Callable[[], Decided],
-    *,
-    name: str,
-    calibration: object,
-    to_event: Callable[[Decided], dict[str, Any]],
-    inputs: dict[str, Any],
-    config: RunnableConfig,
-) -> Decided:
-    """Return what a filter decides, in a run with an event, both of that name.
-
-    If the filter with this calibration refuses, its decision is reported like any other, and the
-    error is raised after the run.
-    """
-    if not get_callback_manager_for_config(config).handlers:
-        return decide()
-    decided: list[Decided] = []
-    refused: list[Refused] = []
-
-    def run(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        try:
-            filtered = decide()
-        except Refused as error:
-            if not error.of(calibration):  # raised by another filter, such as one in the scorer
-                raise
-            refused.append(error)
-            filtered = error.filtered
-        decided.append(filtered)
-        event = to_event(filtered)
-        dispatch_custom_event(name, deepcopy(event), config=config)
-        return event
-
-    RunnableLambda(run, name=name).invoke(inputs, config)
-    if refused:
-        raise refused[0]
-    return decided[0]
-
-
-async def ain_run(
-    decide: Callable[[], Awaitable[Decided]],
-    *,
-    name: str,
-    calibration: object,
-    to_event: Callable[[Decided], dict[str, Any]],
-    inputs: dict[str, Any],
-    config: RunnableConfig,
-) -> Decided:
-    """Do what `in_run` does, without blocking the event loop."""
-    if not get_async_callback_manager_for_config(config).handlers:
-        return await decide()
-    decided: list[Decided] = []
-    refused: list[Refused] = []
-
-    async def run(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        try:
-            filtered = await decide()
-        except Refused as error:
-            if not error.of(calibration):  # raised by another filter, such as one in the scorer
-                raise
-            refused.append(error)
-            filtered = error.filtered
-        decided.append(filtered)
-        event = to_event(filtered)
-        await adispatch_custom_event(name, deepcopy(event), config=config)
-        return event
-
-    await RunnableLambda(run, name=name).ainvoke(inputs, config)
-    if refused:
-        raise refused[0]
-    return decided[0]
+) -> FilterRun[Filtered]:
+    return FilterRun(
+        EVENT,
+        conformal_filter.calibration,
+        lambda filtered: event_of(filtered, query=query),
+        {"query": query, "k": len(snippets)},
+        ensure_config({"callbacks": callbacks}),
+    )
 
 
 class ConformalCallbackHandler(BaseCallbackHandler):
@@ -144,16 +133,7 @@ class ConformalCallbackHandler(BaseCallbackHandler):
     def __init__(self, log: FilterLog | None = None) -> None:
         self.observer = Observer(log)
 
-    def on_custom_event(
-        self,
-        name: str,
-        data: Any,
-        *,
-        run_id: UUID,
-        tags: list[str] | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
         """Observe an event of either filter, and ignore others."""
         if name in (EVENT, CLAIMS_EVENT):
             self.observer.observe(data)

@@ -14,7 +14,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from conformal_retrievers import ConformalFilter, JudgedQuery
-from conformal_retrievers.llm.wire import model_name
+from conformal_retrievers.llm import model_name
 from conformal_retrievers.scoring import judged_queries
 from langchain_conformal.documents import to_snippets
 
@@ -52,7 +52,11 @@ def judge_retriever(
     ValueError
         For a retriever that is filtered already.
     """
-    check_retriever(retriever)
+    if not isinstance(retriever, Runnable):
+        raise TypeError(
+            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
+            "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
+        )
     _check_unfiltered(retriever)
     queries = judged_queries(judged)
     retrieved = retriever.batch(
@@ -67,27 +71,15 @@ def judge_retriever(
     ]
 
 
-def check_retriever(retriever: object) -> None:
-    """Raise TypeError unless the retriever is a runnable; a vector store, for example, is not."""
-    if not isinstance(retriever, Runnable):
-        raise TypeError(
-            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
-            "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
-        )
-
-
 def _check_unfiltered(retriever: RetrieverLike) -> None:
     within, _ = _unbound(retriever)
     compressor = getattr(within, "base_compressor", None)
-    for part, inside in (
-        (within, "retriever"),
-        *((c, "base_retriever") for c in (compressor, *getattr(compressor, "transformers", ()))),
-    ):
+    for part in (within, compressor, *getattr(compressor, "transformers", ())):
         if isinstance(getattr(part, "filter", None), ConformalFilter):
             raise ValueError(
                 f"retriever is a {type(within).__name__} that is filtered already, and calibrated "
-                "on its own survivors a filter loses more every time; give the retriever inside, "
-                f"filtered.{inside}"
+                "on its own survivors a filter loses more every time; give the retriever inside: "
+                "its .retriever, or its .base_retriever"
             )
 
 

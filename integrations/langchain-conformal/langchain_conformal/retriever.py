@@ -10,16 +10,15 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams, RetrieverLike
+from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.config import ensure_config
-from pydantic import ConfigDict, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict
 
 from conformal_retrievers import ConformalFilter
 from langchain_conformal.documents import as_documents, kept_documents, to_snippets
 from langchain_conformal.events import afilter_in_run, filter_in_run
-from langchain_conformal.judge import check_retriever, depth_of
+from langchain_conformal.judge import depth_of
 from langchain_conformal.scorers import FromCalibration
 
 
@@ -42,19 +41,10 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
-    @field_validator("retriever", mode="before")
-    @classmethod
-    def _is_a_retriever(cls, retriever: object) -> object:
-        check_retriever(retriever)
-        return retriever
-
     def model_post_init(self, context: Any, /) -> None:
         """Raise ValueError for an alpha at which the calibration has no threshold."""
         super().model_post_init(context)
-        try:
-            self._filter_at_alpha()
-        except ValueError as error:  # pydantic would prefix "Value error, "
-            raise PydanticCustomError("alpha", "{text}", {"text": str(error)}) from None
+        self._filter_at_alpha()
 
     def invoke(
         self, input: str, config: RunnableConfig | None = None, **kwargs: Any
@@ -99,14 +89,6 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
             self._filter_at_alpha(), query, to_snippets(documents), callbacks
         )
         return kept_documents(documents, filtered, self.metadata_prefix)
-
-    def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
-        of_retriever = (
-            self.retriever._get_ls_params(**kwargs)
-            if isinstance(self.retriever, BaseRetriever)
-            else LangSmithRetrieverParams()
-        )
-        return {**of_retriever, **super()._get_ls_params(**kwargs)}
 
     def _filter_at_alpha(self) -> ConformalFilter:
         return self.filter if self.alpha is None else self.filter.at(self.alpha)

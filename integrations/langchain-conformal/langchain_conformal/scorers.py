@@ -23,8 +23,11 @@ from conformal_retrievers import (
     Snippet,
 )
 from conformal_retrievers.filtering import OnEmpty, OnUnscorable, open_filter
-from conformal_retrievers.llm import LLM, Cache, Reply, Request
-from conformal_retrievers.llm.wire import (
+from conformal_retrievers.llm import (
+    LLM,
+    Cache,
+    Reply,
+    Request,
     finish_of,
     first_token_in,
     model_name,
@@ -36,7 +39,7 @@ from conformal_retrievers.llm.wire import (
     tokens_in,
     unanswered_without_reply,
 )
-from conformal_retrievers.scoring.rating import By
+from conformal_retrievers.scoring import By
 
 Options = Callable[[Request], Mapping[str, Any]]
 
@@ -55,9 +58,8 @@ AnyScorer: TypeAlias = Scorer | Embeddings | CrossEncoder | BaseChatModel | Base
 def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     """Return the scorer of embeddings, a cross-encoder, a chat model or a reranker.
 
-    It is `embedding_scorer`, `cross_encoder_scorer`, `llm_scorer` or `reranker_scorer` of the
-    model. A scorer is returned as it is; `FunctionScorer` makes one of a function. Raises TypeError
-    for anything else.
+    A scorer is returned as it is; `FunctionScorer` makes one of a function. Raises TypeError for
+    anything else.
     """
     if isinstance(model, Embeddings):
         return embedding_scorer(model, name=name)
@@ -70,7 +72,7 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     if isinstance(model, CrossEncoder) and not isinstance(model, Scorer):
         return cross_encoder_scorer(model, name=name)
     raise TypeError(
-        f"scorer is {model!r:.80}; give embeddings, a cross-encoder, a chat model, a compressor "
+        f"model is {model!r:.80}; give embeddings, a cross-encoder, a chat model, a compressor "
         "that writes relevance_score, or a scorer, such as FunctionScorer(function, name='…')"
     )
 
@@ -78,15 +80,9 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
 def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> EmbeddingScorer:
     """Return the scorer 1 − cosine of LangChain embeddings, synchronous and asynchronous.
 
-    The scorer's name is `name`, by default "cosine(<model name>)", which is the same for the same
-    model in LlamaIndex. Raises TypeError for anything but Embeddings, and ValueError if the model's
-    name is unknown.
+    The default name is "cosine(<model name>)", as for the same model in LlamaIndex; ValueError if
+    the model's name is unknown.
     """
-    if not isinstance(embeddings, Embeddings):
-        raise TypeError(
-            f"embeddings is a {type(embeddings).__name__}; give LangChain's Embeddings, or another "
-            "model as scorer=EmbeddingScorer(embed, name='cosine(<model name>)')"
-        )
     return EmbeddingScorer(
         embeddings.embed_documents,
         name or scorer_name("cosine", embeddings, "embedding_scorer"),
@@ -118,14 +114,12 @@ def as_llm(
 
     `options` turns a request into arguments of the model's `invoke`. Give `openai_options` for a
     model with OpenAI's Chat Completions; without it a reply's schema, length and log-probabilities
-    are not requested. The default name is the model's with its settings, see
-    `conformal_retrievers.llm.wire.name_of`; the same model, asked in the same way, has the same
-    name in LlamaIndex and in `openai_llm`. Functions, clients and other objects are not part of it:
-    give a `name` if yours change the answers.
+    are not requested. The default name is the model's with its settings, and is the same in
+    LlamaIndex and in `openai_llm`. Functions and clients are not part of it: give a `name` if yours
+    change the answers.
 
-    Raises TypeError for anything but a chat model, such as one with fallbacks, since another model
-    is another score; ValueError if the model's name is unknown, or `options` is your own function,
-    and there is no `name`.
+    Raises TypeError for anything but a chat model, such as one with fallbacks; ValueError if the
+    model's name is unknown, or `options` is your own function, and there is no `name`.
     """
     if not isinstance(chat_model, BaseChatModel):
         raise TypeError(
@@ -190,9 +184,8 @@ def cross_encoder_scorer(
 ) -> CrossEncoderScorer:
     """Return the scorer −score of a LangChain cross-encoder.
 
-    The scorer's name is `name`, by default "cross-encoder(<model name>)"; ValueError if the model's
-    name is unknown. A cross-encoder that returns probabilities instead of logits may round the
-    highest ones to 1, so that they tie.
+    The default name is "cross-encoder(<model name>)"; ValueError if the model's name is unknown. A
+    cross-encoder that returns probabilities may round the highest ones to 1, so that they tie.
     """
     name = name or scorer_name("cross-encoder", cross_encoder, "cross_encoder_scorer")
     return CrossEncoderScorer(cross_encoder.score, name)
@@ -203,12 +196,10 @@ def reranker_scorer(
 ) -> RerankerScorer:
     """Return the scorer −relevance_score of a compressor that writes it, as rerankers do.
 
-    The scorer's name is `name`, by default "reranker(<model name>)"; ValueError if the model's name
-    is unknown.
+    The default name is "reranker(<model name>)"; ValueError if the model's name is unknown.
     """
-    return RerankerScorer(
-        compressor, name or scorer_name("reranker", compressor, "reranker_scorer")
-    )
+    name = name or scorer_name("reranker", compressor, "reranker_scorer")
+    return RerankerScorer(compressor, name)
 
 
 PLACE = "conformal_place"  # the metadata that identifies a reranked document: few keep the id
@@ -216,12 +207,11 @@ PLACE = "conformal_place"  # the metadata that identifies a reranked document: f
 
 @dataclass(frozen=True)
 class RerankerScorer:
-    """Scores by −metadata["relevance_score"] as a compressor writes it.
+    """Scores by −metadata["relevance_score"] as a compressor writes it, NaN for None.
 
-    A blank text, and a relevance score that is None or NaN, scores NaN. A snippet that the
-    compressor does not return scores +inf, which no threshold keeps: set its top_n to at least the
-    retriever's depth. Raises ValueError if it returns documents without a relevance score, or other
-    documents than it was given.
+    A snippet that the compressor does not return scores +inf, which no threshold keeps: set its
+    top_n to at least the retriever's depth. Raises KeyError if the compressor does not write
+    relevance_score, or does not keep a document's other metadata.
     """
 
     compressor: BaseDocumentCompressor
@@ -243,12 +233,6 @@ class RerankerScorer:
     def _scores(self, snippets: Sequence[Snippet], returned: Sequence[Document]) -> list[float]:
         scores = [math.inf if snippet.text.strip() else math.nan for snippet in snippets]
         for document in returned:
-            if not {PLACE, "relevance_score"} <= document.metadata.keys():
-                raise ValueError(
-                    f"{type(self.compressor).__name__} returned a document without relevance_score "
-                    f"or {PLACE} in its metadata ({', '.join(document.metadata)}); give a "
-                    "compressor that writes relevance_score and keeps metadata"
-                )
             relevance = document.metadata["relevance_score"]
             scores[document.metadata[PLACE]] = math.nan if relevance is None else -float(relevance)
         return scores
@@ -307,13 +291,9 @@ class FromCalibration:
             raise TypeError(
                 "give one of embeddings=, llm= and scorer=, the one that was calibrated with"
             )
-        if llm is not None and not isinstance(llm, BaseChatModel):
-            raise TypeError(
-                f"llm is a {type(llm).__name__}; give a BaseChatModel, or another model as scorer="
-            )
-        chosen = as_scorer(given[0]) if embeddings is None else embedding_scorer(embeddings)
-        conformal_filter = open_filter(
+        chosen = as_scorer(given[0]) if llm is None else llm_scorer(llm)
+        component: Callable[..., Self] = cls
+        made = open_filter(
             path, chosen, alpha=alpha, on_empty=on_empty, on_unscorable=on_unscorable
         )
-        component: Callable[..., Self] = cls
-        return component(filter=conformal_filter, **fields)
+        return component(filter=made, **fields)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +16,11 @@ from pydantic import WithJsonSchema, field_serializer
 
 from conformal_retrievers import Calibration, ConformalFilter, Filtered, RetrievalScorer, Scorer
 from conformal_retrievers.filtering import OnEmpty, OnUnscorable, open_filter
-from llama_index.postprocessor.conformal.events import Outcome, rerank_events
+from llama_index.postprocessor.conformal.events import rerank_events
 from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_snippets
 from llama_index.postprocessor.conformal.scorers import (
     AnyScorer,
     as_scorer,
-    embedding_scorer,
     llm_scorer,
 )
 
@@ -37,12 +33,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     Nodes are scored against the query's text, `query_str`, even if the query is embedded by other
     texts. The guarantee is about nodes as the calibrated retriever returns them: put the
     postprocessor first in the list, and set `similarity_top_k` to the depth that was calibrated at.
-
-    If no node is kept, the filter's `on_empty` decides. With "allow" query and chat engines answer
-    "Empty Response" without asking the LLM, an agent's tool returns no text, and
-    `RetrieverEvaluator` raises ValueError. With "keep_best" engines get the best node. "raise"
-    raises `NothingKept` out of the engine's call, before a stream begins. The package's README
-    lists all engines.
+    The package's README states what each engine does if no node is kept.
     """
 
     model_config = ConfigDict(
@@ -64,8 +55,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         state = BaseModel.__getstate__(self)
         fields = {k: v for k, v in state["__dict__"].items() if k != "callback_manager"}
         return {**state, "__dict__": fields}
-
-    # --- from a file, or from a dump --------------------------------------------------------------
 
     @classmethod
     def from_calibration(
@@ -107,60 +96,18 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         return cls(filter=made)
 
     @field_serializer("filter")
-    def _filter_without_models(self, value: ConformalFilter) -> dict[str, Any]:
-        group_of = value.group_of
-        return {
-            "scorer": value.scorer.name,
-            "calibration": json.loads(value.calibration.to_json()),
-            "on_empty": value.on_empty,
-            "on_unscorable": value.on_unscorable,
-            "group_of": None if group_of is None else getattr(group_of, "__qualname__", "given"),
-        }
-
-    @classmethod
-    def from_dict(
-        cls,
-        data: Mapping[str, Any],
-        *,
-        embed_model: BaseEmbedding | None = None,
-        llm: LLM | None = None,
-        scorer: AnyScorer | None = None,
-        group_of: Callable[[str], str | None] | None = None,
-        **kwargs: Any,
-    ) -> ConformalPostprocessor:
-        """Return the postprocessor of a `to_dict`, with its model.
-
-        `data` has the calibration with its checksum, but no models and functions: give them as to
-        `from_calibration` and `ConformalFilter`. Raises ValueError if `group_of` is missing or
-        superfluous, or the calibration was changed, and TypeError and `CalibrationMismatch` as
-        `from_calibration` does.
-        """
-        dumped = data["filter"]
-        if (group_of is None) != (dumped["group_of"] is None):
-            raise ValueError(
-                f"group_of is {group_of!r}, but the dumped filter had {dumped['group_of']!r}; give "
-                "the same function, from_dict(data, group_of=…)"
-            )
-        made = ConformalFilter(
-            _scorer(embed_model, llm, scorer),
-            Calibration.from_json(json.dumps(dumped["calibration"])),
-            on_empty=dumped["on_empty"],
-            on_unscorable=dumped["on_unscorable"],
-            group_of=group_of,
-        )
-        return super().from_dict({**data, "filter": made}, **kwargs)
-
-    # --- filtering --------------------------------------------------------------------------------
+    def _filter_without_models(self, value: ConformalFilter) -> dict[str, str]:
+        return {"scorer": value.scorer.name, "calibration": value.calibration.checksum}
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
-        with self._events(query, nodes) as outcome:
-            outcome.filtered = self._known(query, nodes)
-            if outcome.filtered is None:
-                outcome.filtered = self.filter(query.query_str, to_snippets(nodes))
-            outcome.nodes = kept_nodes(nodes, outcome.filtered)
+        with rerank_events(query, nodes, self.filter, self.callback_manager) as outcome:
+            filtered = self._known(query, nodes)
+            if filtered is None:
+                filtered = self.filter(query.query_str, to_snippets(nodes))
+            outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
     @dispatcher.span
@@ -168,11 +115,11 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
-        with self._events(query, nodes) as outcome:
-            outcome.filtered = self._known(query, nodes)
-            if outcome.filtered is None:
-                outcome.filtered = await self.filter.acall(query.query_str, to_snippets(nodes))
-            outcome.nodes = kept_nodes(nodes, outcome.filtered)
+        with rerank_events(query, nodes, self.filter, self.callback_manager) as outcome:
+            filtered = self._known(query, nodes)
+            if filtered is None:
+                filtered = await self.filter.acall(query.query_str, to_snippets(nodes))
+            outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
     def _known(self, query: QueryBundle, nodes: list[NodeWithScore]) -> Filtered | None:
@@ -183,42 +130,27 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         scores = scorer.from_retrieval_scores([node.score for node in nodes])
         return self.filter.decide(scores, query=query.query_str)
 
-    def _events(
-        self, query: QueryBundle, nodes: list[NodeWithScore]
-    ) -> AbstractContextManager[Outcome]:
-        # Engines set the callback manager after construction: it is read at each call.
-        return rerank_events(query, nodes, self.filter, self.callback_manager)
-
 
 def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: AnyScorer | None) -> Scorer:
     if sum(given is not None for given in (embed_model, llm, scorer)) > 1:
         raise TypeError(
             "give one of embed_model=, llm= and scorer=, the one that was calibrated with"
         )
-    if scorer is not None:
-        return as_scorer(scorer)
-    if llm is None:
-        return embedding_scorer(_default_embed_model() if embed_model is None else embed_model)
-    if not isinstance(llm, LLM):
-        raise TypeError(f"llm is a {type(llm).__name__}; give LlamaIndex's LLM")
-    return llm_scorer(llm)
-
-
-def _default_embed_model() -> BaseEmbedding:
-    try:
-        return Settings.embed_model
-    except (ImportError, ValueError) as error:  # LlamaIndex's default is a model of OpenAI
-        raise ValueError(
-            "no model is given and Settings.embed_model is not set; give embed_model=, llm= or "
-            "scorer=, the one that was calibrated with"
-        ) from error
+    if llm is not None:
+        return llm_scorer(llm)
+    given = scorer if embed_model is None else embed_model
+    if given is None:
+        try:
+            given = Settings.embed_model
+        except (ImportError, ValueError) as error:  # LlamaIndex's default is a model of OpenAI
+            raise ValueError(
+                "no model is given and Settings.embed_model is not set; give embed_model=, llm= or "
+                "scorer=, the one that was calibrated with"
+            ) from error
+    return as_scorer(given)
 
 
 def _checked(query_bundle: QueryBundle | None) -> QueryBundle:
-    form = "give query_str= or query_bundle= to postprocess_nodes"
     if query_bundle is None:
-        raise ValueError(f"query is missing, and nodes are scored against it; {form}")
-    if not isinstance(query_bundle, QueryBundle):
-        kind = type(query_bundle).__name__
-        raise TypeError(f"query_bundle is a {kind}, {query_bundle!r:.60}; {form}")
+        raise ValueError("query is missing; give query_str= or query_bundle= to postprocess_nodes")
     return query_bundle

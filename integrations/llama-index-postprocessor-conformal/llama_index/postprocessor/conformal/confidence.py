@@ -8,16 +8,17 @@ from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import Response
-from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from conformal_retrievers.lookback.flag import WITHOUT_CONFIDENCE, FactualityFlag, check_flag
-from conformal_retrievers.lookback.prompt import RagPrompt
-from conformal_retrievers.lookback.ratios import lookback_ratios
+from conformal_retrievers.lookback import (
+    WITHOUT_CONFIDENCE,
+    FactualityFlag,
+    RagPrompt,
+    check_flag,
+    lookback_ratios,
+)
 from llama_index.postprocessor.conformal.nodes import to_snippets
-
-_EMPTY = "Empty Response"  # the answer of LlamaIndex's own engines without nodes
 
 
 class ConfidenceQueryEngine(BaseQueryEngine):
@@ -50,13 +51,12 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     Raises
     ------
     TypeError
-        For a model that does not run here, since its attention is hidden, and for arguments of
-        another type.
+        For a model that does not run here, since its attention is hidden.
     CalibrationMismatch
         If the flag is for another model.
     ValueError
-        For `max_new_tokens` below 1; for a HuggingFaceLLM with generate_kwargs or stopping_ids if
-        there is no `generation`, or with a prompt of its own if there is no `prompt`.
+        For a HuggingFaceLLM with generate_kwargs or stopping_ids if there is no `generation`, or
+        with a system_prompt if there is no `prompt`.
     """
 
     def __init__(
@@ -70,21 +70,10 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt,
         group: Callable[[str], str] | None = None,
     ) -> None:
-        from conformal_retrievers.lookback.model import check_answering  # loads torch
-
-        if group is not None and not callable(group):
-            raise TypeError(
-                f"group is the {type(group).__name__} {group!r:.60}; give a function from a "
-                "question's text to the name of its group"
-            )
         self.engine = engine
         self.local = _local(llm)
         check_flag(flag, self.local)
-        check_answering(max_new_tokens, generation)
-        if generation is None:
-            _check_settings(llm)
-        if prompt is RagPrompt:
-            _check_prompt(llm)
+        _check_settings(llm, generation, prompt)
         self.flag = flag
         self.max_new_tokens = max_new_tokens
         self.generation = generation
@@ -99,7 +88,8 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     def _query(self, query_bundle: QueryBundle) -> Response:
         nodes = self.engine.retrieve(query_bundle)
         if not nodes:
-            return Response(_EMPTY, [], {"factuality": WITHOUT_CONFIDENCE.details})
+            # The answer of LlamaIndex's own engines without nodes.
+            return Response("Empty Response", [], {"factuality": WITHOUT_CONFIDENCE.details})
         chunks = tuple(snippet.text for snippet in to_snippets(nodes))
         question = query_bundle.query_str
         [generated] = self.local.generate(
@@ -133,33 +123,15 @@ def _local(llm: object) -> Any:
     return LocalModel(model, tokenizer)
 
 
-def _check_settings(llm: object) -> None:
-    """Raise ValueError for settings of generation that would be dropped silently."""
-    for name in ("generate_kwargs", "stopping_ids"):
-        if value := getattr(llm, name, None):
+def _check_settings(llm: object, generation: object, prompt: object) -> None:
+    """Raise ValueError for settings of a model that would be dropped silently."""
+    for name, argument, given in (
+        ("generate_kwargs", "generation=GenerationConfig(…)", generation is not None),
+        ("stopping_ids", "generation=GenerationConfig(eos_token_id=…)", generation is not None),
+        ("system_prompt", "prompt=", prompt is not RagPrompt),
+    ):
+        if (value := getattr(llm, name, None)) and not given:
             raise ValueError(
-                f"llm.{name} is {value!r:.120}, which is not used here; give the "
-                "generation=GenerationConfig(…) that the flag was calibrated with (an id that "
-                "stops is an eos_token_id)"
-            )
-
-
-def _check_prompt(llm: object) -> None:
-    """Raise ValueError for texts around a question that would be dropped silently."""
-    wrapper = getattr(llm, "query_wrapper_prompt", None)
-    template = "{query_str}" if wrapper is None else wrapper.get_template()
-    functions = {
-        "completion_to_prompt": default_completion_to_prompt,
-        "messages_to_prompt": getattr(llm, "_tokenizer_messages_to_prompt", None),
-    }
-    found = {
-        "system_prompt": getattr(llm, "system_prompt", None),
-        "query_wrapper_prompt": template if template != "{query_str}" else None,
-        **{n: given for n, own in functions.items() if (given := getattr(llm, n, own)) != own},
-    }
-    for name, value in found.items():
-        if value:
-            raise ValueError(
-                f"llm.{name} is {value!r:.120}, which is not used here; give the prompt= that the "
-                "flag was calibrated with, from question and chunks to a RagPrompt"
+                f"llm.{name} is {value!r:.120}, which is not used here; give the {argument} that "
+                "the flag was calibrated with"
             )

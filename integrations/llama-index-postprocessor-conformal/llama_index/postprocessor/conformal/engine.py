@@ -30,16 +30,11 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
     metadata, with "conformal_claims" added: the kept and the removed claims with their relevances
     and p-values as plain values (`FilteredAnswer.details`). A streaming answer is completed first,
     since only a complete one can be filtered, and streams as one piece. Each filtering emits two
-    events, see events.py. Raises TypeError for another kind of engine or filter, and for an engine
-    whose answers are not texts.
+    events, see events.py. Raises TypeError for another kind of filter, and for answers that are not
+    texts.
     """
 
     def __init__(self, engine: BaseQueryEngine, filter: AnswerFilter) -> None:
-        if not isinstance(engine, BaseQueryEngine):
-            raise TypeError(
-                f"engine is a {type(engine).__name__}; give a query engine, such as "
-                "index.as_query_engine() or RetrieverQueryEngine.from_args(retriever)"
-            )
         if not isinstance(filter, AnswerFilter):
             raise TypeError(
                 f"filter is a {type(filter).__name__}; give an AnswerFilter: "
@@ -95,15 +90,15 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
     def _filter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
         text, documents = _text(response), to_snippets(response.source_nodes)
         with claims_events(query, self.filter) as outcome:
-            outcome.answer = self.filter(query, text, documents)
-        return outcome.answer
+            outcome.filtered = answer = self.filter(query, text, documents)
+        return answer
 
     @dispatcher.span
     async def _afilter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
         text, documents = _text(response), to_snippets(response.source_nodes)
         with claims_events(query, self.filter) as outcome:
-            outcome.answer = await self.filter.acall(query, text, documents)
-        return outcome.answer
+            outcome.filtered = answer = await self.filter.acall(query, text, documents)
+        return answer
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"query_engine": self.engine}
@@ -111,10 +106,9 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
 
 def _text(response: RESPONSE_TYPE) -> str:
     if not isinstance(response, Response):
-        what = type(getattr(response, "response", response)).__name__
         raise TypeError(
-            f"the engine answered with a {type(response).__name__} of {what}, which is not a text; "
-            "give an engine without output_cls"
+            f"the engine answered with a {type(response).__name__}, which is not a text; give an "
+            "engine without output_cls"
         )
     return response.response or ""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
@@ -26,8 +27,8 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import PrivateAttr
 
-from conformal_retrievers import ConformalFilter, Filtered
-from conformal_retrievers.claims import AnswerFilter, FilteredAnswer
+from conformal_retrievers import ConformalFilter
+from conformal_retrievers.claims import AnswerFilter
 from conformal_retrievers.claims import events as claims_events_of
 from conformal_retrievers.filtering import Refused
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
@@ -36,38 +37,30 @@ dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("conformal_retrievers")
 
 
-class ConformalFilterEvent(ReRankEndEvent):
+class _Named:
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the class's name in LlamaIndex."""
+        return cls.__name__
+
+
+class ConformalFilterEvent(_Named, ReRankEndEvent):
     """The nodes that the filter kept, and its decision; `decision` is None if it failed."""
 
     decision: dict[str, Any] | None
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the class's name in LlamaIndex."""
-        return "ConformalFilterEvent"
 
-
-class ConformalClaimsStartEvent(BaseEvent):
+class ConformalClaimsStartEvent(_Named, BaseEvent):
     """An answer to a query is about to be divided into claims and filtered by a scorer."""
 
     query: str
     scorer: str
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the class's name in LlamaIndex."""
-        return "ConformalClaimsStartEvent"
 
-
-class ConformalClaimsEvent(BaseEvent):
+class ConformalClaimsEvent(_Named, BaseEvent):
     """The filter's decision about an answer's claims; `decision` is None if it failed."""
 
     decision: dict[str, Any] | None
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the class's name in LlamaIndex."""
-        return "ConformalClaimsEvent"
 
 
 class ConformalEventHandler(BaseEventHandler):
@@ -83,11 +76,6 @@ class ConformalEventHandler(BaseEventHandler):
         super().__init__()
         self._observer = Observer(log)
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the class's name in LlamaIndex."""
-        return "ConformalEventHandler"
-
     @property
     def observer(self) -> Observer:
         """The handler's counts and its log."""
@@ -100,14 +88,22 @@ class ConformalEventHandler(BaseEventHandler):
             self._observer.observe(event.decision)
 
 
+@dataclass
 class Outcome:
     """What a filter decided, for the events after it."""
 
-    filtered: Filtered | None = None
-    answer: FilteredAnswer | None = None
+    filtered: Any = None  # a Filtered or a FilteredAnswer
+    nodes: list[NodeWithScore] = field(default_factory=list)
 
-    def __init__(self) -> None:
-        self.nodes: list[NodeWithScore] = []
+    @contextmanager
+    def refusals_of(self, calibration: object) -> Iterator[None]:
+        """Report the decision of a filter that raises like any other decision."""
+        try:
+            yield
+        except Refused as error:
+            if error.of(calibration):
+                self.filtered = error.filtered
+            raise
 
 
 @contextmanager
@@ -133,18 +129,15 @@ def rerank_events(
             ReRankStartEvent(query=query, nodes=nodes, top_n=len(nodes), model_name=scorer)
         )
     try:
-        yield outcome
-    except Refused as error:
-        if error.of(conformal_filter.calibration):
-            outcome.filtered = error.filtered  # reported like any other decision
-        raise
+        with outcome.refusals_of(conformal_filter.calibration):
+            yield outcome
     finally:
-        filtered, decision = outcome.filtered, None
-        if filtered is not None:
-            annotate_span(filtered)
+        decision = None
+        if outcome.filtered is not None:
+            annotate_span(outcome.filtered)
+            if listened:
+                decision = event_of(outcome.filtered, query=query.query_str)
         if listened:
-            if filtered is not None:
-                decision = event_of(filtered, query=query.query_str)
             dispatcher.event(ConformalFilterEvent(nodes=outcome.nodes, decision=decision))
         if started:
             after = {EventPayload.NODES: list(outcome.nodes)}
@@ -157,16 +150,13 @@ def claims_events(query: str, answer_filter: AnswerFilter) -> Iterator[Outcome]:
     outcome, scorer = Outcome(), answer_filter.filter.scorer.name
     dispatcher.event(ConformalClaimsStartEvent(query=query, scorer=scorer))
     try:
-        yield outcome
-    except Refused as error:
-        if error.of(answer_filter.filter.calibration):
-            outcome.answer = error.filtered
-        raise
+        with outcome.refusals_of(answer_filter.filter.calibration):
+            yield outcome
     finally:
-        answer, decision = outcome.answer, None
-        if answer is not None:
-            decision = claims_events_of.event_of(answer, query=query)
-            claims_events_of.annotate_span(answer)
+        decision = None
+        if outcome.filtered is not None:
+            decision = claims_events_of.event_of(outcome.filtered, query=query)
+            claims_events_of.annotate_span(outcome.filtered)
         dispatcher.event(ConformalClaimsEvent(decision=decision))
 
 

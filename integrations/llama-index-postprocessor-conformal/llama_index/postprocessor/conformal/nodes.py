@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from llama_index.core.schema import MetadataMode, NodeWithScore
 
 from conformal_retrievers import Filtered, Snippet
 
 
-def as_nodes(nodes: object) -> list[NodeWithScore]:
+def as_nodes(nodes: Any) -> list[NodeWithScore]:
     """Return the nodes as a list; raise TypeError for anything but NodeWithScore objects."""
-    if isinstance(nodes, (str, NodeWithScore)) or not isinstance(nodes, Iterable):
-        raise TypeError(
-            f"nodes is a {type(nodes).__name__}, {nodes!r:.60}; give a list of NodeWithScore "
-            "objects, as retrievers return them"
-        )
-    listed = list(nodes)
+    listed = list(nodes) if isinstance(nodes, Iterable) else [nodes]
     for i, node in enumerate(listed):
         if not isinstance(node, NodeWithScore):
             raise TypeError(
-                f"nodes[{i}] is a {type(node).__name__}; give NodeWithScore objects, as retrievers "
-                "return them"
+                f"nodes[{i}] is a {type(node).__name__}; give a list of NodeWithScore objects, as "
+                "retrievers return them"
             )
     return listed
 
@@ -48,10 +44,10 @@ def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeW
 
     Nothing is written into a node, because its metadata is part of the prompt in LlamaIndex.
     """
-    return [_copy(nodes[i]) for i in filtered.kept.tolist()]
-
-
-def _copy(node: NodeWithScore) -> NodeWithScore:
-    if type(node) is NodeWithScore:  # this takes a third of the time of a copy
-        return NodeWithScore(node=node.node, score=node.score)
-    return node.model_copy()
+    return [
+        # A plain one is made anew, in a third of the time of a copy.
+        NodeWithScore(node=node.node, score=node.score)
+        if type(node) is NodeWithScore
+        else node.model_copy()
+        for node in (nodes[i] for i in filtered.kept.tolist())
+    ]

@@ -8,28 +8,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.base.llms.generic_utils import messages_to_prompt
-from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM, MessageRole
-from llama_index.core.llms.llm import default_completion_to_prompt
+from llama_index.core.llms import LLM, ChatMessage, ChatResponse, MessageRole
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer, Snippet
 from conformal_retrievers import llm as core
-from conformal_retrievers.llm.wire import (
-    finish_of,
-    first_of,
-    first_token_in,
-    model_name,
-    name_of,
-    part_of,
-    reason_in,
-    scorer_name,
-    settings_of,
-    tokens_in,
-    unanswered_without_reply,
-)
-from conformal_retrievers.scoring.rating import By
+from conformal_retrievers.scoring import By
 
 Options = Callable[[core.Request], Mapping[str, Any]]
 AnyScorer: TypeAlias = Scorer | BaseEmbedding | LLM | BaseNodePostprocessor
@@ -38,8 +23,8 @@ AnyScorer: TypeAlias = Scorer | BaseEmbedding | LLM | BaseNodePostprocessor
 def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     """Return the scorer of an embedding model, an LLM or a reranker.
 
-    It is `embedding_scorer`, `llm_scorer` or `reranker_scorer` of the model. A scorer is returned
-    as it is; `FunctionScorer` makes one of a function. Raises TypeError for anything else.
+    A scorer is returned as it is; `FunctionScorer` makes one of a function. Raises TypeError for
+    anything else.
     """
     if isinstance(model, BaseEmbedding):
         return embedding_scorer(model, name=name)
@@ -50,7 +35,7 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     if name is None and isinstance(model, Scorer):
         return model
     raise TypeError(
-        f"scorer is {model!r:.80}; give an embedding model, an LLM, a reranker, or a scorer, such "
+        f"model is {model!r:.80}; give an embedding model, an LLM, a reranker, or a scorer, such "
         "as FunctionScorer(function, name='…')"
     )
 
@@ -60,19 +45,14 @@ def embedding_scorer(
 ) -> EmbeddingScorer:
     """Return the scorer 1 − cosine of a LlamaIndex embedding model, synchronous and asynchronous.
 
-    The scorer's name is `name`, by default "cosine(<model name>)", which is the same for the same
-    model in LangChain. With `reuse_embeddings` a node's own embedding is used if it has one: choose
-    it only if this model made it from the text without metadata, which is what is scored. Raises
-    TypeError for anything but a BaseEmbedding, and ValueError if the model's name is unknown.
+    The default name is "cosine(<model name>)", as for the same model in LangChain. With
+    `reuse_embeddings` a node's own embedding is used if it has one: choose it only if this model
+    made it from the text without metadata, which is what is scored. Raises ValueError if the
+    model's name is unknown.
     """
-    if not isinstance(embed_model, BaseEmbedding):
-        raise TypeError(
-            f"embed_model is a {type(embed_model).__name__}; give LlamaIndex's BaseEmbedding, or "
-            "another model as scorer=EmbeddingScorer(embed, name='cosine(<model name>)')"
-        )
     return EmbeddingScorer(
         embed_model.get_text_embedding_batch,
-        name or scorer_name("cosine", embed_model, "embedding_scorer"),
+        name or core.scorer_name("cosine", embed_model, "embedding_scorer"),
         embed_query=embed_model.get_query_embedding,
         aembed=embed_model.aget_text_embedding_batch,
         aembed_query=embed_model.aget_query_embedding,
@@ -100,15 +80,13 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
 
     `options` turns a request into arguments of `chat`. Give `openai_options` for a model with
     OpenAI's Chat Completions; without it a reply's schema, length and log-probabilities are not
-    requested. The default name is the model's with its settings, see
-    `conformal_retrievers.llm.wire.name_of`; the same model, asked in the same way, has the same
-    name in LangChain and in `openai_llm`. Functions, clients and other objects are not part of it:
-    give a `name` if yours change the answers.
+    requested. The default name is the model's with its settings, and is the same in LangChain and
+    in `openai_llm`. Functions, such as a `messages_to_prompt`, and clients are not part of it: give
+    a `name` if yours change the answers.
 
     Raises ValueError for `openai_options` if the model's metadata have is_chat_model=False, the
     default, because a completion endpoint does not accept them; and, if there is no `name`, for a
-    model whose name is unknown, for `options` of your own, and for a model that chats by completing
-    the text of a `messages_to_prompt` or `completion_to_prompt` of your own.
+    model whose name is unknown and for `options` of your own.
     """
     if options is core.openai_options and not model.metadata.is_chat_model:
         raise ValueError(
@@ -125,16 +103,16 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
 
     def complete(request: core.Request) -> core.Reply:
         arguments = options(request) if options else {}
-        with unanswered_without_reply():
+        with core.unanswered_without_reply():
             return _reply(model.chat(messages(request), **arguments))
 
     async def acomplete(request: core.Request) -> core.Reply:
         arguments = options(request) if options else {}
-        with unanswered_without_reply():
+        with core.unanswered_without_reply():
             return _reply(await model.achat(messages(request), **arguments))
 
-    name = name or name_of(
-        model_name(model.metadata),
+    name = name or core.name_of(
+        core.model_name(model.metadata),
         temperature=getattr(model, "temperature", 0),
         settings=_settings(model),
         options=options,
@@ -144,16 +122,16 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
 
 def _reply(response: ChatResponse) -> core.Reply:
     # LlamaIndex does not carry everything over from the server's answer, an object or a dict.
-    message = part_of(first_of(response.raw, "choices"), "message")
-    refusal = part_of(message, "refusal")
+    message = core.part_of(core.first_of(response.raw, "choices"), "message")
+    refusal = core.part_of(message, "refusal")
     usage = response.additional_kwargs
-    first = {"top_logprobs": first_of(response, "logprobs")}
+    first = {"top_logprobs": core.first_of(response, "logprobs")}
     return core.Reply(
         response.message.content or str(refusal or ""),
-        "refusal" if refusal else finish_of(reason_in(response.raw)),
-        first_token_in({"content": [first]}),
-        tokens_in(usage.get("prompt_tokens")),
-        tokens_in(usage.get("completion_tokens")),
+        "refusal" if refusal else core.finish_of(core.reason_in(response.raw)),
+        core.first_token_in({"content": [first]}),
+        core.tokens_in(usage.get("prompt_tokens")),
+        core.tokens_in(usage.get("completion_tokens")),
     )
 
 
@@ -161,49 +139,28 @@ def _settings(model: LLM) -> Mapping[str, Any]:
     """Return the settings that may change the answers of a model's `chat`, and its endpoint.
 
     `is_chat_model` chooses between the endpoints of a server, and its default differs by class: it
-    is included if it is False. A chat endpoint cuts nothing off at `context_window`. A `CustomLLM`,
-    such as one of Hugging Face, always completes its own chat template. Raises ValueError for a
-    prompt function that is neither the default nor the model's own method.
+    is included if it is False. A chat endpoint cuts nothing off at `context_window`.
     """
-    chats = getattr(model, "is_chat_model", None)
-    if isinstance(model, CustomLLM) or not model.metadata.is_chat_model:
-        _check_prompts(model)
-    if isinstance(model, CustomLLM) or chats is None:
-        return settings_of(model, without={"is_chat_model"})
-    if chats:
-        return settings_of(model, without={"is_chat_model", "context_window"})
-    return {**settings_of(model, without={"is_chat_model"}), "is_chat_model": False}
-
-
-def _check_prompts(model: LLM) -> None:
-    defaults = {
-        "messages_to_prompt": messages_to_prompt,
-        "completion_to_prompt": default_completion_to_prompt,
-    }
-    for field, default in defaults.items():
-        function = getattr(model, field)
-        if function is not default and getattr(function, "__self__", None) is not model:
-            raise ValueError(
-                f"{field} of {type(model).__name__} is {function!r:.80}, and another prompt may be "
-                "another score; give scorer=llm_scorer(model, name='…') instead of the model"
-            )
+    settings = core.settings_of(model, without={"is_chat_model", "context_window"})
+    completes = getattr(model, "is_chat_model", None) is False
+    return {**settings, "is_chat_model": False} if completes else settings
 
 
 def reranker_scorer(reranker: BaseNodePostprocessor, *, name: str | None = None) -> RerankerScorer:
     """Return the scorer −score of a postprocessor that gives nodes a score, as rerankers do.
 
-    The scorer's name is `name`, by default "reranker(<model name>)"; ValueError if the model's name
-    is unknown.
+    The default name is "reranker(<model name>)"; ValueError if the model's name is unknown.
     """
-    return RerankerScorer(reranker, name or scorer_name("reranker", reranker, "reranker_scorer"))
+    name = name or core.scorer_name("reranker", reranker, "reranker_scorer")
+    return RerankerScorer(reranker, name)
 
 
 @dataclass(frozen=True)
 class RerankerScorer:
-    """Scores by minus the score that a postprocessor gives a node.
+    """Scores by minus the score that a postprocessor gives a node, NaN without one.
 
-    A blank text, and a node that gets no score, scores NaN. A snippet that the reranker does not
-    return scores +inf, which no threshold keeps: set its top_n to at least the retriever's depth.
+    A snippet that the reranker does not return scores +inf, which no threshold keeps: set its top_n
+    to at least the retriever's depth.
     """
 
     reranker: BaseNodePostprocessor
