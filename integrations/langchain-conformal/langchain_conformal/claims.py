@@ -33,8 +33,7 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
     complete answer can be filtered. With handlers, filtering is a run of its own,
     "conformal_claims", with one custom event, which is also its output.
 
-    Raises TypeError for another kind of filter or an input that is not a mapping, and ValueError
-    for an input without one of the three keys.
+    Raises TypeError for another kind of filter, and ValueError for an input without a key.
     """
     if not isinstance(answer_filter, AnswerFilter):
         raise TypeError(

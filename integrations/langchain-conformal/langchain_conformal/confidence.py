@@ -54,8 +54,7 @@ def confidence_runnable(
     Raises
     ------
     TypeError
-        For a model that does not run here, since its attention is hidden; for a context that is one
-        text.
+        For a model that does not run here, since its attention is hidden.
     CalibrationMismatch
         If the flag is for another model.
     ValueError

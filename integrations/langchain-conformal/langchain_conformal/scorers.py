@@ -123,8 +123,8 @@ def as_llm(
     """
     if not isinstance(chat_model, BaseChatModel):
         raise TypeError(
-            f"chat_model is a {type(chat_model).__name__}; give the chat model itself, with its "
-            "settings and retries, since a fallback is another model and thus another score"
+            f"chat_model is a {type(chat_model).__name__}; give the chat model itself, without "
+            "fallbacks"
         )
 
     def messages(request: Request) -> list[BaseMessage]:
@@ -170,13 +170,13 @@ def _reply(message: BaseMessage) -> Reply:
 
 def _ended(error: Exception) -> AIMessage:
     """Return the message for an error that OpenAI's client raises if a schema was requested."""
-    reasons = {
+    reason = {
         "LengthFinishReasonError": "length",
         "ContentFilterFinishReasonError": "content_filter",
-    }
-    if type(error).__name__ not in reasons:
+    }.get(type(error).__name__)
+    if reason is None:
         raise error
-    return AIMessage("", response_metadata={"finish_reason": reasons[type(error).__name__]})
+    return AIMessage("", response_metadata={"finish_reason": reason})
 
 
 def cross_encoder_scorer(

@@ -55,8 +55,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
     CalibrationMismatch
         If the flag is for another model.
     ValueError
-        For a HuggingFaceLLM with generate_kwargs or stopping_ids if there is no `generation`, or
-        with a system_prompt if there is no `prompt`.
+        For a HuggingFaceLLM with settings that are not used here.
     """
 
     def __init__(

@@ -30,8 +30,7 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
     metadata, with "conformal_claims" added: the kept and the removed claims with their relevances
     and p-values as plain values (`FilteredAnswer.details`). A streaming answer is completed first,
     since only a complete one can be filtered, and streams as one piece. Each filtering emits two
-    events, see events.py. Raises TypeError for another kind of filter, and for answers that are not
-    texts.
+    events, see events.py. Raises TypeError for answers that are not texts.
     """
 
     def __init__(self, engine: BaseQueryEngine, filter: AnswerFilter) -> None:

@@ -25,8 +25,7 @@ def judge_retriever(
     Calibrate on the result, with the very retriever that will be filtered: the guarantee is about
     what it returns. A node is recognised by its id, or by its text if the judged snippet has no id
     or the node's was not judged for the query, as in a store that assigns ids of its own. Unknown
-    nodes count as irrelevant; relevant ones that are not returned are counted in `missed`. The
-    calibration records the retriever's name and `similarity_top_k`.
+    nodes count as irrelevant; relevant ones that are not returned are counted in `missed`.
 
     Parameters
     ----------
@@ -47,8 +46,8 @@ def judge_retriever(
     """
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(
-            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
-            "index.as_retriever(similarity_top_k=20), the one that the engine or tool asks"
+            f"retriever is a {type(retriever).__name__}; give the retriever that the engine or "
+            "tool asks, such as index.as_retriever(similarity_top_k=20)"
         )
     queries = judged_queries(judged)
     with ThreadPoolExecutor(max_concurrency) as threads:

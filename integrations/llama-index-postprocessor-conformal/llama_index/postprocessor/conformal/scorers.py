@@ -91,8 +91,7 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
     if options is core.openai_options and not model.metadata.is_chat_model:
         raise ValueError(
             f"options is openai_options, but {type(model).__name__} has is_chat_model=False, whose "
-            "endpoint does not accept them; set is_chat_model=True on the model, or in the "
-            "LLMMetadata of your own class, or leave options out"
+            "endpoint does not accept them; set is_chat_model=True, or leave options out"
         )
 
     def messages(request: core.Request) -> list[ChatMessage]:
