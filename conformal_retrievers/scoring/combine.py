@@ -238,15 +238,6 @@ class CachedScorer:
 
     NaN is tried again. Raises TypeError for a scorer whose scores depend on more than the texts of
     query and snippet, such as `QueryZScore` and `RetrievalScorer`.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> function = FunctionScorer(lambda query, texts: print(texts) or [1.0] * len(texts), "one")
-    >>> with TemporaryDirectory() as folder:
-    ...     scorer = CachedScorer(function, Cache(f"{folder}/cache.db"))
-    ...     ones = scorer.score("q", ["a", "b"]), scorer.score("q", ["b", "c"])
-    ['a', 'b']
-    ['c']
     """
 
     scorer: Scorer
@@ -257,9 +248,8 @@ class CachedScorer:
         only_texts = all(getattr(part, "text_only", True) for part in with_parts(self.scorer))
         if relative_to_query(self.scorer) or not only_texts:
             raise TypeError(
-                f"{self.scorer.name!r} reads more than the query and the snippet's text, so its "
-                "scores cannot be cached; cache its parts, or an LLM's replies with "
-                "LLMScorer(..., cache=)"
+                f"{self.scorer.name!r} reads more than the query and the snippet's text, so it "
+                "cannot be cached; cache its parts, or an LLM's replies with LLMScorer(..., cache=)"
             )
 
     @property

@@ -45,12 +45,10 @@ def test_scores_that_are_not_finite_stay_and_do_not_enter_the_z_scores():
     np.testing.assert_array_equal(z, [math.nan, -1.0, math.inf, 1.0])
 
 
-scores_of_four = st.lists(
-    st.floats(allow_nan=False, allow_infinity=False), min_size=4, max_size=4, unique=True
-)
+any_float = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@given(scores_of_four, st.permutations(range(4)))
+@given(st.lists(any_float, min_size=4, max_size=4, unique=True), st.permutations(range(4)))
 def test_z_scores_do_not_depend_on_the_order_of_snippets_and_never_reverse_scores(scores, order):
     scorer = QueryZScore(LookupScorer(dict(zip("abcd", scores, strict=True))))
     z = scorer.score("q", ABCD)
@@ -71,7 +69,6 @@ def test_a_tie_is_broken_and_nothing_else_changes():
 
 
 float32 = np.float32
-any_float = st.floats(allow_nan=False, allow_infinity=False)
 in_float32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 nearly = st.sampled_from([0.0, -0.0, 1.0, 1 + 2**-52, 1 - 2**-53, 2**-149, -(2**-149), 1e-300])
 MAX = float(np.finfo(float32).max)

@@ -104,7 +104,6 @@ async def test_a_score_is_one_minus_the_rating(rating, score):
     [
         ("", "unreadable"),
         ("0.8", "unreadable"),
-        ('{"reason": "so"}', "unreadable"),
         ('{"rating": "0.8"}', "unreadable"),
         ('{"rating": true}', "unreadable"),
         ('{"rating": NaN}', "out of range"),
