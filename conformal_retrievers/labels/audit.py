@@ -144,15 +144,6 @@ class AuditReport:
         return self._rate(~(self.scores > threshold), self.audited)
 
     @property
-    def statement(self) -> str:
-        """How far the labels can be trusted, in a few sentences."""
-        return (
-            f"A person judged {len(self.labelled):,} of {self.weights.sum():,.0f} labels again. "
-            f"Precision: {self.precision}. Miss rate: {self.miss_rate}. "
-            "A calibration guarantees coverage of the snippets that are labelled relevant."
-        )
-
-    @property
     def labels(self) -> dict[str, JsonValue]:
         """The audit for `calibrate(labels=)`, with rates as [estimate, low, high]."""
         audit: dict[str, JsonValue] = {"audited": len(self.labelled)}

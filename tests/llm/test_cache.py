@@ -111,20 +111,6 @@ def test_several_processes_create_and_fill_one_file_at_once(tmp_path):
         assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_threads_share_a_cache(cache):
-    together = threading.Barrier(8)
-
-    def work(worker):
-        together.wait()
-        for i in range(20):
-            cache.add_scores("s", f"{worker} {i}", ["a", "b"], [i, i])
-            assert cache.scores("s", f"{worker} {i}", ["a", "b"]).tolist() == [i, i]
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(work, range(8)))
-    assert all(cache.scores("s", f"{w} {i}", ["b"])[0] == i for w in range(8) for i in range(20))
-
-
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_a_killed_writer_loses_at_most_what_it_was_writing(tmp_path):
     path = tmp_path / "cache.db"
