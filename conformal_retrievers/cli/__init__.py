@@ -1,4 +1,4 @@
-"""The command line: `conformal-retrievers`, one command a file.
+"""The command line: `conformal-retrievers`, a module for each command or two.
 
 Exit codes: 0 fine, 1 bad data or a guarantee that fails, 2 a wrong command. Results go to standard
 output, as JSON with --json. Progress, warnings and errors go to standard error.
@@ -17,17 +17,16 @@ import typer
 from conformal_retrievers.cli.calibrate import calibrate
 from conformal_retrievers.cli.claims import app as claims
 from conformal_retrievers.cli.demo import demo
-from conformal_retrievers.cli.diagnose import diagnose
+from conformal_retrievers.cli.diagnose import diagnose, report
 from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.plan import plan
-from conformal_retrievers.cli.report import report
 from conformal_retrievers.cli.show import show
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # fills the lines of a paragraph
+    rich_markup_mode=None,
 )
 
 

@@ -7,97 +7,65 @@ from typing import Annotated, Literal
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.guarantees import check_guarantee
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import judged_queries, scored
-from conformal_retrievers.cli.scorers import bm25_scorer, embedding_scorer, retrieval_scorer
+from conformal_retrievers.cli.scorers import scorer_named
 from conformal_retrievers.cli.show import facts_of
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, say
 from conformal_retrievers.scoring.scorer import relative_to_query
 
 
 def calibrate(
     judged: options.Judged,
     alpha: options.Alpha,
-    scorer: Annotated[
-        Literal["retrieval", "bm25", "embedding"],
-        typer.Option(
-            help="The score of a snippet: retrieval (the retriever's own), bm25 or embedding.",
-            metavar="NAME",
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(help="The calibration file to write.", dir_okay=False, metavar="FILE")
-    ] = Path("calibration.json"),
+    scorer: options.Scorer,
+    out: options.Out = Path("calibration.json"),
     run: options.Run = None,
     k: options.Depth = None,
-    better: Annotated[
-        Literal["higher", "lower"] | None,
-        typer.Option(
-            help="For retrieval: which scores are better, higher (similarities) or lower "
-            "(distances).",
-            metavar="WHICH",
-        ),
-    ] = None,
-    retriever: Annotated[
-        str, typer.Option(help="For retrieval: the name of the retriever.", metavar="NAME")
-    ] = "retriever",
+    better: options.Better = None,
+    retriever: options.Retriever = "retriever",
     model: options.Model = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="For embedding: the model's name in the chain that will be filtered, such as "
-            "all-MiniLM-L6-v2. Default: the value of --model.",
-            metavar="NAME",
-        ),
-    ] = None,
+    name: options.ModelName = None,
     corpus: options.Corpus = None,
     guarantee: options.Guarantee = "query-recall",
     delta: options.Delta = None,
     by_group: options.ByGroup = False,
     count_missed: Annotated[
         bool,
-        typer.Option(
-            "--count-missed", help="Count relevant snippets that were not retrieved as dropped."
-        ),
+        options.flag("--count-missed", "Count relevant snippets not retrieved as dropped."),
     ] = False,
     on_unscorable: Annotated[
         Literal["raise", "keep"],
-        typer.Option(
-            help="If a relevant snippet cannot be scored: raise (stop), or keep (count it as "
-            "kept, because the filter keeps it).",
-            metavar="raise|keep",
+        options.option(
+            "raise|keep",
+            "If a relevant snippet has no score: stop, or count it as kept.",
         ),
     ] = "raise",
     hold_out: Annotated[
         float,
-        typer.Option(
-            help="Leave out each query with this probability, for evaluate.", metavar="RATE"
+        options.option(
+            "RATE", "Leave out each query with this probability, for evaluate.", min=0, max=0.99
         ),
     ] = 0.0,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus)
-    if not 0 <= hold_out < 1:
-        raise typer.BadParameter(f"{hold_out:g} is not in [0, 1)", param_hint="--hold-out")
-    try:
-        check_guarantee(guarantee, delta)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    if scorer == "retrieval" and better is None:
+        raise typer.BadParameter("the scorer retrieval needs --better higher or --better lower")
+    if scorer == "embedding" and model is None:
+        raise typer.BadParameter("the scorer embedding needs a model; give it with --model MODEL")
+    names = {
+        "retrieval": f"retrieval({retriever}, {better})",
+        "bm25": "bm25s(",
+        "embedding": f"cosine({name or model})",
+    }
     with bad_data_in_one_line():
+        chosen = scorer_named(names[scorer], model=model, corpus=corpus, judged=judged)
         rng = np.random.default_rng(0)
         queries = (q for q in judged_queries(judged, run, k) if rng.random() >= hold_out)
-        if scorer == "retrieval":
-            chosen = retrieval_scorer(retriever, better)
-        elif scorer == "bm25":
-            chosen = bm25_scorer(corpus, judged)
-        else:
-            chosen = embedding_scorer(model, name and f"cosine({name})")
         calibrated = Calibration.from_scores(
             scored(chosen, queries),
             alpha=alpha,
@@ -113,11 +81,17 @@ def calibrate(
         )
         if hold_out and calibrated.n_without_id:
             raise ValueError(
-                f"{calibrated.n_without_id} queries have no id, but --hold-out needs one, by which "
-                "evaluate leaves out the others; give every query an id"
+                f"{calibrated.n_without_id} queries have no id; give each query an id, so that "
+                "evaluate can leave out those of the calibration (--hold-out)"
             )
-        calibrated.save(out)
+    save(calibrated, out, as_json)
+
+
+def save(calibration: Calibration, out: Path, as_json: bool) -> None:
+    """Save a calibration, and print its statement, or its facts as JSON."""
+    with bad_data_in_one_line():
+        calibration.save(out)
     if as_json:
-        print_json({"file": str(out), **facts_of(calibrated)})
+        print_json({"file": str(out), **facts_of(calibration)})
     else:
-        Console(highlight=False).print(Text(calibrated.statement), f"\nSaved as {out}", sep="\n")
+        say(f"{calibration.statement}\n\nSaved as {out}")

@@ -1,20 +1,14 @@
-"""`conformal-retrievers claims demo`: the whole path from a question to the claims that are kept.
+"""`conformal-retrievers claims demo`: from a question to the claims of an answer that are kept.
 
-The questions are about the docstrings of Python's standard library, in three parts: one calibrates
-the filter of snippets, one the filter of claims, and the last tests both. An LLM writes the
-answers, divides them into claims and annotates these by the docstring of the question.
+BM25 retrieves docstrings of Python's standard library. An LLM answers, divides the answers into
+claims and annotates these by the docstring of the question. Half of the questions calibrate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Annotated
 
-import numpy as np
-import typer
-
-from conformal_retrievers.calibration.calibrate import calibrate
 from conformal_retrievers.claims import (
     AnnotatedAnswer,
     AnswerFilter,
@@ -26,12 +20,11 @@ from conformal_retrievers.claims import (
     evaluate_claims,
 )
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.docstrings import docstring_corpus
+from conformal_retrievers.cli.docstrings import Index, Question, docstring_corpus
 from conformal_retrievers.cli.scorers import embedding_scorer
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, fail, say, tracked
+from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.extras import require
-from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.llm.ask import LLM, ask
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Unanswered
@@ -41,17 +34,13 @@ K = 4
 
 
 def demo(
-    base_url: Annotated[
-        str, typer.Option(help="The URL of an OpenAI-compatible server.", metavar="URL")
-    ],
-    llm: Annotated[str, typer.Option(help="The name of its model.", metavar="NAME")],
-    model: options.Model,
+    base_url: Annotated[str, options.option("URL", "The URL of an OpenAI-compatible server.")],
+    llm: Annotated[str, options.option("NAME", "The name of its model.")],
+    model: Annotated[str, options.MODEL],
     alpha: options.Alpha = 0.2,
-    questions: Annotated[
-        int, typer.Option(help="The number of questions.", min=15, metavar="NUMBER")
-    ] = 60,
+    questions: Annotated[int, options.option("NUMBER", "The number of questions.", min=10)] = 40,
 ) -> None:
-    """Ask about the standard library's docstrings: retrieve, filter, answer, filter the claims."""
+    """Answer questions about Python's docstrings, and filter the claims."""
     with bad_data_in_one_line():
         require("llm", "openai")
         require("snippets", "regex")
@@ -63,72 +52,44 @@ def demo(
         try:
             asked = openai_llm(llm, base_url=base_url)
             for part in run(asked, embedding, alpha=alpha, n_questions=questions):
-                typer.echo(part)
-        except Unanswered as error:
+                say(part)
+        except (Unanswered, OpenAIError) as error:
             fail(
-                f"{base_url} does not answer: {str(error).rstrip('.')}; start a server with an "
-                "OpenAI-compatible API there, or give another --base-url"
-            )
-        except OpenAIError as error:  # an error that no retry can fix
-            fail(
-                f"{base_url} refuses to answer: {error}; give with --base-url the part before "
-                "/chat/completions (often ends in /v1), and with --llm a model that it serves"
+                f"{base_url} gives no answer: {str(error).rstrip('.')}; start an OpenAI-compatible "
+                "server, and check --base-url (it often ends in /v1) and --llm"
             )
 
 
 def run(llm: LLM, embedding: EmbeddingScorer, *, alpha: float, n_questions: int) -> Iterator[str]:
-    """Yield the text to print, part by part; raise Unanswered if the LLM gives no answer.
-
-    The LLM is asked first, so that a missing server is noticed before anything else is done.
-    """
-    all_questions = docstring_corpus().questions
-    questions = all_questions[:: max(1, len(all_questions) // n_questions)][:n_questions]
-    answer(llm, questions[0].text, questions[0].relevant)
-    texts = list(dict.fromkeys(s for question in questions for s in question.relevant))
-    vectors = np.asarray(embedding.embed([snippet.text for snippet in texts]))
-    corpus = [replace(s, embedding=v) for s, v in zip(texts, vectors, strict=True)]
-    scorer = replace(embedding, reuse_embeddings=True)
-
-    def retrieve(query: str) -> list[Snippet]:
-        return [corpus[i] for i in np.argsort(scorer.score(query, corpus), kind="stable")[:K]]
-
-    known = [JudgedQuery(q.text, q.relevant, [True] * len(q.relevant), id=q.id) for q in questions]
-    judged = [query.retrieved_as(retrieve(query.query)) for query in known]
-    snippet_filter = ConformalFilter(scorer, calibrate(judged[::3], scorer, alpha=alpha))
-    yield snippet_filter.calibration.statement
-
-    def context(query: str) -> list[Snippet]:
-        retrieved = retrieve(query)
-        return [retrieved[i] for i in snippet_filter(query, retrieved).kept]
-
+    """Yield the text to print, part by part; raise Unanswered if the LLM gives no answer."""
+    corpus = docstring_corpus()
+    asked = corpus.questions[:: len(corpus.questions) // n_questions or 1][:n_questions]
+    answer(llm, asked[0].text, asked[0].relevant)  # notices a missing server at once
+    index = Index(corpus.snippets, K)
     relevance = ClaimRelevance(embedding)
 
-    def annotated(query: JudgedQuery) -> AnnotatedAnswer:
-        documents = context(query.query)
-        divided = decompose(llm, query.query, answer(llm, query.query, documents))
-        reference = " ".join(snippet.text for snippet in query.snippets)
-        verdicts = annotate(
-            llm, query.query, divided.claims, reference=reference, documents=documents
-        )
-        of_claims = relevance.relevance(query.query, divided.claims, documents)
-        return AnnotatedAnswer(of_claims, verdicts.factual, id=query.id)
+    def annotated(question: Question) -> AnnotatedAnswer:
+        documents = index.search(question.text)
+        claims = decompose(llm, question.text, answer(llm, question.text, documents)).claims
+        reference = " ".join(snippet.text for snippet in question.relevant)
+        verdicts = annotate(llm, question.text, claims, reference=reference, documents=documents)
+        of_claims = relevance.relevance(question.text, claims, documents)
+        return AnnotatedAnswer(of_claims, verdicts.factual, id=question.id)
 
-    answers = map(annotated, known[1::3])
-    calibration = calibrate_claims(answers, alpha=alpha, scorer=relevance.name)
-    yield f"\n{calibration.statement}"
-    yield f"\n{evaluate_claims(calibration, map(annotated, known[2::3]))}"
+    answers = [annotated(question) for question in tracked(asked, "Asking")]
+    calibration = calibrate_claims(answers[::2], alpha=alpha, scorer=relevance.name)
+    yield calibration.statement
+    yield f"\n{evaluate_claims(calibration, answers[1::2])}"
 
-    query = known[2].query
-    documents = context(query)
-    text = answer(llm, query, documents)
-    filtered = AnswerFilter(ClaimFilter(relevance, calibration), llm)(query, text, documents)
-    yield f"\nQuestion: {query}\n{len(documents)} of {K} snippets kept\nAnswer: {text}"
+    question = asked[1].text
+    documents = index.search(question)
+    text = answer(llm, question, documents)
+    filtered = AnswerFilter(ClaimFilter(relevance, calibration), llm)(question, text, documents)
+    yield f"\nQuestion: {question}\nAnswer: {text}\n\nClaims:"
     for word, places in (("kept", filtered.claims.kept), ("removed", filtered.claims.dropped)):
         for i in places:
             yield f"  {word:<8} {filtered.claims.relevance[i]:.3f}  {filtered.claims.claims[i]}"
-    if filtered.undivided:
-        yield f"  not divided into claims: {filtered.undivided}"
-    yield f"Filtered answer: {filtered.text}"
+    yield f"\nFiltered answer: {filtered.text}"
 
 
 def answer(llm: LLM, query: str, documents: Sequence[Snippet]) -> str:

@@ -7,121 +7,93 @@ and a LlamaIndex postprocessor that load the same calibration file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from textwrap import shorten
 
 import numpy as np
-import typer
-from rich.console import Console
-from rich.text import Text
 
 from conformal_retrievers.calibration.calibrate import calibrate
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.demo_output import (
-    INDENT,
-    K,
-    print_corpus,
-    print_measurements,
-    print_query,
-)
-from conformal_retrievers.cli.docstrings import docstring_corpus
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, tracked
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.cli.docstrings import Index, docstring_corpus
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_table, say, tracked
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.evaluation import Evaluation, evaluate, measure
 from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.scoring import Scorer, score_queries
 
+K = 20
+ALPHAS = (0.05, 0.1, 0.2)
+DROPPED_SHOWN = 4
 
-def demo(
-    alpha: options.Alpha = 0.1,
-    folder: Annotated[
-        Path,
-        typer.Option(
-            help="The folder for calibration.json and report.html.",
-            exists=True,
-            file_okay=False,
-            metavar="FOLDER",
-        ),
-    ] = Path(),
-) -> None:
-    """Calibrate and filter the docstrings of Python's standard library, in both frameworks."""
+
+def demo(alpha: options.Alpha = 0.1) -> None:
+    """Filter the docstrings of Python's standard library.
+
+    Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
+    """
     with bad_data_in_one_line():
         require("demo", "bm25s", "langchain_conformal", "llama_index", "matplotlib", "regex")
-        run(alpha, folder, Console(highlight=False))
+        run(alpha)
 
 
-def run(alpha: float, folder: Path, console: Console) -> None:
-    """Run the demo, print its results, and write calibration.json and report.html into `folder`.
-
-    Raises RuntimeError if the two frameworks keep different snippets.
-    """
+def run(alpha: float) -> None:
+    """Run the demo; raise RuntimeError if the two frameworks keep different snippets."""
     from conformal_retrievers.evaluation.report import write
 
-    with console.status("Reading the standard library's docstrings"):
-        corpus = docstring_corpus()
-    print_corpus(corpus, console)
-
-    with console.status("Indexing"):
-        index = Index(corpus.snippets)
+    file, page = Path("calibration.json"), Path("report.html")
+    say("1 Read the docstrings of Python's standard library")
+    corpus = docstring_corpus()
+    say(
+        f"They give {len(corpus.snippets):,} snippets. The first sentences of "
+        f"{len(corpus.questions)} are the questions; the text after them is relevant."
+    )
+    say(f"\n2 Retrieve {K} snippets for each question with BM25")
+    index = Index(corpus.snippets, K)
     judged = [
-        JudgedQuery(q.text, q.relevant, [True] * len(q.relevant), id=q.id).retrieved_as(
-            index.search(q.text)
-        )
-        for q in tracked(corpus.questions, "Retrieving")
+        question.judged.retrieved_as(index.search(question.text))
+        for question in tracked(corpus.questions, "Retrieving")
     ]
-    console.print(f"[bold]2 Retrieve[/]   {K} snippets for each question with BM25")
-
-    scorer = index.bm25
     order = np.random.default_rng(0).permutation(len(judged))
     half, other_half = ([judged[i] for i in part] for part in np.array_split(order, 2))
-    path, page = folder / "calibration.json", folder / "report.html"
+
+    say(f"\n3 Calibrate on {len(half)} of the questions\n")
+    scorer = index.bm25
     calibration = calibrate(
         half,
         scorer,
         alpha=alpha,
-        retrieval={"retriever": index.bm25.name, "k": K, "chunking": "500 characters, 100 shared"},
-        labels={"source": "relevant: the windows of the docstring that the question comes from"},
+        retrieval={"retriever": scorer.name, "k": K, "chunking": "500 characters, 100 shared"},
+        labels={"source": "the docstring that the question comes from"},
     )
-    calibration.save(path)
-    console.print(f"[bold]3 Calibrate[/]  on {len(half)} of the questions; saved as {path}\n")
-    console.print(Text(calibration.statement, style="italic"))
+    calibration.save(file)
+    say(calibration.statement)
 
-    console.print(f"\n[bold]4 Filter[/]     for the other {len(other_half)} questions")
-    kept = kept_in_both_frameworks(path, scorer, other_half)
-    console.print(
-        f"{INDENT}LangChain and LlamaIndex keep the same {kept:,} of "
-        f"{K * len(other_half):,} snippets"
-    )
+    say(f"\n4 Filter the snippets of the other {len(other_half)} questions")
+    kept = kept_in_both_frameworks(file, scorer, other_half)
+    say(f"LangChain and LlamaIndex keep the same {kept:,} of {K * len(other_half):,} snippets.")
     scored = score_queries(scorer, other_half)
-    print_measurements(calibration, other_half, scored, console)
-
-    console.print("[bold]5 Look at one question[/]")
-    print_query(ConformalFilter(scorer, calibration), other_half, console)
-    write(page, calibration, scored, sources={"calibration": path.name})
-    console.print(f"Saved: {path}, and figures of all this in {page}")
-
-
-class Index:
-    """A BM25 index that returns the K best snippets for a query, ties in the order of the corpus.
-
-    The similarity is the snippet's `retrieval_score`.
-    """
-
-    def __init__(self, snippets: Sequence[Snippet]) -> None:
-        from conformal_retrievers.scoring.bm25 import BM25Scorer
-
-        self.snippets = {snippet.text: snippet for snippet in snippets}
-        self.bm25 = BM25Scorer(self.snippets)
-
-    def search(self, query: str) -> list[Snippet]:
-        """Return the K snippets of highest BM25, best first."""
-        similarities = self.bm25.similarities(query)
-        found = []
-        for i in np.argsort(-similarities, kind="stable")[:K]:
-            s = self.snippets[self.bm25.corpus[i]]
-            found.append(Snippet(s.text, s.id, s.document, s.position, float(similarities[i])))
-        return found
+    result = evaluate(calibration, scored)
+    say(
+        f"Guaranteed: {100 * (1 - alpha):.4g} % of a question's relevant snippets on average\n"
+        f"Kept:       {result.coverage['query-recall']}\n"
+        f"Retrieved:  {result.recall_at_k} of all relevant snippets; the others are lost\n\n"
+        "Relevant snippets kept and all snippets removed, % [95 % interval]:\n"
+    )
+    print_table(
+        ["", "kept, by query", "kept, pooled", "removed"],
+        _comparison(calibration, other_half, scored),
+    )
+    say(
+        "\nThe other filters are set, with hindsight, to remove about as much. None of them has a "
+        "guarantee: how much they keep is known only once it is measured.\n"
+    )
+    say("5 Look at one question")
+    _print_example(ConformalFilter(scorer, calibration), other_half)
+    write(page, calibration, scored, sources={"calibration": file.name})
+    say(f"Saved as {file}, with figures in {page}")
 
 
 def kept_in_both_frameworks(path: Path, scorer: Scorer, judged: Sequence[JudgedQuery]) -> int:
@@ -132,19 +104,81 @@ def kept_in_both_frameworks(path: Path, scorer: Scorer, judged: Sequence[JudgedQ
     from langchain_conformal import ConformalCompressor
     from llama_index.postprocessor.conformal import ConformalPostprocessor
 
-    compressor = ConformalCompressor.from_calibration(path, scorer=scorer)
-    postprocessor = ConformalPostprocessor.from_calibration(path, scorer=scorer)
+    langchain = ConformalCompressor.from_calibration(path, scorer=scorer)
+    llama_index = ConformalPostprocessor.from_calibration(path, scorer=scorer)
     n_kept = 0
-    for query in tracked(judged, "Asking LangChain and LlamaIndex"):
-        documents = [Document(s.text, id=s.id) for s in query.snippets]
-        nodes = [NodeWithScore(node=TextNode(text=s.text, id_=str(s.id))) for s in query.snippets]
-        kept = [document.id for document in compressor.compress_documents(documents, query.query)]
-        other = [
-            node.node_id for node in postprocessor.postprocess_nodes(nodes, query_str=query.query)
-        ]
+    for query in tracked(judged, "Filtering"):
+        text, snippets = query.query, query.snippets
+        documents = [Document(s.text, id=s.id) for s in snippets]
+        nodes = [NodeWithScore(node=TextNode(text=s.text, id_=str(s.id))) for s in snippets]
+        kept = [d.id for d in langchain.compress_documents(documents, text)]
+        other = [n.node_id for n in llama_index.postprocess_nodes(nodes, query_str=text)]
         if kept != other:
-            raise RuntimeError(
-                f"query {query.query!r}: LangChain keeps {kept}, LlamaIndex keeps {other}"
-            )
+            raise RuntimeError(f"query {text!r}: LangChain keeps {kept}, LlamaIndex keeps {other}")
         n_kept += len(kept)
     return n_kept
+
+
+def _comparison(
+    calibration: Calibration, judged: Sequence[JudgedQuery], scored: Sequence[ScoredQuery]
+) -> Iterator[list[str]]:
+    """Yield a row for each alpha, and for each filter at it."""
+    for alpha in sorted({*ALPHAS, calibration.alpha}):
+        at = calibration.at(alpha)
+        number = sum(int(at.keep(query.scores).sum()) for query in scored)
+        yield [f"target {100 * (1 - alpha):g} %, α = {alpha:g}", "", "", ""]
+        filters = {"conformal": evaluate(at, scored), **_baselines(judged, scored, number)}
+        for name, found in filters.items():
+            shares = (found.coverage["query-recall"], found.coverage["snippet"], found.removal)
+            yield [f"  {name}", *(share.interval.written(unit="") for share in shares)]
+
+
+def _baselines(
+    judged: Sequence[JudgedQuery], scored: Sequence[ScoredQuery], number: int
+) -> dict[str, Evaluation]:
+    """Measure the top k and a threshold on the similarity that keep about this number of snippets.
+
+    The threshold is a share of the query's best similarity.
+    """
+    similarities = [np.array([s.retrieval_score for s in query.snippets]) for query in judged]
+    shares = [similarity / similarity.max() for similarity in similarities]
+    share = np.sort(np.concatenate(shares))[-number]
+    k = max(1, round(number / len(judged)))
+    masks = {
+        f"top {k}": [np.arange(len(s)) < k for s in shares],
+        f"BM25 ≥ {share:.2f} of best": [s >= share for s in shares],
+    }
+    return {name: measure(scored, mask) for name, mask in masks.items()}
+
+
+def _print_example(conformal: ConformalFilter, judged: Sequence[JudgedQuery]) -> None:
+    """Print what is kept of one query, and the dropped snippets with the lowest scores.
+
+    The query is the first that keeps two to six snippets, a relevant one among them.
+    """
+    decided = [(query, conformal(query.query, query.snippets)) for query in judged]
+    good = (
+        (query, filtered)
+        for query, filtered in decided
+        if 2 <= len(filtered.kept) <= 6 and any(query.relevant[i] for i in filtered.kept)
+    )
+    query, filtered = next(good, decided[0])
+    nearest = sorted(filtered.dropped, key=lambda i: float(filtered.scores[i]))[:DROPPED_SHOWN]
+    say(f"“{query.query}”\n")
+    print_table(
+        ["", "relevant", "score", "p", "snippet".ljust(42)],
+        (
+            [
+                "kept" if filtered.keeps[i] else "dropped",
+                "yes" if query.relevant[i] else "",
+                f"{filtered.scores[i]:.2f}",
+                f"{filtered.p_values[i]:.3f}",
+                shorten(query.snippets[i].text, 42, placeholder=" …").ljust(42),
+            ]
+            for i in [*filtered.kept, *nearest]
+        ),
+    )
+    say(
+        f"\nKept: {len(filtered.kept)} of {len(query.snippets)} snippets, those with p > "
+        f"{filtered.calibration.alpha:g}. A lower score is more relevant.\n"
+    )

@@ -1,30 +1,22 @@
-"""`conformal-retrievers diagnose`: does the guarantee hold for these queries, and if not, why?"""
+"""`conformal-retrievers diagnose` and `report`: does the guarantee hold, and if not, why?"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
-from conformal_retrievers.cli.terminal import (
-    bad_data_in_one_line,
-    percent,
-    print_json,
-    queries,
-    table,
-)
-from conformal_retrievers.evaluation import Diagnosis
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, print_table, say
 from conformal_retrievers.evaluation import diagnose as diagnosed
-from conformal_retrievers.evaluation.sweeps import Band
+from conformal_retrievers.evaluation.sweeps import SweepPoint
+from conformal_retrievers.theory.intervals import percent
 
-MARKS = {"problem": "[bold red]✗[/]", "notice": "[yellow]![/]", "fine": "[green]✓[/]"}
+MARKS = {"problem": "✗", "notice": "!", "fine": "✓"}
 
 
 def diagnose(
@@ -32,11 +24,8 @@ def diagnose(
     judged: options.OptionalJudged = None,
     log: Annotated[
         Path | None,
-        typer.Option(
-            help="A filter log instead of judged queries.",
-            exists=True,
-            dir_okay=False,
-            metavar="FILE",
+        options.option(
+            "FILE", "A filter log instead of judged queries.", exists=True, dir_okay=False
         ),
     ] = None,
     reference: options.Reference = None,
@@ -46,11 +35,10 @@ def diagnose(
     corpus: options.Corpus = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check whether the guarantee of a calibration holds for some queries, and if not, why.
+    """Check whether a guarantee holds for some queries, and if not, why.
 
-    Exits with 1 if there is a reason not to rely on it. Queries of the calibration are left out by
-    id. Without any relevant snippet, as in a log, the scores are compared but coverage is not
-    measured.
+    Exits with 1 if there is a reason not to rely on it. Leaves out queries with an id of the
+    calibration. Without a relevant snippet, as in a log, compares the scores only.
     """
     if (judged is None) == (log is None):
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
@@ -67,46 +55,61 @@ def diagnose(
             )
         found = diagnosed(tested, new.queries, reference=new.reference)
     if as_json:
-        print_json({"left_out": new.left_out, **_as_fields(found)})
+        numbers = {f.name: getattr(found, f.name) for f in fields(found)}
+        del numbers["calibration"]
+        print_json({"left_out": new.left_out, "verdict": found.verdict, **numbers})
     else:
-        _print(Console(highlight=False), found, new.left_out)
-        if found.m2_band is None and log is None:
-            typer.echo("For the expected range of m2, give --reference.")
+        say(
+            f"Queries: {found.n_queries:,}, with {found.n_snippets:,} snippets. "
+            f"Left out: {new.left_out:,}.\n\n{found.summary}\n"
+        )
+        for finding in found.findings:
+            say(f"{MARKS[finding.severity]} {finding.name}: {finding.sentence}")
+        say("\nOver alpha, in %:\n")
+        print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], map(_row, found.sweep))
     if found.fails:
         raise typer.Exit(1)
 
 
-def _as_fields(found: Diagnosis) -> dict[str, Any]:
-    """Return the verdict, the findings and all numbers, but not the calibration itself."""
-    numbers = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "calibration"}
-    return {"verdict": found.verdict, **numbers}
+def _row(point: SweepPoint) -> list[str]:
+    coverage = math.nan if point.coverage is None else point.coverage.estimate
+    return [
+        f"{point.alpha:g}",
+        "–" if point.threshold is None else f"{point.threshold:.4g}",
+        *(percent(s).removesuffix(" %") for s in (point.m1, point.m2, point.removal, coverage)),
+    ]
 
 
-def _written(band: Band | None) -> str:
-    return "–" if band is None else f"[{percent(band[0])}, {percent(band[1])}]"
+def report(
+    calibration: options.CalibrationFile,
+    judged: options.Judged,
+    reference: options.Reference = None,
+    out: options.Out = Path("report.html"),
+    run: options.Run = None,
+    k: options.Depth = None,
+    model: options.Model = None,
+    corpus: options.Corpus = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write the result of diagnose with figures into one HTML file.
 
+    The file needs no network. Exits with 1 after writing if there is a reason not to rely on the
+    guarantee.
+    """
+    options.check_out(out, calibration, judged, reference, corpus)
+    with bad_data_in_one_line():
+        from conformal_retrievers.evaluation.report import write
 
-def _print(console: Console, found: Diagnosis, left_out: int) -> None:
-    console.print(f"{queries(found.n_queries)}, {found.n_snippets:,} snippets.")
-    if left_out:
-        console.print(f"Left out: {queries(left_out)} of the calibration, or of another one.")
-    console.print()
-    console.print(Text(found.summary, style="bold"), "\n")
-    for finding in found.findings:
-        console.print(MARKS[finding.severity], Text(finding.name, style="bold"))
-        console.print(Padding(Text(finding.sentence), (0, 0, 0, 2)))
-    sweep = table("alpha", "score ≤", "m1", "expected", "m2", "expected", "removal", "coverage")
-    for point in found.sweep:
-        sweep.add_row(
-            f"{point.alpha:g}",
-            "–" if point.threshold is None else f"{point.threshold:.4g}",
-            percent(point.m1),
-            _written(point.m1_band),
-            percent(point.m2),
-            _written(point.m2_band),
-            percent(point.removal),
-            "–" if point.coverage is None else percent(point.coverage.estimate),
-            style="bold" if point.alpha == found.calibration.alpha else "",
+        tested = load_calibration(calibration)
+        new = new_queries(
+            tested, judged, reference=reference, run=run, k=k, model=model, corpus=corpus
         )
-    console.print("\nOver alpha, in %. Expected: the range for exchangeable queries.")
-    console.print(sweep)
+        sources = {"calibration": calibration.name, "judged queries": judged.name}
+        found = write(out, tested, new.queries, reference=new.reference, sources=sources)
+    if as_json:
+        facts = {"verdict": found.verdict, "fails": found.fails, "findings": found.findings}
+        print_json({"file": str(out), "left_out": new.left_out, **facts})
+    else:
+        say(f"{found.summary}\nSaved as {out}")
+    if found.fails:
+        raise typer.Exit(1)

@@ -14,11 +14,13 @@ import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 
-from conformal_retrievers.data.queries import Snippet
+import numpy as np
+
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.windows import split_snippets
 
 # They open windows or browsers, print poems, or are tests.
@@ -38,6 +40,32 @@ class Question:
     text: str
     relevant: tuple[Snippet, ...]
 
+    @property
+    def judged(self) -> JudgedQuery:
+        """The question with all its relevant snippets, before anything is retrieved."""
+        return JudgedQuery(self.text, self.relevant, [True] * len(self.relevant), id=self.id)
+
+
+class Index:
+    """A BM25 index that returns the best snippets for a query, ties in the order of the corpus.
+
+    The similarity is the snippet's `retrieval_score`.
+    """
+
+    def __init__(self, snippets: Sequence[Snippet], k: int) -> None:
+        from conformal_retrievers.scoring.bm25 import BM25Scorer
+
+        self.k = k
+        self.snippets = {snippet.text: snippet for snippet in snippets}
+        self.bm25 = BM25Scorer(self.snippets)
+
+    def search(self, query: str) -> list[Snippet]:
+        """Return the k snippets of highest BM25, best first."""
+        similarities = self.bm25.similarities(query)
+        best = np.argsort(-similarities, kind="stable")[: self.k]
+        found = [(self.snippets[self.bm25.corpus[i]], float(similarities[i])) for i in best]
+        return [replace(snippet, retrieval_score=similarity) for snippet, similarity in found]
+
 
 @dataclass(frozen=True)
 class DocstringCorpus:
@@ -45,11 +73,9 @@ class DocstringCorpus:
 
     snippets: tuple[Snippet, ...]
     questions: tuple[Question, ...]
-    n_docstrings: int
-    n_characters: int
 
 
-def docstring_corpus(*, size: int = 500, overlap: int = 100) -> DocstringCorpus:
+def docstring_corpus() -> DocstringCorpus:
     """Cut the standard library's docstrings into snippets and take questions from them."""
     docstrings = standard_library_docstrings()
     asked: dict[str, str] = {}  # the name of the docstring by its summary
@@ -61,25 +87,15 @@ def docstring_corpus(*, size: int = 500, overlap: int = 100) -> DocstringCorpus:
     questions: list[Question] = []
     for name, docstring in docstrings.items():
         summary, rest = split_summary(docstring)
-        text = _without_beginning(rest if summary in asked else docstring, tuple(asked))
-        windows = split_snippets(text, size=size, overlap=overlap, document=name)
+        text = rest if summary in asked else docstring
+        words = " ".join(text.split())
+        if words.startswith(tuple(asked)):  # another docstring's question
+            text = words.removeprefix(next(q for q in asked if words.startswith(q))).strip()
+        windows = split_snippets(text, size=500, overlap=100, document=name)
         own = [snippets.setdefault(window.text, window) for window in windows]
         if asked.get(summary) == name:
             questions.append(Question(name, summary, tuple(dict.fromkeys(own))))
-    return DocstringCorpus(
-        tuple(snippets.values()),
-        tuple(questions),
-        len(docstrings),
-        sum(map(len, docstrings.values())),
-    )
-
-
-def _without_beginning(docstring: str, questions: tuple[str, ...]) -> str:
-    """Return the docstring without the question that it begins with, if it does."""
-    words = " ".join(docstring.split())
-    if not words.startswith(questions):
-        return docstring
-    return words.removeprefix(next(q for q in questions if words.startswith(q))).strip()
+    return DocstringCorpus(tuple(snippets.values()), tuple(questions))
 
 
 def split_summary(docstring: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
 from conformal_retrievers.cli.scorers import scorer_named
 from conformal_retrievers.cli.terminal import tracked
@@ -23,15 +24,13 @@ from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.scoring import Scorer, score_queries
 
 
-def load_calibration(path: Path, subject: Subject = SNIPPETS) -> Calibration:
-    """Read a calibration file. Raises ValueError for a calibration of another subject."""
+def load_calibration(
+    path: Path, alpha: float | None = None, about: Subject = SNIPPETS
+) -> Calibration:
+    """Read a calibration, at another alpha if one is given; ValueError for another subject."""
     calibration = Calibration.load(path)
-    if calibration.subject != subject:
-        raise ValueError(
-            f"{path} is a calibration of {calibration.subject.name}, but this command takes one of "
-            f"{subject.name}; `conformal-retrievers show` prints any calibration"
-        )
-    return calibration
+    check_subject(calibration.subject, about)
+    return calibration if alpha is None else calibration.at(alpha)
 
 
 def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[JudgedQuery]:
@@ -49,16 +48,9 @@ def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[Judge
 
 
 def scored(scorer: Scorer, queries: Iterable[JudgedQuery]) -> Iterator[ScoredQuery]:
-    """Yield the queries with their scores, one by one, so that no text stays in memory.
-
-    Raises ValueError if there is no query.
-    """
-    none = True
+    """Yield the queries with their scores, one by one, so that no text stays in memory."""
     for query in tracked(queries, "Scoring"):
-        none = False
         yield from score_queries(scorer, [query])
-    if none:
-        raise ValueError("there is no query; give a file with one judged query a line")
 
 
 class New(NamedTuple):
@@ -90,10 +82,10 @@ def new_queries(
         k = calibration.k
     given = list(scored(scorer, judged_queries(judged, run, k)))
     new = [query for query in given if query.id not in calibration.ids]
-    if not new:
+    if given and not new:
         raise ValueError(
-            f"all {len(given)} queries of {judged} are those of the calibration, by id; give other "
-            "queries, or calibrate with --hold-out 0.5"
+            f"{judged}: all {len(given)} queries belong to the calibration; give other queries, or "
+            "calibrate with --hold-out 0.5"
         )
     own = None
     if reference is not None:
@@ -101,17 +93,16 @@ def new_queries(
         own = [query for query in theirs if query.id in calibration.ids]
         if not own:
             raise ValueError(
-                f"reference {reference} has no query of the calibration, by id; give the file that "
-                "it was made from"
+                f"reference {reference} has no query of the calibration; give the file that it was "
+                "made from"
             )
     return New(new, len(given) - len(new), own)
 
 
 def logged_queries(path: Path, calibration: Calibration) -> New:
-    """Read the queries that a log says were filtered with a calibration, at any alpha.
+    """Read the queries of a log that were filtered with a calibration, at any alpha.
 
-    A query that comes again, as from an agent that retries, counts once. Raises ValueError if the
-    log has no query of this calibration.
+    A repeated query counts once. Raises ValueError if there is none.
     """
     new: dict[str, ScoredQuery] = {}
     n_events = left_out = 0
@@ -132,6 +123,6 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
         new.setdefault(id, ScoredQuery(scores, none, id=id, group=event.get("group")))
     if not new:
         raise ValueError(
-            f"{path} has no query that was filtered with this calibration, among {n_events} events"
+            f"{path} has {n_events} events, none of this calibration; give a log of its filter"
         )
     return New(list(new.values()), left_out)

@@ -1,97 +1,127 @@
-"""The arguments and options that several commands have, and the checks of their values."""
+"""The arguments and options of the commands, and the checks of their values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 from conformal_retrievers.calibration import guarantees
 from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.theory.tolerance import check_delta
 
 
-def check_alpha(alpha: float | None) -> float | None:
-    """Return alpha; exit with 2 unless it is in (0, 1)."""
-    if alpha is not None:
+def option(metavar: str, help: str, **more: Any) -> Any:
+    """Return the declaration of an option with a value."""
+    return typer.Option(metavar=metavar, help=help, **more)
+
+
+def flag(name: str, help: str) -> Any:
+    """Return the declaration of an option without a value."""
+    return typer.Option(name, help=help)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """Return the declaration of an argument that is a path."""
+    return typer.Argument(metavar=metavar, help=help, exists=True, **more)
+
+
+def passes(check: Callable[[float], object]) -> Callable[[float | None], float | None]:
+    """Return a callback that exits with 2 where a check of the library raises ValueError."""
+
+    def callback(value: float | None) -> float | None:
         try:
-            exact_alpha(alpha)
+            if value is not None:
+                check(value)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-    return alpha
+        return value
+
+    return callback
 
 
-_RATE = "The miscoverage rate, between 0 and 1"
-Alpha = Annotated[float, typer.Option(help=f"{_RATE}.", metavar="RATE", callback=check_alpha)]
+_ALPHA = "The miscoverage rate, between 0 and 1."
+_JUDGED = argument(
+    "JUDGED", "Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder."
+)
+
+CalibrationFile = Annotated[
+    Path, argument("CALIBRATION", "A file that calibrate wrote.", dir_okay=False)
+]
+Judged = Annotated[Path, _JUDGED]
+OptionalJudged = Annotated[Path | None, _JUDGED]
+Answers = Annotated[
+    Path,
+    argument(
+        "ANSWERS",
+        'Annotated answers, one a line: {"id", "group", "claims": [{"relevance", "factual"}]}.',
+        dir_okay=False,
+    ),
+]
+Alpha = Annotated[float, option("RATE", _ALPHA, callback=passes(exact_alpha))]
 OtherAlpha = Annotated[
     float | None,
-    typer.Option(help=f"{_RATE}. Default: that of the file.", metavar="RATE", callback=check_alpha),
+    option("RATE", f"{_ALPHA} Default: that of the file.", callback=passes(exact_alpha)),
 ]
 Delta = Annotated[
     float | None,
-    typer.Option(
-        help="The share of calibrations that may miss the guarantee. Without it, the guarantee "
-        "holds on average over calibrations.",
-        metavar="SHARE",
+    option(
+        "SHARE",
+        "The share of calibrations that may miss the guarantee. Without it, the guarantee holds "
+        "on average over calibrations.",
+        callback=passes(check_delta),
     ),
 ]
 Guarantee = Annotated[
     guarantees.Guarantee,
-    typer.Option(
-        help="What 1 - alpha is a probability of: query-recall, snippet, all or any.",
-        metavar="NAME",
-    ),
+    option("NAME", "What is guaranteed: query-recall, snippet, all or any."),
 ]
-CalibrationFile = Annotated[
-    Path,
-    typer.Argument(help="A calibration file.", exists=True, dir_okay=False, metavar="CALIBRATION"),
-]
-_JUDGED = typer.Argument(
-    help="Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder.",
-    exists=True,
-    metavar="JUDGED",
-)
-Judged = Annotated[Path, _JUDGED]
-OptionalJudged = Annotated[Path | None, _JUDGED]
-Run = Annotated[
-    str | None,
-    typer.Option(help="For a BEIR folder: the run file of the retriever.", metavar="FILE"),
-]
+ByGroup = Annotated[bool, flag("--by-group", "Give the guarantee within each group.")]
+Out = Annotated[Path, option("FILE", "The file to write.", dir_okay=False)]
+Run = Annotated[str | None, option("FILE", "For a BEIR folder: the run file of the retriever.")]
 Depth = Annotated[
-    int | None,
-    typer.Option(
-        "--k", help="For a BEIR folder: read the best K snippets a query.", min=1, metavar="K"
+    int | None, option("K", "For a BEIR folder: the number of snippets per query.", min=1)
+]
+Scorer = Annotated[
+    Literal["retrieval", "bm25", "embedding"],
+    option("NAME", "What scores a snippet: retrieval (the retriever itself), bm25 or embedding."),
+]
+Better = Annotated[
+    Literal["higher", "lower"] | None,
+    option(
+        "WHICH", "For retrieval: which scores are better, higher (similarity) or lower (distance)."
     ),
 ]
-Model = Annotated[
+Retriever = Annotated[str, option("NAME", "For retrieval: the name of the retriever.")]
+MODEL = option("MODEL", "For embedding: a sentence-transformers model, a path or a name.")
+Model = Annotated[str | None, MODEL]
+ModelName = Annotated[
     str | None,
-    typer.Option(
-        help="For embedding: a sentence-transformers model, a path or a name.",
-        metavar="PATH_OR_NAME",
+    option(
+        "NAME",
+        "For embedding: the model's name in the chain to filter. Default: the value of --model.",
     ),
 ]
 Corpus = Annotated[
     Path | None,
-    typer.Option(
-        help="For bm25: the texts that can be retrieved, in the format of a BEIR corpus.jsonl. "
-        "A snippet is found in it by its exact text: title, a space and text.",
+    option(
+        "FILE",
+        "For bm25: the retrievable texts, in the format of a BEIR corpus.jsonl. A snippet is found "
+        "in it by its exact text: title, a space and text.",
         exists=True,
-        metavar="FILE",
     ),
 ]
 Reference = Annotated[
     Path | None,
-    typer.Option(
-        help="The judged queries of the calibration, which give the expected range of m2. Other "
-        "queries in this file are ignored.",
+    option(
+        "JUDGED",
+        "The judged queries of the calibration, which give the expected range of m2.",
         exists=True,
-        metavar="JUDGED",
     ),
 ]
-ByGroup = Annotated[
-    bool, typer.Option("--by-group", help="Give the guarantee within each group of queries.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, flag("--json", "Print JSON.")]
 
 
 def check_out(out: Path, *given: Path | None) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, table
+from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, print_table, say
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 HEADS = {
@@ -21,7 +18,7 @@ HEADS = {
 
 
 def show(calibration: options.CalibrationFile, as_json: options.Json = False) -> None:
-    """Print the guarantee of a calibration file, its provenance and thresholds for other alphas.
+    """Print the guarantee, the sources and the thresholds of a calibration.
 
     Reads calibrations of snippets, claims and flags.
     """
@@ -31,60 +28,38 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
     if as_json:
         print_json({"file": str(calibration), **facts})
         return
-    console = Console(highlight=False)
-    console.print(Text(shown.statement))
-    console.print()
+    say(f"{shown.statement}\n")
     for name in ("retrieval", "labels", "created", "library", "sha256"):  # not in the statement
         if isinstance(value := facts[name], dict):
             value = ", ".join(f"{key} = {item}" for key, item in value.items())
         if value is not None:
-            console.print(Text(f"{name}: {value}"))
-    console.print(f"\nThresholds by alpha. {HEADS[shown.subject.name]}")
-    thresholds = table("", *next(iter(facts["thresholds"].values())))
-    for group, row in facts["thresholds"].items():
-        thresholds.add_row(Text(group or f"all {shown.subject.units}"), *map(_cell, row.values()))
-    console.print(thresholds)
+            say(f"{name}: {value}")
+    say(f"\nThresholds by alpha. {HEADS[shown.subject.name]}\n")
+    rows = facts["thresholds"]
+    print_table(
+        ["", *next(iter(rows.values()))],
+        ([g or f"all {shown.subject.units}", *map(_cell, rows[g].values())] for g in rows),
+    )
 
 
 def facts_of(calibration: Calibration) -> dict[str, Any]:
-    """Return the contents of a calibration as names and plain values.
+    """Return the fields of a calibration file without its queries, the statement and thresholds.
 
     `thresholds` are by group ("" for all) and alpha: a number, "keep_all", "keep_none", or None for
     an alpha that is impossible with this delta.
     """
-    c = calibration
-    of_snippets = {
-        "relevant_snippets": c.n_relevant,
-        "missed_snippets": c.n_missed,
-        "effective_snippets": round(c.effective_n, 1),
-        "design_effect": round(c.design_effect, 2),
+    fields = json.loads(calibration.to_json())
+    for name in ("queries", "other_ids", "lowest_scores"):
+        del fields[name]
+    at = {f"{a:g}": _at(calibration, a) for a in sorted({*ALPHAS, calibration.alpha})}
+    thresholds = {
+        group or "": {
+            alpha: found and found.subject.threshold_name(found.threshold(group))
+            for alpha, found in at.items()
+        }
+        for group in sorted(calibration.n_units, key=str)
     }
-    alphas = sorted({*ALPHAS, c.alpha})
-    at = {f"{alpha:g}": _at(c, alpha) for alpha in alphas}
-    return {
-        "subject": c.subject.name,
-        "statement": c.statement,
-        "guarantee": c.guarantee,
-        "alpha": c.alpha,
-        "delta": c.delta,
-        "by_group": c.by_group,
-        "count_missed": c.count_missed,
-        "scorer": c.scorer,
-        c.subject.units: c.n_queries,
-        **(of_snippets if c.subject == SNIPPETS else c.details),
-        "retrieval": c.retrieval,
-        "labels": c.labels,
-        "created": c.created,
-        "library": c.library,
-        "sha256": c.checksum,
-        "thresholds": {
-            group or "": {
-                alpha: found and found.subject.threshold_name(found.threshold(group))
-                for alpha, found in at.items()
-            }
-            for group in sorted(c.n_units, key=str)
-        },
-    }
+    return {**fields, "statement": calibration.statement, "thresholds": thresholds}
 
 
 def _at(calibration: Calibration, alpha: float) -> Calibration | None:
@@ -95,7 +70,6 @@ def _at(calibration: Calibration, alpha: float) -> Calibration | None:
 
 
 def _cell(threshold: float | str | None) -> str:
-    if threshold is None:
-        return "–"
-    names = {"keep_all": "all", "keep_none": "none"}
-    return names[threshold] if isinstance(threshold, str) else f"{threshold:.4g}"
+    if isinstance(threshold, float):
+        return f"{threshold:.4g}"
+    return "–" if threshold is None else threshold.removeprefix("keep_")

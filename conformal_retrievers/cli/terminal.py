@@ -8,15 +8,15 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from textwrap import fill
 from typing import Any, NoReturn, TypeVar
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 Item = TypeVar("Item")
+WIDTH = 80
 
 
 def fail(message: str) -> NoReturn:
@@ -54,28 +54,21 @@ def tracked(items: Iterable[Item], description: str) -> Iterable[Item]:
     return track(items, description=description, console=console, transient=True)
 
 
-# --- tables ---------------------------------------------------------------------------------------
+def say(text: object = "") -> None:
+    """Print a text in lines of at most 80 characters."""
+    for line in str(text).split("\n"):
+        typer.echo(fill(line, WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
-def table(*heads: str) -> Table:
-    """Return an empty table: the first column is for words, the others for numbers."""
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for i, head in enumerate(heads):
-        shown.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
-    return shown
-
-
-def percent(share: float) -> str:
-    """Return a share in percent without the sign, and a dash for NaN."""
-    return "–" if math.isnan(share) else f"{100 * share:.1f}"
-
-
-def queries(n: int) -> str:
-    """Return a number of queries in words."""
-    return f"{n:,} {'query' if n == 1 else 'queries'}"
-
-
-# --- JSON -----------------------------------------------------------------------------------------
+def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table: the first column is for words, the others for numbers."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for i, (name, *cells) in enumerate(lines):
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        typer.echo("  ".join([name.ljust(widths[0]), *numbers]).rstrip())
+        if i == 0:
+            typer.echo("  ".join("─" * width for width in widths))
 
 
 def print_json(value: object) -> None:

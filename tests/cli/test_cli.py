@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import typer
 from lookup import LookupScorer
 from typer.testing import CliRunner
 
@@ -18,7 +17,6 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.cli import app
-from conformal_retrievers.cli.terminal import fail
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.evaluation.diagnose import diagnose
@@ -66,12 +64,12 @@ def as_json(*arguments, code=0):
 
 
 def error_of(*arguments, code=1):
-    """Run a command that fails, and return its message without line breaks and boxes."""
+    """Run a command that fails, and return its message without line breaks."""
     done = run(*arguments, code=code)
     if code == 1:
         assert len(done.stderr.splitlines()) == 1
         assert done.stderr.startswith("Error: ")
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stderr).split())
+    return " ".join(done.stderr.split())
 
 
 @pytest.fixture(scope="module")
@@ -152,12 +150,10 @@ def test_calibrate_prints_the_json_of_show(files, tmp_path):
     assert as_json(*command, "--out", tmp_path / "c.json") == as_json("show", tmp_path / "c.json")
 
 
-def test_a_calibration_of_claims_can_be_shown_and_is_refused_elsewhere(files, tmp_path):
+def test_a_calibration_of_claims_is_refused_where_snippets_are_filtered(files, tmp_path):
     out = tmp_path / "claims.json"
     answers = [AnnotatedAnswer([i / 20, 0.99], [False, True], id=f"a{i}") for i in range(19)]
     calibrate_claims(answers, alpha=0.2, scorer="s").save(out)
-    assert as_json("show", out)["subject"] == "claims"
-    assert "all answers" in run("show", out).stdout
     for command in ("evaluate", "diagnose", "report"):
         assert "claims" in error_of(command, out, files / "new.jsonl")
     assert "snippets" in error_of("claims", "evaluate", files / "plain.json", out)
@@ -214,20 +210,16 @@ def test_bm25_takes_the_corpus_of_the_folder_or_a_given_one(beir, files, tmp_pat
     assert "--corpus" in error_of("evaluate", tmp_path / "given.json", judged, code=2)
 
 
-def test_a_relevant_text_outside_the_corpus_stops_calibration_unless_it_counts_as_kept(tmp_path):
-    texts = {f"d{i}": f"a text about subject{i}" for i in range(40)}
-    rows = [json.dumps({"_id": i, "text": t}) for i, t in texts.items()]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(rows))
-    queries = [
-        JudgedQuery(f"subject{i}", [Snippet(t if i else f"{t}!", id=d)], [True], id=f"q{i}")
-        for i, (d, t) in enumerate(texts.items())
-    ]
-    write_jsonl(queries, tmp_path / "own.jsonl")
-    command = ("calibrate", tmp_path / "own.jsonl", "--alpha", "0.1", "--scorer", "bm25")
-    command += ("--corpus", tmp_path / "corpus.jsonl", "--out", tmp_path / "c.json")
-    assert "'d0'" in error_of(*command)
+def test_a_relevant_snippet_without_a_score_stops_calibration_or_counts_as_kept(files, tmp_path):
+    first, *others = read_jsonl(files / "judged.jsonl")
+    relevant, *rest = first.snippets
+    unscored = replace(first, snippets=[replace(relevant, retrieval_score=None), *rest])
+    write_jsonl([unscored, *others], tmp_path / "judged.jsonl")
+    command = ("calibrate", tmp_path / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL)
+    command += ("--out", tmp_path / "c.json")
+    assert "'q0'" in error_of(*command)
     run(*command, "--on-unscorable", "keep")
-    assert Calibration.load(tmp_path / "c.json").n_queries == 40
+    assert Calibration.load(tmp_path / "c.json").n_queries == 200
 
 
 @pytest.mark.slow
@@ -269,12 +261,6 @@ def test_evaluate_measures_what_the_library_measures(files):
     assert found["coverage"]["all"]["estimate"] == expected.coverage["all"].estimate
     assert found["removal"]["low"] == expected.removal.low
     assert found["by_group"]["a"]["n_queries"] == 100
-
-
-def test_evaluate_exits_with_1_if_the_guarantee_fails(files):
-    run("evaluate", files / "plain.json", files / "shifted.jsonl", code=1)
-    found = as_json("evaluate", files / "plain.json", files / "shifted.jsonl", code=1)
-    assert found["evaluation"]["verdict"]["p_value"] < 0.05
 
 
 def test_evaluate_takes_another_alpha(files):
@@ -375,7 +361,6 @@ def test_diagnose_prints_every_finding_once_and_a_sweep_over_alpha(files):
 def test_the_queries_of_the_calibration_give_the_range_of_m2(files):
     judged = files / "judged.jsonl"
     calibration = Calibration.load(files / "half.json")
-    assert "--reference" in run("diagnose", files / "half.json", judged).stdout
     found = as_json("diagnose", files / "half.json", judged, "--reference", judged)
     own = [q for q in new_scored(files, "judged.jsonl") if q.id in calibration.ids]
     new = new_scored(files, "judged.jsonl", calibration)
@@ -447,20 +432,15 @@ def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("input", ["judged", "link", "calibration"])
-def test_no_command_writes_over_what_it_reads(input, files, tmp_path):
-    (tmp_path / "link").symlink_to(files / "judged.jsonl")
-    (tmp_path / "judged").write_bytes((files / "judged.jsonl").read_bytes())
-    command = ("calibrate", tmp_path / "judged", "--alpha", "0.2", *RETRIEVAL)
-    out = tmp_path / "judged"
-    if input == "link":
-        command, out = ("calibrate", files / "judged.jsonl", *command[2:]), tmp_path / "link"
-    elif input == "calibration":
-        out = files / "plain.json"
-        command = ("report", out, files / "new.jsonl")
-    before = out.read_bytes()
-    assert "--out" in error_of(*command, "--out", out, code=2)
-    assert out.read_bytes() == before
+def test_no_command_writes_over_what_it_reads(files, tmp_path):
+    judged, link = files / "judged.jsonl", tmp_path / "link"
+    link.symlink_to(judged)
+    calibrate = ("calibrate", judged, "--alpha", "0.2", *RETRIEVAL)
+    report = ("report", files / "plain.json", files / "new.jsonl")
+    for command, out in (calibrate, judged), (calibrate, link), (report, files / "plain.json"):
+        before = out.read_bytes()
+        assert "--out" in error_of(*command, "--out", out, code=2)
+        assert out.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -469,7 +449,7 @@ def test_no_command_writes_over_what_it_reads(input, files, tmp_path):
         ("nothing", "line 1"),
         ('{"query": "q", "snippets": [{"text": "a"}]}', "snippets.0.relevant"),
         ('{"query": "q", "snippets": [], "mised": 1}', "mised"),
-        ("", "no query"),
+        ("", "quer"),
     ],
 )
 def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_path):
@@ -493,12 +473,6 @@ def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
     assert "gone" in error_of(*command)
 
 
-def test_a_message_of_several_lines_becomes_one(capsys):
-    with pytest.raises(typer.Exit):
-        fail("two\n  lines")
-    assert capsys.readouterr().err == "Error: two lines\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -507,7 +481,7 @@ def test_a_message_of_several_lines_becomes_one(capsys):
         (["--alpha", "0.1", "--scorer", "embedding"], "--model"),
         (["--alpha", "0.1", "--scorer", "bm25"], "--corpus"),
         (["--alpha", "0.1", "--scorer", "bm26"], "bm26"),
-        (["--alpha", "0.1", "--scorer", "retrieval", "--run", "x"], "--run"),
+        (["--alpha", "0.1", *RETRIEVAL, "--run", "x"], "--run"),
         (["--alpha", "0.1", "--scorer", "retrieval", "--delta", "2"], "delta"),
         (["--scorer", "retrieval"], "--alpha"),
         (["--alpha", "0.1", "--scorer", "retrieval", "--hold-out", "1"], "--hold-out"),

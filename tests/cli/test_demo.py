@@ -45,12 +45,7 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["demo", "--alpha", "1.5"], "--alpha"),
-        (["demo", "--folder", "missing"], "missing"),
-        (["dmeo"], "dmeo"),
-    ],
+    ("arguments", "message"), [(["demo", "--alpha", "1.5"], "--alpha"), (["dmeo"], "dmeo")]
 )
 def test_a_wrong_command_exits_with_2_and_writes_nothing(arguments, message, tmp_path):
     done = run(*arguments, folder=tmp_path)
