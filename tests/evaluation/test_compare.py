@@ -47,11 +47,6 @@ def test_a_fixed_threshold_keeps_scores_up_to_it():
     assert fixed_thresholds(unscorable, [0.3])[0.3].removal.estimate == 0
 
 
-def test_a_calibration_measures_as_its_fixed_threshold():
-    fixed, calibrated = fixed_thresholds(QUERIES, [0.3])[0.3], evaluate(at(0.3), QUERIES)
-    assert repr(fixed.shares) == repr(calibrated.shares)
-
-
 # --- two calibrations -----------------------------------------------------------------------------
 
 
@@ -69,16 +64,7 @@ def test_a_difference_is_that_of_the_two_evaluations():
     )
     assert differences["recall@K"] == (0, 0, 0)
     assert str(differences["snippet"]).startswith("+")
-    lines = str(differences).splitlines()
-    assert [line.split("  ")[0] for line in lines] == list(one)
-    assert lines[-1].endswith(str(differences["unscorable"]))
-
-
-def test_a_calibration_does_not_differ_from_itself():
-    rng = np.random.default_rng(2)
-    queries = [ScoredQuery(rng.random(4), rng.random(4) < 0.5, missed=1) for _ in range(20)]
-    for difference in compare(at(0.5), at(0.5), queries, rng=rng).values():
-        assert difference == (0, 0, 0)
+    assert [line.split("  ")[0] for line in str(differences).splitlines()] == list(one)
 
 
 def test_the_same_seed_gives_the_same_intervals():
@@ -104,12 +90,6 @@ def test_calibrations_of_two_scorers_are_compared_on_the_scores_of_each():
             compare(one, other, scored, wrong, rng=np.random.default_rng(0))
 
 
-def test_a_measure_without_queries_differs_by_nan():
-    nothing = [ScoredQuery([0.1], [False])] * 3
-    difference = compare(at(0.5), at(0.2), nothing, rng=np.random.default_rng(0))["query-recall"]
-    assert all(map(math.isnan, difference))
-
-
 @pytest.mark.parametrize("counting", [0, 1])
 def test_recall_is_known_if_either_calibration_counts_missed_snippets(counting):
     queries = [ScoredQuery([0.1, 0.4], [True, True])] * 5
@@ -128,6 +108,9 @@ def test_recall_is_known_if_either_calibration_counts_missed_snippets(counting):
 
 
 def test_a_difference_of_too_few_queries_has_no_interval():
+    nothing = [ScoredQuery([0.1], [False])] * 3
+    difference = compare(at(0.5), at(0.2), nothing, rng=np.random.default_rng(0))["query-recall"]
+    assert all(map(math.isnan, difference))
     queries = [ScoredQuery([0.1], [True])] + [ScoredQuery([0.1], [False])] * 9
     difference = compare(at(0.5), at(0.05), queries, rng=np.random.default_rng(0))["query-recall"]
     assert difference.estimate == 1  # of the one query that has a relevant snippet

@@ -115,12 +115,8 @@ def test_queries_without_a_known_relevant_snippet_are_not_judged():
     assert d.sweep[0].coverage is None
     assert d.groups[0].coverage is None
     same = diagnose(CALIBRATION, QUERIES)
-    assert (d.m1, d.m2, d.m1_band, d.comparison) == (
-        same.m1,
-        same.m2,
-        same.m1_band,
-        same.comparison,
-    )
+    for name in ("m1", "m2", "m1_band", "comparison"):
+        assert getattr(d, name) == getattr(same, name)
 
 
 def test_recall_is_unknown_at_every_depth_without_missed_snippets():
@@ -144,17 +140,11 @@ def test_an_unscorable_snippet_is_kept_and_reported():
 def test_invalid_queries_levels_and_alphas_are_refused(rng):
     own = ScoredQuery([0.3], [True], id="seen")
     calibration = calibrated([*CALIBRATION.queries, own], alpha=0.25)
-    with pytest.raises(ValueError, match="scored is empty"):
-        diagnose(calibration, [])
-    with pytest.raises(TypeError, match=r"scored\[0\]"):
-        diagnose(calibration, [[0.1]])
     with pytest.raises(ValueError, match="'seen'"):
         diagnose(calibration, [own])
     assert diagnose(calibration, QUERIES, reference=[own]).comparison.n_reference == 1
-    named = [replace(q, id=f"q{i}") for i, q in enumerate(QUERIES)]
-    for twice in ({"scored": named * 2}, {"scored": named, "reference": named * 2}):
-        with pytest.raises(ValueError, match="'q0'"):
-            diagnose(calibration, **twice)
+    with pytest.raises(ValueError, match="'seen'"):
+        diagnose(calibration, QUERIES, reference=[own, own])
     with pytest.raises(ValueError, match="level is 95"):
         diagnose(CALIBRATION, QUERIES, level=95)
     with pytest.raises(ValueError, match="alpha is 0"):
@@ -272,20 +262,6 @@ def test_queries_without_a_score_count_in_the_band_for_m2(rng):
 # --- what m1 is, and is not -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("separation", [0.5, 2, 3])
-def test_m1_is_the_share_with_a_relevant_snippet_plus_that_with_irrelevant_ones_only(
-    separation, rng
-):
-    calibration = calibrated(draw(rng, 80, separation=separation), 0.15)
-    d = diagnose(calibration, draw(rng, 150, relevant=0.7, separation=separation), alphas=())
-    j = d.judgements
-    assert j.relevant_kept + j.only_irrelevant == pytest.approx(d.m1.estimate, abs=1e-15)
-    assert j.only_irrelevant > 0
-    # each query has one relevant snippet
-    product = j.recall_at_k.estimate * j.coverage.estimate
-    assert j.relevant_kept == pytest.approx(product, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("recall", "separation", "m1", "end_to_end"),
     [(1.0, 4.0, 0.906, None), (0.75, 1.0, 1.0, 0.675), (0.75, 4.0, 0.70, 0.675)],
@@ -312,7 +288,10 @@ def test_m1_moves_with_misses_and_irrelevant_passes_but_coverage_does_not(
 
 
 def test_a_shift_of_the_scores_is_found_without_judgements(rng):
-    d = diagnose(calibrated(draw(rng, 200)), unjudged(draw(rng, 200, shift=0.8)))
+    calibration = calibrated(draw(rng, 200))
+    elsewhere = diagnose(calibration, unjudged(draw(rng, 50, shift=100)))
+    assert by_name(elsewhere, "scores").evidence["overlap"] == 0
+    d = diagnose(calibration, unjudged(draw(rng, 200, shift=0.8)))
     found = by_name(d, "scores")
     assert (found.severity, d.fails) == ("problem", True)
     assert found.evidence["higher"] > 0.6
@@ -320,13 +299,6 @@ def test_a_shift_of_the_scores_is_found_without_judgements(rng):
     assert found.sentence in d.verdict
     assert not d.m1_band[0] <= d.m1.estimate
     assert by_name(d, "m1").severity == "notice"
-
-
-def test_scores_of_another_scale_have_no_overlap(rng):
-    queries = draw(rng, 100)
-    d = diagnose(calibrated(queries[:50]), unjudged(draw(rng, 50, shift=100)))
-    assert by_name(d, "scores").evidence["overlap"] == 0
-    assert "scale" in by_name(d, "scores").sentence
 
 
 def test_lost_coverage_is_a_problem(rng):
@@ -381,14 +353,12 @@ def test_a_filter_that_removes_little_or_nothing_is_noticed(rng):
 
 
 def unscored(queries, share):
-    """The queries, up to a share of all snippets without a score, from the first query on."""
-    lost, changed = round(share * sum(len(q.scores) for q in queries)), []
-    for query in queries:
-        scores = query.scores.copy()
-        scores[:lost] = math.nan
-        lost = max(0, lost - len(scores))
-        changed.append(replace(query, scores=scores))
-    return changed
+    """The queries, a share of all snippets without a score, from the first query on."""
+    lost, size = round(share * 10 * len(queries)), np.arange(10)
+    return [
+        replace(q, scores=np.where(10 * i + size < lost, math.nan, q.scores))
+        for i, q in enumerate(queries)
+    ]
 
 
 @pytest.mark.parametrize(("share", "bad"), [(0.1, False), (0.49, False), (0.5, True), (1, True)])
@@ -450,21 +420,16 @@ def test_by_group_only_groups_with_a_threshold_are_tested_and_merged_ones_as_one
     assert found.evidence["p_value"] == evaluate(calibration, worse).verdict.p_value
 
 
-def test_queries_of_an_unknown_group_keep_everything(rng):
-    calibration = calibrated(of(rng, "a", 60), by_group=True)
-    d = diagnose(calibration, [*of(rng, "a", 30), ScoredQuery([0.1, 9.0], [False, False])])
-    assert by_name(d, "threshold").evidence["keep_all"] == d.keep_all == 1 / 31
-
-
-def test_a_threshold_of_minus_infinity_keeps_nothing(rng):
+def test_queries_without_a_finite_threshold_are_noticed(rng):
     lost = [ScoredQuery([-math.inf, 3.0], [True, False], group="lost") for _ in range(30)]
     d = diagnose(calibrated(lost), draw(rng, 30))
     assert (d.keep_all, d.removal) == (0, 1)
     assert (by_name(d, "threshold").severity, d.fails) == ("notice", True)  # coverage fails
     calibration = calibrated([*lost, *of(rng, "a", 30)], by_group=True)
     d = diagnose(calibration, [*of(rng, "lost", 10), *of(rng, "a", 20)])
-    assert (d.keep_all, d.keep_none) == (0, 1 / 3)
-    assert by_name(d, "threshold").evidence["keep_none"] == 1 / 3
+    assert by_name(d, "threshold").evidence["keep_none"] == d.keep_none == 1 / 3
+    d = diagnose(calibration, [*of(rng, "a", 20), *of(rng, "unknown", 10)])
+    assert by_name(d, "threshold").evidence["keep_all"] == d.keep_all == 1 / 3
 
 
 def test_queries_that_may_belong_to_the_calibration_are_noticed(rng):
@@ -498,12 +463,4 @@ def test_queries_without_a_retrieved_relevant_snippet_confirm_nothing(rng):
 def test_without_judgements_the_verdict_claims_no_coverage(rng):
     d = diagnose(calibrated(draw(rng, 100)), unjudged(draw(rng, 100)))
     assert d.verdict.startswith("Nothing contradicts the guarantee")
-    assert "not coverage" in by_name(d, "m1").sentence
     assert by_name(d, "m1").severity == "fine"
-    assert d.verdict in str(d)
-
-
-def test_one_query_is_written_in_the_singular(rng):
-    d = diagnose(calibrated(draw(rng, 60)), draw(rng, 1))
-    assert "1 judged query" in by_name(d, "coverage").sentence
-    assert "1 queries" not in str(d)

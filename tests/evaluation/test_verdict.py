@@ -123,18 +123,11 @@ def test_by_group_the_worst_group_is_corrected_for_the_number_of_groups():
 
 
 def test_a_group_with_threshold_minus_infinity_is_among_those_tested():
-    calibration = Calibration.from_scores(
-        grouped(a=np.linspace(0, 0.5, 99), none=[-math.inf] * 99),
-        alpha=0.1,
-        by_group=True,
-        scorer="lookup",
-    )
-    new = covered(50, 46, group="a") + covered(50, 50, group="none")
+    queries = grouped(a=np.linspace(0, 0.5, 99), none=[-math.inf] * 99)
+    calibration = Calibration.from_scores(queries, alpha=0.1, by_group=True, scorer="lookup")
+    new = covered(50, 46, group="a") + unscored(50, 0, group="none")
     e, d = evaluate(calibration, new), diagnose(calibration, new)
     assert (e.verdict.group, e.verdict.tests, e.verdict.fails) == ("none", 2, True)
-    assert {row.group: row.p_value for row in d.groups} == {
-        name: part.verdict.p_value for name, part in e.by_group.items()
-    }
     assert d.judgements.p_value == e.verdict.p_value
 
 
@@ -150,16 +143,6 @@ def test_nothing_is_tested_if_half_of_the_snippets_are_unscorable(none, tested):
     assert e.mostly_unscorable == e.verdict.untested == (not tested)
     assert ("is not tested" in str(e.verdict)) == (not tested)
     assert (f"{100 * none / 50:.1f} % of the snippets could not be scored" in str(e)) == (none > 0)
-
-
-def test_by_group_the_verdict_counts_the_unscorable_snippets_of_all_groups():
-    scores = np.linspace(0, 0.5, 99)
-    calibration = Calibration.from_scores(
-        grouped(a=scores, b=scores), alpha=0.1, by_group=True, scorer="lookup"
-    )
-    e = evaluate(calibration, [*unscored(50, 50, group="a"), *unscored(50, 0, group="b")])
-    assert (e.by_group["a"].verdict.unscorable, e.by_group["b"].verdict.unscorable) == (1, 0)
-    assert (e.verdict.unscorable, e.verdict.untested) == (0.5, True)
 
 
 @pytest.mark.slow
@@ -184,12 +167,6 @@ def test_a_guarantee_that_holds_fails_in_at_most_5_of_100():
             alarms[guarantee] += verdict.fails
     for number in alarms.values():
         assert binomtest(number, 400, 0.05, alternative="greater").pvalue > 1e-4
-
-
-def test_a_broken_guarantee_is_found(rng):
-    calibration = calibrated(rng.normal(size=300))
-    shifted = [ScoredQuery([s + 0.7], [True]) for s in rng.normal(size=300)]
-    assert evaluate(calibration, shifted).verdict.p_value < 1e-4
 
 
 # --- lower bounds ---------------------------------------------------------------------------------
