@@ -1,9 +1,8 @@
 """A calibration beside others on the same queries: top k, fixed thresholds, another calibration.
 
-What is done without calibration: keep the k snippets of the lowest scores, or those that score at
-most a number that somebody chose (Chakraborty et al. 2025, arXiv 2511.17908, section 4, which gives
-coverage as mean ± std across queries: `Evaluation.coverage`, `.coverage_std`). Two calibrations are
-compared by the paired bootstrap over queries: both are measured on the same resampled queries.
+The first two are what is done without calibration (Chakraborty et al. 2025, arXiv 2511.17908,
+section 4). Two calibrations are compared by the paired bootstrap over queries: both are measured on
+the same resampled queries.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Difference(NamedTuple):
 
 
 class Differences(dict[str, Difference]):
-    """The difference in each measure of an evaluation, by its name; printed one a line."""
+    """The difference in each measure of an evaluation, by its name."""
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<24} {difference}" for name, difference in self.items())

@@ -1,17 +1,12 @@
 """Whether a calibration's guarantee can be trusted for the queries at hand, and if not, why.
 
 m1 is the share of queries with a kept snippet and m2 the mean share of a query's snippets that is
-kept (Geissler et al. 2026, arXiv 2605.05244, section 3.2). They need no judgements. With some, m1
-splits into two parts,
+kept (Geissler et al. 2026, arXiv 2605.05244, section 3.2). They need no judgements. As
 
     m1 = P(a relevant snippet is kept) + P(only irrelevant ones are kept),
 
-so it is not coverage and has no target of 1 − α: it falls when relevant snippets are missing from
-the K retrieved, and rises when irrelevant ones pass. Exchangeability implies that m1 of new queries
-is that of the judged ones, up to chance (`theory/exchangeability.py`).
-
-Without judgements `diagnose` compares new queries with the calibration's; with judgements it
-measures coverage too. `findings.py` has the rules and the words.
+it is not coverage and has no target of 1 − α. Exchangeability implies that m1 of new queries is
+that of the judged ones, up to chance (`theory/exchangeability.py`).
 """
 
 from __future__ import annotations

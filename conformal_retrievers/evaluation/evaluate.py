@@ -1,8 +1,6 @@
 """What a calibration's threshold does to judged queries: coverage, removal, m1, m2 and more.
 
-`measures.py` has the formulas, `verdict.py` the test of the guarantee. m1 and m2 (Geissler et al.
-2026, arXiv 2605.05244) need no judgements and are not coverage: m1 falls when relevant snippets are
-missing from the K retrieved, and rises when irrelevant ones pass.
+`measures.py` has the formulas, `verdict.py` the test of the guarantee.
 """
 
 from __future__ import annotations

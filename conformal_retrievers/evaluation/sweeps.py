@@ -98,8 +98,7 @@ def over_depth(
     def point(k: int) -> DepthPoint:
         cut = queries.cut(k)
         measured = shares(cut.counts(cut.keeps(calibration)), level, misses_known=True)
-        # The calibration has its lowest scores at its own depth only.
-        both = (None, None)
+        both = (None, None)  # the calibration has its lowest scores at its own depth only
         return DepthPoint(
             k,
             measured["m1"].estimate,

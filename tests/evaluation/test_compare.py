@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from conformal_retrievers import Calibration, ScoredQuery, compare, evaluate
 from conformal_retrievers.evaluation import fixed_thresholds, top_k
@@ -137,19 +136,3 @@ def test_with_many_queries_the_interval_is_the_normal_one(level, z):
     d = compare(at(0.8), at(0.6), queries, rng=rng, level=level)["query-recall"]
     se = np.sqrt(d.estimate * (1 - d.estimate) / 1000)  # a query differs by 1 or by 0
     assert d.high - d.low == pytest.approx(2 * z * se, rel=0.08)
-
-
-@pytest.mark.slow
-def test_the_paired_bootstrap_contains_the_true_difference_as_often_as_its_level():
-    """300 sets of 80 queries, true difference 0.2; exact binomial tests at 1e-4 for 91 % and 98 %.
-
-    The two are paired: what is kept at 0.6 is kept at 0.8.
-    """
-    rng = np.random.default_rng(4)
-    hits = 0
-    for _ in range(300):
-        queries = [ScoredQuery([score], [True]) for score in rng.random(80)]
-        d = compare(at(0.8), at(0.6), queries, rng=rng, resamples=400)["query-recall"]
-        hits += d.low <= 0.2 <= d.high
-    assert binomtest(hits, 300, 0.91, alternative="less").pvalue > 1e-4
-    assert binomtest(hits, 300, 0.98, alternative="greater").pvalue > 1e-4

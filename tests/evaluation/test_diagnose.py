@@ -216,19 +216,6 @@ def test_a_diagnosis_measures_what_an_evaluation_does(guarantee, count_missed, b
         assert not by_group or row.p_value == part.verdict.p_value
 
 
-def test_m1_has_its_band_at_every_alpha_from_the_calibration_alone(rng):
-    """A reference of the calibration's own queries gives the same bands."""
-    judged = draw(rng, 80)
-    loaded = Calibration.from_json(calibrated(judged).to_json())
-    new = unjudged(draw(rng, 60))
-    alone, held = diagnose(loaded, new), diagnose(loaded, new, reference=judged)
-    assert len(alone.sweep) == 20
-    for mine, same in zip(alone.sweep, held.sweep, strict=True):
-        assert mine.m1_band is not None
-        assert mine.m1_band == same.m1_band
-        assert mine.m2_band is None
-
-
 def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
     queries = draw(rng, 200)
     own, new = queries[:100], queries[100:]
@@ -237,6 +224,7 @@ def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
     assert (alone.m2_band, alone.depths[-1].m1_band) == (None, None)
     assert held.m1_band == alone.m1_band  # the reference's lowest scores are the calibration's own
     assert held.comparison == alone.comparison
+    assert [p.m1_band for p in held.sweep] == [p.m1_band for p in alone.sweep]
     assert held.m2_band[0] < held.m2.estimate < held.m2_band[1]
     assert (held.depths[-1].m1_band, held.depths[-1].m2_band) == (held.m1_band, held.m2_band)
     first = np.array([q.scores[0] for q in own]) <= calibration.threshold()

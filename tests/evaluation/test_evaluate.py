@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from lookup import LookupScorer
-from scipy.stats import binomtest
 
 from conformal_retrievers import (
     Calibration,
@@ -231,24 +230,3 @@ def test_queries_are_verified_as_held_out_only_if_all_have_ids(ids):
     e = evaluate(Calibration.from_scores(own, alpha=0.5, scorer="lookup"), new)
     assert e.held_out_verified == all(ids)
     assert ("Cannot verify" in str(e)) == (not all(ids))
-
-
-# --- intervals ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_intervals_over_queries_contain_the_truth_as_often_as_their_level():
-    """Snippets of a query share their fate in part; 1,000 sets of 60 queries, exact binomial test.
-
-    Wilson's interval with an estimated variance is approximate: the test asks for 93 % to 97 %
-    where 95 % are nominal, and would reject a true 93 % or 97 % in 1 of 10,000 cases.
-    """
-    rng = np.random.default_rng(5)
-    hits = 0
-    for _ in range(1000):
-        sizes = rng.integers(1, 9, size=60)
-        chances = rng.beta(7, 2, size=60)  # independent of the sizes, so the pooled share is 7/9
-        share = Share.of_clusters(rng.binomial(sizes, chances), sizes)
-        hits += share.low <= 7 / 9 <= share.high
-    assert binomtest(hits, 1000, 0.93, alternative="less").pvalue > 1e-4
-    assert binomtest(hits, 1000, 0.97, alternative="greater").pvalue > 1e-4
