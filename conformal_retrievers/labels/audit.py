@@ -27,6 +27,7 @@ from pydantic import JsonValue
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.theory.intervals import Interval, cluster_interval
+from conformal_retrievers.theory.ranks import exact_share
 
 JUDGEMENTS = {"yes": True, "y": True, "no": False, "n": False}
 
@@ -59,11 +60,10 @@ def audit_sample(
     ValueError, FileExistsError
         For queries that differ, an invalid share, and a file that exists.
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"share is {share}; give a number in (0, 1], such as 0.1")
+    exact = exact_share(share)  # in floats, 0.07 · 100 is above 7
     population = _Population(judged, scored)
     strata = [np.flatnonzero(population.strata == h) for h in np.unique(population.strata)]
-    drawn = [rng.choice(s, math.ceil(share * len(s)), replace=False) for s in strata]
+    drawn = [rng.choice(s, math.ceil(exact * len(s)), replace=False) for s in strata]
     rows = rng.permutation(np.concatenate(drawn)).tolist()
     with Path(path).open("x", encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
         writer = csv.writer(file)
