@@ -173,6 +173,13 @@ def test_the_p_value_of_bets_is_that_of_betting_by_hand(losses, alpha, delta):
     assert 0 < p <= 1
 
 
+@pytest.mark.parametrize("mean", [0.05, 0.15])
+def test_the_p_value_of_many_bets_is_that_of_betting_by_hand(mean, rng):
+    losses = rng.random(200) < mean  # so many that the bets stay below their limit of 1
+    expected = 1 / wealth_by_hand(losses, 0.2, 0.1)
+    assert betting_p_value(losses, 0.2, 0.1) == pytest.approx(expected, rel=1e-9) != 1
+
+
 @given(st.lists(shares, min_size=1, max_size=40), st.sampled_from([0.05, 0.3]))
 def test_the_lower_limit_of_a_mean_share_is_the_largest_that_a_bet_rejects(kept, delta):
     low = betting_lower(kept, delta)
