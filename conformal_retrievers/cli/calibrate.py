@@ -34,7 +34,7 @@ def calibrate(
     by_group: options.ByGroup = False,
     count_missed: Annotated[
         bool,
-        options.flag("--count-missed", "Count relevant snippets not retrieved as dropped."),
+        options.flag("--count-missed", "Count relevant snippets that are missed as dropped."),
     ] = False,
     on_unscorable: Annotated[
         Literal["raise", "keep"],

@@ -40,7 +40,7 @@ def demo(
     alpha: options.Alpha = 0.2,
     questions: Annotated[int, options.option("NUMBER", "The number of questions.", min=10)] = 40,
 ) -> None:
-    """Answer questions about Python's docstrings, and filter the claims."""
+    """Answer questions on Python's docstrings; filter the claims."""
     with bad_data_in_one_line():
         require("llm", "openai")
         require("snippets", "regex")

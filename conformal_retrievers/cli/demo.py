@@ -1,8 +1,7 @@
 """`conformal-retrievers demo`: the whole path from text to a filter, in both frameworks.
 
-The docstrings of the standard library are cut into snippets, and BM25 retrieves K = 20 of them for
-each question. Half of the questions calibrate. The other half is filtered by a LangChain compressor
-and a LlamaIndex postprocessor that load the same calibration file.
+BM25 retrieves K snippets of docstrings for each question. Half of the questions calibrate, and both
+frameworks filter the other half with the same calibration file.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.scoring import Scorer, score_queries
 
 K = 20
-ALPHAS = (0.05, 0.1, 0.2)
-DROPPED_SHOWN = 4
 
 
 def demo(alpha: options.Alpha = 0.1) -> None:
@@ -123,7 +120,7 @@ def _comparison(
     calibration: Calibration, judged: Sequence[JudgedQuery], scored: Sequence[ScoredQuery]
 ) -> Iterator[list[str]]:
     """Yield a row for each alpha, and for each filter at it."""
-    for alpha in sorted({*ALPHAS, calibration.alpha}):
+    for alpha in sorted({0.05, 0.1, 0.2, calibration.alpha}):
         at = calibration.at(alpha)
         number = sum(int(at.keep(query.scores).sum()) for query in scored)
         yield [f"target {100 * (1 - alpha):g} %, α = {alpha:g}", "", "", ""]
@@ -163,7 +160,7 @@ def _print_example(conformal: ConformalFilter, judged: Sequence[JudgedQuery]) ->
         if 2 <= len(filtered.kept) <= 6 and any(query.relevant[i] for i in filtered.kept)
     )
     query, filtered = next(good, decided[0])
-    nearest = sorted(filtered.dropped, key=lambda i: float(filtered.scores[i]))[:DROPPED_SHOWN]
+    nearest = sorted(filtered.dropped, key=lambda i: float(filtered.scores[i]))[:4]
     say(f"“{query.query}”\n")
     print_table(
         ["", "relevant", "score", "p", "snippet".ljust(42)],

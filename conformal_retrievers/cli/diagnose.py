@@ -35,7 +35,7 @@ def diagnose(
     corpus: options.Corpus = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check whether a guarantee holds for some queries, and if not, why.
+    """Check whether a guarantee holds for some queries, and why not.
 
     Exits with 1 if there is a reason not to rely on it. Leaves out queries with an id of the
     calibration. Without a relevant snippet, as in a log, compares the scores only.

@@ -31,7 +31,7 @@ def evaluate(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure a calibration on judged queries, and test its guarantee.
+    """Measure a calibration on judged queries; test its guarantee.
 
     Exits with 1 if coverage is significantly below its target (p < 0.05, one-sided), if the
     guarantee is out of reach, or if half of the snippets have no score. Leaves out queries with an

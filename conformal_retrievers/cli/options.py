@@ -90,9 +90,7 @@ Scorer = Annotated[
 ]
 Better = Annotated[
     Literal["higher", "lower"] | None,
-    option(
-        "WHICH", "For retrieval: which scores are better, higher (similarity) or lower (distance)."
-    ),
+    option("higher|lower", "For retrieval: which scores are better (lower: distances)."),
 ]
 Retriever = Annotated[str, option("NAME", "For retrieval: the name of the retriever.")]
 MODEL = option("MODEL", "For embedding: a sentence-transformers model, a path or a name.")

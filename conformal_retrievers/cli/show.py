@@ -18,7 +18,7 @@ HEADS = {
 
 
 def show(calibration: options.CalibrationFile, as_json: options.Json = False) -> None:
-    """Print the guarantee, the sources and the thresholds of a calibration.
+    """Print the guarantee, sources and thresholds of a calibration.
 
     Reads calibrations of snippets, claims and flags.
     """

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import track
 
 Item = TypeVar("Item")
-WIDTH = 80
 
 
 def fail(message: str) -> NoReturn:
@@ -57,7 +56,7 @@ def tracked(items: Iterable[Item], description: str) -> Iterable[Item]:
 def say(text: object = "") -> None:
     """Print a text in lines of at most 80 characters."""
     for line in str(text).split("\n"):
-        typer.echo(fill(line, WIDTH, break_long_words=False, break_on_hyphens=False))
+        typer.echo(fill(line, 80, break_long_words=False, break_on_hyphens=False))
 
 
 def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

@@ -68,7 +68,6 @@ def test_the_version_is_printed(tmp_path):
         ("Return the sum.\n\nOf two numbers.", "Return the sum."),
         ("Return the\nsum as math.fsum does.\n\nMore.", "Return the sum as math.fsum does."),
         ("Return it. Then stop.\n\nMore.", ""),
-        ("sum(a, b) -> c\n\nMore.", ""),
         ("No full stop\n\nMore.", ""),
     ],
 )
