@@ -280,8 +280,8 @@ def test_langsmith_shows_the_decision_as_a_run_below_its_retriever(retriever, la
     assert (above["name"], above["run_type"]) == ("ConformalRetriever", "retriever")
     assert langsmith.runs[above["parent_run_id"]]["name"] == "RunnableSequence"
     assert ours["inputs"] == {"query": "q", "k": 3}
-    told = ours["outputs"]
-    assert (told["k"], told["kept"], told["unscorable"]) == (3, [0, 2], [])
-    assert (told["threshold"], told["m1"], told["m2"]) == (0.5, 1.0, pytest.approx(2 / 3))
-    assert told["calibration"] == retriever.filter.calibration.checksum
+    found = ours["outputs"]
+    assert (found["k"], found["kept"], found["unscorable"]) == (3, [0, 2], [])
+    assert (found["threshold"], found["m1"], found["m2"]) == (0.5, 1.0, pytest.approx(2 / 3))
+    assert found["calibration"] == retriever.filter.calibration.checksum
     assert ours["end_time"] > ours["start_time"]

@@ -79,16 +79,16 @@ async def test_the_filter_is_a_span_below_the_querys(call, postprocessor, finish
     kinds = {name: span.attributes["openinference.span.kind"] for name, span in spans.items()}
     assert [name for name, kind in kinds.items() if kind == "RERANKER"] == [ours]
     assert spans[ours].parent.span_id == spans[f"RetrieverQueryEngine._{call}"].context.span_id
-    told = spans[ours].attributes
+    found = spans[ours].attributes
     kept = len(response.source_nodes)
     assert 0 < kept < K
-    assert (told["conformal.k"], told["conformal.kept"]) == (K, kept)
-    assert told["conformal.alpha"] == 0.2
-    assert told["conformal.threshold"] == postprocessor.filter.calibration.threshold()
-    assert told["conformal.calibration"] == postprocessor.filter.calibration.checksum
-    assert (told["conformal.m1"], told["conformal.m2"]) == (1.0, kept / K)
-    assert f"reranker.output_documents.{kept - 1}.document.id" in told
-    assert f"reranker.output_documents.{kept}.document.id" not in told
+    assert (found["conformal.k"], found["conformal.kept"]) == (K, kept)
+    assert found["conformal.alpha"] == 0.2
+    assert found["conformal.threshold"] == postprocessor.filter.calibration.threshold()
+    assert found["conformal.calibration"] == postprocessor.filter.calibration.checksum
+    assert (found["conformal.m1"], found["conformal.m2"]) == (1.0, kept / K)
+    assert f"reranker.output_documents.{kept - 1}.document.id" in found
+    assert f"reranker.output_documents.{kept}.document.id" not in found
     others = [span for name, span in spans.items() if name != ours]
     assert not any(key.startswith("conformal.") for span in others for key in span.attributes)
     assert "nhandled event" not in caplog.text  # OpenInference says so of classes it does not know
@@ -116,11 +116,11 @@ def test_the_code_of_the_page_on_operation_traces_both_frameworks(postprocessor,
     finally:
         LangChainInstrumentor().uninstrument()
     spans = {span.name: span.attributes for span in exporter.get_finished_spans()}
-    told = spans["ConformalPostprocessor._postprocess_nodes"]
-    assert (told["conformal.kept"], told["conformal.k"]) == (kept, K)
+    found = spans["ConformalPostprocessor._postprocess_nodes"]
+    assert (found["conformal.kept"], found["conformal.k"]) == (kept, K)
     decision = json.loads(spans["conformal_filter"]["output.value"])
     assert (len(decision["kept"]), decision["k"]) == (kept, K)
-    assert decision["calibration"] == told["conformal.calibration"] == calibration.checksum
+    assert decision["calibration"] == found["conformal.calibration"] == calibration.checksum
 
 
 class BrokenEvents(BaseEventHandler):
@@ -151,8 +151,8 @@ async def test_with_many_nodes_the_span_has_the_decision_in_its_event(
     (ours,) = [s for s in finished_spans() if s.name.startswith("ConformalPostprocessor")]
     assert ours.dropped_attributes > 0
     assert not any(key.startswith("conformal.") for key in ours.attributes)
-    (told,) = [event for event in ours.events if event.name == "conformal_filter"]
+    (found,) = [event for event in ours.events if event.name == "conformal_filter"]
     kept = len(response.source_nodes)
-    assert (told.attributes["conformal.k"], told.attributes["conformal.kept"]) == (60, kept)
-    assert told.attributes["conformal.m2"] == kept / 60
-    assert told.attributes["conformal.alpha"] == 0.2
+    assert (found.attributes["conformal.k"], found.attributes["conformal.kept"]) == (60, kept)
+    assert found.attributes["conformal.m2"] == kept / 60
+    assert found.attributes["conformal.alpha"] == 0.2

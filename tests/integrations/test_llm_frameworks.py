@@ -300,8 +300,8 @@ def test_the_finish_reason_is_read_in_both_frameworks(raw, reason):
         def chat(self, messages, **kwargs):
             return ChatResponse(message=ChatMessage('{"rating": 0.25}'), raw=raw)
 
-    told = AIMessage('{"rating": 0.25}', response_metadata=raw or {})
-    chat = GenericFakeChatModel(messages=iter([told]))
+    found = AIMessage('{"rating": 0.25}', response_metadata=raw or {})
+    chat = GenericFakeChatModel(messages=iter([found]))
     for scorer in (
         llama_index_conformal.llm_scorer(Told()),
         langchain_conformal.llm_scorer(chat, name="fake"),
