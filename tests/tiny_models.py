@@ -16,10 +16,6 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
 from conformal_retrievers.lookback.model import LocalModel, RagPrompt
@@ -45,8 +41,6 @@ GPT2_SHAPE = {
 }
 ARCHITECTURES = {
     "llama": lambda **more: LlamaForCausalLM(LlamaConfig(**{**SHAPE, **more})),
-    "qwen2": lambda **more: Qwen2ForCausalLM(Qwen2Config(**{**SHAPE, **more})),
-    "qwen3": lambda **more: Qwen3ForCausalLM(Qwen3Config(**{**SHAPE, "head_dim": 8, **more})),
     "mistral": lambda **more: MistralForCausalLM(
         MistralConfig(**{**SHAPE, "sliding_window": None, **more})
     ),

@@ -16,7 +16,6 @@ from conformal_retrievers.claims.llm import (
     ClaimVerdict,
     Decomposition,
     Merged,
-    aannotate,
     adecompose,
     amerge,
     annotate,
@@ -24,18 +23,12 @@ from conformal_retrievers.claims.llm import (
     joined,
     merge,
 )
-from conformal_retrievers.claims.scores import (
-    AsyncClaimScorer,
-    ClaimRelevance,
-    ClaimScorer,
-    claim_relevance,
-)
+from conformal_retrievers.claims.scores import ClaimRelevance, ClaimScorer, claim_relevance
 
 __all__ = [
     "AnnotatedAnswer",
     "Annotations",
     "AnswerFilter",
-    "AsyncClaimScorer",
     "ClaimEvaluation",
     "ClaimFilter",
     "ClaimRelevance",
@@ -45,7 +38,6 @@ __all__ = [
     "FilteredAnswer",
     "FilteredClaims",
     "Merged",
-    "aannotate",
     "adecompose",
     "amerge",
     "annotate",

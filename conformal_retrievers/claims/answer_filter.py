@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.claims.answers import as_documents, check_text
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.llm import (
     Decomposition,
@@ -27,7 +26,7 @@ from conformal_retrievers.claims.llm import (
     joined,
     merge,
 )
-from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.filtering import NothingKept
 from conformal_retrievers.llm.ask import LLM, check_llm
 from conformal_retrievers.llm.cache import Cache
@@ -54,10 +53,7 @@ class FilteredAnswer:
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the guarantee is about the text: whether it states only the kept claims.
-
-        It is True for an abstention, which states nothing.
-        """
+        """Whether the text states only the kept claims, or nothing, as an abstention does."""
         return self.merged is None or self.merged.guaranteed
 
     @property
@@ -96,14 +92,10 @@ class AnswerFilter:
 
     def __post_init__(self) -> None:
         if not isinstance(self.filter, ClaimFilter):
-            raise TypeError(
-                f"filter is a {type(self.filter).__name__}; give a ClaimFilter: "
-                "ClaimFilter(scorer, calibration)"
-            )
+            raise TypeError(f"filter is a {type(self.filter).__name__}; give a ClaimFilter")
         check_llm(self.llm)
         if self.merge_with is not None:
             check_llm(self.merge_with, "merge_with")
-        check_text("abstention", self.abstention)
 
     def __call__(
         self,
@@ -116,24 +108,17 @@ class AnswerFilter:
 
         Parameters
         ----------
-        query, answer
-            A question and its answer.
-        documents
-            The texts or snippets that the answer was written from.
-        group
-            The query's group, as in `ClaimFilter`.
+        query, answer : a question and its answer
+        documents : the texts or snippets that the answer was written from
+        group : the query's group, as in `ClaimFilter`
 
-        Raises
-        ------
-        NothingKept
-            If no claim is kept, or the answer could not be divided, and `filter.on_empty` is
-            "raise".
+        Raises `NothingKept` if no claim is kept or the answer could not be divided, and
+        `filter.on_empty` is "raise".
         """
-        documents = as_documents(documents)  # checked before anything is asked and paid for
+        documents = as_snippets(documents, "documents")  # before anything is asked and paid for
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         with self._nothing_kept(answer, divided):
             claims = self.filter(query, divided.claims, documents, group)
-            self._check_divided(divided, claims)
         merged = None
         if self.merge_with is not None:
             merged = merge(self.merge_with, query, claims.kept_claims, cache=self.cache)
@@ -147,23 +132,14 @@ class AnswerFilter:
         group: str | None = None,
     ) -> FilteredAnswer:
         """Do what calling the filter does, without blocking the event loop."""
-        documents = as_documents(documents)
+        documents = as_snippets(documents, "documents")
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         with self._nothing_kept(answer, divided):
             claims = await self.filter.acall(query, divided.claims, documents, group)
-            self._check_divided(divided, claims)
         merged = None
         if self.merge_with is not None:
             merged = await amerge(self.merge_with, query, claims.kept_claims, cache=self.cache)
         return self._filtered(answer, divided, claims, merged)
-
-    def _check_divided(self, divided: Decomposition, claims: FilteredClaims) -> None:
-        if divided.reason is not None and self.filter.on_empty == "raise":
-            raise NothingKept(
-                f"nothing is kept of the answer, because {self.llm.name!r} did not divide it into "
-                f"claims: {divided.reason}",
-                claims,
-            )
 
     @contextmanager
     def _nothing_kept(self, answer: str, divided: Decomposition) -> Iterator[None]:
@@ -173,15 +149,21 @@ class AnswerFilter:
         except NothingKept as error:
             if not error.of(self.filter.calibration):  # of a filter inside the scorer
                 raise
-            raise NothingKept(
-                str(error), self._filtered(answer, divided, error.filtered, None)
-            ) from None
+            filtered = self._filtered(answer, divided, error.filtered, None)
+            raise NothingKept(str(error), filtered) from None
 
     def _filtered(
         self, answer: str, divided: Decomposition, claims: FilteredClaims, merged: Merged | None
     ) -> FilteredAnswer:
         text = joined(claims.kept_claims) if merged is None else merged.text
         usage = divided.usage if merged is None else divided.usage + merged.usage
-        return FilteredAnswer(
+        filtered = FilteredAnswer(
             answer, text or self.abstention, claims, divided.reason, merged, usage
         )
+        if divided.reason is not None and self.filter.on_empty == "raise":
+            raise NothingKept(
+                f"nothing is kept of the answer, because {self.llm.name!r} did not divide it into "
+                f"claims: {divided.reason}",
+                filtered,
+            )
+        return filtered

@@ -18,7 +18,6 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.theory.ranks import exact_share
 
 
@@ -36,22 +35,16 @@ class AnnotatedAnswer:
 
     def __post_init__(self) -> None:
         where = "an answer" if self.id is None else f"answer {self.id!r}"
-        for name, value in (("id", self.id), ("group", self.group)):
-            if value is not None and not isinstance(value, str):
-                raise TypeError(f"{where}: {name} is {value!r}; give a str or None")
         relevance = np.array(self.relevance, dtype=np.float64)
         given: tuple[object, ...] = tuple(self.factual)
         factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in given)
-        wrong = [i for i, f in enumerate(factual) if type(f) not in (bool, type(None))]
-        if wrong:
-            raise ValueError(
-                f"{where}: factual[{wrong[0]}] is {factual[wrong[0]]!r}; give True, False, or None "
-                "for a claim that could not be annotated"
-            )
+        for i, f in enumerate(factual):
+            if f is not None and not isinstance(f, bool):
+                raise ValueError(f"{where}: factual[{i}] is {f!r}; give True, False or None")
         if relevance.shape != (len(factual),):
             raise ValueError(
                 f"{where}: relevance has shape {relevance.shape} but factual has {len(factual)} "
-                "annotations; give one relevance and one annotation for each claim"
+                "annotations; give one of each for each claim"
             )
         relevance.setflags(write=False)
         object.__setattr__(self, "relevance", relevance)
@@ -82,13 +75,8 @@ def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDA
     annotations = list(chain.from_iterable(answer.factual for answer in answers))
     scored = ~np.isnan(relevance)
     of = np.arange(len(answers)).repeat(sizes)[scored]
-    if None in annotations:
-        unknown = np.array([a is None for a in annotations])[scored]
-        for i in np.flatnonzero(unknown)[:1]:
-            raise ValueError(
-                f"{answer_name(answers, of[i])}: a claim has a relevance but no annotation; "
-                "annotate it, or leave the answer out"
-            )
+    if not all(answer.annotated for answer in answers):
+        raise ValueError("factual is None for a claim with a relevance; leave its answer out")
     factual = np.fromiter(annotations, dtype=bool)[scored]  # None becomes False, and is not scored
     relevance = relevance[scored]
 
@@ -107,46 +95,8 @@ def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDA
     return scores
 
 
-def answer_name(answers: Sequence[AnnotatedAnswer], i: int) -> str:
-    """Return the name of an answer in messages: its id, or else its number."""
-    return f"answer number {i + 1}" if answers[i].id is None else f"answer {answers[i].id!r}"
-
-
-# --- texts of a query, an answer, its claims and documents ----------------------------------------
-
-
-def check_text(name: str, text: object) -> None:
-    """Raise TypeError, naming the argument, unless it is a str."""
-    if not isinstance(text, str):
-        raise TypeError(f"{name} is {text!r:.60}; give a str")
-
-
 def as_claims(claims: Iterable[str]) -> tuple[str, ...]:
-    """Return claims as a tuple; raise TypeError unless they are an iterable of texts."""
-    if isinstance(claims, str) or not isinstance(claims, Iterable):
-        raise TypeError(f"claims is the {type(claims).__name__} {claims!r:.60}; give a list of str")
-    given = tuple(claims)
-    for i, claim in enumerate(given):
-        check_text(f"claims[{i}]", claim)
-    return given
-
-
-def as_documents(documents: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
-    """Return documents as snippets; raise TypeError unless they are texts or snippets."""
-    if isinstance(documents, (str, Snippet)) or not isinstance(documents, Iterable):
-        raise TypeError(
-            f"documents is the {type(documents).__name__} {documents!r:.60}; give a list of texts "
-            "or Snippets"
-        )
-    return tuple(_snippet(i, document) for i, document in enumerate(documents))
-
-
-def _snippet(i: int, document: object) -> Snippet:
-    if isinstance(document, Snippet):
-        return document
-    if isinstance(document, str):
-        return Snippet(document)
-    raise TypeError(
-        f"documents[{i}] is a {type(document).__name__}; give a text (page_content of a LangChain "
-        "Document, get_content() of a LlamaIndex node) or a Snippet"
-    )
+    """Return claims as a tuple; raise TypeError for one text."""
+    if isinstance(claims, str):
+        raise TypeError(f"claims is the str {claims!r:.60}; give a list of str")
+    return tuple(claims)

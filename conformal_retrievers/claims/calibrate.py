@@ -23,12 +23,11 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
     check_flags,
     check_merged_exist,
-    check_name,
     check_on_unscorable,
     json_copy,
 )
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
-from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name, answer_scores
+from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.ranks import exact_alpha, exact_share
 
@@ -52,41 +51,23 @@ def calibrate_claims(
 
     Parameters
     ----------
-    answers
-        Answers with a relevance and an annotation for each claim.
-    alpha
-        Miscoverage rate in (0, 1): kept claims are all factual with probability ≥ 1 − alpha.
-    scorer
-        The name of what gave the relevances.
-    by_group, merge_groups, delta, labels
-        As in `calibrate`.
-    share
-        The share of an answer's kept claims that must be factual, in (0, 1]; 1 for all.
-    on_unscorable
-        "raise" refuses a claim without a relevance (NaN) that is not known to be factual. "drop"
-        counts it as dropped, as the filter drops it, which assumes that new claims fail as often.
+    answers : with a relevance and an annotation for each claim
+    alpha : miscoverage rate in (0, 1): kept claims are all factual with probability ≥ 1 − alpha
+    scorer : the name of what gave the relevances
+    by_group, merge_groups, delta, labels : as in `calibrate`
+    share : the share of an answer's kept claims that must be factual, in (0, 1]; 1 for all
+    on_unscorable : "raise" refuses a claim without a relevance (NaN) that may not be factual;
+        "drop" counts it as dropped, as the filter drops it, which assumes that new claims fail as
+        often
 
-    Returns
-    -------
-    Calibration
-        With `subject` "claims" and the guarantee "all".
-
-    Raises
-    ------
-    ValueError
-        For an argument out of range, a repeated id, a missing group, no usable answer, or too few
-        answers for delta.
+    Raises ValueError for an argument out of range, a repeated id, a missing group, no usable
+    answer, or too few answers for delta.
     """
-    exact_alpha(alpha)
     exact_share(share)
-    check_name(scorer)
     check_flags(by_group=by_group)
     check_on_unscorable(on_unscorable, CLAIMS)
     given = list(answers)
-    for i, answer in enumerate(given):
-        if not isinstance(answer, AnnotatedAnswer):
-            raise TypeError(f"answers[{i}] is {answer!r:.60}; give AnnotatedAnswer objects")
-    unannotated = [answer_name(given, i) for i, a in enumerate(given) if not a.annotated]
+    unannotated = [_name(given, i) for i, a in enumerate(given) if not a.annotated]
     used = [answer for answer in given if answer.annotated and answer.factual]
     without_claims = len(given) - len(unannotated) - len(used)
     if not used:
@@ -131,12 +112,10 @@ def _check_scorable(answers: Sequence[AnnotatedAnswer]) -> None:
         for j in np.flatnonzero(np.isnan(answer.relevance)).tolist():
             if answer.annotated and answer.factual[j] is not True:
                 raise ValueError(
-                    f"{answer_name(answers, i)}: relevance[{j}] is nan, but the claim may not be "
+                    f"{_name(answers, i)}: relevance[{j}] is nan, but the claim may not be "
                     "factual. Score it again, leave the answer out, or give on_unscorable='drop'"
                 )
 
 
-def named(groups: Sequence[str | None], most: int = 8) -> str:
-    """Return the names of groups as messages give them, the first few of many."""
-    more = f" and {len(groups) - most} more" if len(groups) > most else ""
-    return ", ".join("none" if g is None else repr(g) for g in groups[:most]) + more
+def _name(answers: Sequence[AnnotatedAnswer], i: int) -> str:
+    return f"answer number {i + 1}" if answers[i].id is None else f"answer {answers[i].id!r}"

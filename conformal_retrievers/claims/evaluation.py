@@ -17,42 +17,37 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_new, check_subject, check_unique_ids
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
-from conformal_retrievers.claims.calibrate import named, share_of
+from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import coverage_p_value
-from conformal_retrievers.theory.intervals import Interval, check_level, cluster_interval, percent
+from conformal_retrievers.theory.intervals import check_level, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 UNVERIFIED = (
     "Cannot verify that these answers were held out: some of them, or of the calibration's, have "
     "no id. Factuality on a calibration's own answers means nothing."
 )
-UNTESTED = (
-    "The guarantee is not tested, because no claim of any of these answers is kept. Calibrate on "
-    "more answers, or at a higher alpha."
-)
 
 
 @dataclass(frozen=True)
 class ClaimEvaluation:
-    """Shares measured on annotated answers, each with its 95 % interval over answers.
+    """Shares measured on annotated answers, each with its interval over answers.
 
-    A share is nan if there is no answer that it is about. `p_value` is that of the worst group,
-    times the number of groups (Bonferroni), for a calibration by group.
+    `p_value` is that of the worst group, times the number of groups (Bonferroni), for a calibration
+    by group.
     """
 
     target: float  # 1 − alpha
     n_answers: int
     left_out: int  # answers without claims, or with an unannotated one
-    factuality: Interval  # answers whose kept claims are factual (all, or a share), or none is kept
-    factuality_if_any: Interval  # the same, of answers with a kept claim
-    empty: Interval  # answers without a kept claim
-    kept: Interval  # mean share of an answer's claims that is kept
-    kept_factual: Interval  # mean share of an answer's factual claims that is kept
+    factuality: Share  # answers whose kept claims are factual (all, or a share), or none is kept
+    factuality_if_any: Share  # the same, of answers with a kept claim
+    empty: Share  # answers without a kept claim
+    kept: Share  # mean share of an answer's claims that is kept
+    kept_factual: Share  # mean share of an answer's factual claims that is kept
     p_value: float  # P(factuality this low or lower) if the guarantee just holds
     held_out_verified: bool = True  # whether ids prove that no answer was calibrated on
     share: float = 1.0  # of an answer's kept claims that must be factual
-    groups: tuple[str, ...] = ()  # of the calibration
     by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
 
     @property
@@ -63,46 +58,35 @@ class ClaimEvaluation:
     @property
     def untested(self) -> bool:
         """Whether no claim of any answer is kept, which tests nothing."""
-        return math.isnan(self.factuality_if_any.estimate)
-
-    @property
-    def unknown_groups(self) -> tuple[str | None, ...]:
-        """The groups of answers that the calibration does not have; nothing is kept in them."""
-        return tuple(group for group in self.by_group if group not in self.groups)
+        return not self.factuality_if_any.n
 
     def __str__(self) -> str:
         enough = "factual" if self.share == 1 else f"at least {self.share:g} factual"
-        rows = {
+        shares = {
             enough: self.factuality,
             f"{enough}, if not empty": self.factuality_if_any,
             "empty answers": self.empty,
             "claims kept": self.kept,
             "factual claims kept": self.kept_factual,
         }
-        shown = {name: interval.written(width=5) for name, interval in rows.items()}
+        rows = {name: share.interval.written(width=5) for name, share in shares.items()}
         for group, of in self.by_group.items():
-            shown[f"  {enough} in {'no group' if group is None else group}"] = (
-                f"{of.factuality.written(width=5)} of {of.n_answers}, "
+            rows[f"  {enough} in {'no group' if group is None else group}"] = (
+                f"{of.factuality.interval.written(width=5)} of {of.n_answers}, "
                 f"empty {percent(of.empty.estimate)}"
             )
-        width = max(28, *(len(name) for name in shown))
-        noun = "answer" if self.n_answers == 1 else "answers"
-        head = f"{self.n_answers} {noun}, {self.left_out} left out; target {percent(self.target)}"
-        lines = [head, *(f"{name:<{width}} {value}" for name, value in shown.items())]
-        if self.unknown_groups:
-            lines.append(
-                f"The calibration does not have the groups {named(self.unknown_groups)} and keeps "
-                f"nothing in them; it has {named(self.groups)}."
-            )
-        return "\n".join([*lines, self._verdict, *[UNVERIFIED] * (not self.held_out_verified)])
-
-    @property
-    def _verdict(self) -> str:
+        width = max(28, *map(len, rows))
+        lines = [
+            f"Answers: {self.n_answers}, {self.left_out} left out; target {percent(self.target)}",
+            *(f"{name:<{width}} {value}" for name, value in rows.items()),
+        ]
         if self.untested:
-            return UNTESTED
-        if self.fails:
-            return f"The guarantee fails (p = {self.p_value:.2g} if it held)."
-        return f"The results are consistent with the guarantee (p = {self.p_value:.2g})."
+            lines.append("The guarantee is not tested, because no claim of any answer is kept.")
+        elif self.fails:
+            lines.append(f"The guarantee fails (p = {self.p_value:.2g} if it held).")
+        else:
+            lines.append(f"The results are consistent with the guarantee (p = {self.p_value:.2g}).")
+        return "\n".join(lines if self.held_out_verified else [*lines, UNVERIFIED])
 
 
 def evaluate_claims(
@@ -122,25 +106,24 @@ def evaluate_claims(
     used = [answer for answer in given if answer.factual and answer.annotated]
     if not used:
         raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
-    whole = replace(
-        _measured(calibration, used, level, None),
-        left_out=len(given) - len(used),
-        groups=calibration.groups,
-        held_out_verified=not calibration.n_without_id and all(a.id is not None for a in used),
-    )
-    if not calibration.by_group:
-        return whole
     merged = calibration.merge_groups or {}
     members: dict[str | None, list[AnnotatedAnswer]] = {}
-    for answer in used:
-        name = answer.group
-        members.setdefault(name if name is None else merged.get(name, name), []).append(answer)
+    for answer in used if calibration.by_group else ():
+        group = answer.group if answer.group is None else merged.get(answer.group, answer.group)
+        members.setdefault(group, []).append(answer)
     by_group = {
         group: _measured(calibration, members[group], level, group)
         for group in sorted(members, key=str)
     }
-    worst = min(of.p_value for of in by_group.values())
-    return replace(whole, p_value=min(1.0, len(by_group) * worst), by_group=by_group)
+    whole = _measured(calibration, used, level, None)
+    worst = min((of.p_value for of in by_group.values()), default=whole.p_value)
+    return replace(
+        whole,
+        left_out=len(given) - len(used),
+        held_out_verified=not calibration.n_without_id and all(a.id is not None for a in used),
+        p_value=min(1.0, max(1, len(by_group)) * worst),
+        by_group=by_group,
+    )
 
 
 def _measured(
@@ -159,21 +142,18 @@ def _measured(
     factual = np.array([f.sum() for f in facts])
     kept_factual = np.array([(k & f).sum() for k, f in zip(keeps, facts, strict=True)])
     right = kept_factual * share.denominator >= kept * share.numerator
-    one, any_kept, some = np.ones(len(answers)), kept > 0, factual > 0
-    factuality = cluster_interval(right, one, level)
-    p_value = 1.0  # of a filter that keeps nothing
-    if calibration.threshold(group) < math.inf:
-        seen = Share(*factuality, n=len(answers), effective_n=len(answers))
-        p_value = coverage_p_value(calibration, seen, group)
+    any_kept, some = kept > 0, factual > 0
+    factuality = Share.of_units(right, level)
+    known = calibration.threshold(group) < math.inf  # otherwise nothing is kept in the group
     return ClaimEvaluation(
         target=float(1 - exact_alpha(calibration.alpha)),
         n_answers=len(answers),
         left_out=0,
         factuality=factuality,
-        factuality_if_any=cluster_interval(right & any_kept, any_kept, level),
-        empty=cluster_interval(~any_kept, one, level),
-        kept=cluster_interval(kept / claims, one, level),
-        kept_factual=cluster_interval(kept_factual[some] / factual[some], one[some], level),
-        p_value=p_value,
+        factuality_if_any=Share.of_units(right[any_kept], level),
+        empty=Share.of_units(~any_kept, level),
+        kept=Share.of_clusters(kept / claims, np.ones(len(answers)), level),
+        kept_factual=Share.of_clusters(kept_factual[some] / factual[some], some[some], level),
+        p_value=coverage_p_value(calibration, factuality, group) if known else 1.0,
         share=float(share),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_name
+from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.data.files import explain, write_whole
 from conformal_retrievers.data.jsonl import placed_lines
 
@@ -65,15 +65,8 @@ def write_answers(answers: Iterable[AnnotatedAnswer], path: str | Path) -> None:
     The fields "claim", "query" and "answer" are left out. Raises ValueError for an infinite
     relevance, which JSON does not have.
     """
-    given = list(answers)
-    for i, answer in enumerate(given):
-        if np.isinf(answer.relevance).any():
-            raise ValueError(
-                f"{answer_name(given, i)}: a relevance is infinite; give finite numbers, or NaN"
-            )
-    text = "".join(f"{_row(answer).model_dump_json(exclude_unset=True)}\n" for answer in given)
-    zipped = Path(path).suffix == ".gz"
-    packed = gzip.compress(text.encode()) if zipped else text.encode()
+    text = "".join(f"{_row(answer).model_dump_json(exclude_unset=True)}\n" for answer in answers)
+    packed = gzip.compress(text.encode()) if Path(path).suffix == ".gz" else text.encode()
     write_whole(path, packed, what="annotated answers")
 
 

@@ -18,10 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_same_scorer, check_subject
 from conformal_retrievers.calibration.subjects import CLAIMS
-from conformal_retrievers.claims.answers import as_claims, as_documents, check_text
-from conformal_retrievers.claims.calibrate import named
-from conformal_retrievers.claims.scores import AsyncClaimScorer, ClaimScorer
-from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.claims.scores import ClaimScorer
+from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.filtering import Decision, NothingKept
 
 
@@ -60,11 +59,6 @@ class ClaimFilter:
     group_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.calibration, Calibration):
-            raise TypeError(
-                f"calibration is {self.calibration!r:.80}; give a Calibration: "
-                "calibrate_claims(…), or Calibration.load(path)"
-            )
         check_subject(self.calibration.subject, CLAIMS)
         if not isinstance(self.scorer, ClaimScorer):
             raise TypeError(
@@ -72,15 +66,10 @@ class ClaimFilter:
                 "relevance(query, claims, documents), such as ClaimRelevance(embedding)"
             )
         check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
-        if self.group_of is not None and not callable(self.group_of):
-            raise TypeError(
-                f"group_of is {self.group_of!r:.60}; give a function from a query's text to its "
-                "group, or call the filter with group='…'"
-            )
         if self.on_empty not in ("allow", "raise"):
             raise ValueError(
-                f"on_empty is {self.on_empty!r}; give 'allow' or 'raise', because keeping a claim "
-                "below the threshold would break the guarantee"
+                f"on_empty is {self.on_empty!r}; give 'allow' or 'raise': keeping the best claim "
+                "would break the guarantee"
             )
 
     def __call__(
@@ -94,21 +83,14 @@ class ClaimFilter:
 
         Parameters
         ----------
-        query, claims
-            A question, and the p claims of its answer.
-        documents
-            The texts or snippets that the answer was written from.
-        group
-            The query's group; by default what `group_of` returns.
+        query, claims : a question, and the p claims of its answer
+        documents : the texts or snippets that the answer was written from
+        group : the query's group; by default what `group_of` returns
 
-        Raises
-        ------
-        ValueError
-            If the scorer does not return one number for each claim.
-        NothingKept
-            If no claim is kept and `on_empty` is "raise".
+        Raises ValueError unless the scorer returns one number for each claim, and `NothingKept` if
+        no claim is kept and `on_empty` is "raise".
         """
-        claims, documents = as_claims(claims), as_documents(documents)
+        claims, documents = as_claims(claims), as_snippets(documents, "documents")
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
         return self.decide(query, claims, relevance, group)
 
@@ -120,11 +102,13 @@ class ClaimFilter:
         group: str | None = None,
     ) -> FilteredClaims:
         """Do what calling the filter does, without blocking the event loop."""
-        claims, documents = as_claims(claims), as_documents(documents)
-        relevance: ArrayLike = np.empty(0)
-        if claims and isinstance(self.scorer, AsyncClaimScorer):
-            relevance = await self.scorer.arelevance(query, claims, documents)
-        elif claims:
+        claims, documents = as_claims(claims), as_snippets(documents, "documents")
+        arelevance = getattr(self.scorer, "arelevance", None)
+        if not claims:
+            relevance: ArrayLike = np.empty(0)
+        elif arelevance is not None:
+            relevance = await arelevance(query, claims, documents)
+        else:
             relevance = await asyncio.to_thread(self.scorer.relevance, query, claims, documents)
         return self.decide(query, claims, relevance, group)
 
@@ -133,7 +117,6 @@ class ClaimFilter:
     ) -> FilteredClaims:
         """Decide from known relevances (p,); otherwise as calling the filter."""
         claims = as_claims(claims)
-        check_text("query", query)
         r = np.array(relevance, dtype=np.float64)
         if r.shape != (len(claims),):
             raise ValueError(
@@ -143,10 +126,9 @@ class ClaimFilter:
         if group is None and self.group_of is not None:
             group = self.group_of(query)
         if claims and not self.calibration.knows(group):
-            # The same text for each query of a group, so Python shows it once.
             warnings.warn(
                 f"group of a query is {group!r}, which the calibration does not have, so no claim "
-                f"of its answer is kept; it has {named(self.calibration.groups)}. Give group=, or "
+                f"of its answer is kept; it has {self.calibration.groups}. Give group=, or "
                 "group_of= to the filter",
                 stacklevel=1,
             )

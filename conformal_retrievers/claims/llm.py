@@ -1,8 +1,7 @@
 """What an LLM does with claims: it divides answers, annotates claims, and merges kept claims.
 
-Each has a synchronous and an asynchronous form. A reply that cannot be read has a `reason` instead
-of a value: "unanswered", "refused", "cut off" or "unreadable". Feng et al. 2025 (arXiv 2506.20978,
-section 3.1).
+A reply that cannot be read has a `reason` instead of a value: "unanswered", "refused", "cut off" or
+"unreadable". Feng et al. 2025 (arXiv 2506.20978, section 3.1).
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from conformal_retrievers.claims.answers import as_claims, as_documents, check_text
-from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import LLM, aask, ask
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request, check_fields
@@ -39,19 +38,10 @@ def decompose(
 
     Parameters
     ----------
-    llm
-        The LLM to ask.
-    query, answer
-        A question and its answer; a blank answer has no claims and is not sent.
-    prompt
-        Has the fields $query and $answer; prompts/decompose.txt by default.
-    cache
-        Replies that can be read are taken from it and added to it.
-
-    Raises
-    ------
-    ValueError
-        If the prompt has other fields.
+    llm : the LLM to ask
+    query, answer : a question and its answer; a blank answer has no claims and is not sent
+    prompt : has the fields $query and $answer; prompts/decompose.txt by default
+    cache : replies that can be read are taken from it and added to it
     """
     requests = _decompose_requests(query, answer, prompt)
     return _decomposition(ask(llm, requests, is_answer=_is_divided, cache=cache))
@@ -66,8 +56,6 @@ async def adecompose(
 
 
 def _decompose_requests(query: str, answer: str, prompt: Prompt | None) -> list[Request]:
-    check_text("query", query)
-    check_text("answer", answer)
     prompt = prompt or Prompt.load("decompose")
     check_fields(prompt, "query", "answer")
     schema = object_schema({"claims": {"type": "array", "items": {"type": "string"}}})
@@ -124,69 +112,25 @@ def annotate(
 
     Parameters
     ----------
-    llm
-        The LLM to ask. A reply is {"reason", "verdict"} with the verdict "supported",
-        "unsupported", "contradicted" or "irrelevant".
-    query, claims
-        A question, and the claims of its answer.
-    reference
-        A right answer, or the documents that have it.
-    documents
-        Texts or snippets that count as true, like the reference.
-    prompt
-        Has the fields $query, $reference, $documents and $claim; prompts/annotate.txt by default.
-    concurrency
-        The largest number of requests at a time.
-    cache
-        Replies that can be read are taken from it and added to it.
-
-    Raises
-    ------
-    ValueError
-        If the reference is blank, or the prompt has other fields.
+    llm, cache : as in `decompose`; a reply is {"reason", "verdict"}, with a `ClaimVerdict`
+    query, claims : a question, and the claims of its answer
+    reference : a right answer, or the documents that have it; it must not be blank
+    documents : texts or snippets that count as true, like the reference
+    prompt : has the fields $query, $reference, $documents and $claim
+    concurrency : the largest number of requests at a time
     """
-    requests = _annotate_requests(query, claims, reference, documents, prompt)
-    return _annotations(
-        ask(llm, requests, is_answer=_is_annotated, concurrency=concurrency, cache=cache)
-    )
-
-
-async def aannotate(
-    llm: LLM,
-    query: str,
-    claims: Iterable[str],
-    *,
-    reference: str,
-    documents: Iterable[Snippet | str] = (),
-    prompt: Prompt | None = None,
-    concurrency: int = 8,
-    cache: Cache | None = None,
-) -> Annotations:
-    """Do what `annotate` does, without blocking the event loop."""
-    requests = _annotate_requests(query, claims, reference, documents, prompt)
-    return _annotations(
-        await aask(llm, requests, is_answer=_is_annotated, concurrency=concurrency, cache=cache)
-    )
-
-
-def _annotate_requests(
-    query: str,
-    claims: Iterable[str],
-    reference: str,
-    documents: Iterable[Snippet | str],
-    prompt: Prompt | None,
-) -> list[Request]:
-    check_text("query", query)
-    check_text("reference", reference)
     if not reference.strip():
         raise ValueError(f"reference is {reference!r:.20}; give the text of a right answer")
     prompt = prompt or Prompt.load("annotate")
     check_fields(prompt, "query", "reference", "documents", "claim")
     verdict = {"type": "string", "enum": list(get_args(ClaimVerdict))}
     schema = object_schema({"reason": {"type": "string"}, "verdict": verdict})
-    texts = [document.text for document in as_documents(documents)]
+    texts = [document.text for document in as_snippets(documents, "documents")]
     given = {"query": query, "reference": reference, "documents": texts}
-    return [prompt.request({**given, "claim": claim}, schema=schema) for claim in as_claims(claims)]
+    requests = [prompt.request({**given, "claim": c}, schema=schema) for c in as_claims(claims)]
+    return _annotations(
+        ask(llm, requests, is_answer=_is_annotated, concurrency=concurrency, cache=cache)
+    )
 
 
 def _annotations(answers: Answers) -> Annotations:
@@ -249,19 +193,8 @@ def merge(
 
     Parameters
     ----------
-    llm
-        The LLM to ask.
-    query, claims
-        A question, and the claims that answer it.
-    prompt
-        Has the fields $query and $claims, a list; prompts/merge.txt by default.
-    cache
-        Replies that can be read are taken from it and added to it.
-
-    Raises
-    ------
-    ValueError
-        If the prompt has other fields.
+    llm, query, claims, cache : as in `annotate`
+    prompt : has the fields $query and $claims, a list; prompts/merge.txt by default
     """
     claims, requests = _merge_requests(query, claims, prompt)
     return _merged(claims, ask(llm, requests, is_answer=_is_merged, cache=cache))
@@ -284,7 +217,6 @@ def _merge_requests(
     query: str, claims: Iterable[str], prompt: Prompt | None
 ) -> tuple[tuple[str, ...], list[Request]]:
     claims = as_claims(claims)
-    check_text("query", query)
     prompt = prompt or Prompt.load("merge")
     check_fields(prompt, "query", "claims")
     schema = object_schema({"text": {"type": "string"}})

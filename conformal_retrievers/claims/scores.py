@@ -16,14 +16,17 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.claims.answers import as_claims, as_documents
-from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.claims.answers import as_claims
+from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 
 
 @runtime_checkable
 class ClaimScorer(Protocol):
-    """A name, which is its identity, and a relevance of claims."""
+    """A name, which is its identity, and a relevance of claims.
+
+    A scorer with a coroutine function `arelevance` of the same arguments is awaited.
+    """
 
     @property
     def name(self) -> str:
@@ -33,16 +36,6 @@ class ClaimScorer(Protocol):
         self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
     ) -> ArrayLike:
         """Return one number for each claim, (p,): higher = likelier factual, NaN = not scorable."""
-
-
-@runtime_checkable
-class AsyncClaimScorer(ClaimScorer, Protocol):
-    """A scorer of claims that can also wait for its model without holding a thread."""
-
-    async def arelevance(
-        self, query: str, claims: Sequence[str], documents: Sequence[Snippet]
-    ) -> ArrayLike:
-        """Return what `relevance` returns."""
 
 
 def claim_relevance(
@@ -94,9 +87,8 @@ class ClaimRelevance:
     def __post_init__(self) -> None:
         if not isinstance(self.embedding, EmbeddingScorer):
             raise TypeError(
-                f"embedding is a {type(self.embedding).__name__}; give an EmbeddingScorer: "
-                "EmbeddingScorer(embed, name='…'), or embedding_scorer(model) of "
-                "langchain_conformal or llama_index.postprocessor.conformal"
+                f"embedding is a {type(self.embedding).__name__}; give an EmbeddingScorer, such as "
+                "embedding_scorer(model) of either framework's package"
             )
 
     @property
@@ -107,10 +99,7 @@ class ClaimRelevance:
     def relevance(
         self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
-        """Return the relevance of each claim, (p,).
-
-        Raises ValueError unless the embedding returns one vector for each text.
-        """
+        """Return the relevance of each claim, (p,)."""
         e, texts = self.embedding, _texts(claims, documents)
         if e.embed_query is None:
             return self._relevance(claims, len(texts), e.embed([query, *texts]))
@@ -147,5 +136,6 @@ class ClaimRelevance:
 
 
 def _texts(claims: Sequence[str], documents: Sequence[Snippet | str]) -> list[str]:
-    texts = [*as_claims(claims), *(document.text for document in as_documents(documents))]
+    given = as_snippets(documents, "documents")
+    texts = [*as_claims(claims), *(document.text for document in given)]
     return [text for text in texts if text.strip()]

@@ -35,10 +35,10 @@ class Snippet:
             raise TypeError(f"text is {self.text!r}; give the text of a snippet as a str")
 
 
-def as_snippets(snippets: Iterable[Snippet | str]) -> tuple[Snippet, ...]:
+def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> tuple[Snippet, ...]:
     """Return the snippets as a tuple; a plain string becomes a snippet."""
     if isinstance(snippets, (str, Snippet)):
-        raise TypeError(f"snippets is one {type(snippets).__name__}; give a list of snippets")
+        raise TypeError(f"{name} is one {type(snippets).__name__}; give a list of snippets")
     return tuple([s if isinstance(s, Snippet) else Snippet(s) for s in snippets])
 
 

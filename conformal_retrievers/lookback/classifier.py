@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,12 +33,9 @@ from conformal_retrievers.lookback.ratios import (
     LookbackRatios,
     Values,
     Variant,
-    check_agreement,
     check_once,
-    check_ratios,
+    check_unused,
     features,
-    judged_answers,
-    kind_of,
 )
 from conformal_retrievers.theory.intervals import Interval, auc, check_level
 
@@ -82,17 +79,16 @@ class FactualityClassifier:
         """Return the classifier that scikit-learn fits: balanced classes, at most 1000 iterations.
 
         Raises ValueError unless there are consistent and inconsistent answers of one model, each
-        with a token, at most `n_snippets` snippets, and one judgement; ModuleNotFoundError without
-        the extra `lookback`.
+        with a token and at most `n_snippets` snippets; ModuleNotFoundError without the extra
+        `lookback`.
         """
         n_snippets = check_count(n_snippets, "n_snippets")
-        answers = judged_answers(answers)
+        answers = list(answers)
         require("lookback", "sklearn")
         from sklearn.linear_model import LogisticRegression
 
         consistent = np.array([answer.consistent for answer in answers], dtype=bool)
         _check_both(consistent)
-        check_agreement(answers)
         first = answers[0].ratios
         layers, heads = first.context.shape
         shape = (first.model, layers, heads, variant, n_snippets)
@@ -121,13 +117,8 @@ class FactualityClassifier:
         """
         from scipy.special import expit
 
-        if not isinstance(ratios, Iterable):
-            raise TypeError(f"ratios is {kind_of(ratios)}; give a list of LookbackRatios")
         shape = (self.model, self.layers, self.heads, self.variant, self.n_snippets)
-        rows = []
-        for i, one in enumerate(ratios):
-            check_ratios(f"ratios[{i}]", one)
-            rows.append(_features_of(one, *shape) @ self.coefficients)
+        rows = [_features_of(one, *shape) @ self.coefficients for one in ratios]
         log_odds = np.array(rows, dtype=np.float64) + self.intercept
         return np.asarray(expit(log_odds))
 
@@ -143,27 +134,17 @@ class FactualityClassifier:
 
         Parameters
         ----------
-        answers : iterable of JudgedRatios
-            Consistent and inconsistent ones, which are resampled apart. An answer without a token
-            has confidence 0.
-        rng : numpy.random.Generator
-            Draws the resamples.
-        level : float
-            Confidence level of the interval, in (0, 1).
-        resamples : int
-            Number of bootstrap resamples.
+        answers : consistent and inconsistent ones; an answer without a token has confidence 0
+        rng : draws the resamples, of consistent and inconsistent answers apart
+        level : confidence level of the interval, in (0, 1)
+        resamples : number of bootstrap resamples
 
-        Raises
-        ------
-        ValueError
-            If an answer occurs twice or was fitted on, or all are of one kind.
+        Raises ValueError if an answer occurs twice or was fitted on, or all are of one kind.
         """
         check_level(level)
         resamples = check_count(resamples, "resamples")
-        if not isinstance(rng, np.random.Generator):
-            raise TypeError(f"rng is {kind_of(rng)}; give np.random.default_rng(0)")
-        answers = judged_answers(answers)
-        self.check_new(answers)
+        answers = list(answers)
+        check_unused(answers, self.fitted_on, "fit the classifier")
         check_once(answers)
         confidence = np.nan_to_num(self.predict_proba(a.ratios for a in answers), nan=0.0)
         consistent = np.array([answer.consistent for answer in answers], dtype=bool)
@@ -210,31 +191,16 @@ class FactualityClassifier:
     def load(cls, path: str | Path) -> FactualityClassifier:
         """Read a classifier that `save` wrote, bit for bit the same.
 
-        Raises ValueError where a file is incomplete, changed or of another version, or the number
-        of coefficients is wrong; FileNotFoundError where one is missing.
+        Raises ValueError if a file is incomplete, changed or of another version;
+        FileNotFoundError if one is missing.
         """
         try:
             f = _Fields.model_validate(read_envelope(path, KIND))
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}; fit and save again") from None
         coefficients, intercept = _read_weights(Path(path), f)
-        expected = f.layers * f.heads * (f.n_snippets if f.variant == "snippets" else 1)
-        if coefficients.shape != (expected,):
-            raise ValueError(
-                f"{path}: coefficients have shape {coefficients.shape}, but {f.layers} layers, "
-                f"{f.heads} heads and {f.n_snippets} snippets need ({expected},); fit again"
-            )
         shape = (f.model, f.variant, f.layers, f.heads, f.n_snippets)
         return cls(*shape, coefficients, intercept, frozenset(f.fitted_on))
-
-    def check_new(self, answers: Sequence[JudgedRatios]) -> None:
-        """Raise ValueError for an answer that the classifier was fitted on."""
-        for i, one in enumerate(answers):
-            if one.ratios.digest in self.fitted_on:
-                raise ValueError(
-                    f"answers[{i}] is one that the classifier was fitted on; give answers that are "
-                    "new to it"
-                )
 
     def __repr__(self) -> str:
         return f"FactualityClassifier({self.name!r}, {len(self.fitted_on)} answers)"
@@ -301,12 +267,16 @@ def _read_weights(path: Path, fields: _Fields) -> tuple[Values, float]:
             f"{path}: its coefficients in {fields.weights} were changed after they were written; "
             "restore the original file, or fit again"
         )
+    expected = fields.layers * fields.heads
+    expected *= fields.n_snippets if fields.variant == "snippets" else 1
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as members:
             if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
                 raise ValueError("it is compressed")
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             coefficients, intercept = arrays["coefficients"], arrays["intercept"]
+        if (coefficients.shape, intercept.shape) != ((expected,), ()):
+            raise ValueError(f"coefficients have shape {coefficients.shape}, not ({expected},)")
         for array in (coefficients, intercept):
             if array.dtype != np.float64 or not np.isfinite(array).all():
                 raise ValueError("its numbers must be finite float64")

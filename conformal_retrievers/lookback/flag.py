@@ -15,7 +15,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,16 @@ from conformal_retrievers.calibration.checks import (
 )
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.ratios import (
     JudgedRatios,
     LookbackRatios,
     check_once,
-    check_ratios,
-    judged_answers,
+    check_unused,
     kind_of,
 )
-from conformal_retrievers.theory.intervals import Interval, auc, check_level, wilson_interval
+from conformal_retrievers.theory.intervals import auc, check_level
 from conformal_retrievers.theory.ranks import exact_alpha
 
 
@@ -75,12 +75,6 @@ class FactualityFlag:
     calibration: Calibration  # of the flag that `calibrate_flag` made
 
     def __post_init__(self) -> None:
-        _check_classifier(self.classifier)
-        if not isinstance(self.calibration, Calibration):
-            raise TypeError(
-                f"calibration is {kind_of(self.calibration)}; give a Calibration: the .calibration "
-                "of a flag, or Calibration.load(path)"
-            )
         check_subject(self.calibration.subject, FLAGS)
         check_same_scorer(self.classifier.name, calibrated=self.calibration.scorer)
 
@@ -89,59 +83,43 @@ class FactualityFlag:
 
         By group, an answer to a question of an unknown group is flagged, with a warning.
         """
-        check_ratios("ratios", ratios)
-        self._warn_of_unknown(group)
-        [confidence] = self.classifier.predict_proba([ratios])
-        [flagged] = self.calibration.keep([confidence], group)
-        return Confidence(float(confidence), bool(flagged))
-
-    def _warn_of_unknown(self, group: str | None) -> None:
         c = self.calibration
-        if c.knows(group):
-            return
-        # The same text for every group and query, so Python shows it once.
-        known = ", ".join(map(repr, c.n_units))
-        warnings.warn(
-            f"group of a question is none of those of the calibration ({known}), so its answer is "
-            "flagged; give the group of each question, or calibrate with more groups",
-            stacklevel=1,
-        )
+        if not c.knows(group):
+            # The same text for every group and query, so Python shows it once.
+            warnings.warn(
+                "group of a question is none of those of the calibration "
+                f"({', '.join(map(repr, c.n_units))}), so its answer is flagged; give the group of "
+                "each question, or calibrate with more groups",
+                stacklevel=2,
+            )
+        [confidence] = self.classifier.predict_proba([ratios])
+        [flagged] = c.keep([confidence], group)
+        return Confidence(float(confidence), bool(flagged))
 
     def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> FlagEvaluation:
         """Return the shares of new answers that are flagged, with Wilson's intervals.
 
-        Raises ValueError if there are no answers, one occurs twice, or one was calibrated on (by
-        its tokens or its id) or fitted on (by its tokens).
+        Raises ValueError if an answer occurs twice, was calibrated on (by its tokens or its id), or
+        was fitted on (by its tokens).
         """
         check_level(level)
-        given = judged_answers(answers)
-        if not given:
-            raise ValueError("answers is empty; give judged answers that are new to the flag")
+        given = list(answers)
         ids = [one.id for one in given]
         check_unique_ids(ids, FLAGS.unit)
         check_new(ids, self.calibration.ids, FLAGS)
         check_once(given)
-        self.classifier.check_new(given)
-        self._check_new(given)
-        flagged = np.array([self(one.ratios, one.group).flagged for one in given])
+        check_unused(given, self.classifier.fitted_on, "fit the classifier")
+        stored = self.calibration.details.get("answers")
+        check_unused(
+            given, map(str, stored) if isinstance(stored, list) else (), "calibrate the flag"
+        )
+        flagged = np.array([self(one.ratios, one.group).flagged for one in given], dtype=bool)
         consistent = np.array([one.consistent for one in given], dtype=bool)
         return FlagEvaluation(
             float(1 - exact_alpha(self.calibration.alpha)),
-            _share(flagged[~consistent], level),
-            _share(flagged[consistent], level),
-            int((~consistent).sum()),
-            int(consistent.sum()),
+            Share.of_units(flagged[~consistent], level),
+            Share.of_units(flagged[consistent], level),
         )
-
-    def _check_new(self, answers: Sequence[JudgedRatios]) -> None:
-        stored = self.calibration.details.get("answers")
-        digests = frozenset(map(str, stored)) if isinstance(stored, list) else frozenset()
-        for i, one in enumerate(answers):
-            if one.ratios.digest in digests:
-                raise ValueError(
-                    f"answers[{i}] is one that the flag was calibrated on; give answers that are "
-                    "new to it"
-                )
 
     @property
     def statement(self) -> str:
@@ -162,41 +140,19 @@ def calibrate_flag(
 
     Parameters
     ----------
-    answers
-        Judged answers, new to the classifier, with at least one that is inconsistent.
-    classifier
-        Gives each answer its confidence.
-    alpha
-        Miscoverage rate in (0, 1): the share of inconsistent answers that may pass unflagged.
-    delta, by_group
-        As in `calibrate`.
-    labels
-        Facts about the judgements, such as `ConsistencyLabels.labels`; written into the file.
+    answers : judged answers, new to the classifier, with at least one that is inconsistent
+    classifier : gives each answer its confidence
+    alpha : miscoverage rate in (0, 1): the share of inconsistent answers that may pass unflagged
+    delta, by_group : as in `calibrate`
+    labels : facts about the judgements, such as `ConsistencyLabels.labels`; written into the file
 
-    Returns
-    -------
-    FactualityFlag
-        Its `calibration` has `subject` "flags", and the answers' digests in `details`.
-
-    Raises
-    ------
-    ValueError
-        If an answer occurs twice, has no token or was fitted on, none is inconsistent, or there
-        are too few for delta.
-
-    Warns
-    -----
-    UserWarning
-        If consistent answers have clearly less confidence than inconsistent ones.
+    Raises ValueError if an answer occurs twice, has no token or was fitted on, none is
+    inconsistent, or there are too few for delta. Warns if consistent answers have clearly less
+    confidence than inconsistent ones.
     """
-    _check_classifier(classifier)
     check_flags(by_group=by_group)
-    if labels is not None and not isinstance(labels, Mapping):
-        raise TypeError(
-            f"labels is {kind_of(labels)}; give a mapping, such as ConsistencyLabels.labels"
-        )
-    given = judged_answers(answers)
-    classifier.check_new(given)
+    given = list(answers)
+    check_unused(given, classifier.fitted_on, "fit the classifier")
     check_once(given)
     check_unique_ids((one.id for one in given), FLAGS.unit)
     check_groups(given, by_group, None, FLAGS)
@@ -234,36 +190,18 @@ def calibrate_flag(
 
 @dataclass(frozen=True)
 class FlagEvaluation:
-    """What a flag does to new answers; a share is None where there is no such answer."""
+    """What a flag does to new answers; a share is NaN if there is no such answer."""
 
     target: float  # guaranteed share of inconsistent answers that are flagged
-    inconsistent: Interval | None  # share of inconsistent answers that are flagged
-    consistent: Interval | None  # share of consistent answers that are flagged: the price
-    n_inconsistent: int
-    n_consistent: int
+    inconsistent: Share  # of inconsistent answers that are flagged
+    consistent: Share  # of consistent answers that are flagged: the price
 
     def __str__(self) -> str:
-        inconsistent, consistent = (
-            "–" if share is None else str(share) for share in (self.inconsistent, self.consistent)
-        )
         return (
-            f"flagged: {inconsistent} of {self.n_inconsistent} inconsistent answers (guaranteed: "
-            f"{100 * self.target:.6g} %), {consistent} of {self.n_consistent} consistent ones"
+            f"flagged: {self.inconsistent} of {self.inconsistent.n:g} inconsistent answers "
+            f"(guaranteed: {100 * self.target:.6g} %), {self.consistent} of {self.consistent.n:g} "
+            "consistent ones"
         )
-
-
-def _check_classifier(classifier: object) -> None:
-    if not isinstance(classifier, FactualityClassifier):
-        raise TypeError(
-            f"classifier is {kind_of(classifier)}; give a FactualityClassifier, from fit or "
-            "FactualityClassifier.load(…)"
-        )
-
-
-def _share(flagged: NDArray[np.bool_], level: float) -> Interval | None:
-    if not len(flagged):
-        return None
-    return wilson_interval(float(flagged.mean()), len(flagged), level)
 
 
 def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:
@@ -286,29 +224,11 @@ def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedR
 # --- the model that a flag belongs to -------------------------------------------------------------
 
 
-class AttentionModel(Protocol):
-    """What a flag needs to know of the model whose attention is read, such as a `LocalModel`."""
-
-    @property
-    def name(self) -> str:
-        """The name of the model in its classifiers."""
-        ...
-
-    @property
-    def layers(self) -> int:
-        """The number of layers."""
-        ...
-
-    @property
-    def heads(self) -> int:
-        """The number of heads in a layer."""
-        ...
-
-
-def check_flag(flag: object, model: AttentionModel) -> None:
+def check_flag(flag: object, model: Any) -> None:
     """Raise TypeError unless `flag` is a flag, `CalibrationMismatch` for one of another model.
 
-    Other weights under the same name, with as many layers and heads, cannot be distinguished.
+    `model` is a `LocalModel`. Other weights under the same name, with as many layers and heads,
+    cannot be distinguished.
     """
     if not isinstance(flag, FactualityFlag):
         raise TypeError(

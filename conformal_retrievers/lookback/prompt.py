@@ -22,8 +22,8 @@ class RagPrompt:
     The model reads preamble, snippets and question with a blank line between them: as one user
     message where the tokenizer has a chat template, else followed by `ending`. A segment extends to
     the start of the next, so the template's own words belong to the preamble or the question; a
-    token belongs to the segment in which it ends. Raises TypeError for a text of another type, and
-    ValueError for a blank question or snippet, or no snippets.
+    token belongs to the segment in which it ends. Raises ValueError for a blank question or
+    snippet, or no snippets.
     """
 
     question: str
@@ -35,12 +35,9 @@ class RagPrompt:
         if isinstance(self.snippets, str):
             raise TypeError(f"snippets is the str {self.snippets!r:.60}; give a sequence of texts")
         object.__setattr__(self, "snippets", tuple(self.snippets))
-        parts = [("preamble", self.preamble), ("ending", self.ending), ("question", self.question)]
-        parts += [(f"snippets[{i}]", snippet) for i, snippet in enumerate(self.snippets)]
-        for name, text in parts:
-            if not isinstance(text, str):
-                raise TypeError(f"{name} is {text!r:.60}; give a str")
-            if name not in ("preamble", "ending") and not text.strip():
+        parts = {f"snippets[{i}]": snippet for i, snippet in enumerate(self.snippets)}
+        for name, text in {"question": self.question, **parts}.items():
+            if not text.strip():
                 raise ValueError(f"{name} is {text!r}, which is blank; give a text")
         if not self.snippets:
             raise ValueError("snippets is empty; give at least one snippet")

@@ -31,8 +31,7 @@ class SegmentAttention:
     """The mean attention of each new token over each segment of its prompt, A_t(x) of eq. 7.
 
     Token t is read where it is predicted, so its output segment holds t − 1 tokens; the mean over
-    no tokens is 0. Raises ValueError where shapes disagree, a snippet has no token, or a mean is
-    negative or not finite.
+    no tokens is 0. Raises ValueError if shapes disagree, or a mean is negative or not finite.
     """
 
     means: NDArray[np.float32]  # (T, L, H, k + 3): tokens, layers, heads; preamble … output
@@ -45,20 +44,10 @@ class SegmentAttention:
         if self.means.ndim != 4 or self.means.shape[3] != segments or segments < 4:
             raise ValueError(
                 f"means has shape {self.means.shape} with {len(self.lengths)} lengths; give "
-                "(tokens, layers, heads, snippets + 3) and the lengths of preamble, at least one "
-                "snippet, and question"
+                "(tokens, layers, heads, snippets + 3) and lengths (snippets + 2)"
             )
         if not (np.isfinite(self.means).all() and (self.means >= 0).all()):
             raise ValueError("means has negative, infinite or NaN attention; read the answer again")
-        if (self.lengths[1:-1] < 1).any():
-            raise ValueError(
-                f"lengths is {self.lengths.tolist()}: a snippet has no token; leave it out"
-            )
-
-    @property
-    def n_snippets(self) -> int:
-        """The number k of snippets in the prompt."""
-        return len(self.lengths) - 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +83,11 @@ def lookback_ratios(attention: SegmentAttention) -> LookbackRatios:
     >>> lookback_ratios(attention).snippets.round(6).tolist()
     [[[3.0, 1.0]]]
     """
-    if not isinstance(attention, SegmentAttention):
-        raise TypeError(
-            f"attention is {kind_of(attention)}; give a SegmentAttention: an item of "
-            "LocalModel.read(…), or the .attention of a Generated"
-        )
     means = attention.means.astype(np.float64)
     snippet, output = means[..., 1:-2], means[..., -1]
     all_snippets = _joined(snippet, attention.lengths[1:-1])
     prompt = _joined(means[..., :-1], attention.lengths)
-    by_snippet = _share(attention.n_snippets * snippet, (all_snippets + output)[..., None])
+    by_snippet = _share(snippet.shape[-1] * snippet, (all_snippets + output)[..., None])
     return LookbackRatios(
         _over_time(by_snippet),
         _over_time(_share(prompt, prompt + output)),
@@ -156,15 +140,6 @@ def _scaled(values: Values) -> Values:
     return np.asarray((values - values.min()) / spread)
 
 
-def check_ratios(name: str, ratios: object) -> None:
-    """Raise TypeError, naming the argument, unless it is a LookbackRatios."""
-    if not isinstance(ratios, LookbackRatios):
-        raise TypeError(
-            f"{name} is {kind_of(ratios)}; give a LookbackRatios: lookback_ratios(attention), or "
-            "the .ratios of a JudgedRatios"
-        )
-
-
 def kind_of(value: object) -> str:
     """Return how errors describe a value: by its type, and a text by its first characters."""
     return f"the str {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
@@ -183,47 +158,25 @@ class JudgedRatios:
     group: str | None = field(default=None, kw_only=True)  # of the question, known at run time
 
     def __post_init__(self) -> None:
-        check_ratios("ratios", self.ratios)
         if not isinstance(self.consistent, (bool, np.bool_)):
             raise TypeError(f"consistent is {self.consistent!r}; give True or False")
 
 
-def judged_answers(answers: object) -> list[JudgedRatios]:
-    """Return the answers as a list; raise TypeError unless each is a JudgedRatios."""
-    if isinstance(answers, str) or not isinstance(answers, Iterable):
-        raise TypeError(f"answers is {kind_of(answers)}; give a list of JudgedRatios")
-    judged = []
-    for i, one in enumerate(answers):
-        if not isinstance(one, JudgedRatios):
-            raise TypeError(
-                f"answers[{i}] is {kind_of(one)}; give JudgedRatios(ratios, consistent)"
-            )
-        judged.append(one)
-    return judged
-
-
 def check_once(answers: Sequence[JudgedRatios]) -> None:
     """Raise ValueError for an answer that occurs twice."""
-    for first, i in _repeated(answers):
-        raise ValueError(
-            f"answers[{i}] is the same answer to the same prompt as answers[{first}]; leave one of "
-            "them out"
-        )
-
-
-def check_agreement(answers: Sequence[JudgedRatios]) -> None:
-    """Raise ValueError for an answer that is judged both consistent and inconsistent."""
-    for first, i in _repeated(answers):
-        if answers[first].consistent != answers[i].consistent:
+    places: dict[str, int] = {}
+    for i, one in enumerate(answers):
+        first = places.setdefault(one.ratios.digest, i)
+        if first != i:
             raise ValueError(
-                f"answers[{first}] and answers[{i}] are the same answer to the same prompt, but "
-                f"consistent is {bool(answers[first].consistent)} and "
-                f"{bool(answers[i].consistent)}; leave one of them out"
+                f"answers[{i}] is the same answer to the same prompt as answers[{first}]; leave "
+                "one of them out"
             )
 
 
-def _repeated(answers: Sequence[JudgedRatios]) -> list[tuple[int, int]]:
-    """Return the places of answers that occurred before, each after the place of the first."""
-    places: dict[str, int] = {}
-    firsts = [places.setdefault(one.ratios.digest, i) for i, one in enumerate(answers)]
-    return [(first, i) for i, first in enumerate(firsts) if first != i]
+def check_unused(answers: Sequence[JudgedRatios], known: Iterable[str], use: str) -> None:
+    """Raise ValueError for an answer whose digest is known; `use` says what it was used for."""
+    known = frozenset(known)
+    for i, one in enumerate(answers):
+        if one.ratios.digest in known:
+            raise ValueError(f"answers[{i}] was used to {use}; give answers that are new to it")

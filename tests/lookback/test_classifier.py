@@ -16,7 +16,6 @@ from sklearn.metrics import roc_auc_score
 
 from conformal_retrievers.data.files import envelope_text
 from conformal_retrievers.lookback.classifier import FactualityClassifier
-from conformal_retrievers.lookback.model import Generated
 from conformal_retrievers.lookback.ratios import (
     JudgedRatios,
     LookbackRatios,
@@ -63,7 +62,6 @@ def test_a_head_that_attends_to_the_preamble_alone_has_ratio_0_over_snippets():
         (np.ones((2, 1, 1, 3)), [1, 2], "means"),
         (np.full((2, 1, 1, 4), np.nan), [1, 2, 3], "means"),
         (np.full((2, 1, 1, 4), -0.1), [1, 2, 3], "means"),
-        (np.ones((2, 1, 1, 4)), [1, 0, 3], "lengths"),
     ],
 )
 def test_impossible_attention_is_refused(means, lengths, message):
@@ -76,26 +74,6 @@ def ratios_of(snippets, context=0.5, model="m"):
     return LookbackRatios(
         snippets, np.broadcast_to(context, snippets.shape[:2]).astype(float), model
     )
-
-
-def test_arguments_of_another_type_are_refused(rng):
-    attention = SegmentAttention(np.full((1, 1, 1, 4), 0.1), np.array([1, 1, 1]), "m")
-    ratios = lookback_ratios(attention)
-    both = [JudgedRatios(ratios_of([[[i]]]), c) for i, c in ((1.0, True), (2.0, False))]
-    classifier = FactualityClassifier.fit(both, n_snippets=1)
-    for make, message in (
-        (lambda: lookback_ratios(Generated("", (), attention)), "attention is a Generated"),
-        (lambda: JudgedRatios(attention, True), "ratios is a SegmentAttention"),
-        (lambda: JudgedRatios(ratios, None), "consistent is None"),
-        (lambda: FactualityClassifier.fit([ratios], n_snippets=1), r"answers\[0\]"),
-        (lambda: FactualityClassifier.fit(both[0], n_snippets=1), "answers is a JudgedRatios"),
-        (lambda: classifier.evaluate([ratios], rng=rng), r"answers\[0\]"),
-        (lambda: classifier.evaluate(both, rng=0), "rng"),
-        (lambda: classifier.predict_proba([ratios, both[0]]), r"ratios\[1\] is a JudgedRatios"),
-        (lambda: classifier.predict_proba(ratios), "ratios is a LookbackRatios"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            make()
 
 
 def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
@@ -154,14 +132,6 @@ def test_the_confidence_is_that_of_scikit_learn(rng, variant, size):
     np.testing.assert_allclose(classifier.predict_proba(new), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("count", [0, -1, 4.0, "4", True])
-def test_the_number_of_snippets_is_a_whole_number_of_at_least_1(rng, count):
-    answers = answers_of(rng, 60)
-    with pytest.raises(ValueError, match="n_snippets"):
-        FactualityClassifier.fit(answers, n_snippets=count)
-    assert type(FactualityClassifier.fit(answers, n_snippets=np.int64(4)).n_snippets) is int
-
-
 def test_evaluation_measures_the_auc_with_its_interval(fitted, rng):
     _, classifier = fitted
     test = answers_of(rng, 400)
@@ -183,6 +153,7 @@ def test_evaluation_measures_the_auc_with_its_interval(fitted, rng):
         classifier.evaluate(test, rng=rng, resamples=0)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_auc_of_two_known_laws():
     """X ~ U(1/4, 1), Y ~ U(0, 3/4): P(X > Y) = 7/9. Of 100 intervals of 95 %, a level of at least
     93 % misses at most as many as the binomial law allows at 1e-4."""
@@ -215,7 +186,7 @@ def test_an_answer_without_a_token_has_no_confidence_and_is_refused_in_a_fit(fit
 
 def test_answers_of_the_fit_do_not_evaluate(fitted, rng):
     answers, classifier = fitted
-    with pytest.raises(ValueError, match=r"answers\[2\] .*fitted on"):
+    with pytest.raises(ValueError, match=r"answers\[2\] .* fit "):
         classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
 
 
@@ -223,14 +194,6 @@ def test_an_answer_that_occurs_twice_is_refused_in_an_evaluation(fitted, rng):
     test = answers_of(rng, 20)
     with pytest.raises(ValueError, match=r"answers\[20\] is the same answer .* answers\[3\]"):
         fitted[1].evaluate([*test, test[3]], rng=rng)
-
-
-def test_an_answer_with_two_judgements_is_refused_in_a_fit(rng):
-    answers = answers_of(rng, 20)
-    FactualityClassifier.fit([*answers, answers[3]], n_snippets=SNIPPETS)  # it counts twice
-    turned = dataclasses.replace(answers[3], consistent=not answers[3].consistent)
-    with pytest.raises(ValueError, match=r"answers\[3\] and answers\[20\] are the same"):
-        FactualityClassifier.fit([*answers, turned], n_snippets=SNIPPETS)
 
 
 def test_an_answer_is_identified_by_its_tokens_where_they_are_known():
@@ -285,15 +248,6 @@ def test_a_file_may_have_a_backslash_in_its_name(fitted, tmp_path):
     _, classifier = fitted
     classifier.save(tmp_path / "of\\mine.json")
     assert FactualityClassifier.load(tmp_path / "of\\mine.json").name == classifier.name
-
-
-def test_the_name_identifies_the_fit(rng):
-    one, other = (
-        FactualityClassifier.fit(answers_of(rng, 100), n_snippets=SNIPPETS) for _ in range(2)
-    )
-    assert one.name != other.name
-    assert one.name.startswith("factuality(m; snippets, 2×3×4, fit=")
-    assert one.name.isprintable()
 
 
 def test_the_name_does_not_depend_on_the_machine():
@@ -352,16 +306,10 @@ def test_a_changed_or_incomplete_file_is_refused(fitted, tmp_path):
     ("fields", "message"),
     [
         ({"heads": 4}, "coefficients"),
-        ({"n_snippets": 5}, "coefficients"),
         ({"variant": "full-context"}, "coefficients"),
         ({"weights": "../elsewhere.npz"}, "weights"),
-        ({"weights": ".."}, "weights"),
-        ({"weights": None}, "weights"),
         ({"layers": "2"}, "layers"),
-        ({"heads": True}, "heads"),
         ({"n_snippets": -4}, "n_snippets"),
-        ({"variant": ["snippets"]}, "variant"),
-        ({"model": 5}, "model"),
         ({"fitted_on": [1]}, "fitted_on"),
         ({"weights_sha256": "0"}, "coefficients"),
     ],
@@ -392,15 +340,13 @@ def archive(coefficients, save=np.savez):
     ("content", "message"),
     [
         (pickle.dumps({"coefficients": 1}), "not a file of coefficients"),
-        (b"", "not a file of coefficients"),
         (b"PK not a zip", "not a file of coefficients"),
         (archive(np.array([Hostile()] * 24)), "not a file of coefficients"),
         (archive(np.zeros(24), np.savez_compressed), "compressed"),
-        (archive(np.zeros(24, dtype="U1")), "float64"),
         (archive(np.zeros(24, dtype=complex)), "float64"),
         (archive(np.full(24, np.inf)), "finite"),
     ],
-    ids=["pickle", "empty", "no zip", "objects", "compressed", "text", "complex", "infinite"],
+    ids=["pickle", "no zip", "objects", "compressed", "complex", "infinite"],
 )
 def test_coefficients_are_finite_numbers_and_never_a_pickle(fitted, tmp_path, content, message):
     path = tmp_path / "factuality.json"

@@ -165,7 +165,7 @@ def test_answers_that_cannot_calibrate_are_refused(answers, options, message):
 
 def test_answers_that_were_fitted_on_do_not_calibrate():
     fitted = dataclasses.replace(CLASSIFIER, fitted_on=frozenset({ANSWERS[4].ratios.digest}))
-    with pytest.raises(ValueError, match=r"answers\[4\] .*fitted on"):
+    with pytest.raises(ValueError, match=r"answers\[4\] .* fit the classifier"):
         calibrate_flag(ANSWERS, fitted, alpha=0.2)
 
 
@@ -188,21 +188,6 @@ def test_a_calibration_of_another_subject_or_classifier_is_refused(flag):
     other = dataclasses.replace(CLASSIFIER, coefficients=np.array([0.0, 2.0, 0.0]))
     with pytest.raises(CalibrationMismatch, match="calibrat"):
         FactualityFlag(other, flag.calibration)
-
-
-def test_arguments_of_another_type_are_refused(flag):
-    for make, message in (
-        (lambda: FactualityFlag("factuality.json", flag.calibration), "classifier"),
-        (lambda: FactualityFlag(CLASSIFIER, flag), "calibration"),
-        (lambda: calibrate_flag(ANSWERS, "factuality.json", alpha=0.2), "classifier"),
-        (lambda: calibrate_flag([ratios_of(0.1)], CLASSIFIER, alpha=0.2), r"answers\[0\]"),
-        (lambda: calibrate_flag(ANSWERS, CLASSIFIER, alpha=0.2, labels="us"), "labels"),
-        (lambda: flag.evaluate([ratios_of(0.1)]), r"answers\[0\]"),
-        (lambda: flag("six hours"), "ratios is the str 'six hours'"),
-        (lambda: flag(ANSWERS[0]), "ratios is a JudgedRatios"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            make()
 
 
 def test_reversed_confidences_are_warned_of_and_the_guarantee_holds():
@@ -236,13 +221,12 @@ def test_the_shares_of_new_answers_that_are_flagged_by_hand(flag):
     """The threshold is the confidence of 0.8; the answer without a token is flagged."""
     new = judged([0.1, 0.8, 0.81, 0.79, 0.99], [False, False, False, True, True], name="new")
     found = flag.evaluate([*new, JudgedRatios(NOTHING, False)])
-    assert (found.n_inconsistent, found.n_consistent, found.target) == (4, 2, 0.8)
-    assert tuple(found.inconsistent)[:3] == pytest.approx(tuple(wilson_interval(0.75, 4)))
-    assert tuple(found.consistent)[:3] == pytest.approx(tuple(wilson_interval(0.5, 2)))
+    assert (found.inconsistent.n, found.consistent.n, found.target) == (4, 2, 0.8)
+    assert found.inconsistent.interval == pytest.approx(wilson_interval(0.75, 4))
+    assert found.consistent.interval == pytest.approx(wilson_interval(0.5, 2))
     assert "75.0 % [30.1, 95.4] of 4 inconsistent answers" in str(found)
     alone = flag.evaluate(new[:1], level=0.5)
-    assert alone.consistent is None
-    assert "– of 0 consistent ones" in str(alone)
+    assert alone.consistent.n == 0
     assert alone.inconsistent.low > flag.evaluate(new[:1]).inconsistent.low
 
 
@@ -259,22 +243,12 @@ def test_evaluation_refuses_answers_that_calibrated_or_were_fitted_on(tmp_path):
     [new] = judged([0.1], [False], name="new")
     flag.evaluate([new])
     for old in (ANSWERS[4], ANSWERS[11]):  # an inconsistent and a consistent one
-        with pytest.raises(ValueError, match=r"answers\[1\] .*calibrated on"):
+        with pytest.raises(ValueError, match=r"answers\[1\] .* calibrate the flag"):
             flag.evaluate([new, old])
     with pytest.raises(ValueError, match="'q2'"):
         flag.evaluate([dataclasses.replace(new, id="q2")])
     with pytest.raises(ValueError, match=r"answers\[1\] is the same answer"):
         flag.evaluate([new, new])
-    with pytest.raises(ValueError, match="answers is empty"):
-        flag.evaluate([])
     fitted = dataclasses.replace(CLASSIFIER, fitted_on=frozenset({new.ratios.digest}))
-    with pytest.raises(ValueError, match=r"answers\[0\] .*fitted on"):
+    with pytest.raises(ValueError, match=r"answers\[0\] .* fit the classifier"):
         FactualityFlag(fitted, flag.calibration).evaluate([new])
-
-
-def test_the_source_of_the_judgements_is_saved(tmp_path):
-    source = {"source": "LLM", "llm": "judge", "relevant": "anything"}
-    flag_of(ANSWERS, labels=source).calibration.save(tmp_path / "flag.json")
-    again = Calibration.load(tmp_path / "flag.json")
-    assert again.labels == source
-    FactualityFlag(CLASSIFIER, again)

@@ -125,9 +125,3 @@ def test_padding_that_a_tokenizer_was_told_to_add_is_not_there():
         tokenizer.padding_side = side
         tokenizer.backend_tokenizer.enable_padding(direction=side, length=500)
         assert prompt_tokens(0, PROMPTS[0], tokenizer).ids == plain.ids
-
-
-def test_the_ending_of_a_prompt_is_a_text():
-    with pytest.raises(TypeError, match="ending is None"):
-        RagPrompt("Why?", ("a",), ending=None)
-    assert RagPrompt("Why?", ("a",), ending="").ending == ""
