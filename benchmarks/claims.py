@@ -46,12 +46,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from conformal_retrievers import (
-    AnnotatedAnswer,
-    __version__,
-    calibrate_claims,
-    claim_relevance,
-)
+from conformal_retrievers import __version__
+from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims, claim_relevance
 
 TARGETS = (0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95)
 SHOWN = (0.60, 0.70, 0.80, 0.85, 0.90, 0.95)

@@ -23,11 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
-from conformal_retrievers import Cache, CachedScorer, LLMScorer, Snippet
+from conformal_retrievers import LLMScorer, Snippet
+from conformal_retrievers.llm import Cache
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply
+from conformal_retrievers.scoring import CachedScorer
 from tests.llm_server import LLMServer
 
 SNIPPETS, CONCURRENCY, LATENCY = 100, 16, 0.2

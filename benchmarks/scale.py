@@ -24,14 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from conformal_retrievers import (
-    Calibration,
-    RetrievalScorer,
-    ScoredQuery,
-    evaluate,
-    iter_jsonl,
-    score_queries,
-)
+from conformal_retrievers import Calibration, RetrievalScorer, ScoredQuery, evaluate, score_queries
+from conformal_retrievers.data import iter_jsonl
 
 K = 20
 REPETITIONS = 3

@@ -43,13 +43,7 @@ from rich.console import Console
 from rich.table import Table
 from sentence_transformers import SentenceTransformer
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    EmbeddingScorer,
-    ScoredQuery,
-    Snippet,
-)
+from conformal_retrievers import Calibration, ConformalFilter, EmbeddingScorer, ScoredQuery, Snippet
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.theory.ranks import conformal_quantile, query_recall_threshold
 from conformal_retrievers.theory.tolerance import query_recall_tolerance

@@ -19,12 +19,10 @@ from conformal_retrievers import (
     CalibrationMismatch,
     ConformalFilter,
     NothingKept,
-    Refused,
     ScoredQuery,
     Snippet,
-    Unscorable,
 )
-from conformal_retrievers.filtering import MOST_GROUPS
+from conformal_retrievers.filtering import MOST_GROUPS, Refused, Unscorable
 
 SCORES = {
     "best": 0.1,

@@ -121,7 +121,7 @@ LLAMA_INDEX = """
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        pytest.param(conformal_retrievers, CORE, marks=pytest.mark.xfail(strict=True)),
+        (conformal_retrievers, CORE),
         (langchain_conformal, LANGCHAIN),
         (llama_index_conformal, LLAMA_INDEX),
     ],

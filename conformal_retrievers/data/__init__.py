@@ -1,1 +1,15 @@
 """What users bring: judged and scored queries, their files, and documents cut into windows."""
+
+from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
+
+__all__ = [
+    "JudgedQuery",
+    "ScoredQuery",
+    "Snippet",
+    "iter_jsonl",
+    "read_beir",
+    "read_jsonl",
+    "write_jsonl",
+]

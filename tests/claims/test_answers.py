@@ -28,15 +28,13 @@ from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
 from scipy.stats import betabinom
 
-from conformal_retrievers import (
+from conformal_retrievers import ConformalFilter, NothingKept, calibrate
+from conformal_retrievers.claims import (
     AnnotatedAnswer,
     AnswerFilter,
     ClaimFilter,
     ClaimRelevance,
-    ConformalFilter,
-    NothingKept,
     annotate,
-    calibrate,
     calibrate_claims,
     decompose,
     evaluate_claims,

@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cosine as cosine_distance
 
-from conformal_retrievers import (
-    ClaimRelevance,
-    EmbeddingScorer,
-    Snippet,
-    claim_relevance,
-)
+from conformal_retrievers import EmbeddingScorer, Snippet
+from conformal_retrievers.claims import ClaimRelevance, claim_relevance
 from langchain_conformal import embedding_scorer
 
 NUMBERS = st.integers(-4, 4).map(float)

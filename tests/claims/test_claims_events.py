@@ -16,18 +16,11 @@ from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.query_engine import CustomQueryEngine
 from monitoring.test_events import Editing, Kept, Raising, RaisingAsync, Seen, finished
 
-from conformal_retrievers import (
-    LLM,
-    AnnotatedAnswer,
-    AnswerFilter,
-    ClaimFilter,
-    FilterLog,
-    NothingKept,
-    calibrate_claims,
-    read_log,
-)
+from conformal_retrievers import LLM, NothingKept
+from conformal_retrievers.claims import AnnotatedAnswer, AnswerFilter, ClaimFilter, calibrate_claims
 from conformal_retrievers.claims.events import event_of
 from conformal_retrievers.llm.reply import Reply, Unanswered
+from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.monitoring.log import Observer
 from conformal_retrievers.monitoring.monitor import Counts
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable

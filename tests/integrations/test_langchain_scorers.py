@@ -12,11 +12,7 @@ from langchain_community.cross_encoders import HuggingFaceCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
 
-from conformal_retrievers import (
-    FunctionScorer,
-    Snippet,
-    calibrate,
-)
+from conformal_retrievers import FunctionScorer, Snippet, calibrate
 from conformal_retrievers.scoring import ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from langchain_conformal import (

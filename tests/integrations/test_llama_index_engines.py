@@ -19,13 +19,7 @@ from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 from llama_index.llms.openai_like import OpenAILike
 
-from conformal_retrievers import (
-    Calibration,
-    ConformalFilter,
-    NothingKept,
-    ScoredQuery,
-    calibrate,
-)
+from conformal_retrievers import Calibration, ConformalFilter, NothingKept, ScoredQuery, calibrate
 from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
     embedding_scorer,

@@ -25,11 +25,8 @@ from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
-from conformal_retrievers import (
-    LLMScorer,
-    Snippet,
-    openai_options,
-)
+from conformal_retrievers import LLMScorer, Snippet
+from conformal_retrievers.llm import openai_options
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Request

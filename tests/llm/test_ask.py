@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conformal_retrievers import Cache
+from conformal_retrievers.llm import Cache
 from conformal_retrievers.llm import ask as llm_module
 from conformal_retrievers.llm.ask import LLM, VERDICT, aask, ask, ask_verdicts
 from conformal_retrievers.llm.prompt import Request
