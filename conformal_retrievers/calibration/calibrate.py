@@ -45,32 +45,19 @@ def calibrate(
 
     Parameters
     ----------
-    judged
-        Queries with their retrieved snippets and a judgement for each.
-    scorer
-        Scores the snippets of a query; lower = more relevant.
-    alpha
-        Miscoverage rate in (0, 1): the guarantee holds at 1 − alpha.
-    guarantee
-        What 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any".
-    delta
-        The share of calibrations, in (0, 1), that may fall short. None: the guarantee holds on
-        average over calibrations.
-    by_group
-        Whether it holds within each group of queries (`JudgedQuery.group`).
-    merge_groups
-        Small groups that share a threshold: from the name of a group to a common name.
-    count_missed
-        Whether relevant snippets that were not retrieved count as dropped.
-    on_unscorable
-        "raise" refuses a relevant snippet without a score (NaN); "keep" counts it as kept, as the
-        filter keeps it.
-    retrieval
-        Facts about the retrieval ("retriever", "k", chunking), written into the file.
-    labels
-        Facts about the judgements (source, prompt, audit), written into the file.
-    progress
-        Whether to show a progress bar.
+    judged : queries with their retrieved snippets and a judgement for each
+    scorer : scores the snippets of a query; lower = more relevant
+    alpha : miscoverage rate in (0, 1); the guarantee holds at 1 − alpha
+    guarantee : what 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any"
+    delta : share of calibrations, in (0, 1), that may fall short; None: it holds on average
+    by_group : whether it holds within each group of queries (`JudgedQuery.group`)
+    merge_groups : small groups that share a threshold: from the name of a group to a common name
+    count_missed : whether relevant snippets that were not retrieved count as dropped
+    on_unscorable : "raise" refuses a relevant snippet without a score (NaN); "keep" counts it as
+        kept, as the filter keeps it
+    retrieval : facts about the retrieval ("retriever", "k", chunking), written into the file
+    labels : facts about the judgements (source, prompt, audit), written into the file
+    progress : whether to show a progress bar
 
     Returns
     -------

@@ -1,8 +1,7 @@
-"""A calibration: thresholds with a statement and a file.
+"""A calibration: a frozen value that is saved, loaded, and asked at any alpha.
 
-A calibration is a frozen value that is saved, loaded, and asked at any alpha. Its file is in
-`record.py` and the words of its statement in `statement.py`. Snippets, claims and flags are
-subjects of the same value: `subjects.py`.
+The fields of its file are in `record.py`, the words of its statement in `statement.py`. Snippets,
+claims and flags are subjects of the same value: `subjects.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import JsonValue
@@ -19,11 +19,11 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import record
 from conformal_retrievers.calibration.checks import (
     check_flags,
-    check_merged_exist,
     check_on_unscorable,
+    check_scorable,
     check_scored,
-    check_some_scorable,
     json_copy,
+    merges_of,
     warn_if_reversed,
 )
 from conformal_retrievers.calibration.guarantees import Guarantee
@@ -31,6 +31,7 @@ from conformal_retrievers.calibration.record import Record
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SNIPPETS, SUBJECTS, OnUnscorable
 from conformal_retrievers.calibration.thresholds import Thresholds
+from conformal_retrievers.data import files
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import check_delta
@@ -38,11 +39,7 @@ from conformal_retrievers.theory.tolerance import check_delta
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(Thresholds):
-    """The relevant scores of judged queries, with everything that follows from them.
-
-    `calibrate` makes calibrations of snippets, `calibrate_claims` of claims and `calibrate_flag` of
-    flags. Two calibrations are equal if their files are.
-    """
+    """Thresholds with a statement and a file. Two calibrations are equal if their files are."""
 
     @classmethod
     def from_scores(
@@ -66,56 +63,37 @@ class Calibration(Thresholds):
 
         Parameters
         ----------
-        scored_queries
-            A `ScoredQuery` for each judged query, with scores (n,) and judgements (n,).
-        alpha
-            Miscoverage rate in (0, 1).
-        scorer
-            The name of the scorer. Filters with a scorer of another name are refused.
-        relative_to_query
-            Whether the scorer scores a snippet relative to the others of its query.
-        scorer_provenance
-            What the scorer was made from; written into the file.
-        guarantee, delta, by_group, merge_groups, count_missed, on_unscorable, retrieval, labels
-            As in `calibrate`.
-
-        Returns
-        -------
-        Calibration
-            With `subject` "snippets".
+        scored_queries : a `ScoredQuery` for each judged query, with scores and judgements (n,)
+        scorer : the name of the scorer; filters with a scorer of another name are refused
+        relative_to_query : whether it scores a snippet relative to the others of its query
+        scorer_provenance : what the scorer was made from; written into the file
+        others : as in `calibrate`
 
         Raises
         ------
         ValueError
             For an argument out of range, a repeated id, a relevant score that is NaN, a missing
             group, no relevant snippet, or too few queries for delta.
-
-        Warns
-        -----
-        UserWarning
-            If relevant snippets score higher than irrelevant ones.
         """
         check_flags(by_group=by_group, count_missed=count_missed)
         check_on_unscorable(on_unscorable, SNIPPETS)
         scored = list(scored_queries)
-        check_some_scorable(scored, scorer)
-        if on_unscorable == "keep":
-            scored = [_with_unscorable_kept(query) for query in scored]
-        check_merged_exist(merge_groups, [query.group for query in scored])
+        check_scorable(scored, scorer, on_unscorable)
         check_scored(scored, SNIPPETS)
         warn_if_reversed(scored)
         known = [query for query in scored if query.relevant.any() or query.missed]
+        unknown = [query for query in scored if not (query.relevant.any() or query.missed)]
         return cls(
             float(exact_alpha(alpha)),
             guarantee,
             scorer,
-            tuple(map(relevant_only, known)),
+            tuple(map(_relevant_only, known)),
             delta=_decimal(delta),
             by_group=bool(by_group),
-            merge_groups=None if merge_groups is None else dict(merge_groups),
+            merge_groups=merges_of(merge_groups, [query.group for query in scored]),
             count_missed=bool(count_missed),
-            n_without_relevant=len(scored) - len(known),
-            other_ids=tuple(q.id for q in scored if q.id and not (q.relevant.any() or q.missed)),
+            n_without_relevant=len(unknown),
+            other_ids=tuple(query.id for query in unknown if query.id),
             lowest_scores=_lowest_scores(scored),
             relative_to_query=bool(relative_to_query),
             scorer_provenance=json_copy("scorer_provenance", scorer_provenance),
@@ -133,8 +111,7 @@ class Calibration(Thresholds):
     def guaranteeing(self, guarantee: Guarantee, *, delta: float | None = None) -> Calibration:
         """Return the same calibration for another guarantee, without scoring anything again.
 
-        Raises ValueError for an unknown guarantee, or one that is impossible with delta or with
-        this scorer.
+        Raises ValueError for a guarantee that is unknown or impossible with delta or the scorer.
         """
         return replace(self, guarantee=guarantee, delta=_decimal(delta))
 
@@ -143,19 +120,17 @@ class Calibration(Thresholds):
         """The guarantee, the threshold, the assumptions and the numbers, a line each."""
         return statement(self)
 
-    # --- the file ---------------------------------------------------------------------------------
-
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of the file's fields: the identity of this calibration."""
-        return record.checksum(self._record)
+        return files.checksum(self._record.model_dump())
 
     def save(self, path: str | Path) -> None:
         """Write the calibration as JSON; an old file stays until the new one is complete.
 
         Raises OSError, naming the path, if it cannot be written.
         """
-        record.write(self._record, path)
+        files.write_envelope(path, self._record.model_dump(), what="calibration", rows="queries")
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -164,25 +139,26 @@ class Calibration(Thresholds):
         Raises ValueError, naming path, field and remedy, for a file that is broken, newer or
         changed, or whose threshold does not follow from its scores; FileNotFoundError for none.
         """
-        return cls._of(record.read(path), str(path))
+        return cls._of(files.read_envelope(path, record.KIND), str(path))
 
     def to_json(self) -> str:
         """Return the text that `save` writes."""
-        return record.to_text(self._record)
+        return files.envelope_text(self._record.model_dump(), rows="queries")
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
         """Return the calibration that `to_json` wrote. Raises ValueError as `load` does."""
-        return cls._of(record.parse(text, "the text"), "the text")
+        return cls._of(files.parse_envelope(text, "the text", record.KIND), "the text")
 
     @classmethod
-    def _of(cls, stored: Record, where: str) -> Calibration:
+    def _of(cls, fields: dict[str, Any], where: str) -> Calibration:
+        stored = record.checked(fields, where)
         try:
             calibration = cls(
                 stored.alpha,
                 stored.guarantee,
                 stored.scorer,
-                tuple(relevant_only(row.scored()) for row in stored.queries),
+                tuple(_relevant_only(row.scored()) for row in stored.queries),
                 subject=SUBJECTS[stored.subject],
                 **{name: getattr(stored, name) for name in record.SHARED},
                 other_ids=tuple(stored.other_ids),
@@ -222,22 +198,10 @@ class Calibration(Thresholds):
         return hash(self.checksum)
 
     def __repr__(self) -> str:
-        if self.subject == SNIPPETS:
-            about, n = repr(self.guarantee), f"queries, {self.n_relevant} relevant snippets"
-        else:
-            about, n = self.subject.name, self.subject.judged
         return (
-            f"Calibration({about}, alpha={self.alpha:g}, scorer={self.scorer!r}, "
-            f"{self.n_queries} {n})"
+            f"Calibration({self.subject.name}, {self.guarantee!r}, alpha={self.alpha:g}, "
+            f"scorer={self.scorer!r}, {self.n_queries} {self.subject.judged})"
         )
-
-
-def _with_unscorable_kept(query: ScoredQuery) -> ScoredQuery:
-    """Return the query with −inf for relevant snippets without a score: kept at any threshold."""
-    lost = np.isnan(query.scores) & query.relevant
-    if not lost.any():
-        return query
-    return replace(query, scores=np.where(lost, -math.inf, query.scores), unscorable={})
 
 
 def _lowest_scores(scored: Iterable[ScoredQuery]) -> tuple[float, ...]:
@@ -249,9 +213,9 @@ def _decimal(delta: float | None) -> float | None:
     return None if delta is None else float(str(check_delta(delta)))  # at any precision
 
 
-def relevant_only(query: ScoredQuery) -> ScoredQuery:
-    """Return the query with only its relevant snippets, by ascending score."""
-    order = np.flatnonzero(query.relevant)
-    order = order[np.argsort(query.scores[order])]
-    scores, relevant = query.scores[order], query.relevant[order]
+def _relevant_only(query: ScoredQuery) -> ScoredQuery:
+    """Return the query with only its relevant scores, ascending; NaN, which is kept, as −inf."""
+    scores = query.scores[query.relevant]
+    scores = np.sort(np.where(np.isnan(scores), -math.inf, scores))
+    relevant = np.ones(len(scores), dtype=bool)
     return replace(query, scores=scores, relevant=relevant, tokens=None, unscorable={})

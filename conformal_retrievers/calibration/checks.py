@@ -6,7 +6,6 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from pydantic import JsonValue
@@ -85,16 +84,14 @@ def check_new(ids: Iterable[str | None], calibrated: frozenset[str], subject: Su
             )
 
 
-def check_scored(scored: Sequence[ScoredQuery], subject: Subject) -> None:
-    """Raise ValueError for no queries, a repeated id, a relevant NaN, or nothing relevant."""
+def check_scored(
+    scored: Sequence[ScoredQuery], subject: Subject, other_ids: Sequence[str] = ()
+) -> None:
+    """Raise ValueError for no queries, a repeated id, or nothing relevant."""
     if not scored:
         raise ValueError(f"there are no {subject.judged}; at least one is needed to calibrate")
-    check_unique_ids((query.id for query in scored), subject.unit)
-    # Irrelevant scores do not enter: they may be anything. +inf is a score no threshold keeps.
-    relevant = _relevant(scored)
-    if np.isnan(relevant).any():
-        _raise_unscorable(scored)
-    if not len(relevant):
+    check_unique_ids([*(query.id for query in scored), *other_ids], subject.unit)
+    if not any(query.relevant.any() for query in scored):
         raise ValueError(
             f"none of the {len(scored)} {subject.judged} has a relevant retrieved snippet. Judge "
             "more queries, or retrieve deeper"
@@ -105,119 +102,92 @@ def check_one_score(
     queries: Sequence[ScoredQuery], guarantee: str, count_missed: bool, subject: Subject
 ) -> None:
     """Raise ValueError unless each unit has exactly one score, as claims and flags have."""
-    if guarantee != "all":
-        raise ValueError(f"guarantee is {guarantee!r}; give 'all' for {subject.name}")
-    if count_missed or any(len(query.scores) != 1 or query.missed for query in queries):
+    one = all(len(query.scores) == 1 and not query.missed for query in queries)
+    if guarantee != "all" or count_missed or not one:
         raise ValueError(
-            f"a calibration of {subject.name} has one score for each {subject.unit}; remove other "
-            "scores, missed and count_missed"
+            f"guarantee is {guarantee!r} and count_missed is {count_missed} for {subject.name}; "
+            f"give 'all', False and one score for each {subject.unit}, without missed"
         )
 
 
-def check_others(
-    queries: Sequence[ScoredQuery], other_ids: Sequence[str], n_others: int, subject: Subject
-) -> None:
-    """Raise ValueError for an id that occurs twice, or for more `other_ids` than other queries."""
-    check_unique_ids([*(query.id for query in queries), *other_ids], subject.unit)
-    if len(other_ids) > n_others:
-        raise ValueError(
-            f"other_ids has {len(other_ids)} ids, but n_without_relevant is {n_others}; give at "
-            "most one for each"
-        )
-
-
-def check_some_scorable(scored: Sequence[ScoredQuery], scorer: str) -> None:
-    """Raise ValueError if there are several relevant snippets and all of them score NaN."""
-    relevant = _relevant(scored)
-    if len(relevant) > 1 and np.isnan(relevant).all():
-        raise ValueError(
-            f"all {len(relevant)} relevant snippets have no score from {scorer!r} (nan). Give the "
-            "scorer what it needs (RetrievalScorer reads Snippet.retrieval_score, in LangChain "
-            'metadata["relevance_score"]), or use another scorer'
-        )
-
-
-def _relevant(scored: Sequence[ScoredQuery]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.concatenate([np.empty(0), *(query.scores[query.relevant] for query in scored)])
-
-
-def _raise_unscorable(scored: Sequence[ScoredQuery]) -> None:
-    lost = int(np.isnan(_relevant(scored)).sum())
-    for number, query in enumerate(scored):
-        for i in np.flatnonzero(query.relevant & np.isnan(query.scores)).tolist():
-            where = query.name if query.id is not None else f"query number {number + 1}"
-            why = f" ({query.unscorable[i]})" if i in query.unscorable else ""
-            raise ValueError(
-                f"{where}: scores[{i}] is nan, so its relevant snippet has no score{why}; "
-                f"{lost} of {len(_relevant(scored))} relevant snippets have none. Fix the scorer "
-                "and retry, or calibrate with on_unscorable='keep' (--on-unscorable keep)"
-            )
-
-
-class Grouped(Protocol):
-    """What has an id and a group: a query or an answer."""
-
-    @property
-    def id(self) -> str | None:
-        """The id, if there is one."""
-
-    @property
-    def group(self) -> str | None:
-        """The group, if there is one."""
+def check_scorable(scored: Sequence[ScoredQuery], scorer: str, on_unscorable: str) -> None:
+    """Raise ValueError for a relevant NaN, unless it counts as kept and others have a score."""
+    lost = [
+        (number, query, i)
+        for number, query in enumerate(scored, start=1)
+        for i in np.flatnonzero(query.relevant & np.isnan(query.scores)).tolist()
+    ]
+    n = sum(int(query.relevant.sum()) for query in scored)
+    if not lost or (on_unscorable == "keep" and len(lost) < n):
+        return
+    number, query, i = lost[0]
+    where = query.name if query.id is not None else f"query number {number}"
+    why = f" ({query.unscorable[i]})" if i in query.unscorable else ""
+    remedy = (
+        "Fix the scorer and retry, or calibrate with on_unscorable='keep' (--on-unscorable keep)"
+        if len(lost) < n
+        else "Give the scorer what it needs (RetrievalScorer reads Snippet.retrieval_score, in "
+        'LangChain metadata["relevance_score"]), or use another scorer'
+    )
+    raise ValueError(
+        f"{where}: scores[{i}] is nan, so its relevant snippet has no score{why}; {len(lost)} of "
+        f"{n} relevant snippets have none from {scorer!r}. {remedy}"
+    )
 
 
 def check_groups(
-    units: Sequence[Grouped],
+    queries: Sequence[ScoredQuery],
     by_group: bool,
     merge_groups: Mapping[str, str] | None,
     subject: Subject,
 ) -> None:
-    """Raise ValueError or TypeError for a missing group, or a mapping that does not fit groups."""
-    for number, unit in enumerate(units if by_group else (), start=1):
-        if unit.group is None:
-            which = f"number {number}" if unit.id is None else repr(unit.id)
+    """Raise ValueError for a missing group, or a merged one without `by_group` or a final name."""
+    for number, query in enumerate(queries if by_group else (), start=1):
+        if query.group is None:
+            which = f"number {number}" if query.id is None else repr(query.id)
             raise ValueError(
                 f"{subject.unit} {which}: group is None, but by_group is True. Name the group of "
                 f"every {subject.unit}"
             )
     if merge_groups is not None and not by_group:
         raise ValueError("merge_groups is given without by_group=True; give both or neither")
-    _check_mapping(merge_groups)
+    merged = merge_groups or {}
+    for one, other in merged.items():
+        if merged.get(other, other) != other:
+            raise ValueError(
+                f"merge_groups maps {one!r} to {other!r}, which it maps to another group. Map each "
+                "group to its final name"
+            )
 
 
-def check_merged_exist(
+def merges_of(
     merge_groups: Mapping[str, str] | None, groups: Iterable[str | None]
-) -> None:
-    """Raise ValueError for a merged group that no unit has."""
-    _check_mapping(merge_groups)
+) -> dict[str, str] | None:
+    """Return a copy of `merge_groups`.
+
+    Raises TypeError unless it maps names to names, and ValueError for a group that no unit has.
+    """
+    if merge_groups is None:
+        return None
+    if not isinstance(merge_groups, Mapping) or not all(
+        isinstance(name, str) for pair in merge_groups.items() for name in pair
+    ):
+        raise TypeError(f"merge_groups is {merge_groups!r:.60}; give a mapping of group names")
     known = set(groups)
-    unknown = sorted(set(merge_groups or ()) - known)
+    unknown = sorted(set(merge_groups) - known)
     if unknown:
         raise ValueError(
             f"merge_groups names {unknown[0]!r}, which is not among the groups: "
             f"{', '.join(map(repr, sorted(map(str, known))))}"
         )
-
-
-def _check_mapping(merge_groups: object) -> None:
-    if merge_groups is None:
-        return
-    if not isinstance(merge_groups, Mapping):
-        raise TypeError(f"merge_groups is {merge_groups!r:.60}; give a mapping of group names")
-    for one, other in merge_groups.items():
-        if not isinstance(one, str) or not isinstance(other, str):
-            raise TypeError(f"merge_groups maps {one!r} to {other!r}; map names to names")
-        if merge_groups.get(other, other) != other:
-            raise ValueError(
-                f"merge_groups maps {one!r} to {other!r}, and {other!r} to {merge_groups[other]!r}."
-                " Map each group to its final name"
-            )
+    return dict(merge_groups)
 
 
 def warn_if_reversed(scored: Sequence[ScoredQuery]) -> None:
     """Warn if relevant snippets score higher than irrelevant ones, pooled over queries."""
+    relevant = np.concatenate([query.scores[query.relevant] for query in scored])
     irrelevant = np.concatenate([query.scores[~query.relevant] for query in scored])
-    area = auc(_relevant(scored), irrelevant)
+    area = auc(relevant, irrelevant)
     if area < 0.5:
         warnings.warn(
             f"relevant snippets score higher than irrelevant ones (AUC {area:.2f}, below 0.5). A "
@@ -236,9 +206,7 @@ def with_retrieval(
     """
     found: dict[str, JsonValue] = dict(retrieval or {})
     for name in ("retriever", "k"):
-        known = {value for query in judged if (value := getattr(query, name)) is not None}
-        if found.get(name) is not None:
-            known.add(found[name])
+        known = {found.get(name), *(getattr(query, name) for query in judged)} - {None}
         if len(known) > 1:
             raise ValueError(
                 f"judged queries differ in {name}: {', '.join(sorted(map(repr, known)))}. A "
@@ -251,11 +219,9 @@ def with_retrieval(
 
 def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
     """Return a copy of JSON data that shares nothing, as the file will give it back."""
-    if value is None:
-        return None
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        copy: dict[str, JsonValue] = json.loads(text.encode("utf-8"))
+        copy: dict[str, JsonValue] | None = json.loads(text.encode("utf-8"))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} is {value!r:.80}, which is not JSON: {error}") from None
     return copy

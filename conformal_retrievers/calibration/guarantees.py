@@ -6,10 +6,9 @@
     "any"           P(at least one relevant snippet of a new query is kept) ≥ 1 − α
 
 The exchangeable units are the snippets for "snippet" and the queries otherwise. A query contributes
-all its relevant scores, their maximum for "all", or their minimum for "any". A relevant snippet
-that was not retrieved is ignored, and each guarantee is about retrieved snippets, unless missed
-snippets count: then its score is +inf. In that case the guarantee holds on average over
-calibrations, including those with a threshold of +inf, which state that the target is out of reach.
+all its relevant scores, their maximum for "all", or their minimum for "any". Each guarantee is
+about retrieved snippets, unless missed ones count: then their score is +inf, and the guarantee
+holds on average over calibrations, including those whose threshold is +inf.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -37,9 +35,8 @@ def loss(
 ) -> float | None:
     """Return the loss of a query if the snippets in `keeps` (n,) are kept.
 
-    The loss is the share of relevant snippets that is dropped for "query-recall", and 0 or 1 for
-    "all" (one is dropped) and "any" (all are dropped). Missed snippets count as dropped if
-    `count_missed`. A query without a relevant snippet has no loss: None.
+    The loss is the dropped share of relevant snippets for "query-recall", and 0 or 1 for "all" (one
+    is dropped) and "any" (all are). A query without a relevant snippet has no loss: None.
     """
     known = int(query.relevant.sum()) + query.missed * count_missed
     if not known:
@@ -76,10 +73,7 @@ def check_relative(guarantee: str, relative_to_query: bool, scorer: str) -> None
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of a guarantee in calibration queries: all of them, or those of one group.
-
-    The queries hold only their relevant scores, ascending, as those of a `Calibration` do.
-    """
+    """The units of a guarantee in queries that hold only their relevant scores, ascending."""
 
     guarantee: Guarantee
     queries: Sequence[ScoredQuery]
@@ -94,9 +88,7 @@ class Units:
     def scores_by_query(self) -> list[NDArray[np.float64]]:
         """The scores of each contributing query's unit, or units, ascending."""
         scores = [
-            np.append(q.scores, np.full(q.missed, math.inf))
-            if self.count_missed and q.missed
-            else q.scores
+            np.append(q.scores, np.full(q.missed * self.count_missed, math.inf))
             for q in self.contributing
         ]
         if self.guarantee == "all":
@@ -107,7 +99,7 @@ class Units:
 
     @cached_property
     def scores(self) -> NDArray[np.float64]:
-        """The scores of all units, (n,)."""
+        """The scores of all units."""
         return np.concatenate([np.empty(0), *self.scores_by_query])
 
     @property
@@ -125,9 +117,8 @@ class Units:
     @property
     def reach(self) -> float:
         """The share of the judged mass that some finite threshold keeps: the rest scores +inf."""
-        finite = self.scores < math.inf
-        total = int(self.masses.parts.sum())
-        return float(Fraction(int(self.masses.parts[finite].sum()), total)) if total else math.nan
+        parts = self.masses.parts
+        return int(parts[self.scores < math.inf].sum()) / int(parts.sum())
 
     def threshold(self, alpha: float, delta: float | None) -> float:
         """Return the largest score to keep, +inf if no finite threshold gives the guarantee."""
@@ -139,10 +130,7 @@ class Units:
         return math.inf if k > self.n else float(np.partition(self.scores, k - 1)[k - 1])
 
     def in_fixed_order(self) -> list[NDArray[np.float64]]:
-        """Return the scores by query, in a deterministic order that is independent of the scores.
-
-        Bets are placed one after the other; the order is that of a hash of the queries' ids.
-        """
+        """Return the scores by query in the order of the bets: that of a hash of the ids."""
         order = sorted(
             range(len(self.contributing)), key=lambda i: digest(self.contributing[i].id, i)
         )

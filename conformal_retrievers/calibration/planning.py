@@ -15,7 +15,7 @@ import numpy as np
 
 from conformal_retrievers.calibration.guarantees import Guarantee, Units, check_guarantee
 from conformal_retrievers.theory.ranks import check_probability, conformal_rank, exact_alpha
-from conformal_retrievers.theory.tolerance import betting_p_value, tolerance_rank
+from conformal_retrievers.theory.tolerance import tolerance_rank
 
 MIN_DISTANCE = 1e-4  # the smallest distance, and alpha, to plan for: about 10⁷ queries
 PROBABILITY = 0.9  # that the coverage of a calibration is `within` its target
@@ -23,30 +23,26 @@ PROBABILITY = 0.9  # that the coverage of a calibration is `within` its target
 
 @dataclass(frozen=True)
 class Plan:
-    """The number of units needed: judged queries, or relevant snippets for "snippet".
-
-    Below `feasible` units everything is kept. From `enough` units on, the coverage of a calibration
-    is within ± `within` of its target with probability 0.9; None without `within`.
-    """
+    """The number of units needed: judged queries, or relevant snippets for "snippet"."""
 
     alpha: float
     delta: float | None
     guarantee: Guarantee
     within: float | None
     design_effect: float
-    feasible: int
-    enough: int | None
+    feasible: int  # with fewer units everything is kept
+    enough: int | None  # from here on the coverage is `within` its target with probability 0.9
 
     def __str__(self) -> str:
         unit = "relevant snippets" if self.guarantee == "snippet" else "judged queries"
         text = f"{self.feasible} {unit} for a threshold that drops anything"
-        if self.enough is not None:
-            about = "" if self.guarantee in ("all", "any") else "about "
-            text += (
-                f"; {about}{self.enough} for a coverage within ± {self.within:g} of "
-                f"{1 - self.alpha:g} in {PROBABILITY:.0%} of calibrations"
-            )
-        return text
+        if self.enough is None:
+            return text
+        about = "" if self.guarantee in ("all", "any") else "about "
+        return (
+            f"{text}; {about}{self.enough} for a coverage within ± {self.within:g} of "
+            f"{1 - self.alpha:g} in {PROBABILITY:.0%} of calibrations"
+        )
 
 
 def plan(
@@ -57,21 +53,13 @@ def plan(
     guarantee: Guarantee = "query-recall",
     design_effect: float = 1.0,
 ) -> Plan:
-    """Return how many units a calibration needs.
+    """Return how many units a calibration needs, as a `Plan` that prints as a sentence.
 
     Parameters
     ----------
-    alpha, delta, guarantee
-        As in `calibrate`.
-    within
-        The distance from 1 − alpha, in (0, 1), that realised coverage may have.
-    design_effect
-        Multiplies all numbers, for units that come in clusters; 1 or more.
-
-    Returns
-    -------
-    Plan
-        It prints as a sentence.
+    alpha, delta, guarantee : as in `calibrate`
+    within : distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have
+    design_effect : multiplies all numbers, for units that come in clusters; 1 or more
 
     Raises
     ------
@@ -80,32 +68,26 @@ def plan(
 
     Notes
     -----
-    A finite threshold needs n ≥ ⌈(1 − α)/α⌉ without delta. Over calibrations, coverage follows
-    Beta(k, n + 1 − k) with k = ⌈(n + 1)(1 − α)⌉ (Vovk 2012, arXiv 1209.2673).
+    A finite threshold needs n ≥ ⌈(1 − α)/α⌉ without delta; `enough` follows from the Beta law.
 
     >>> print(plan(0.1))
     9 judged queries for a threshold that drops anything
     """
     exact_alpha(alpha)
     check_guarantee(guarantee, delta)
-    if within is not None and check_probability("within", within, "a distance") < MIN_DISTANCE:
-        raise ValueError(f"within is {within!r}; give a distance of {MIN_DISTANCE:g} or more")
-    if within is not None and not MIN_DISTANCE <= alpha <= 1 - MIN_DISTANCE:
-        raise ValueError(
-            f"alpha is {alpha!r}; with within, give {MIN_DISTANCE:g} to {1 - MIN_DISTANCE:g}"
-        )
     _check_design_effect(design_effect)
     feasible = Units(guarantee, (), False).n_needed(alpha, delta)
-    enough = None if within is None else _enough(alpha, delta, within, feasible)
-    return Plan(
-        alpha,
-        delta,
-        guarantee,
-        within,
-        design_effect,
-        math.ceil(feasible * design_effect),
-        None if enough is None else math.ceil(enough * design_effect),
-    )
+    enough = None
+    if within is not None:
+        check_probability("within", within, "a distance")
+        if min(within, alpha, 1 - alpha) < MIN_DISTANCE:
+            raise ValueError(
+                f"within is {within!r} and alpha is {alpha!r}; give a distance and an alpha that "
+                f"are {MIN_DISTANCE:g} or more"
+            )
+        enough = math.ceil(_enough(alpha, delta, within, feasible) * design_effect)
+    at_least = math.ceil(feasible * design_effect)
+    return Plan(alpha, delta, guarantee, within, design_effect, at_least, enough)
 
 
 def _check_design_effect(design_effect: float) -> None:
@@ -114,31 +96,21 @@ def _check_design_effect(design_effect: float) -> None:
 
 
 def chance_within(n: int, alpha: float, within: float, delta: float | None = None) -> float:
-    """Return P(|C − (1 − α)| ≤ within) for the coverage C of a calibration with n scalar units.
-
-    The rank is `conformal_rank`, or `tolerance_rank` with delta. Without such a rank everything is
-    kept, and C is 1.
-    """
-    k = conformal_rank(n, alpha) if delta is None else tolerance_rank(n, alpha, delta)
-    if k > n:
-        return float(within >= alpha)
-    return _beta_cdf(1 - alpha + within, k, n) - _beta_cdf(1 - alpha - within, k, n)
-
-
-def _beta_cdf(x: float, k: int, n: int) -> float:
-    """Return P(Beta(k, n + 1 − k) ≤ x) = P(Bin(n, x) ≥ k)."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
+    """Return P(|C − (1 − α)| ≤ within) for the coverage C of a calibration with n scalar units."""
     from scipy.special import bdtrc
 
-    return float(bdtrc(k - 1, n, x))
+    k = conformal_rank(n, alpha) if delta is None else tolerance_rank(n, alpha, delta)
+    if k > n:  # everything is kept, and C is 1
+        return float(within >= alpha)
+    ends = np.clip([1 - alpha - within, 1 - alpha + within], 0, 1)
+    low, high = bdtrc(k - 1, n, ends)  # P(Beta(k, n + 1 − k) ≤ x) = P(Bin(n, x) ≥ k)
+    return float(high - low)
 
 
 def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> int:
     """Return the smallest n from which on the chance is high enough for all larger n tried."""
-    # The chance rises like that of a normal law, with saw teeth from the rank that jumps: search
-    # for the first whole tooth, 1/α or 1/(1 − α) units, that is high enough, by doubling and
-    # halving; then look at each n before it.
+    # The chance rises with saw teeth, because the rank jumps. Search for the first whole tooth that
+    # is high enough, by doubling and halving; then look at each n before it.
     tooth = math.ceil(1 / min(alpha, 1 - alpha))
 
     def good(n: int) -> bool:
@@ -178,18 +150,12 @@ def smallest_alpha(
     """
     check_guarantee(guarantee, delta)
     _check_design_effect(design_effect)
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-        raise TypeError(f"n is {n!r}; give a whole number of units")
     if n < design_effect:
         raise ValueError(f"n is {n!r} with design_effect {design_effect:g}; give at least as many")
     independent = math.floor(n / design_effect)
 
     def feasible(alpha: float) -> bool:
-        if delta is None:
-            return conformal_rank(independent, alpha) <= independent
-        if guarantee == "query-recall":
-            return betting_p_value([0.0] * independent, alpha, delta) <= delta
-        return tolerance_rank(independent, alpha, delta) <= independent
+        return Units(guarantee, (), False).n_needed(alpha, delta) <= independent
 
     low, high = 0.0, 1.0
     while high - low > 1e-6:

@@ -1,24 +1,23 @@
-"""The calibration file: plain fields to JSON and back; knows nothing of `Calibration`.
+"""The fields of a calibration file; knows nothing of `Calibration`.
 
-Derived fields are not trusted when a file is read: the checksum is that of the other fields, and
-`Calibration.load` derives the threshold again from the scores. No pickle, no eval.
+Derived fields are not trusted when a file is read: `Calibration.load` derives the threshold again
+from the scores. No pickle, no eval.
 """
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
+    PlainSerializer,
     ValidationError,
-    field_serializer,
-    field_validator,
 )
 
 from conformal_retrievers.calibration.guarantees import Guarantee
@@ -38,20 +37,30 @@ SHARED = (
 )
 EXACT = ("threshold", "n_queries", "n_relevant")  # derived from the scores
 ROUNDED = ("design_effect", "effective_n")  # likewise, but another machine may round otherwise
+
 INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for them
 NAMES = {number: name for name, number in INFINITE.items()}
+Score = Annotated[
+    float,
+    BeforeValidator(lambda given: INFINITE.get(given, given) if isinstance(given, str) else given),
+    PlainSerializer(lambda score: NAMES.get(score, score)),
+]
 Threshold = float | KeepsAt
 
 
-class QueryRow(BaseModel):
-    """One calibration query: the scores of its relevant retrieved snippets, in order."""
+class Fields(BaseModel):
+    """The fields of an object of the file: each of its own type, and no others."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class QueryRow(Fields):
+    """One calibration query: the scores of its relevant retrieved snippets, in order."""
 
     id: str | None
     group: str | None
     missed: int = Field(ge=0)
-    scores: list[float]
+    scores: list[Score]
 
     @classmethod
     def of(cls, query: ScoredQuery) -> QueryRow:
@@ -67,25 +76,8 @@ class QueryRow(BaseModel):
             np.array(self.scores), relevant, id=self.id, group=self.group, missed=self.missed
         )
 
-    @field_serializer("scores")
-    def _with_names(self, scores: list[float]) -> list[float | str]:
-        return [NAMES.get(score, score) for score in scores]
 
-    @field_validator("scores", mode="before")
-    @classmethod
-    def _without_names(cls, scores: object) -> object:
-        if not isinstance(scores, list):
-            return scores
-        return [INFINITE.get(s, s) if isinstance(s, str) else s for s in scores]
-
-
-class SnippetDetails(BaseModel):
-    """What only calibrations of snippets have: nothing."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class ClaimDetails(SnippetDetails):
+class ClaimDetails(Fields):
     """What only calibrations of claims have, as `calibrate_claims` writes it."""
 
     share: float = Field(default=1.0, gt=0, le=1)
@@ -94,19 +86,17 @@ class ClaimDetails(SnippetDetails):
     n_unscorable: int = Field(default=0, ge=0)
 
 
-class FlagDetails(SnippetDetails):
+class FlagDetails(Fields):
     """What only calibrations of flags have, as `calibrate_flag` writes it."""
 
     answers: list[str] = []
 
 
-DETAILS = {"snippets": SnippetDetails, "claims": ClaimDetails, "flags": FlagDetails}
+DETAILS = {"snippets": Fields, "claims": ClaimDetails, "flags": FlagDetails}
 
 
-class Record(BaseModel):
+class Record(Fields):
     """The fields of a calibration file, in their order, without the checksum."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     format: Literal["conformal-retrievers/calibration"] = FORMAT
     version: Literal[2] = VERSION
@@ -136,36 +126,11 @@ class Record(BaseModel):
     queries: list[QueryRow]
 
 
-def checksum(record: Record) -> str:
-    """Return the SHA-256 of the fields."""
-    return files.checksum(record.model_dump())
+def checked(fields: dict[str, Any], where: str) -> Record:
+    """Return the record of a file's fields; `where` names the file in errors.
 
-
-def to_text(record: Record) -> str:
-    """Return the text of a file: one field per line, then the checksum, then one query per line."""
-    return files.envelope_text(record.model_dump(), rows="queries")
-
-
-def write(record: Record, path: str | Path) -> None:
-    """Write the file; an old one stays until the new one is complete. Raises OSError."""
-    files.write_envelope(path, record.model_dump(), what=KIND.what, rows="queries")
-
-
-def read(path: str | Path) -> Record:
-    """Read and check a file. Raises OSError or ValueError, naming path, field and remedy."""
-    return _checked(files.read_envelope(path, KIND), str(path))
-
-
-def parse(text: str, where: str) -> Record:
-    """Check the text of a file, which errors call `where`.
-
-    Raises ValueError for text that is not a calibration, is cut off, has another version, or was
-    changed after it was written.
+    Raises ValueError, naming the field, for a value of another type or out of range.
     """
-    return _checked(files.parse_envelope(text, where, KIND), where)
-
-
-def _checked(fields: dict[str, Any], where: str) -> Record:
     try:
         record = Record.model_validate(fields)
         DETAILS[record.subject].model_validate(record.details)

@@ -20,13 +20,36 @@ SNIPPET_GUARANTEES: dict[str, str] = {
     "any": "keeps at least one relevant snippet {that} for a query, with probability at least "
     "{target}, if there is any",
 }
-SAME = {
-    "snippets": "the same kind of question, retriever, depth, chunking and scorer, and the same "
-    "meaning of relevant",
-    "claims": "the same kind of question, retriever, generator, division into claims and scorer, "
-    "and the same meaning of factual",
-    "flags": "the same kind of question, retriever, model and prompt, and the same meaning of "
-    "consistent",
+WORDS: dict[str, dict[str, str]] = {
+    "snippets": {
+        "rule": "snippets with a score ≤ {threshold} are kept (scorer {scorer})",
+        "keep_all": "every snippet is kept",
+        "keep_none": "no snippet is kept",
+        "new": "queries",
+        "same": "the same kind of question, retriever, depth, chunking and scorer, and the same "
+        "meaning of relevant",
+    },
+    "claims": {
+        "guarantee": "{which} are factual with probability at least {target}",
+        "rule": "claims with a relevance > {threshold} are kept (scorer {scorer})",
+        "keep_all": "every claim that has a relevance is kept",
+        "keep_none": "no claim is kept",
+        "new": "answers",
+        "same": "the same kind of question, retriever, generator, division into claims and "
+        "scorer, and the same meaning of factual",
+        "not covered": "a text that an LLM writes from the kept claims. Answers without a kept "
+        "claim count as factual; evaluate_claims reports how many there are.",
+    },
+    "flags": {
+        "guarantee": "flags an inconsistent answer with probability at least {target}",
+        "rule": "answers with a confidence ≤ {threshold} are flagged (classifier {scorer})",
+        "keep_all": "every answer is flagged",
+        "keep_none": "no answer is flagged",
+        "new": "inconsistent answers",
+        "same": "the same kind of question, retriever, model and prompt, and the same meaning of "
+        "consistent",
+        "not covered": "consistent answers, which may be flagged too.",
+    },
 }
 WHY_NONE_KEPT = "relevant snippets that have no score, or score −inf, suffice to reach the target"
 
@@ -34,17 +57,14 @@ WHY_NONE_KEPT = "relevant snippets that have no score, or score −inf, suffice 
 def statement(calibration: Thresholds) -> str:
     """Return the guarantee, the threshold, the assumptions and the numbers, a line each."""
     c = calibration
-    lines = [
-        _guarantee(c),
-        _thresholds(c),
-        f"Assumptions: {_assumptions(c)}",
-        f"Basis: {_basis(c)}",
-        f"Not covered: {_not_covered(c)}",
-    ]
-    return "\n".join(lines)
+    return (
+        f"{_guarantee(c)}\n{_thresholds(c)}\nAssumptions: {_assumptions(c)}\n"
+        f"Basis: {' '.join(_basis(c))}\nNot covered: {_not_covered(c)}"
+    )
 
 
-# --- the guarantee --------------------------------------------------------------------------------
+def _words(c: Thresholds, name: str) -> str:
+    return WORDS[c.subject.name][name]
 
 
 def _guarantee(c: Thresholds) -> str:
@@ -52,27 +72,25 @@ def _guarantee(c: Thresholds) -> str:
     if c.delta is not None:
         confident = percent(1 - exact_alpha(c.delta))
         text += f". This holds for at least {confident} of calibrations like this one"
+    if c.out_of_reach:
+        return f"Out of reach at this depth: no threshold {text}."
     if c.by_group:
         text = f"within each group that has a threshold, {text}"
-    elif c.count_missed and c.threshold() == math.inf:
-        return f"Out of reach at this depth: no threshold {text}."
     return f"{text[0].upper()}{text[1:]}."
 
 
 def _guaranteed(c: Thresholds, target: str) -> str:
-    if c.subject.name == "flags":
-        return f"flags an inconsistent answer with probability at least {target}"
-    if c.subject.name == "claims":
-        share = percent(float(str(c.details.get("share", 1.0))))
-        which = "all kept claims of an answer"
-        if share != "100 %":
-            which = f"at least {share} of an answer's kept claims"
-        return f"{which} are factual with probability at least {target}"
-    return SNIPPET_GUARANTEES[c.guarantee].format(
-        target=target,
-        which="(retrieved or not)" if c.count_missed else "that were retrieved",
-        that="(retrieved or not)" if c.count_missed else "that was retrieved",
-    )
+    if c.subject == SNIPPETS:
+        return SNIPPET_GUARANTEES[c.guarantee].format(
+            target=target,
+            which="(retrieved or not)" if c.count_missed else "that were retrieved",
+            that="(retrieved or not)" if c.count_missed else "that was retrieved",
+        )
+    share = percent(float(str(c.details.get("share", 1.0))))
+    which = "all kept claims of an answer"
+    if share != "100 %":
+        which = f"at least {share} of an answer's kept claims"
+    return _words(c, "guarantee").format(which=which, target=target)
 
 
 def percent(share: float | Fraction) -> str:
@@ -84,50 +102,37 @@ def percent(share: float | Fraction) -> str:
     return f"{float(100 * Fraction(str(share))):.16g} %"
 
 
-# --- the threshold --------------------------------------------------------------------------------
-
-
 def _thresholds(c: Thresholds) -> str:
     if not c.by_group:
-        threshold = c.threshold()
-        rule = _rule(c, f"{threshold:.6g}") if math.isfinite(threshold) else _no_rule(c, None)
-        return f"Threshold: {rule}."
-    groups = "; ".join(f"{_members(c, g)}: {_of_group(c, g)}" for g in c.n_units)
-    rest = _all_or_none(c, c.subject.at_infinity == "keep_all")
-    rule = _rule(c, "that of their group")
-    return f"Thresholds: {rule}. By group: {groups}. In any other group, {rest}."
-
-
-def _of_group(c: Thresholds, group: str | None) -> str:
-    if not math.isfinite(c.threshold(group)):
-        return _no_rule(c, group)
-    return f"{c.threshold(group):.6g} ({_count(c.n_units[group], *_unit(c))})"
+        finite = math.isfinite(c.threshold())
+        return f"Threshold: {_rule(c, f'{c.threshold():.6g}') if finite else _no_rule(c, None)}."
+    groups = []
+    for group, n in c.n_units.items():
+        finite = math.isfinite(c.threshold(group))
+        stated = f"{c.threshold(group):.6g} ({_count(n, *_unit(c))})"
+        groups.append(f"{_members(c, group)}: {stated if finite else _no_rule(c, group)}")
+    return (
+        f"Thresholds: {_rule(c, 'that of their group')}. By group: {'; '.join(groups)}. In any "
+        f"other group, {_effect(c, math.inf)}."
+    )
 
 
 def _rule(c: Thresholds, threshold: str) -> str:
-    if c.subject.name == "claims":
-        return f"claims with a relevance > {threshold} are kept (scorer {c.scorer})"
-    if c.subject.name == "flags":
-        return f"answers with a confidence ≤ {threshold} are flagged (classifier {c.scorer})"
-    return f"snippets with a score ≤ {threshold} are kept (scorer {c.scorer})"
+    return _words(c, "rule").format(threshold=threshold, scorer=c.scorer)
 
 
 def _no_rule(c: Thresholds, group: str | None) -> str:
-    above = c.threshold(group) > 0
-    effect = _all_or_none(c, above == (c.subject.at_infinity == "keep_all"))
-    if above:
-        return f"none, so {effect}: {_why_none(c, group)}"
+    threshold = c.threshold(group)
+    none = f"none, so {_effect(c, threshold)}"
+    if threshold > 0:
+        return f"{none}: {_why_none(c, group)}"
     if c.subject.name == "claims":
-        return f"none, so {effect}"
-    return f"none, so {effect} unless it has no score: {WHY_NONE_KEPT}"
+        return none
+    return f"{none} unless it has no score: {WHY_NONE_KEPT}"
 
 
-def _all_or_none(c: Thresholds, everything: bool) -> str:
-    if c.subject.name == "flags":
-        return "every answer is flagged" if everything else "no answer is flagged"
-    if c.subject.name == "claims":
-        return "every claim that has a relevance is kept" if everything else "no claim is kept"
-    return "every snippet is kept" if everything else "no snippet is kept"
+def _effect(c: Thresholds, infinite: float) -> str:
+    return _words(c, str(c.subject.threshold_name(infinite)))
 
 
 def _why_none(c: Thresholds, group: str | None) -> str:
@@ -160,47 +165,39 @@ def _members(c: Thresholds, group: str | None) -> str:
     return f"{group} ({', '.join(merged)})" if merged else f"{group}"
 
 
-# --- assumptions and numbers ----------------------------------------------------------------------
-
-
 def _assumptions(c: Thresholds) -> str:
-    unit, same = c.subject.unit, SAME[c.subject.name]
-    new = "inconsistent answers" if c.subject.name == "flags" else c.subject.units
     if c.guarantee == "snippet":
-        first = (
-            f"New relevant snippets are exchangeable with those of the calibration: {same}. "
-            "Snippets that come in queries are not: if queries with many relevant snippets are "
-            "easier, the other queries keep a smaller share. 'query-recall' assumes less."
+        text = (
+            f"New relevant snippets are exchangeable with those of the calibration: "
+            f"{_words(c, 'same')}. Snippets that come in queries are not: if queries with many "
+            "relevant snippets are easier, the other queries keep a smaller share. 'query-recall' "
+            "assumes less."
         )
     else:
-        first = f"New {new} are exchangeable with the {c.subject.judged}: {same}."
-    over = (
-        f"The probability is over the calibration and the new {unit} together."
-        if c.delta is None
-        else f"The probability is over the new {unit}."
-    )
-    if c.count_missed and c.delta is None:
-        over += " A calibration without a finite threshold counts as covering."
-    failed = c.details.get("n_unscorable", 0)
-    if failed:
-        over += f" New claims fail to be scored as often as these, {failed} of which did."
-    return f"{first} {over}"
+        text = (
+            f"New {_words(c, 'new')} are exchangeable with the {c.subject.judged}: "
+            f"{_words(c, 'same')}."
+        )
+    if c.delta is not None:
+        text += f" The probability is over the new {c.subject.unit}."
+    else:
+        text += f" The probability is over the calibration and the new {c.subject.unit} together."
+        if c.count_missed:
+            text += " A calibration without a finite threshold counts as covering."
+    if failed := c.details.get("n_unscorable"):
+        text += f" New claims fail to be scored as often as these, {failed} of which did."
+    return text
 
 
-def _basis(c: Thresholds) -> str:
+def _basis(c: Thresholds) -> list[str]:
     delta = "" if c.delta is None else f", delta = {c.delta!r}"
-    given = f"guarantee = {c.guarantee!r}, " if c.subject == SNIPPETS else ""
-    sentences = [f"{given}alpha = {c.alpha!r}{delta}."]
     if c.subject == SNIPPETS:
-        sentences += _snippets(c)
-    elif c.subject.name == "claims":
-        sentences += _claims(c)
-    else:
-        sentences.append(
-            f"{_count(c.n_queries, 'inconsistent answer')}; "
-            f"{_count(c.n_without_relevant, 'consistent answer')} not used."
-        )
-    return " ".join(sentences)
+        return [f"guarantee = {c.guarantee!r}, alpha = {c.alpha!r}{delta}.", *_snippets(c)]
+    level = f"alpha = {c.alpha!r}{delta}."
+    if c.subject.name == "claims":
+        return [level, *_claims(c)]
+    consistent = _count(c.n_without_relevant, "consistent answer")
+    return [level, f"{_count(c.n_queries, *_unit(c))}; {consistent} not used."]
 
 
 def _snippets(c: Thresholds) -> list[str]:
@@ -215,26 +212,23 @@ def _snippets(c: Thresholds) -> list[str]:
         sentences.append(f"{unscorable} of them have no score, or −inf, and count as kept.")
     left_out = len(c.queries) - c.n_queries + c.n_without_relevant
     if left_out:
-        retrieved = "" if c.count_missed else " retrieved"
         without = _count(left_out, "query", "queries")
+        retrieved = "" if c.count_missed else " retrieved"
         sentences.append(f"{without} without a relevant snippet{retrieved} were not used.")
     labels = c.labels or {}
     if labels.get("source") == "LLM":
         llm = f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"
-        audit = labels.get("audit")
-        checked = (
-            f"a person audited {audit.get('audited')} labels"
-            if isinstance(audit, dict)
-            else "not audited"
-        )
+        audit, checked = labels.get("audit"), "not audited"
+        if isinstance(audit, dict):
+            checked = f"a person audited {audit.get('audited')} labels"
         sentences.append(f"Relevance was labelled by {llm} ({checked}).")
     return sentences
 
 
 def _claims(c: Thresholds) -> list[str]:
-    sentences = [f"{_count(c.n_queries, 'annotated answer')}."]
-    if c.details.get("n_without_claims"):
-        sentences.append(f"{c.details['n_without_claims']} answers without claims were not used.")
+    sentences = [f"{_count(c.n_queries, *_unit(c))}."]
+    if without := c.details.get("n_without_claims"):
+        sentences.append(f"{without} answers without claims were not used.")
     unannotated = c.details.get("unannotated")
     if isinstance(unannotated, list) and unannotated:
         named = ", ".join(map(str, unannotated[:5])) + (", …" if len(unannotated) > 5 else "")
@@ -246,22 +240,13 @@ def _claims(c: Thresholds) -> list[str]:
 
 
 def _not_covered(c: Thresholds) -> str:
-    if c.subject.name == "claims":
-        return (
-            "a text that an LLM writes from the kept claims. Answers without a kept claim count as "
-            "factual; evaluate_claims reports how many there are."
-        )
-    if c.subject.name == "flags":
-        return "consistent answers, which may be flagged too."
+    if c.subject != SNIPPETS:
+        return _words(c, "not covered")
     if c.count_missed:
         return "relevant snippets that were not judged."
-    if not c.n_missed:
-        return "relevant snippets that the retriever does not return."
     known = c.n_relevant + c.n_missed
-    return (
-        "relevant snippets that the retriever does not return, here "
-        f"{c.n_missed} of {known} known ones."
-    )
+    here = f", here {c.n_missed} of {known} known ones" if c.n_missed else ""
+    return f"relevant snippets that the retriever does not return{here}."
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:

@@ -22,20 +22,12 @@ KeepsAt = Literal["keep_all", "keep_none"]
 
 
 def at_most(scores: Scores, threshold: float) -> NDArray[np.bool_]:
-    """Return which scores (n,) are at most the threshold; NaN counts as kept.
-
-    >>> at_most(np.array([0.1, 0.3, 0.5, np.nan]), 0.3).tolist()
-    [True, True, False, True]
-    """
+    """Return which scores (n,) are at most the threshold; NaN counts as kept."""
     return (scores <= threshold) | np.isnan(scores)
 
 
 def above(scores: Scores, threshold: float) -> NDArray[np.bool_]:
-    """Return which scores (n,) are above the threshold; NaN counts as dropped.
-
-    >>> above(np.array([0.1, 0.3, 0.5, np.nan]), 0.3).tolist()
-    [False, False, True, False]
-    """
+    """Return which scores (n,) are above the threshold; NaN counts as dropped."""
     return scores > threshold
 
 
@@ -48,18 +40,15 @@ class Subject:
     units: str
     judged_unit: str  # one unit of a calibration
     judged: str  # several
-    judge: str  # what a person does to get more of them
     made_by: str  # the function that calibrates
-    keep: Callable[[Scores, float], NDArray[np.bool_]] = field(repr=False)
-    unscorable: Literal["keep", "drop"]  # what happens to an item without a score
-    at_infinity: KeepsAt  # what a threshold of +inf does; one of −inf does the opposite
+    keep: Callable[[Scores, float], NDArray[np.bool_]] = field(default=at_most, repr=False)
+    unscorable: Literal["keep", "drop"] = "keep"  # what happens to an item without a score
 
     def threshold_name(self, threshold: float) -> float | KeepsAt:
         """Return a threshold as JSON can hold it: a number, or what an infinite one keeps."""
         if np.isfinite(threshold):
             return threshold
-        other: KeepsAt = "keep_none" if self.at_infinity == "keep_all" else "keep_all"
-        return self.at_infinity if threshold > 0 else other
+        return "keep_all" if self.keep(np.zeros(1), threshold).all() else "keep_none"
 
 
 SNIPPETS = Subject(
@@ -68,11 +57,7 @@ SNIPPETS = Subject(
     units="queries",
     judged_unit="judged query",
     judged="judged queries",
-    judge="judge",
     made_by="calibrate",
-    keep=at_most,
-    unscorable="keep",
-    at_infinity="keep_all",
 )
 CLAIMS = Subject(
     "claims",
@@ -80,11 +65,9 @@ CLAIMS = Subject(
     units="answers",
     judged_unit="annotated answer",
     judged="annotated answers",
-    judge="annotate",
     made_by="calibrate_claims",
     keep=above,
     unscorable="drop",
-    at_infinity="keep_none",
 )
 FLAGS = Subject(
     "flags",
@@ -92,10 +75,6 @@ FLAGS = Subject(
     units="answers",
     judged_unit="inconsistent answer",
     judged="inconsistent answers",
-    judge="judge",
     made_by="calibrate_flag",
-    keep=at_most,
-    unscorable="keep",
-    at_infinity="keep_all",
 )
 SUBJECTS = {subject.name: subject for subject in (SNIPPETS, CLAIMS, FLAGS)}

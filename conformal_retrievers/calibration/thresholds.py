@@ -19,7 +19,6 @@ from conformal_retrievers.calibration.checks import (
     check_groups,
     check_name,
     check_one_score,
-    check_others,
     check_scored,
 )
 from conformal_retrievers.calibration.guarantees import (
@@ -66,15 +65,18 @@ class Thresholds:
         check_guarantee(self.guarantee, self.delta)
         check_name(self.scorer)
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
-        check_scored(self.queries, self.subject)
+        check_scored(self.queries, self.subject, self.other_ids)
         check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
         if self.subject != SNIPPETS:
             check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
-        check_others(self.queries, self.other_ids, self.n_without_relevant, self.subject)
-        if self.delta is not None and not self.by_group:  # a small group keeps everything instead
-            self._check_enough(self.delta)
-
-    # --- what is kept -----------------------------------------------------------------------------
+        if self.delta is None or self.by_group:  # a group that is too small keeps everything
+            return
+        n, needed = self.n_units[None], self.n_needed
+        if n < needed:
+            raise ValueError(
+                f"delta is {self.delta:g} with alpha {self.alpha:g}, which needs at least {needed} "
+                f"{self.subject.judged}; there are {n}. Add {needed - n}, or raise alpha or delta"
+            )
 
     def threshold(self, group: str | None = None) -> float:
         """Return the threshold of a group, ±inf if there is no finite one.
@@ -87,8 +89,7 @@ class Thresholds:
     def keep(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.bool_]:
         """Return which of the scores (n,) are kept, by the comparison of the subject.
 
-        For snippets these are the scores ≤ threshold, and NaN: an unscorable snippet may be
-        relevant, so only keeping it preserves the guarantee.
+        A snippet without a score (NaN) is kept, because it may be relevant.
         """
         return self.subject.keep(np.asarray(scores, dtype=np.float64), self.threshold(group))
 
@@ -97,8 +98,7 @@ class Thresholds:
 
         p = (1 + Σ_{A_i ≥ score} m_i) / (1 + Σ m_i), where m_i is 1/N_q(i) for "query-recall" and 1
         for the other guarantees. Without delta, a snippet is kept at α iff p > α, and a claim iff
-        p ≤ α. (An α that equals a p-value, rounded to a float such as 1/3, may tie.) p is 1 in a
-        group that the calibration does not know.
+        p ≤ α. In an unknown group p is 1.
         """
         units = self._units.get(self._key(group))
         if units is None:
@@ -106,15 +106,8 @@ class Thresholds:
         return units.p_values(scores)
 
     def units(self, group: str | None = None) -> Units:
-        """Return the units that the threshold of a group is taken from, by default of all queries.
-
-        Raises ValueError for a group that the calibration does not know.
-        """
-        key = self._key(group)
-        if key not in self._units:
-            known = ", ".join(map(repr, self._units))
-            raise ValueError(f"group is {group!r}; the calibration has {known}")
-        return self._units[key]
+        """Return the units that the threshold of a known group is taken from; by default, all."""
+        return self._units[self._key(group)]
 
     def knows(self, group: str | None) -> bool:
         """Return whether a query of this group has a threshold of its own, or one for all."""
@@ -126,8 +119,6 @@ class Thresholds:
         if not self.by_group:
             return ()
         return tuple(sorted({*map(str, self._units), *(self.merge_groups or {})}))
-
-    # --- what it is worth -------------------------------------------------------------------------
 
     @property
     def n_queries(self) -> int:
@@ -146,10 +137,7 @@ class Thresholds:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether missed snippets count and no threshold gives the guarantee.
-
-        By group it is False: the statement names the groups of which it is true.
-        """
+        """Whether missed snippets count and no threshold gives the guarantee; False by group."""
         return self.count_missed and not self.by_group and self.threshold() == math.inf
 
     @property
@@ -190,8 +178,6 @@ class Thresholds:
         """How many times more relevant snippets are needed because they come in queries (Kish)."""
         return self.n_relevant / self.effective_n
 
-    # --- derived once, from the scores ------------------------------------------------------------
-
     @cached_property
     def _units(self) -> Mapping[str | None, Units]:
         members: dict[str | None, list[ScoredQuery]] = {}
@@ -214,12 +200,3 @@ class Thresholds:
         if not self.by_group or group is None:
             return None
         return (self.merge_groups or {}).get(group, group)
-
-    def _check_enough(self, delta: float) -> None:
-        n, needed = self.n_units[None], self.n_needed
-        if n < needed:
-            raise ValueError(
-                f"delta is {delta:g} with alpha {self.alpha:g}, which needs at least {needed} "
-                f"{self.subject.judged}; there are {n}. {self.subject.judge.capitalize()} "
-                f"{needed - n} more, or raise alpha or delta"
-            )

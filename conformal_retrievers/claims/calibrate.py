@@ -22,9 +22,9 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
     check_flags,
-    check_merged_exist,
     check_on_unscorable,
     json_copy,
+    merges_of,
 )
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
@@ -78,7 +78,6 @@ def calibrate_claims(
     n_unscorable = int(np.isnan(np.concatenate([a.relevance for a in used])).sum())
     if n_unscorable and on_unscorable == "raise":
         _check_scorable(given)
-    check_merged_exist(merge_groups, [answer.group for answer in used])
     scores, one = answer_scores(used, share), np.ones(1, dtype=bool)
     return Calibration(
         float(exact_alpha(alpha)),
@@ -91,7 +90,7 @@ def calibrate_claims(
         subject=CLAIMS,
         delta=None if delta is None else float(delta),
         by_group=by_group,
-        merge_groups=None if merge_groups is None else dict(merge_groups),
+        merge_groups=merges_of(merge_groups, [answer.group for answer in used]),
         labels=json_copy("labels", labels),
         details={
             "share": float(share),

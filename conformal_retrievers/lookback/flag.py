@@ -25,7 +25,6 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
     CalibrationMismatch,
     check_flags,
-    check_groups,
     check_new,
     check_same_scorer,
     check_subject,
@@ -155,7 +154,6 @@ def calibrate_flag(
     check_unused(given, classifier.fitted_on, "fit the classifier")
     check_once(given)
     check_unique_ids((one.id for one in given), FLAGS.unit)
-    check_groups(given, by_group, None, FLAGS)
     confidence = classifier.predict_proba(answer.ratios for answer in given)
     unread = np.flatnonzero(np.isnan(confidence))
     if len(unread):
