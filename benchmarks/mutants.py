@@ -201,8 +201,8 @@ MUTANTS = {
             "the highest score for 'any'",
         ),
         (
-            "            if self.count_missed and q.missed\n",
-            "            if not self.count_missed and q.missed\n",
+            "np.full(q.missed * self.count_missed, math.inf)",
+            "np.full(q.missed * (not self.count_missed), math.inf)",
             "missed snippets count where they do not",
         ),
         (
@@ -253,17 +253,17 @@ MUTANTS = {
             "merged groups stay apart",
         ),
         ("if n < needed:", "if n < needed - 1:", "a delta that is not quite feasible accepted"),
+        (
+            "np.where(np.isnan(scores), -math.inf, scores)",
+            "np.where(np.isnan(scores), math.inf, scores)",
+            "what cannot be scored counts as lost, but is kept",
+        ),
     ],
     "calibration/calibration.py": [
         (
             "if query.relevant.any() or query.missed]",
             "if query.relevant.any()]",
             "queries that missed everything forgotten",
-        ),
-        (
-            "scores=np.where(lost, -math.inf, query.scores)",
-            "scores=np.where(lost, math.inf, query.scores)",
-            "what cannot be scored counts as lost, but is kept",
         ),
     ],
     "calibration/record.py": [
@@ -286,18 +286,17 @@ MUTANTS = {
     "calibration/checks.py": [
         ("if found != expected:", "if False:", "a calibration of another subject is used"),
         ("if area < 0.5:", "if area > 0.5:", "a warning of scores in the right order"),
-        ("if len(other_ids) > n_others:", "if False:", "more ids than queries"),
         (
-            "if count_missed or any(len(query.scores) != 1 or query.missed for query in queries):",
-            "if count_missed:",
+            'if guarantee != "all" or count_missed or not one:',
+            'if guarantee != "all" or count_missed:',
             "an answer with two scores",
         ),
     ],
     "calibration/statement.py": [
         ("if n < c.n_needed:", "if n <= c.n_needed:", "enough queries called too few"),
         (
-            "elif c.count_missed and c.threshold() == math.inf:",
-            "elif c.threshold() == -math.inf:",
+            "if c.out_of_reach:",
+            "if False:",
             "a guarantee stated that is out of reach",
         ),
         ("if units.reach <= 1 - c.alpha:", "if True:", "too few queries blamed on the depth"),
@@ -309,13 +308,8 @@ MUTANTS = {
             "one query more than enough",
         ),
         (
-            "independent = math.floor(n / design_effect)",
-            "independent = n",
-            "clustered units counted as independent ones",
-        ),
-        (
-            "_beta_cdf(1 - alpha - within, k, n)",
-            "_beta_cdf(1 - alpha - within, k, n + 1)",
+            "bdtrc(k - 1, n, ends)",
+            "bdtrc(k - 1, n + 1, ends)",
             "a Beta law off by one",
         ),
     ],

@@ -7,7 +7,8 @@ claims and flags are subjects of the same value: `subjects.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,14 +26,28 @@ from conformal_retrievers.calibration.checks import (
     json_copy,
     merges_of,
     warn_if_reversed,
+    with_retrieval,
 )
-from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, check_relative
 from conformal_retrievers.calibration.record import Record
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SNIPPETS, SUBJECTS, OnUnscorable
-from conformal_retrievers.calibration.thresholds import Thresholds
+from conformal_retrievers.calibration.thresholds import (
+    Thresholds,
+    lowest_scores_of,
+    relevant_only,
+)
 from conformal_retrievers.data import files
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    check_not_fitted_on,
+    check_scorer,
+    judged_queries,
+    provenance_of,
+    relative_to_query,
+    score_queries,
+)
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import check_delta
 
@@ -87,14 +102,14 @@ class Calibration(Thresholds):
             float(exact_alpha(alpha)),
             guarantee,
             scorer,
-            tuple(map(_relevant_only, known)),
+            tuple(map(relevant_only, known)),
             delta=_decimal(delta),
             by_group=bool(by_group),
             merge_groups=merges_of(merge_groups, [query.group for query in scored]),
             count_missed=bool(count_missed),
             n_without_relevant=len(unknown),
             other_ids=tuple(query.id for query in unknown if query.id),
-            lowest_scores=_lowest_scores(scored),
+            lowest_scores=lowest_scores_of(scored),
             relative_to_query=bool(relative_to_query),
             scorer_provenance=json_copy("scorer_provenance", scorer_provenance),
             retrieval=json_copy("retrieval", retrieval),
@@ -102,17 +117,11 @@ class Calibration(Thresholds):
         )
 
     def at(self, alpha: float) -> Calibration:
-        """Return the same calibration for another alpha, without scoring anything again.
-
-        Raises ValueError unless alpha is in (0, 1) and there are enough queries for delta.
-        """
+        """Return the same calibration for another alpha. Raises ValueError as `calibrate` does."""
         return replace(self, alpha=float(exact_alpha(alpha)))
 
     def guaranteeing(self, guarantee: Guarantee, *, delta: float | None = None) -> Calibration:
-        """Return the same calibration for another guarantee, without scoring anything again.
-
-        Raises ValueError for a guarantee that is unknown or impossible with delta or the scorer.
-        """
+        """Return the same scores with another guarantee. Raises ValueError as `calibrate` does."""
         return replace(self, guarantee=guarantee, delta=_decimal(delta))
 
     @property
@@ -126,10 +135,7 @@ class Calibration(Thresholds):
         return files.checksum(self._record.model_dump())
 
     def save(self, path: str | Path) -> None:
-        """Write the calibration as JSON; an old file stays until the new one is complete.
-
-        Raises OSError, naming the path, if it cannot be written.
-        """
+        """Write the calibration as JSON, whole or not at all. Raises OSError, naming the path."""
         files.write_envelope(path, self._record.model_dump(), what="calibration", rows="queries")
 
     @classmethod
@@ -158,7 +164,7 @@ class Calibration(Thresholds):
                 stored.alpha,
                 stored.guarantee,
                 stored.scorer,
-                tuple(_relevant_only(row.scored()) for row in stored.queries),
+                tuple(relevant_only(row.scored()) for row in stored.queries),
                 subject=SUBJECTS[stored.subject],
                 **{name: getattr(stored, name) for name in record.SHARED},
                 other_ids=tuple(stored.other_ids),
@@ -204,18 +210,97 @@ class Calibration(Thresholds):
         )
 
 
-def _lowest_scores(scored: Iterable[ScoredQuery]) -> tuple[float, ...]:
-    finite = (query.scores[np.isfinite(query.scores)] for query in scored)
-    return tuple(sorted(float(scores.min()) for scores in finite if len(scores)))
-
-
 def _decimal(delta: float | None) -> float | None:
     return None if delta is None else float(str(check_delta(delta)))  # at any precision
 
 
-def _relevant_only(query: ScoredQuery) -> ScoredQuery:
-    """Return the query with only its relevant scores, ascending; NaN, which is kept, as −inf."""
-    scores = query.scores[query.relevant]
-    scores = np.sort(np.where(np.isnan(scores), -math.inf, scores))
-    relevant = np.ones(len(scores), dtype=bool)
-    return replace(query, scores=scores, relevant=relevant, tokens=None, unscorable={})
+def calibrate(
+    judged: Iterable[JudgedQuery],
+    scorer: Scorer,
+    *,
+    alpha: float,
+    guarantee: Guarantee = "query-recall",
+    delta: float | None = None,
+    by_group: bool = False,
+    merge_groups: Mapping[str, str] | None = None,
+    count_missed: bool = False,
+    on_unscorable: OnUnscorable = "raise",
+    retrieval: Mapping[str, JsonValue] | None = None,
+    labels: Mapping[str, JsonValue] | None = None,
+    progress: bool = False,
+) -> Calibration:
+    """Score judged queries and return the calibration that their relevant snippets give.
+
+    Parameters
+    ----------
+    judged : queries with their retrieved snippets and a judgement for each
+    scorer : scores the snippets of a query; lower = more relevant
+    alpha : miscoverage rate in (0, 1); the guarantee holds at 1 − alpha
+    guarantee : what 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any"
+    delta : share of calibrations, in (0, 1), that may fall short; None: it holds on average
+    by_group : whether it holds within each group of queries (`JudgedQuery.group`)
+    merge_groups : small groups that share a threshold: from the name of a group to a common name
+    count_missed : whether relevant snippets that were not retrieved count as dropped
+    on_unscorable : "raise" refuses a relevant snippet without a score (NaN); "keep" counts it as
+        kept, as the filter keeps it
+    retrieval : facts about the retrieval ("retriever", "k", chunking), written into the file
+    labels : facts about the judgements (source, prompt, audit), written into the file
+    progress : whether to show a progress bar
+
+    Raises
+    ------
+    ValueError
+        As in `Calibration.from_scores`, for a query that the scorer was fitted on, and for queries
+        that were retrieved by different retrievers or at different depths.
+
+    Warns
+    -----
+    UserWarning
+        If the threshold would not drop a single snippet of the judged queries.
+
+    Notes
+    -----
+    The threshold is the smallest calibration score v with Σ_{A_i ≤ v} m_i ≥ (1 − α)(Σ m_i + 1), see
+    `theory/ranks.py` (Angelopoulos et al. 2024, arXiv 2208.02814).
+    """
+    exact_alpha(alpha)  # before anything is paid for
+    check_scorer(scorer)
+    check_guarantee(guarantee, delta)
+    check_relative(guarantee, relative_to_query(scorer), scorer.name)
+    judged = judged_queries(judged)
+    check_not_fitted_on(scorer, judged)
+    retrieval = with_retrieval(judged, retrieval)
+    scored = score_queries(scorer, judged, progress=progress)
+    calibration = Calibration.from_scores(
+        scored,
+        alpha=alpha,
+        scorer=scorer.name,
+        guarantee=guarantee,
+        delta=delta,
+        by_group=by_group,
+        merge_groups=merge_groups,
+        count_missed=count_missed,
+        on_unscorable=on_unscorable,
+        relative_to_query=relative_to_query(scorer),
+        scorer_provenance=provenance_of(scorer),
+        retrieval=retrieval,
+        labels=labels,
+    )
+    _warn_if_nothing_drops(calibration, scored)
+    return calibration
+
+
+def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:
+    """Warn if no score of the queries is above a finite threshold."""
+    with_threshold = [q for q in scored if calibration.threshold(q.group) < math.inf]
+    irrelevant = [q.scores[~q.relevant] for q in with_threshold]
+    if np.isnan(np.concatenate([np.empty(0), *irrelevant])).all():
+        return  # nothing should have been dropped
+    if all(calibration.keep(q.scores, q.group).all() for q in with_threshold):
+        warnings.warn(
+            f"the threshold drops none of the snippets of the judged queries: no score of "
+            f"{calibration.scorer!r} is above it at alpha = {calibration.alpha:g}. Raise alpha, or "
+            "use a scorer that separates relevant snippets better",
+            UserWarning,
+            stacklevel=3,
+        )

@@ -3,7 +3,7 @@
 Over calibrations with n scalar units, the coverage of the k-th smallest score is Beta(k, n + 1 − k)
 (Vovk 2012, arXiv 1209.2673), which gives the chance that it lies within some distance of 1 − α. For
 "query-recall" that law is a guide, not a theorem: the share of a query's snippets that is kept
-varies less than a yes or no. Units in clusters count for less: give a design effect.
+varies less than a yes or no.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class Plan:
     delta: float | None
     guarantee: Guarantee
     within: float | None
-    design_effect: float
     feasible: int  # with fewer units everything is kept
     enough: int | None  # from here on the coverage is `within` its target with probability 0.9
 
@@ -51,7 +50,6 @@ def plan(
     delta: float | None = None,
     within: float | None = None,
     guarantee: Guarantee = "query-recall",
-    design_effect: float = 1.0,
 ) -> Plan:
     """Return how many units a calibration needs, as a `Plan` that prints as a sentence.
 
@@ -59,7 +57,6 @@ def plan(
     ----------
     alpha, delta, guarantee : as in `calibrate`
     within : distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have
-    design_effect : multiplies all numbers, for units that come in clusters; 1 or more
 
     Raises
     ------
@@ -75,7 +72,6 @@ def plan(
     """
     exact_alpha(alpha)
     check_guarantee(guarantee, delta)
-    _check_design_effect(design_effect)
     feasible = Units(guarantee, (), False).n_needed(alpha, delta)
     enough = None
     if within is not None:
@@ -85,14 +81,8 @@ def plan(
                 f"within is {within!r} and alpha is {alpha!r}; give a distance and an alpha that "
                 f"are {MIN_DISTANCE:g} or more"
             )
-        enough = math.ceil(_enough(alpha, delta, within, feasible) * design_effect)
-    at_least = math.ceil(feasible * design_effect)
-    return Plan(alpha, delta, guarantee, within, design_effect, at_least, enough)
-
-
-def _check_design_effect(design_effect: float) -> None:
-    if not 1 <= design_effect < math.inf:
-        raise ValueError(f"design_effect is {design_effect!r}; give a number of 1 or more")
+        enough = _enough(alpha, delta, within, feasible)
+    return Plan(alpha, delta, guarantee, within, feasible, enough)
 
 
 def chance_within(n: int, alpha: float, within: float, delta: float | None = None) -> float:
@@ -134,28 +124,21 @@ def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> 
 
 
 def smallest_alpha(
-    n: int,
-    *,
-    delta: float | None = None,
-    guarantee: Guarantee = "query-recall",
-    design_effect: float = 1.0,
+    n: int, *, delta: float | None = None, guarantee: Guarantee = "query-recall"
 ) -> float:
     """Return the smallest alpha, to 1e-6 from above, for which n units give a finite threshold.
 
-    This is the inverse of `plan`. With a `design_effect` d, n units count as ⌊n/d⌋. Raises
-    ValueError if that is below 1, and as `plan` does.
+    This is the inverse of `plan`. Raises ValueError for an n below 1, and as `plan` does.
 
     >>> smallest_alpha(19)
     0.05
     """
     check_guarantee(guarantee, delta)
-    _check_design_effect(design_effect)
-    if n < design_effect:
-        raise ValueError(f"n is {n!r} with design_effect {design_effect:g}; give at least as many")
-    independent = math.floor(n / design_effect)
+    if n < 1:
+        raise ValueError(f"n is {n!r}; give the number of judged queries, 1 or more")
 
     def feasible(alpha: float) -> bool:
-        return Units(guarantee, (), False).n_needed(alpha, delta) <= independent
+        return Units(guarantee, (), False).n_needed(alpha, delta) <= n
 
     low, high = 0.0, 1.0
     while high - low > 1e-6:

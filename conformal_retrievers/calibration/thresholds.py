@@ -6,8 +6,8 @@ The guarantees and what they count are in `guarantees.py`, and the theorems in `
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 
@@ -200,3 +200,17 @@ class Thresholds:
         if not self.by_group or group is None:
             return None
         return (self.merge_groups or {}).get(group, group)
+
+
+def relevant_only(query: ScoredQuery) -> ScoredQuery:
+    """Return the query with only its relevant scores, ascending; NaN, which is kept, as −inf."""
+    scores = query.scores[query.relevant]
+    scores = np.sort(np.where(np.isnan(scores), -math.inf, scores))
+    relevant = np.ones(len(scores), dtype=bool)
+    return replace(query, scores=scores, relevant=relevant, tokens=None, unscorable={})
+
+
+def lowest_scores_of(scored: Iterable[ScoredQuery]) -> tuple[float, ...]:
+    """Return the lowest score of each query that has one, ascending."""
+    finite = (query.scores[np.isfinite(query.scores)] for query in scored)
+    return tuple(sorted(float(scores.min()) for scores in finite if len(scores)))

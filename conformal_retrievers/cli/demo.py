@@ -12,8 +12,7 @@ from textwrap import shorten
 
 import numpy as np
 
-from conformal_retrievers.calibration.calibrate import calibrate
-from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.calibration import Calibration, calibrate
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.docstrings import Index, docstring_corpus
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_table, say, tracked

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
 
 from conformal_retrievers.calibration import CLAIMS, FLAGS, Calibration
-from conformal_retrievers.calibration.statement import percent
 from conformal_retrievers.data.queries import ScoredQuery
 
 
@@ -159,21 +157,6 @@ def test_labels_by_an_llm_are_stated(labels, stated):
     for fact in stated or []:
         assert fact in basis
     assert stated or "LLM" not in basis
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0.9, "90 %"),
-        (0.875, "87.5 %"),
-        (0.07, "7 %"),
-        (1 - Fraction("1e-7"), "99.99999 %"),
-        (1 - Fraction("1e-12"), "99.9999999999 %"),
-        (1, "100 %"),
-    ],
-)
-def test_a_share_in_percent_is_not_rounded(share, text):
-    assert percent(share) == text
 
 
 # --- claims and flags -----------------------------------------------------------------------------
