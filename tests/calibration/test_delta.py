@@ -48,26 +48,10 @@ def named_queries(rng, n=80):
     ]
 
 
-@pytest.mark.parametrize("count_missed", [False, True])
-def test_the_threshold_does_not_depend_on_the_order_of_the_queries(rng, count_missed):
-    queries = named_queries(rng)
-    thresholds = {
-        calibration_of(
-            [queries[i] for i in rng.permutation(80)],
-            0.2,
-            "query-recall",
-            count_missed=count_missed,
-        ).threshold()
-        for _ in range(20)
-    }
-    assert len(thresholds) == 1
-    assert math.isfinite(*thresholds)
-
-
 def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
     queries = named_queries(rng)
     by_hash = sorted(queries, key=lambda q: hashlib.sha256(q.id.encode()).hexdigest())
-    calibration = calibration_of(queries, 0.2, "query-recall")
+    calibration = calibration_of([queries[i] for i in rng.permutation(80)], 0.2, "query-recall")
     expected = query_recall_tolerance([q.scores for q in by_hash], 0.2, 0.1)
     assert calibration.threshold() == expected
     calibration.save(tmp_path / "c.json")

@@ -7,9 +7,7 @@ import math
 import numpy as np
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
-from lookup import LookupScorer
 
-from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration.guarantees import loss
 from conformal_retrievers.data.queries import ScoredQuery
 
@@ -97,34 +95,6 @@ def test_groups_that_do_not_fit_are_named(error, options, message):
 def test_a_group_that_is_not_a_name_is_refused():
     with pytest.raises(TypeError, match=r"group is 0\.3.*at\(0\.3\)"):
         two_groups().threshold(0.3)
-
-
-# --- the group of a query at run time -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("query", "named", "kept", "group"),
-    [
-        ("a long question", None, [0], "long"),
-        ("short", None, [0, 1, 2], "short"),
-        ("a long question", "short", [0, 1, 2], "short"),
-        ("a long question", "never seen", [0, 1, 2, 3], "never seen"),
-        ("?", None, [0, 1, 2, 3], None),
-    ],
-)
-async def test_a_filter_finds_the_group_of_a_query(query, named, kept, group):
-    conformal_filter = ConformalFilter(
-        LookupScorer({f"{i}": float(i) for i in (17, 18, 105, 106)}),
-        two_groups(),
-        group_of=lambda text: {1: None, 5: "short"}.get(len(text), "long"),
-    )
-    snippets = ["17", "18", "105", "106"]
-    called = conformal_filter(query, snippets, named)
-    awaited = await conformal_filter.acall(query, snippets, group=named)
-    for filtered in (called, awaited):
-        assert filtered.kept.tolist() == kept
-        assert filtered.group == group
-        assert filtered.threshold == conformal_filter.calibration.threshold(group)
 
 
 # --- missed snippets ------------------------------------------------------------------------------

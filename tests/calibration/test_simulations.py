@@ -10,18 +10,16 @@ import math
 
 import numpy as np
 import pytest
-from calibrations import GUARANTEES, Drawn, calibration_of, relevant
+from calibrations import Drawn, calibration_of
 from clustered import (
     FALSE_ALARM,
     clustered_queries,
     coverage,
-    difficulties_and_sizes,
     drawn_thresholds,
 )
-from scipy.stats import beta, kstest, norm, ttest_1samp
+from scipy.stats import beta, kstest, ttest_1samp
 
 from conformal_retrievers import ConformalFilter
-from conformal_retrievers.data.queries import ScoredQuery
 
 K = 60
 TARGET = 0.9
@@ -71,27 +69,6 @@ def test_pooled_snippets_fall_short_for_queries(thresholds):
     assert covered.mean() < 0.8
 
 
-def test_no_guarantee_implies_a_stronger_one(thresholds):
-    mean = {
-        (ours, theirs): coverage(theirs, thresholds[ours][:200]).mean()
-        for ours in GUARANTEES
-        for theirs in GUARANTEES
-    }
-    assert mean["query-recall", "all"] < TARGET < mean["all", "query-recall"]
-    assert mean["any", "query-recall"] < TARGET < mean["query-recall", "any"]
-    assert mean["snippet", "any"] < 0.85
-    assert mean["any", "any"] < mean["query-recall", "any"] < mean["all", "any"]
-
-
-def test_the_snippet_guarantee_covers_pooled_snippets_of_a_large_calibration():
-    rng = np.random.default_rng(3)
-    b, n = difficulties_and_sizes(rng, 100_000)
-    threshold = drawn_thresholds(rng, 1, 5000, 1 - TARGET)["snippet"][0]
-    kept = norm.cdf((threshold - b) / math.sqrt(0.5))
-    assert (kept * n).sum() / n.sum() == pytest.approx(TARGET, abs=0.02)
-    assert kept.mean() < 0.8  # more queries do not help
-
-
 @pytest.mark.parametrize(
     ("guarantee", "alpha"), [("query-recall", 0.4), ("all", 0.4), ("any", 0.1)]
 )
@@ -128,21 +105,3 @@ def test_recall_and_p_values_of_a_fresh_query_through_the_filter(trials):
     assert ttest_1samp(recalls, 0.7 + 2 / 31, alternative="greater").pvalue > FALSE_ALARM
     for level, shares in zip((0.1, 0.3, 0.5), np.transpose(small), strict=True):
         assert ttest_1samp(shares, level, alternative="greater").pvalue > FALSE_ALARM
-
-
-def test_calibrating_on_survivors_loses_more_in_every_round():
-    # 20 queries with ten relevant snippets, all scores N(0, 1): Φ(threshold) is the coverage.
-    rng = np.random.default_rng(23)
-    covered = []
-    for _ in range(10):
-        judged = [relevant(*rng.normal(size=10)) for _ in range(20)]
-        for _ in range(10):
-            calibration = calibration_of(judged, 0.1, "snippet")
-            drawn = rng.normal(size=(20, 10))
-            judged = [
-                ScoredQuery(scores[kept], np.ones(kept.sum(), dtype=bool))
-                for scores, kept in zip(drawn, calibration.keep(drawn), strict=True)
-            ]
-        covered.append(norm.cdf(calibration_of(judged, 0.1, "snippet").threshold()))
-    assert np.mean(covered) < 0.5
-    assert max(covered) < 0.8
