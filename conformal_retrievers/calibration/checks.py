@@ -160,9 +160,7 @@ def check_groups(
             )
 
 
-def merges_of(
-    merge_groups: Mapping[str, str] | None, groups: Iterable[str | None]
-) -> dict[str, str] | None:
+def merges_of(merge_groups: object, groups: Iterable[str | None]) -> dict[str, str] | None:
     """Return a copy of `merge_groups`.
 
     Raises TypeError unless it maps names to names, and ValueError for a group that no unit has.
