@@ -282,11 +282,8 @@ def test_the_completion_endpoint_refuses_options_of_chat():
     ("raw", "reason"),
     [
         ({"stop_reason": "max_tokens"}, "cut off"),
-        ({"done_reason": "length"}, "cut off"),
-        ({"candidates": [{"finish_reason": "FinishReason.MAX_TOKENS"}]}, "cut off"),
         ({"stopReason": "guardrail_intervened"}, "refused"),
         ({"done_reason": "load"}, "unreadable"),
-        ({"choices": [{"finish_reason": "error"}]}, "unreadable"),
         ({"done_reason": "stop"}, None),
         (None, None),
     ],
