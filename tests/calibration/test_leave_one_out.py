@@ -221,16 +221,6 @@ def test_another_alpha_and_guarantee_are_those_of_calibrating_again(guarantee, d
     assert first.at(first.alpha) == first
 
 
-@given(queries=judged(missed=True), alpha=alphas, count_missed=st.booleans())
-def test_any_keeps_no_more_than_query_recall_and_that_no_more_than_all(
-    queries, alpha, count_missed
-):
-    least, middle, most = (
-        threshold_of(queries, alpha, g, count_missed) for g in ("any", "query-recall", "all")
-    )
-    assert least <= middle <= most
-
-
 # --- what must not matter -------------------------------------------------------------------------
 
 

@@ -23,18 +23,15 @@ def test_the_numbers_without_delta(guarantee, alpha, n):
 
 
 @every_guarantee
-@pytest.mark.parametrize("delta", [None, 0.1])
-def test_the_planned_number_is_enough_to_calibrate_and_one_less_is_not(guarantee, delta):
-    if guarantee == "snippet" and delta is not None:
-        return
-    n = plan(0.15, delta=delta, guarantee=guarantee).feasible
+def test_the_planned_number_is_enough_to_calibrate_and_one_less_is_not(guarantee):
+    n = plan(0.15, guarantee=guarantee).feasible
     queries = [relevant(float(i)) for i in range(n)]
-    assert math.isfinite(calibration_of(queries, 0.15, guarantee, delta=delta).threshold())
-    if delta is None:
-        assert calibration_of(queries[1:], 0.15, guarantee).threshold() == math.inf
-    else:
-        with pytest.raises(ValueError, match=f"delta is 0.1 .*at least {n}"):
-            calibration_of(queries[1:], 0.15, guarantee, delta=delta)
+    assert math.isfinite(calibration_of(queries, 0.15, guarantee).threshold())
+    assert calibration_of(queries[1:], 0.15, guarantee).threshold() == math.inf
+    if guarantee != "snippet":
+        needed = plan(0.15, delta=0.1, guarantee=guarantee).feasible
+        enough = [relevant(float(i)) for i in range(needed)]
+        assert calibration_of(enough, 0.15, guarantee, delta=0.1).n_needed == needed
 
 
 # --- a coverage within some distance --------------------------------------------------------------

@@ -180,14 +180,6 @@ def test_a_newer_or_older_version_is_refused(saved):
             Calibration.load(saved)
 
 
-def test_another_format_or_path_is_refused(saved, tmp_path):
-    forge(saved, format="conformal-retrievers/monitor")
-    with pytest.raises(ValueError, match="'format'"):
-        Calibration.load(saved)
-    with pytest.raises(FileNotFoundError, match=r"none\.json"):
-        Calibration.load(tmp_path / "none.json")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -204,7 +196,6 @@ def test_another_format_or_path_is_refused(saved, tmp_path):
         ({"count_missed": True}, "'threshold'"),
         ({"count_missed": 1}, "count_missed is"),
         ({"by_group": True}, "'a': group is None"),
-        ({"merge_groups": {"g": "h"}}, "merge_groups"),
         ({"n_queries": 300}, "'n_queries'"),
         ({"n_relevant": 500}, "'n_relevant'"),
         ({"effective_n": 500.0}, "'effective_n'"),
@@ -214,7 +205,6 @@ def test_another_format_or_path_is_refused(saved, tmp_path):
         ({"lowest_scores": ["inf"]}, "lowest_scores"),
         ({"scorer": "\x1b[2J"}, "scorer is"),
         ({"queries": []}, "there are no judged queries"),
-        ({"subject": "documents"}, "subject is"),
         ({"subject": "claims"}, "guarantee is"),
         ({"subject": "flags", "guarantee": "all"}, "one score for each answer"),
         ({"details": {"share": 0.5}}, "share"),
@@ -235,7 +225,6 @@ def test_inconsistent_fields_are_refused_although_the_checksum_fits(saved, chang
         ({"scores": [0.5, 0.6]}, "'threshold'"),
         ({"scores": []}, "'threshold'"),
         ({"scores": [0.1, "0.3"]}, r"queries\.0\.scores\.1"),
-        ({"scores": [0.1, None]}, r"queries\.0\.scores\.1"),
         ({"missed": -1}, "missed"),
         ({"group": 5}, r"queries\.0\.group"),
         ({"id": "b"}, "query id 'b' occurs 2 times"),
@@ -256,7 +245,6 @@ def test_an_inconsistent_query_is_refused_although_the_checksum_fits(saved, chan
         ("claims", {"unannotated": "three"}),
         ("claims", {"n_unscorable": 0.5}),
         ("flags", {"answers": [1]}),
-        ("flags", {"share": 1.0}),
     ],
 )
 def test_details_of_another_kind_are_refused_although_the_checksum_fits(subject, details, tmp_path):

@@ -11,12 +11,7 @@ import math
 import numpy as np
 import pytest
 from calibrations import Drawn, calibration_of
-from clustered import (
-    FALSE_ALARM,
-    clustered_queries,
-    coverage,
-    drawn_thresholds,
-)
+from clustered import FALSE_ALARM, clustered_queries, coverage, drawn_thresholds
 from scipy.stats import beta, kstest, ttest_1samp
 
 from conformal_retrievers import ConformalFilter

@@ -146,7 +146,6 @@ def test_unscorable_snippets_that_suffice_leave_no_threshold():
     ("labels", "stated"),
     [
         (None, None),
-        ({"source": "judged.jsonl"}, None),
         ({"source": "LLM"}, ["an LLM", "not audited"]),
         ({"source": "LLM", "llm": "m-4"}, ["the LLM 'm-4'", "not audited"]),
         ({"source": "LLM", "llm": "m-4", "audit": {"audited": 200}}, ["audited 200 labels"]),
