@@ -86,14 +86,6 @@ def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
     assert features(averages, "full-context", 2).tolist() == [0, 0, 0]  # all the same
 
 
-def test_an_unknown_variant_and_too_many_snippets_are_refused():
-    with pytest.raises(ValueError, match="variant is 'all'"):
-        features(ratios_of([[[1.0]]]), "all", 1)
-    for variant in ("snippets", "snippet-average", "full-context"):
-        with pytest.raises(ValueError, match="n_snippets is 1, .* 2 snippets"):
-            features(ratios_of([[[1.0, 2.0]]]), variant, 1)
-
-
 # --- the classifier -------------------------------------------------------------------------------
 
 LAYERS, HEADS, SNIPPETS = 2, 3, 4
@@ -188,12 +180,13 @@ def test_answers_of_the_fit_do_not_evaluate(fitted, rng):
     answers, classifier = fitted
     with pytest.raises(ValueError, match=r"answers\[2\] .* fit "):
         classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
-
-
-def test_an_answer_that_occurs_twice_is_refused_in_an_evaluation(fitted, rng):
     test = answers_of(rng, 20)
     with pytest.raises(ValueError, match=r"answers\[20\] is the same answer .* answers\[3\]"):
-        fitted[1].evaluate([*test, test[3]], rng=rng)
+        classifier.evaluate([*test, test[3]], rng=rng)
+    with pytest.raises(ValueError, match="variant"):
+        FactualityClassifier.fit(answers, n_snippets=SNIPPETS, variant="all")
+    with pytest.raises(ValueError, match="n_snippets"):
+        FactualityClassifier.fit(answers, n_snippets=SNIPPETS - 1)
 
 
 def test_an_answer_is_identified_by_its_tokens_where_they_are_known():

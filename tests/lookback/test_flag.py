@@ -77,12 +77,7 @@ def test_an_answer_without_a_token_is_flagged(flag):
     assert found.details == {"confidence": None, "flagged": True}
 
 
-def test_too_few_inconsistent_answers_flag_everything_and_the_statement_names_the_number():
-    few = flag_of(ANSWERS, 0.05)
-    assert few(ratios_of(1.0)).flagged
-    assert "19" in few.statement
-
-
+@pytest.mark.slow
 def test_the_share_of_inconsistent_answers_that_are_flagged():
     """1000 calibrations on 19 inconsistent answers, alpha 0.25: P(flagged) is exactly 15/20."""
     rng = np.random.default_rng(7)
@@ -228,12 +223,6 @@ def test_the_shares_of_new_answers_that_are_flagged_by_hand(flag):
     alone = flag.evaluate(new[:1], level=0.5)
     assert alone.consistent.n == 0
     assert alone.inconsistent.low > flag.evaluate(new[:1]).inconsistent.low
-
-
-def test_evaluation_uses_the_thresholds_of_the_groups():
-    new = judged([0.5] * 3, [False] * 3, ["hard", "easy", "hard"], name="new")
-    found = flag_of(BY_GROUP, by_group=True).evaluate(new)
-    assert found.inconsistent.estimate == pytest.approx(2 / 3)
 
 
 def test_evaluation_refuses_answers_that_calibrated_or_were_fitted_on(tmp_path):
