@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
@@ -207,9 +208,10 @@ def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch
         ({"question": QUESTION}, ValueError, "context"),
         ({"question": QUESTION, "context": CHUNKS[0]}, TypeError, "context"),
         ({"question": QUESTION, "context": Document(CHUNKS[0])}, TypeError, "context"),
+        ({"question": QUESTION, "context": {"answer": CHUNKS}}, TypeError, "context"),
         ({"question": QUESTION, "context": []}, ValueError, "context"),
     ],
-    ids=["text", "no context", "one text", "one document", "empty"],
+    ids=["text", "no context", "one text", "one document", "a mapping", "empty"],
 )
 def test_an_invalid_input_is_named(model, flag, given, error, field):
     with pytest.raises(error, match=field):
@@ -222,8 +224,10 @@ def test_settings_that_would_be_dropped_are_refused(folder, kept_flag):
             folder, "text-generation", pipeline_kwargs={"max_new_tokens": 9, **settings}
         )
 
+    made_with_settings = transformers.pipeline("text-generation", folder, do_sample=True)
     for llm, field in (
         (pipeline(do_sample=True), "do_sample"),
+        (HuggingFacePipeline(pipeline=made_with_settings), "do_sample"),
         (ChatHuggingFace(llm=pipeline(do_sample=True)), "do_sample"),
         (ChatHuggingFace(llm=pipeline(), temperature=1.5), "temperature"),
     ):

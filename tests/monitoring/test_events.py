@@ -152,7 +152,11 @@ class Editing(BaseCallbackHandler):
         data["query"] = "edited"
 
 
-@pytest.mark.parametrize("handler", [Raising(), RaisingAsync(), Editing()], ids=repr)
+@pytest.mark.parametrize(
+    "handler",
+    [Raising(), RaisingAsync(), Editing()],
+    ids=["raises", "raises asynchronously", "edits"],
+)
 async def test_a_handler_that_raises_or_edits_changes_nothing(compressor, handler):
     collector = RunCollectorCallbackHandler()
     for call in (compressor.compress_documents, compressor.acompress_documents):

@@ -58,8 +58,7 @@ def confidence_runnable(
     CalibrationMismatch
         If the flag is for another model.
     ValueError
-        For a pipeline or chat model with generation settings if there is no `generation`; for an
-        empty context.
+        For an empty context, and for generation settings of `llm` if there is no `generation`.
     """
     local = _local(llm)
     check_flag(flag, local)
@@ -104,6 +103,8 @@ def _check_settings(llm: object) -> None:
     for one in (llm, getattr(llm, "llm", None)):
         settings = {name: getattr(one, name, None) for name in ("temperature", "top_p", "stop")}
         settings |= getattr(one, "pipeline_kwargs", None) or {}
+        for inside in ("_generate_kwargs", "_forward_params"):  # a pipeline shows them nowhere else
+            settings |= getattr(getattr(one, "pipeline", None), inside, {})
         for name, value in settings.items():
             if value is not None and name not in ("max_new_tokens", "return_full_text"):
                 raise ValueError(
