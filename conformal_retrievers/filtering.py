@@ -253,13 +253,11 @@ class ConformalFilter:
 
     def _log_unknown(self, group: str | None) -> None:
         """Log a group that the calibration does not know, once each, up to `MOST_GROUPS`."""
-        c = self.calibration
-        merged = group if group is None else (c.merge_groups or {}).get(group, group)
-        if not c.by_group or merged in c.n_units:
+        if self.calibration.knows(group) or group in self._unknown:
             return
-        if group not in self._unknown and len(self._unknown) < MOST_GROUPS:
+        if len(self._unknown) < MOST_GROUPS:
             self._unknown.add(group)
-            known = ", ".join(map(repr, c.n_units))
+            known = ", ".join(map(repr, self.calibration.n_units))
             text = "group is %r, unknown to the calibration, so everything is kept; it knows %s"
             logger.warning(text, group, known)
 

@@ -7,7 +7,6 @@ This is algorithm 1 of Feng et al. 2025 (Conformal-RAG, arXiv 2506.20978).
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,42 +99,25 @@ class ClaimRelevance:
         self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
         """Return the relevance of each claim, (p,)."""
-        e, texts = self.embedding, _texts(claims, documents)
-        if e.embed_query is None:
-            return self._relevance(claims, len(texts), e.embed([query, *texts]))
-        vectors: Any = e.embed(texts) if texts else []
-        return self._relevance(claims, len(texts), [e.embed_query(query), *vectors])
+        return _relevance(claims, self.embedding.vectors(query, _texts(claims, documents)))
 
     async def arelevance(
         self, query: str, claims: Sequence[str], documents: Sequence[Snippet | str]
     ) -> NDArray[np.float64]:
         """Do what `relevance` does, without blocking the event loop."""
-        e, texts = self.embedding, _texts(claims, documents)
-        if e.aembed is None or (e.embed_query is not None and e.aembed_query is None):
-            return await asyncio.to_thread(self.relevance, query, claims, documents)
-        if e.aembed_query is None:
-            return self._relevance(claims, len(texts), await e.aembed([query, *texts]))
-        vectors: Any = await e.aembed(texts) if texts else []
-        return self._relevance(claims, len(texts), [await e.aembed_query(query), *vectors])
-
-    def _relevance(
-        self, claims: Sequence[str], n_texts: int, embeddings: Any
-    ) -> NDArray[np.float64]:
-        """Score from the vectors of the query, the claims and the documents that are not blank."""
-        vectors = np.asarray(embeddings)
-        if vectors.ndim != 2 or len(vectors) != 1 + n_texts:
-            raise ValueError(
-                f"embedder {self.embedding.name!r} returned vectors of shape {vectors.shape} for "
-                f"the query and {n_texts} claims and documents; it must return one for each text"
-            )
-        written = np.array([bool(claim.strip()) for claim in claims], dtype=bool)
-        n = 1 + int(written.sum())
-        relevance = np.full(len(claims), math.nan)
-        relevance[written] = claim_relevance(vectors[0], vectors[1:n], vectors[n:])
-        return relevance
+        return _relevance(claims, await self.embedding.avectors(query, _texts(claims, documents)))
 
 
 def _texts(claims: Sequence[str], documents: Sequence[Snippet | str]) -> list[str]:
     given = as_snippets(documents, "documents")
     texts = [*as_claims(claims), *(document.text for document in given)]
     return [text for text in texts if text.strip()]
+
+
+def _relevance(claims: Sequence[str], vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """Score from the vectors of the query, the claims and the documents that are not blank."""
+    written = np.array([bool(claim.strip()) for claim in claims], dtype=bool)
+    n = 1 + int(written.sum())
+    relevance = np.full(len(claims), math.nan)
+    relevance[written] = claim_relevance(vectors[0], vectors[1:n], vectors[n:])
+    return relevance

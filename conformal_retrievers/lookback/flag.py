@@ -40,7 +40,6 @@ from conformal_retrievers.lookback.ratios import (
     LookbackRatios,
     check_once,
     check_unused,
-    kind_of,
 )
 from conformal_retrievers.theory.intervals import auc, check_level
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -230,7 +229,7 @@ def check_flag(flag: object, model: Any) -> None:
     """
     if not isinstance(flag, FactualityFlag):
         raise TypeError(
-            f"flag is {kind_of(flag)}; give FactualityFlag(FactualityClassifier.load(…), "
+            f"flag is {flag!r:.60}; give FactualityFlag(FactualityClassifier.load(…), "
             "Calibration.load(…))"
         )
     made_for = flag.classifier

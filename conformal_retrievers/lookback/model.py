@@ -226,21 +226,16 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
     # For others it counts them from the mask if they take position_ids: decoders of
     # encoder-decoders, such as Bart's, do not.
     padded = any(hasattr(m, "create_position_ids_from_input_ids") for m in model.modules())
-    for wrong, reason in (
-        (
-            padded or "position_ids" not in inspect.signature(model.forward).parameters,
-            "has positions that depend on its padding",
-        ),
-        (
-            window or kinds & {"sliding_attention", "chunked_attention"},
-            f"has a sliding window (config.sliding_window is {window!r})",
-        ),
-    ):
-        if wrong:
-            raise ValueError(
-                f"model {name!r} ({type(model).__name__}) {reason}. Give a causal language model "
-                "with full attention, such as Llama, Qwen, Mistral without a window, or GPT-2."
-            )
+    if padded or "position_ids" not in inspect.signature(model.forward).parameters:
+        reason = "has positions that depend on its padding"
+    elif window or kinds & {"sliding_attention", "chunked_attention"}:
+        reason = f"has a sliding window (config.sliding_window is {window!r})"
+    else:
+        return
+    raise ValueError(
+        f"model {name!r} ({type(model).__name__}) {reason}. Give a causal language model with full "
+        "attention, such as Llama, Qwen, Mistral without a window, or GPT-2."
+    )
 
 
 def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

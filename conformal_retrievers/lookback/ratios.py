@@ -140,11 +140,6 @@ def _scaled(values: Values) -> Values:
     return np.asarray((values - values.min()) / spread)
 
 
-def kind_of(value: object) -> str:
-    """Return how errors describe a value: by its type, and a text by its first characters."""
-    return f"the str {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
-
-
 # --- judged answers -------------------------------------------------------------------------------
 
 

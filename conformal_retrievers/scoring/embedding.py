@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
@@ -62,26 +62,41 @@ class EmbeddingScorer:
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − cosine for each snippet, (n,)."""
         snippets = as_snippets(snippets)
-        texts = self._texts(snippets)
-        if self.embed_query is None:
-            return self._distances(snippets, self.embed([query, *texts]))
-        vectors: Any = self.embed(texts) if texts else []
-        return self._distances(snippets, [self.embed_query(query), *vectors])
+        return self._distances(snippets, self.vectors(query, self._texts(snippets)))
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
         snippets = as_snippets(snippets)
-        if self.aembed is None:
-            return await asyncio.to_thread(self.score, query, snippets)
-        texts = self._texts(snippets)
+        return self._distances(snippets, await self.avectors(query, self._texts(snippets)))
+
+    def vectors(self, query: str, texts: list[str]) -> NDArray[Any]:
+        """Return the embeddings of a query and n texts, (1 + n, d)."""
         if self.embed_query is None:
-            return self._distances(snippets, await self.aembed([query, *texts]))
+            return self._checked(self.embed([query, *texts]), texts)
+        vectors: Any = self.embed(texts) if texts else []
+        return self._checked([self.embed_query(query), *vectors], texts)
+
+    async def avectors(self, query: str, texts: list[str]) -> NDArray[Any]:
+        """Asynchronous twin of `vectors`."""
+        if self.aembed is None:
+            return await asyncio.to_thread(self.vectors, query, texts)
+        if self.embed_query is None:
+            return self._checked(await self.aembed([query, *texts]), texts)
         vectors: Any = await self.aembed(texts) if texts else []
         if self.aembed_query is None:
             query_vector = await asyncio.to_thread(self.embed_query, query)
         else:
             query_vector = await self.aembed_query(query)
-        return self._distances(snippets, [query_vector, *vectors])
+        return self._checked([query_vector, *vectors], texts)
+
+    def _checked(self, embeddings: Any, texts: list[str]) -> NDArray[Any]:
+        vectors = np.asarray(embeddings)
+        if vectors.ndim != 2 or len(vectors) != 1 + len(texts):
+            raise ValueError(
+                f"embedder {self.name!r} returned shape {vectors.shape} for the query and "
+                f"{len(texts)} texts; it must return one vector for each"
+            )
+        return vectors
 
     def _texts(self, snippets: Sequence[Snippet]) -> list[str]:
         """Return the m texts that have to be embedded."""
@@ -90,15 +105,9 @@ class EmbeddingScorer:
     def _reuses(self, snippet: Snippet) -> bool:
         return self.reuse_embeddings and snippet.embedding is not None
 
-    def _distances(self, snippets: Sequence[Snippet], embeddings: Any) -> Scores:
+    def _distances(self, snippets: Sequence[Snippet], vectors: NDArray[Any]) -> Scores:
         """Return the scores (n,) from the embeddings (1 + m, d) of the query and m texts."""
-        vectors = np.asarray(embeddings, dtype=np.float64)
-        texts = len(self._texts(snippets))
-        if vectors.ndim != 2 or len(vectors) != 1 + texts:
-            raise ValueError(
-                f"embedder {self.name!r} returned shape {vectors.shape} for the query and {texts} "
-                "texts; it must return one vector for each"
-            )
+        vectors = vectors.astype(np.float64)
         query_vector, embedded = vectors[0], iter(vectors[1:])
         rows = np.full((len(snippets), len(query_vector)), np.nan)
         for row, snippet in zip(rows, snippets, strict=True):
