@@ -129,11 +129,18 @@ class LLMScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − rating of each snippet, (n,)."""
-        return 1 - self.rate(query, snippets).ratings
+        return self.score_with_reasons(query, snippets)[0]
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
         return 1 - (await self.arate(query, snippets)).ratings
+
+    def score_with_reasons(
+        self, query: str, snippets: Sequence[Snippet | str]
+    ) -> tuple[Scores, tuple[str | None, ...]]:
+        """Return the scores, and why a snippet has none, or None."""
+        rated = self.rate(query, snippets)
+        return 1 - rated.ratings, rated.reasons
 
     def rate(self, query: str, snippets: Sequence[Snippet | str]) -> Ratings:
         """Return the rating of each snippet, and the reason if it has none."""

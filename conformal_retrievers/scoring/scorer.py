@@ -11,6 +11,7 @@ names. A scorer may also have these attributes:
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on
     provenance          what it was made from, as JSON
+    score_with_reasons  what `score` returns, and why snippets have no score (n,), or None
 """
 
 from __future__ import annotations
@@ -192,8 +193,12 @@ def score_queries(
 
 
 def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], int]) -> ScoredQuery:
-    scores = score_snippets(scorer, query.query, query.snippets)
-    names = [repr(s.text[:40] if s.id is None else s.id) for s in query.snippets]
+    names = [f"snippet {(s.text[:40] if s.id is None else s.id)!r}" for s in query.snippets]
+    if hasattr(scorer, "score_with_reasons"):
+        scores, reasons = scorer.score_with_reasons(query.query, query.snippets)
+        names = [f"{name}: {reason}" for name, reason in zip(names, reasons, strict=True)]
+    else:
+        scores = score_snippets(scorer, query.query, query.snippets)
     return ScoredQuery(
         scores,
         np.array(query.relevant, dtype=bool),
@@ -201,5 +206,5 @@ def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], in
         group=query.group,
         missed=query.missed,
         tokens=np.array([count_tokens(s.text) for s in query.snippets], dtype=float),
-        unscorable={i: f"snippet {names[i]}" for i in np.flatnonzero(np.isnan(scores)).tolist()},
+        unscorable={i: names[i] for i in np.flatnonzero(np.isnan(scores)).tolist()},
     )

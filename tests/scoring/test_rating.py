@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from llm_server import LLMServer, fields_of
 
-from conformal_retrievers import LLMScorer
+from conformal_retrievers import JudgedQuery, LLMScorer, calibrate
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
@@ -131,6 +131,14 @@ async def test_a_reply_that_did_not_end_by_itself_has_no_rating(finish, reason):
     assert (await both(several, ["a", "b"])).unscorable == {reason: 2}
     yes = await both(saying_yes({"YES": 0.0}, finish=finish), ["a"])  # one token is cut off always
     assert yes.unscorable == ({} if finish == "length" else {reason: 1})
+
+
+def test_a_calibration_error_states_why_a_relevant_snippet_has_no_score():
+    judged = [JudgedQuery("q", ["Everest", "b"], [True, True])]
+    with pytest.raises(ValueError, match="snippet 'Everest': unreadable"):
+        calibrate(
+            judged, LLMScorer(replying("no idea", '{"rating": 0.5}'), concurrency=1), alpha=0.5
+        )
 
 
 async def test_blank_texts_are_not_sent_and_equal_ones_once():
