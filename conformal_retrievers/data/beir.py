@@ -28,6 +28,10 @@ def read_beir(
 ) -> list[JudgedQuery]:
     """Read the judged queries of a folder in the BEIR layout, retrieved as in a run file.
 
+    They have the order of queries.jsonl, also those without a line in the run. Relevant snippets
+    that the run does not have are counted in `missed`. A snippet's text is title and text. Raises
+    FileNotFoundError or ValueError, naming the file and the line.
+
     Parameters
     ----------
     folder
@@ -40,15 +44,6 @@ def read_beir(
     min_score
         The qrels score from which on a snippet is relevant.
 
-    Returns
-    -------
-    The queries in the order of queries.jsonl, also those without a line in the run. Relevant
-    snippets that the run does not have are counted in `missed`. A snippet's text is title and text.
-
-    Raises
-    ------
-    FileNotFoundError or ValueError
-        Naming the file and the line.
     """
     if k is not None and k < 1:
         raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
@@ -86,10 +81,7 @@ def read_beir(
 
 
 def read_corpus(path: str | Path) -> dict[str, str]:
-    """Read the texts of a corpus by their ids, from corpus.jsonl or the BEIR folder that has it.
-
-    Raises FileNotFoundError or ValueError naming the file and the line.
-    """
+    """Read the texts of a corpus by their ids, from corpus.jsonl or the BEIR folder that has it."""
     file = Path(path)
     rows = _by_id(_existing(file, "corpus.jsonl") if file.is_dir() else file)
     return {id: f"{row.title or ''} {row.text}".strip() for id, row in rows.items()}

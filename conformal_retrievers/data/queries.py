@@ -73,7 +73,7 @@ class JudgedQuery:
     ) -> None:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the text of the query as a str")
-        where = _name_of(id, query)
+        where = query_name(id, query)
         _check_texts(where, id=id, group=group, retriever=retriever)
         fields = {
             "query": query,
@@ -107,7 +107,7 @@ class JudgedQuery:
     @property
     def name(self) -> str:
         """The query's name in messages."""
-        return _name_of(self.id, self.query)
+        return query_name(self.id, self.query)
 
     def retrieved_as(
         self,
@@ -179,7 +179,8 @@ class ScoredQuery:
         return "a query" if self.id is None else f"query {self.id!r}"
 
 
-def _name_of(id: str | None, query: str) -> str:
+def query_name(id: str | None, query: str) -> str:
+    """Return the query's name in messages."""
     if id is not None:
         return f"query {id!r}"
     return f"query {query[:60] + '…' if len(query) > 60 else query!r}"

@@ -4,8 +4,6 @@ The windows follow Chakraborty et al. 2025 (arXiv 2511.17908, section 3.1): 500 
 overlapping by 100. Sentences follow Unicode (UAX #29) with two changes. A single line break is
 white space, because text is often wrapped, and a blank line ends a sentence. An opening bracket or
 quote belongs to the sentence that it opens. Characters are code points, as `len` counts them.
-
-Available segmenters (semantic-text-splitter, uniseg, pysbd) end a sentence at every line break.
 """
 
 from __future__ import annotations
@@ -22,7 +20,9 @@ import regex
 def split_snippets(
     text: str, size: int = 500, overlap: int = 100, *, document: str | None = None
 ) -> list[Snippet]:
-    """Return the windows of a text in order.
+    """Return the windows of a text in order, with the `position` of their first character.
+
+    White space between windows is dropped.
 
     Parameters
     ----------
@@ -36,10 +36,6 @@ def split_snippets(
         sentences as fit beside a new one. 0 ≤ overlap < size, else ValueError.
     document
         The name of the document, for the snippets' `document` and `id` ("<document>:<position>").
-
-    Returns
-    -------
-    Snippets with the `position` of their first character. White space between them is dropped.
 
     Examples
     --------

@@ -3,12 +3,8 @@
 The sample is stratified by label and score decile, with at least one snippet of each stratum: an
 audit of the positive labels alone cannot show what the labeler missed. A sampled snippet stands for
 weight = N_h/n_h snippets, the size of its stratum h over the number sampled, so sums of weights
-estimate numbers of snippets without bias (Horvitz and Thompson 1952, JASA 47).
-
-A calibration guarantees coverage of the snippets that are *labelled* relevant. If the labeler
-misses the share μ of the relevant snippets,
-
-    coverage of the relevant = (1 − μ) · coverage of the found + μ · coverage of the missed
+estimate numbers of snippets without bias (Horvitz and Thompson 1952, JASA 47). A calibration
+guarantees coverage of the snippets that are *labelled* relevant.
 """
 
 from __future__ import annotations
@@ -43,22 +39,16 @@ def audit_sample(
     """Write a sample of labelled snippets to a CSV file for a person; return its number of rows.
 
     The person writes yes or no into the column `audited`. The file shows neither labels nor scores.
+    Raises ValueError for queries that differ, and FileExistsError for a file that exists.
 
     Parameters
     ----------
     judged, scored
         The labelled queries, and the same as `score_queries(scorer, judged)` returns them.
-    path
-        A new CSV file.
+    path, rng
+        A new CSV file, and what draws the sample.
     share
         The share of each stratum to sample, in (0, 1]; ⌈share · N_h⌉ snippets are drawn.
-    rng
-        Draws the sample.
-
-    Raises
-    ------
-    ValueError, FileExistsError
-        For queries that differ, an invalid share, and a file that exists.
     """
     exact = exact_share(share)  # in floats, 0.07 · 100 is above 7
     population = _Population(judged, scored)

@@ -56,10 +56,8 @@ def label_consistency(
 
     Parameters
     ----------
-    responses, llm
-        The answers (n,) and the judge.
-    prompt
-        A prompt with the fields $query, $context and $answer.
+    responses, llm, prompt
+        The answers (n,), the judge, and a prompt with the fields $query, $context and $answer.
     concurrency, cache, progress
         As for `ask`.
     """

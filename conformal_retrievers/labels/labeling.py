@@ -20,7 +20,7 @@ from unicodedata import normalize
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets, query_name
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import LLM, VERDICT, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
@@ -90,20 +90,14 @@ def label_by_llm(
     A query with a cut-off, refused or unreadable reply is in `unlabelled`. A blank snippet is
     irrelevant, and the LLM is not asked about it; equal texts of a query are asked about once.
 
+    Raises ValueError for a prompt with other fields and, naming the query, for a blank answer.
+
     Parameters
     ----------
-    queries, llm
-        The queries and the judge.
-    prompt
-        A prompt with the fields $query, $fact and $snippet.
+    queries, llm, prompt
+        The queries, the judge, and a prompt with the fields $query, $fact and $snippet.
     concurrency, cache, progress
-        As for `ask`. With a cache, a run that was interrupted, or that left snippets unlabelled,
-        asks only for the rest when it is repeated.
-
-    Raises
-    ------
-    ValueError
-        For a prompt with other fields and, naming the query, for a blank answer.
+        As for `ask`. With a cache, a repeated run asks only for what is unlabelled.
     """
     queries, prompt = list(queries), prompt or Prompt.load("label")
     verdicts, usage = ask_verdicts(
@@ -133,7 +127,8 @@ def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]
         name = "query" if query.answer is None else "answer"
         fact = query.query if query.answer is None else query.answer
         if not fact.strip():
-            raise ValueError(f"{_where(query)}: {name} is {fact!r}; give the fact to be supported")
+            where = query_name(query.id, query.query)
+            raise ValueError(f"{where}: {name} is {fact!r}; give the fact to be supported")
         for snippet in query.snippets:
             if snippet.text.strip():
                 fields = {"query": query.query, "fact": fact, "snippet": snippet.text}
@@ -175,17 +170,14 @@ def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelle
 
 
 def _check_sources(query: AnsweredQuery, beta: float) -> None:
+    where = query_name(query.id, query.query)
     for i, snippet in enumerate(query.snippets):
         if snippet.document is None:
-            raise ValueError(f"{_where(query)}: snippets[{i}].document is None; give it")
+            raise ValueError(f"{where}: snippets[{i}].document is None; give it")
     if not query.documents:
-        raise ValueError(f"{_where(query)}: documents is empty; give those that contain the answer")
+        raise ValueError(f"{where}: documents is empty; give those that contain the answer")
     if beta > 0 and not _tokens(query.answer or ""):
-        raise ValueError(f"{_where(query)}: answer has no words; give one, or beta=0")
-
-
-def _where(query: AnsweredQuery) -> str:
-    return f"query {query.query[:60]!r}" if query.id is None else f"query {query.id!r}"
+        raise ValueError(f"{where}: answer has no words; give one, or beta=0")
 
 
 def rouge_l(text: str, reference: str) -> float:

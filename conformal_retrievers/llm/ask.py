@@ -9,7 +9,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_sche
 
 logger = logging.getLogger("conformal_retrievers")
 
+T = TypeVar("T")
 Asked = TypeVar("Asked")  # what `ask` returns, or what `aask` is awaited for
 
 
@@ -62,8 +63,6 @@ def ask(
 
     Parameters
     ----------
-    llm, requests
-        The model and the requests (n,).
     is_answer
         Whether a reply to the request at this place can be read. Only such replies enter the cache
         and are taken from it, so an unreadable one is asked for again.
@@ -73,7 +72,7 @@ def ask(
     cache
         Known replies. A reply is stored as it comes: an interrupted run continues where it stopped.
     progress
-        Whether to show a progress bar, which needs the extra `cli`.
+        Whether to show a progress bar.
     """
     return _Run(llm, requests, is_answer, concurrency, cache).in_threads(progress)
 
@@ -81,7 +80,7 @@ def ask(
 async def aask(llm: LLM, requests: Sequence[Request], **options: Any) -> list[Reply | Unanswered]:
     """Return what `ask` returns, without blocking the event loop; the options are the same.
 
-    There is no progress bar. If it is cancelled, it cancels the requests under way and waits until
+    If it is cancelled, it cancels the requests under way and waits until
     they have ended. Requests of a model without `acomplete` end in their threads and count towards
     the bound until then.
     """
@@ -110,7 +109,6 @@ class _Run:
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
-        check_cache(self.cache)
         self.concurrency = check_count(self.concurrency, "concurrency")
         self.answers: list[Any] = [None] * len(self.requests)
 
@@ -135,7 +133,7 @@ class _Run:
             # Each in a copy of the context, where frameworks keep the run that calls belong to.
             futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in missing]
             try:
-                for future in _with_bar(futures) if progress else futures:
+                for future in with_bar(futures, "Asking") if progress else futures:
                     future.result()
             finally:
                 self.stopped.set()  # what is not under way returns at once
@@ -243,12 +241,13 @@ def _slots(kind: Any, loop: object, llm: LLM, concurrency: int) -> Any:
         return _SLOTS.setdefault((loop, id(llm), concurrency), kind(concurrency))
 
 
-def _with_bar(futures: list[Future[None]]) -> Iterable[Future[None]]:
+def with_bar(items: Sequence[T], description: str) -> Iterable[T]:
+    """Return the items with a progress bar on stderr, which needs the extra `cli`."""
     require("cli", "rich")
     from rich.console import Console
     from rich.progress import track
 
-    return track(futures, "Asking", console=Console(stderr=True), transient=True)
+    return track(items, description, console=Console(stderr=True), transient=True)
 
 
 def check_llm(llm: object, name: str = "llm") -> None:
@@ -265,9 +264,3 @@ def check_count(count: object, name: str) -> int:
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
         raise ValueError(f"{name} is {count!r}; give a whole number of at least 1")
     return int(count)
-
-
-def check_cache(cache: object) -> None:
-    """Raise TypeError if `cache` is neither a Cache nor None."""
-    if cache is not None and not isinstance(cache, Cache):
-        raise TypeError(f"cache is a {type(cache).__name__}; give Cache(path) or None")

@@ -41,7 +41,8 @@ def openai_llm(
     """Return a model of an OpenAI-compatible server, at temperature 0.
 
     It needs the extra `llm`. The client retries timeouts, broken connections and the status 408,
-    409, 429 and 500 and above, with exponential backoff or when `retry-after` says.
+    409, 429 and 500 and above, with exponential backoff or when `retry-after` says. Raises
+    openai.OpenAIError, here or when the model is asked, if that cannot help (a wrong key).
 
     Parameters
     ----------
@@ -58,12 +59,6 @@ def openai_llm(
         The identity of the model; by default `model` with its `fields`. The server is not in it, so
         a calibration holds on another machine. Give a name if two servers give other weights
         (quantised ones, for example) the same model name.
-
-    Raises
-    ------
-    openai.OpenAIError
-        Here or when the model is asked, if asking again cannot help: a wrong key, an unknown model,
-        an invalid request.
     """
     require("llm", "openai")
     from httpx import Response

@@ -1,11 +1,5 @@
 """Scorers made of scorers: z-scores within the query, tie-breaks, cascades, a memory.
 
-    QueryZScore(s)                     (s − mean) / sd over the query's own snippets
-    TieBreak(s, then=t)                s, and where s ties, t: p + (p⁺ − p)·u,
-                                       p the score as a float32, p⁺ the next one up, u(t) in [0, 1)
-    Cascade(s, t, pass_below=b)        t where s ≤ b, else +inf: t is not asked about the rest
-    CachedScorer(s, cache)             s, asked about each pair of query and text only once
-
 Each is a scorer like any other and calibrated once as a whole, so one guarantee covers all of it.
 """
 
@@ -26,7 +20,6 @@ from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
     ascore_snippets,
-    check_scorer,
     relative_to_query,
     score_snippets,
     with_parts,
@@ -35,10 +28,6 @@ from conformal_retrievers.scoring.scorer import (
 
 class CombinedScorer(ABC):
     """A scorer whose scores follow from those of its parts."""
-
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            check_scorer(part)
 
     @property
     @abstractmethod
@@ -152,7 +141,8 @@ class TieBreak(CombinedScorer):
 def lexicographic(first: ArrayLike, second: ArrayLike) -> Scores:
     """Return numbers (n,) in the order of `first` (n,) as float32, with ties ordered by `second`.
 
-    24 bits and 29 bits fit into the 53 of a float64, so p + (p⁺ − p)·u is exact.
+    It is p + (p⁺ − p)·u, with the first as a float32 p, the next one p⁺ and u in [0, 1) from the
+    second. That is exact, because 24 bits and 29 bits fit into the 53 of a float64.
 
     >>> lexicographic([0.5, 0.5, 0.1], [2.0, 1.0, 3.0]).argsort()
     array([2, 1, 0])
@@ -201,10 +191,6 @@ class Cascade:
     costly: Scorer
     pass_below: float = field(kw_only=True)
 
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            check_scorer(part)
-
     @property
     def parts(self) -> tuple[Scorer, ...]:
         """Both scorers."""
@@ -244,7 +230,6 @@ class CachedScorer:
     cache: Cache
 
     def __post_init__(self) -> None:
-        check_scorer(self.scorer)
         only_texts = all(getattr(part, "text_only", True) for part in with_parts(self.scorer))
         if relative_to_query(self.scorer) or not only_texts:
             raise TypeError(

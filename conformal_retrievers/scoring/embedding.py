@@ -1,7 +1,6 @@
 """Cosine distance of embeddings: score = 1 − cos(emb(query), emb(snippet)), from 0 to 2.
 
-A_emb of Chakraborty et al. 2025, "Principled Context Engineering for RAG" (arXiv 2511.17908,
-section 3.3).
+A_emb of Chakraborty et al. 2025 (arXiv 2511.17908, section 3.3).
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ class EmbeddingScorer:
 
     Parameters
     ----------
-    embed
-        Turns n texts into vectors (n, d), as `SentenceTransformer.encode` does.
-    name
-        Identifies the model.
+    embed, name
+        Turns n texts into vectors (n, d), as `SentenceTransformer.encode` does; and its identity.
     embed_query
         Embeds the query. Without it, query and snippets go to `embed` as one batch.
     aembed, aembed_query

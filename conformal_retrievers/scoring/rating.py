@@ -45,11 +45,11 @@ class Ratings:
     """The ratings (n,) of a query's snippets, from 0 to 1, or NaN with a reason.
 
     A reason is "blank", "unanswered", "refused", "cut off", "unreadable", "out of range", "not
-    rated", "rated twice", "neither yes nor no" or "no log-probabilities".
+    rated", "rated twice", "neither yes nor no" or "no log-probabilities"; None with a rating.
     """
 
     ratings: Scores
-    reasons: tuple[str | None, ...]  # why a snippet has no rating; None if it has one
+    reasons: tuple[str | None, ...]
     usage: Usage  # requests and tokens
 
     @property

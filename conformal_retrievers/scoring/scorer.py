@@ -27,23 +27,14 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.extras import require
+from conformal_retrievers.llm.ask import with_bar
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Anything with a name and a score.
-
-    >>> class Length:
-    ...     name = "length"
-    ...
-    ...     def score(self, query, snippets):
-    ...         return [len(snippet.text) for snippet in snippets]
-    >>> isinstance(Length(), Scorer)
-    True
-    """
+    """Anything with a name and a score."""
 
     @property
     def name(self) -> str:
@@ -148,12 +139,7 @@ def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
 
 
 def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
-    """Return the queries as a list; raise TypeError if one is not a JudgedQuery.
-
-    >>> judged_queries(["q"])
-    Traceback (most recent call last):
-    TypeError: judged[0] is 'q'; give JudgedQuery objects
-    """
+    """Return the queries as a list; raise TypeError if one is not a JudgedQuery."""
     queries = list(judged)
     for i, query in enumerate(queries):
         if not isinstance(query, JudgedQuery):
@@ -180,16 +166,10 @@ def score_queries(
     (array([1., 3.]), array([ True, False]))
     """
     check_scorer(scorer)
-    queries: Iterable[JudgedQuery] = judged_queries(judged)
+    queries = judged_queries(judged)
     check_not_fitted_on(scorer, queries)
-    if progress:
-        require("cli", "rich")
-        from rich.console import Console
-        from rich.progress import track
-
-        bar = Console(stderr=True)
-        queries = track(queries, description="Scoring", console=bar, transient=True)
-    return [_scored(scorer, query, count_tokens) for query in queries]
+    with_progress = with_bar(queries, "Scoring") if progress else queries
+    return [_scored(scorer, query, count_tokens) for query in with_progress]
 
 
 def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], int]) -> ScoredQuery:

@@ -163,13 +163,6 @@ def test_a_name_contains_the_parts_and_every_parameter():
     assert Cascade(one, other, pass_below=np.float32(1)).name == "cascade(one ≤ 1.0, other)"
 
 
-def test_only_scorers_can_be_combined():
-    for combine in (QueryZScore, lambda x: TieBreak(lookup(), then=x),
-                    lambda x: Cascade(lookup(), x, pass_below=0)):  # fmt: skip
-        with pytest.raises(TypeError, match="scorer"):
-            combine("x")
-
-
 def test_a_combination_is_relative_to_the_query_if_a_part_is():
     plain, relative = lookup(), QueryZScore(lookup())
     assert [relative_to_query(s) for s in combinations(plain, plain)] == [True, False, False]

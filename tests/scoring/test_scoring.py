@@ -295,8 +295,8 @@ async def test_a_cached_scorer_asks_only_about_unknown_snippets(tmp_path):
 def test_only_scores_of_texts_alone_can_be_cached(tmp_path):
     retrieval = RetrievalScorer("faiss", higher_is_better=True)
     function = FunctionScorer(lengths, "length")
-    for scorer in (QueryZScore(function), retrieval, TieBreak(function, then=retrieval), len):
-        with pytest.raises(TypeError, match="cache|scorer is"):
+    for scorer in (QueryZScore(function), retrieval, TieBreak(function, then=retrieval)):
+        with pytest.raises(TypeError, match="cache"):
             CachedScorer(scorer, Cache(tmp_path / "cache.db"))
 
 
