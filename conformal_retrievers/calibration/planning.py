@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformal_retrievers.calibration.guarantees import Guarantee, Units, check_guarantee
+from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import check_probability, conformal_rank, exact_alpha
 from conformal_retrievers.theory.tolerance import tolerance_rank
 
@@ -40,7 +41,7 @@ class Plan:
         about = "" if self.guarantee in ("all", "any") else "about "
         return (
             f"{text}; {about}{self.enough} for a coverage within ± {self.within:g} of "
-            f"{1 - self.alpha:g} in {PROBABILITY:.0%} of calibrations"
+            f"{1 - self.alpha:g} in {percent(PROBABILITY)} of calibrations"
         )
 
 

@@ -16,8 +16,6 @@ from conformal_retrievers.evaluation import diagnose as diagnosed
 from conformal_retrievers.evaluation.sweeps import SweepPoint
 from conformal_retrievers.theory.intervals import percent
 
-MARKS = {"problem": "✗", "notice": "!", "fine": "✓"}
-
 
 def diagnose(
     calibration: options.CalibrationFile,
@@ -59,13 +57,8 @@ def diagnose(
         del numbers["calibration"]
         print_json({"left_out": new.left_out, "verdict": found.verdict, **numbers})
     else:
-        say(
-            f"Queries: {found.n_queries:,}, with {found.n_snippets:,} snippets. "
-            f"Left out: {new.left_out:,}.\n\n{found.summary}\n"
-        )
-        for finding in found.findings:
-            say(f"{MARKS[finding.severity]} {finding.name}: {finding.sentence}")
-        say("\nOver alpha, in %:\n")
+        say(f"Queries: {found.n_queries:,}, with {found.n_snippets:,} snippets.")
+        say(f"Left out: {new.left_out:,}.\n\n{found}\n\nOver alpha, in %:\n")
         print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], map(_row, found.sweep))
     if found.fails:
         raise typer.Exit(1)

@@ -140,4 +140,4 @@ class Diagnosis:
     def __str__(self) -> str:
         marks = {"problem": "✗", "notice": "!", "fine": "✓"}
         lines = [f"{marks[f.severity]} {f.name}: {f.sentence}" for f in self.findings]
-        return "\n".join([self.verdict, "", *lines])
+        return "\n".join([self.summary, "", *lines])

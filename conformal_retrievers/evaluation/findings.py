@@ -61,8 +61,7 @@ def _coverage(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
         f"{_counted(j.n_measured, 'judged ')}; the target is "
         f"{percent(d.target)}{where}{chance}."
     )
-    evidence = {"coverage": coverage.estimate, "low": coverage.low, "high": coverage.high}
-    evidence |= {"target": d.target, "p_value": j.p_value}
+    evidence = {"coverage": coverage.estimate, "target": d.target, "p_value": j.p_value}
     yield Finding("coverage", "problem" if low else "fine", sentence, evidence)
 
 
@@ -95,7 +94,7 @@ def _missing(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
             "Recall@K and end-to-end coverage are unknown: no query records how many relevant "
             "snippets were not retrieved."
         )
-        yield Finding("recall", "notice", sentence, {"n_missed": 0})
+        yield Finding("recall", "notice", sentence, {})
     elif j.n_missed:
         short = j.end_to_end.high < d.target
         sentence = (
@@ -104,12 +103,7 @@ def _missing(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
         )
         if short:
             sentence += " No threshold brings missed snippets back; a deeper retriever might."
-        evidence = {
-            "recall_at_k": j.recall_at_k.estimate,
-            "end_to_end": j.end_to_end.estimate,
-            "target": d.target,
-            "n_missed": j.n_missed,
-        }
+        evidence = {"recall_at_k": j.recall_at_k.estimate, "end_to_end": j.end_to_end.estimate}
         yield Finding("missing", "notice" if short else "fine", sentence, evidence)
 
 
@@ -140,12 +134,7 @@ def _groups(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
         )
         if not by_group:
             sentence += " A calibration by group covers each group."
-        evidence = {
-            "coverage": row.coverage.estimate,
-            "target": d.target,
-            "p_value": p_value,
-            "n_measured": row.n_measured,
-        }
+        evidence = {"coverage": row.coverage.estimate, "target": d.target, "p_value": p_value}
         yield Finding("group", "problem" if by_group else "notice", sentence, evidence)
 
 
@@ -184,8 +173,7 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
 
 def _ids(d: Diagnosis) -> Iterator[Finding]:
     if not d.held_out_verified:
-        without = {"calibration_without_id": d.calibration.n_without_id}
-        yield Finding("ids", "notice", UNVERIFIED, without)
+        yield Finding("ids", "notice", UNVERIFIED, {})
 
 
 def _m1(d: Diagnosis) -> Iterator[Finding]:
@@ -213,11 +201,11 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
     c = d.calibration
     evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "removal": d.removal}
     if not c.by_group and c.threshold() == math.inf:
+        evidence = {"n_units": c.n_units[None], "n_needed": c.n_needed}
         few = (
             f"Everything is kept: the calibration has {c.n_units[None]} units and needs "
             f"{c.n_needed} for a finite threshold."
         )
-        evidence |= {"n_units": c.n_units[None], "n_needed": c.n_needed}
         if c.count_missed:
             yield Finding("threshold", "problem", OUT_OF_REACH, evidence)
         else:
@@ -228,11 +216,11 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
             f"{percent(d.keep_all)} of the queries keep everything: their group is missing, "
             "unknown to the calibration, or too small there."
         )
-        yield Finding("threshold", "notice", sentence, evidence | {"keep_all": d.keep_all})
+        yield Finding("threshold", "notice", sentence, {"keep_all": d.keep_all})
     if d.keep_none > 0:
         some = f" in {percent(d.keep_none)} of the queries, by their group" if c.by_group else ""
         sentence = f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT}."
-        yield Finding("threshold", "notice", sentence, evidence | {"keep_none": d.keep_none})
+        yield Finding("threshold", "notice", sentence, {"keep_none": d.keep_none})
     m1, m2 = d.m1.estimate, d.m2.estimate
     scored = 1 - d.scores.unscorable  # the others are kept, which is no fault of the scores
     if scored > 0 and d.removal <= LITTLE_REMOVED * scored:
