@@ -69,7 +69,7 @@ def _row(point: SweepPoint) -> list[str]:
     return [
         f"{point.alpha:g}",
         "–" if point.threshold is None else f"{point.threshold:.4g}",
-        *(percent(s).removesuffix(" %") for s in (point.m1, point.m2, point.removal, coverage)),
+        *(percent(s, unit="") for s in (point.m1, point.m2, point.removal, coverage)),
     ]
 
 

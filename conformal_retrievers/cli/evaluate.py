@@ -14,6 +14,7 @@ from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, 
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation import Evaluation, fixed_thresholds, top_k
 from conformal_retrievers.evaluation import evaluate as measured
+from conformal_retrievers.theory.intervals import percent
 
 PERCENTILES = (10, 30, 50, 70, 90)  # of all scores: the fixed thresholds among the baselines
 
@@ -77,6 +78,6 @@ def _row(name: str | None, part: Evaluation, calibration: Calibration) -> list[s
         "no group" if name is None else name,
         f"{part.n_queries:,}",
         coverage[calibration.guarantee].interval.written(unit=""),
-        f"{100 * part.removal.estimate:.1f}",
+        percent(part.removal.estimate, unit=""),
         "–" if part.verdict is None else f"{part.verdict.p_value:.2g}",
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -35,22 +34,20 @@ def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: P
 
 
 def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
-    """Return the cosine scorer of a sentence-transformers model, under a name."""
+    """Return the cosine scorer of a sentence-transformers model, under a name.
+
+    The model is in a folder, the local cache or the hub; ValueError if it is nowhere.
+    """
     require("embedding", "sentence_transformers")
-    encoder = _sentence_transformer(model)
-    return EmbeddingScorer(lambda texts: encoder.encode(texts, show_progress_bar=False), name)
-
-
-def _sentence_transformer(model: str) -> Any:
-    """Return the model from a folder, the local cache or the hub; ValueError if it is nowhere."""
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
     try:
-        return SentenceTransformer(model)
+        encoder = SentenceTransformer(model)
     except Exception as error:  # whatever the client of the hub raises
         raise ValueError(
             f"model {model!r} cannot be loaded ({type(error).__name__}); give with --model the "
             "folder of a sentence-transformers model, or its name on the hub"
         ) from error
+    return EmbeddingScorer(lambda texts: encoder.encode(texts, show_progress_bar=False), name)

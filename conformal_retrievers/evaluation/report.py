@@ -81,7 +81,7 @@ def html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "bare": _bare, "number": _number, "ends": _ends}
+    environment.filters |= {"percent": percent, "number": _number, "ends": _ends}
     c = d.calibration
     thresholds = {group or "all queries": c.threshold(group) for group in c.n_units}
     given = {"retrieval": c.retrieval, "labels": c.labels, "scorer": c.scorer_provenance}
@@ -103,45 +103,35 @@ def _pictures(
 ) -> list[dict[str, str]]:
     shown: list[tuple[str, str, str, str]] = []  # name, alternative text, caption, SVG
     if d.coverage is not None and not math.isnan(d.coverage.estimate):
-        alt = (
-            "Coverage against its target. At the calibration's alpha it is "
-            f"{d.coverage}, and the target is {percent(d.target)}."
-        )
-        caption = (
-            "Below the dashed line, less is kept than guaranteed. The shaded area is the interval."
-        )
+        alt = f"Coverage at the calibration's alpha: {d.coverage}; target {percent(d.target)}."
+        caption = "Below the dashed line, too little is kept. The shaded area is the interval."
         shown.append(("Coverage", alt, caption, figures.coverage(d)))
     alt = f"Share of snippets removed over alpha; {percent(d.removal)} at the calibration's."
     caption = "What the filter saves. The dotted line is the calibration's α."
     shown.append(("Removal", alt, caption, figures.removal(d)))
-    alt = (
-        f"m1, the share of queries with a kept snippet, is {d.m1}, and m2, the mean share of a "
-        f"query's snippets kept, {d.m2}, at the calibration's alpha."
-    )
+    alt = f"m1 and m2 over alpha; at the calibration's, m1 is {d.m1} and m2 is {d.m2}."
     caption = (
         f"The shaded bands hold for exchangeable queries in {100 * d.level:g} % of cases, at one α."
         " m1 counts irrelevant snippets too, so 1 − α is not its target."
     )
     shown.append(("m1 and m2 over α", alt, caption, figures.sweep(d)))
     if d.depths:
-        deepest = d.depths[-1].k
-        alt = f"m1 and m2 if only the first K snippets are retrieved, for K from 1 to {deepest}."
-        caption = (
-            "At the same threshold. Where recall@K still rises, a deeper retriever finds more."
-        )
+        alt = f"m1 and m2 of the first K snippets retrieved, for K from 1 to {d.depths[-1].k}."
+        caption = "At the same threshold. If recall@K still rises, a deeper retriever finds more."
         shown.append(("m1 and m2 over K", alt, caption, figures.depths(d)))
     parts = _scores(d, scored)
     if any(np.isfinite(scores).any() for _, scores in parts):
         names = " and ".join(name for name, _ in parts)
         alt = f"Histograms of the scores: {names}, with the threshold."
         caption = (
-            "Snippets left of the threshold are kept. The further apart the two, the more can be "
-            "removed."
+            "Left of the threshold, snippets are kept. The further apart, the more is removed."
         )
         shown.append(("Scores", alt, caption, figures.histogram(parts, thresholds)))
+    # An image of its own: what is inside cannot meet the page's ids, styles or text.
+    source = "data:image/svg+xml;base64,"
     return [
-        {"name": name, "alt": alt, "caption": caption, "src": _source(svg)}
-        for name, alt, caption, svg in shown
+        {"name": n, "alt": a, "caption": c, "src": source + base64.b64encode(svg.encode()).decode()}
+        for n, a, c, svg in shown
     ]
 
 
@@ -156,15 +146,6 @@ def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, NDAr
         ("relevant, calibration", np.concatenate([q.scores for q in d.calibration.queries])),
         ("all of these queries", np.concatenate([q.scores for q in scored])),
     ]
-
-
-def _source(svg: str) -> str:
-    # An image of its own: what is inside cannot meet the page's ids, styles or text.
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8")).decode("ascii")
-
-
-def _bare(share: float) -> str:
-    return percent(share).removesuffix(" %")
 
 
 def _number(value: float) -> str:

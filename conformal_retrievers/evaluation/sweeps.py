@@ -18,7 +18,6 @@ from conformal_retrievers.evaluation.columns import Columns
 from conformal_retrievers.evaluation.measures import guaranteed, shares
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 from conformal_retrievers.theory.intervals import Interval
-from conformal_retrievers.theory.ranks import exact_alpha
 
 ALPHAS = tuple(k / 40 for k in range(1, 21))  # 0.025, 0.05, … 0.5
 MOST_DEPTHS = 25
@@ -80,8 +79,6 @@ def over_alpha(
             measured[guaranteed(c)].interval if queries.judged else None,
         )
 
-    for alpha in alphas:
-        exact_alpha(alpha)
     chosen = sorted({float(alpha) for alpha in (*alphas, calibration.alpha)})
     if calibration.delta is not None and not calibration.by_group:
         units = calibration.units()

@@ -38,13 +38,13 @@ class Interval(NamedTuple):
         return f"{100 * self.estimate:{width}.1f}{unit} {ends}"
 
 
-def percent(share: float) -> str:
+def percent(share: float, unit: str = " %") -> str:
     """Write a share in percent.
 
     >>> percent(0.9217)
     '92.2 %'
     """
-    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+    return "–" if math.isnan(share) else f"{100 * share:.1f}{unit}"
 
 
 def check_level(level: float) -> float:

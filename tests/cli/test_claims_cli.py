@@ -128,13 +128,6 @@ def test_exit_codes_distinguish_bad_data_from_a_wrong_command(arguments, code, f
     assert not (tmp_path / "c.json").exists()
 
 
-def test_calibrate_does_not_write_over_its_answers(files):
-    answers = files / "answers.jsonl"
-    before = answers.read_bytes()
-    run("calibrate", answers, "--alpha", 0.2, "--scorer", "s", "--out", answers, code=2)
-    assert answers.read_bytes() == before
-
-
 # --- the demo -------------------------------------------------------------------------------------
 
 

@@ -431,7 +431,9 @@ def test_no_command_writes_over_what_it_reads(files, tmp_path):
     link.symlink_to(judged)
     calibrate = ("calibrate", judged, "--alpha", "0.2", *RETRIEVAL)
     report = ("report", files / "plain.json", files / "new.jsonl")
-    for command, out in (calibrate, judged), (calibrate, link), (report, files / "plain.json"):
+    claims = ("claims", "calibrate", judged, "--alpha", "0.2", "--scorer", "s")
+    cases = [(calibrate, judged), (calibrate, link), (claims, judged)]
+    for command, out in [*cases, (report, files / "plain.json")]:
         before = out.read_bytes()
         assert "--out" in error_of(*command, "--out", out, code=2)
         assert out.read_bytes() == before

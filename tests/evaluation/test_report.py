@@ -115,17 +115,14 @@ def test_text_of_the_data_is_escaped(calibration, queries):
     assert page.text.count(HOSTILE) >= 4  # title, heading, scorer, group, provenance
 
 
-def test_the_page_needs_no_network(calibration, queries):
+def test_the_page_and_its_pictures_need_no_network_and_have_no_date(calibration, queries):
     html = html_of(calibration, queries)
     sources = re.findall(r'(?:src|href)="([^"]{0,30})', html)
     assert len(sources) == 6
     assert all(source.startswith("data:") for source in sources)
     assert "url(" not in html
     assert "@import" not in html
-
-
-def test_the_pictures_are_svg_without_dates_or_links(calibration, queries):
-    for image in Page(html_of(calibration, queries)).images:
+    for image in Page(html).images:
         svg = base64.b64decode(image["src"].partition(",")[2]).decode("utf-8")
         assert ElementTree.fromstring(svg).get("viewBox")
         assert "<dc:date>" not in svg
