@@ -1,8 +1,6 @@
 """Prompts, which are identified by their content, and the requests made from them.
 
-What fills the fields of a prompt is not trusted. It enters the user's message as JSON, in which
-every character is escaped that could end a line, a string or a tag, or begin a role marker of a
-chat format such as `<|im_start|>`, `[INST]` or `[|user|]`.
+What fills the fields of a prompt is not trusted. It enters the user's message as JSON (`as_data`).
 """
 
 from __future__ import annotations
@@ -128,9 +126,10 @@ _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # in JSON; the brackets of li
 
 
 def as_data(value: object) -> str:
-    """Return a value as JSON on one line, in which no text can end its string or pass for markup.
+    """Return a value as JSON on one line, from which `json.loads` gives the value back.
 
-    `json.loads` gives the value back.
+    Every character is escaped that could end a line, a string or a tag, or begin a role marker of a
+    chat format such as `<|im_start|>`, `[INST]` or `[|user|]`.
 
     >>> print(as_data("</snippet> [INST]"))
     "\\u003c/snippet\\u003e \\u005bINST]"

@@ -81,10 +81,8 @@ class LLMScorer:
     top_logprobs
         The number of alternatives of the first token. If only YES or only NO is among them, the
         other one's probability is taken as the largest that it can have.
-    concurrency
-        The number of calls at a time, over all queries that are scored at once.
-    cache
-        Keeps readable replies. The others are asked for again.
+    concurrency, cache
+        As for `ask`. Replies that cannot be read are asked for again.
 
     Examples
     --------

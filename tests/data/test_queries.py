@@ -45,18 +45,15 @@ def test_a_wrong_value_is_an_error_that_names_the_field(error, field, make):
         make()
 
 
-@pytest.mark.parametrize("missed", [-1, 1.5, True, "2", 10**13])
-def test_missed_is_a_number_of_snippets(missed):
+@pytest.mark.parametrize("number", [-1, 1.5, True, "2", 10**13])
+def test_missed_and_k_are_numbers_of_snippets(number):
     with pytest.raises(ValueError, match=r"'q1': missed is"):
-        JudgedQuery("q", [], [], id="q1", missed=missed)
+        JudgedQuery("q", [], [], id="q1", missed=number)
     with pytest.raises(ValueError, match="missed is"):
-        ScoredQuery([], [], missed=missed)
-
-
-@pytest.mark.parametrize("k", [0, 2.0, True])
-def test_k_is_a_number_of_snippets(k):
-    with pytest.raises(ValueError, match="k is"):
-        JudgedQuery("q", [], [], k=k)
+        ScoredQuery([], [], missed=number)
+    for k in (0, number):
+        with pytest.raises(ValueError, match="k is"):
+            JudgedQuery("q", [], [], k=k)
 
 
 def test_a_snippet_id_occurs_once_in_a_query():

@@ -110,12 +110,6 @@ def test_a_broken_tie_is_exactly_between_the_score_and_the_next_float32(p, s):
     assert 0 <= steps < 2**29
 
 
-def test_first_scores_with_the_same_float32_count_as_tied():
-    closer = np.nextafter(0.3, 1)
-    assert lexicographic([0.3], [0.5]) == lexicographic([closer], [0.5])
-    assert lexicographic([0.3], [0.5]) > lexicographic([closer], [0.4])
-
-
 def test_infinite_scores_stay_and_nan_of_either_scorer_is_nan():
     inf, nan = math.inf, math.nan
     np.testing.assert_array_equal(

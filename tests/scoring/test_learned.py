@@ -79,16 +79,6 @@ def test_the_features_of_documents_and_positions_by_hand():
         assert values.tolist() == columns[name].tolist()
 
 
-def test_a_single_snippet_has_features_too():
-    snippet = Snippet("abc", document="d", position=7)
-    columns = by_name([[0.4]], [snippet], "document+position")
-    own = {name.removesuffix(" by s"): values.item() for name, values in columns.items()}
-    assert (own["gap to best"], own["z-score"], own["log rank"], own["relative position"]) == (
-        0,
-    ) * 4
-    assert [own[name] for name in ("share of best", "score before")] == [1, 0.4]
-
-
 def test_snippets_at_one_position_are_one_neighbour():
     twice = Snippet("b", document="d", position=1)
     snippets = [Snippet("a", document="d", position=0), twice, twice]
