@@ -1,10 +1,4 @@
-"""The filter: a scorer and its calibration; a snippet is kept iff its score ≤ the threshold.
-
-    filtered = ConformalFilter(scorer, calibration)(query, snippets)
-    [snippets[i] for i in filtered.kept]
-
-A filter has no state per query, so one filter serves any number of threads and tasks.
-"""
+"""The filter of snippets. It has no state per query: one serves any number of threads and tasks."""
 
 from __future__ import annotations
 

@@ -65,14 +65,13 @@ def write_answers(answers: Iterable[AnnotatedAnswer], path: str | Path) -> None:
     The fields "claim", "query" and "answer" are left out. Raises ValueError for an infinite
     relevance, which JSON does not have.
     """
-    text = "".join(f"{_row(answer).model_dump_json(exclude_unset=True)}\n" for answer in answers)
+    text = ""
+    for answer in answers:
+        claims = [
+            ClaimRow(relevance=None if math.isnan(r) else r, factual=f)
+            for r, f in zip(answer.relevance.tolist(), answer.factual, strict=True)
+        ]
+        row = AnswerRow(id=answer.id, group=answer.group, claims=claims)
+        text += f"{row.model_dump_json(exclude_unset=True)}\n"
     packed = gzip.compress(text.encode()) if Path(path).suffix == ".gz" else text.encode()
     write_whole(path, packed, what="annotated answers")
-
-
-def _row(answer: AnnotatedAnswer) -> AnswerRow:
-    claims = [
-        ClaimRow(relevance=None if math.isnan(r) else r, factual=f)
-        for r, f in zip(answer.relevance.tolist(), answer.factual, strict=True)
-    ]
-    return AnswerRow(id=answer.id, group=answer.group, claims=claims)

@@ -13,7 +13,7 @@ import inspect
 import json
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,6 @@ class Generated:
     attention: SegmentAttention
 
 
-@dataclass(frozen=True, init=False)
 class LocalModel:
     """A transformers causal language model whose attention to its prompt can be read.
 
@@ -57,13 +56,6 @@ class LocalModel:
 
     Raises ValueError for a model with a sliding window, or with positions that depend on padding.
     """
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    name: str
-    layers: int = field(repr=False)
-    heads: int = field(repr=False)  # of each layer
-    max_tokens: int | None = field(repr=False)  # of prompt and answer together
 
     def __init__(
         self,
@@ -77,14 +69,11 @@ class LocalModel:
             raise ValueError(f"name is missing, and {type(model).__name__} has none; give name=")
         _check_attention(model, name)
         config = model.config.get_text_config()
-        self.__dict__.update(
-            model=model,
-            tokenizer=tokenizer,
-            name=name,
-            layers=config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            max_tokens=getattr(config, "max_position_embeddings", None),
-        )
+        self.model, self.tokenizer, self.name = model, tokenizer, str(name)
+        self.layers: int = config.num_hidden_layers
+        self.heads: int = config.num_attention_heads  # of each layer
+        # Of prompt and answer together.
+        self.max_tokens: int | None = getattr(config, "max_position_embeddings", None)
 
     def generate(
         self,
