@@ -65,6 +65,13 @@ PROMPTS = [
 ]
 
 
+def byte_of_character() -> dict[str, int]:
+    """GPT-2's table: the byte that each character of a byte-level token stands for."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
+
+
 def bpe_tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level BPE: any text comes back from its tokens, and a token may join words' ends."""
     tokenizer = Tokenizer(models.BPE())

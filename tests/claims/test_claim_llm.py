@@ -60,14 +60,6 @@ def test_a_blank_answer_has_no_claims_and_is_not_sent(llm, llm_server):
     assert llm_server.bodies == []
 
 
-def test_an_answer_cannot_break_out_of_its_field(llm, llm_server):
-    decompose(llm, QUERY, HOSTILE)
-    assert fields_of(llm_server.bodies[0]) == {"query": QUERY, "answer": HOSTILE}
-    user = llm_server.bodies[0]["messages"][-1]["content"]
-    assert user.count("</answer>") == 1
-    assert "<|im_start|>" not in user
-
-
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
@@ -142,10 +134,12 @@ def test_only_a_known_verdict_is_factual_or_not(reply, verdict, factual, reason)
     assert (found.verdicts, found.factual, found.reasons) == ((verdict,), (factual,), (reason,))
 
 
-def test_claims_documents_and_references_cannot_break_out_of_their_fields(llm, llm_server):
+def test_texts_cannot_break_out_of_their_fields(llm, llm_server):
+    decompose(llm, QUERY, HOSTILE)
     annotate(llm, HOSTILE, [HOSTILE], reference=HOSTILE, documents=[HOSTILE])
     merge(llm, HOSTILE, [HOSTILE])
-    given, put = map(fields_of, llm_server.bodies)
+    divided, given, put = map(fields_of, llm_server.bodies)
+    assert divided == {"query": QUERY, "answer": HOSTILE}
     assert given == {"query": HOSTILE, "reference": HOSTILE, "documents": [HOSTILE]} | {
         "claim": HOSTILE
     }
@@ -153,7 +147,7 @@ def test_claims_documents_and_references_cannot_break_out_of_their_fields(llm, l
     for body in llm_server.bodies:
         user = body["messages"][-1]["content"]
         assert "<|im_start|>" not in user
-        assert "</answer>" not in user
+        assert user.count("</answer>") == (body is llm_server.bodies[0])
 
 
 # --- merging --------------------------------------------------------------------------------------

@@ -52,11 +52,6 @@ def calibration_of(answers=FIVE, alpha=0.4, **options):
     return calibrate_claims(answers, alpha=alpha, scorer="lookup", **options)
 
 
-def threshold_of(answers, alpha, share=1.0):
-    """What `calibrate_claims` does to answers, on arrays."""
-    return conformal_quantile(answer_scores(answers, share), alpha)
-
-
 RELEVANCE = st.integers(0, 8).map(lambda i: i / 8) | st.just(NAN)
 CLAIMS = st.lists(st.tuples(RELEVANCE, st.booleans()), min_size=1, max_size=6)
 ANSWERS = st.lists(

@@ -10,7 +10,15 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, PROMPTS, bpe_tokenizer, local, tiny, word_tokenizer
+from tiny_models import (
+    ARCHITECTURES,
+    PROMPTS,
+    bpe_tokenizer,
+    byte_of_character,
+    local,
+    tiny,
+    word_tokenizer,
+)
 from transformers import (
     AddedToken,
     BertConfig,
@@ -43,7 +51,8 @@ def full_attention(model, prompt, answer):
     columns = [[] for _ in texts]
     read = b""
     for place, token in enumerate(ids):  # byte by byte: tokens may be parts of a character
-        read += bytes_of(tokenizer, token)
+        characters = tokenizer.convert_ids_to_tokens(token)
+        read += bytes(byte_of_character()[c] for c in characters)
         ends = np.cumsum([len(text.encode()) for text in texts])
         columns[int(np.searchsorted(ends, len(read) - 1, side="right"))].append(place)
     eager = copy.deepcopy(model)
@@ -51,18 +60,6 @@ def full_attention(model, prompt, answer):
     with torch.inference_mode():
         output = eager(torch.tensor([ids + list(answer)]), output_attentions=True)
     return torch.stack(output.attentions)[:, 0].float().numpy(), columns, len(ids)
-
-
-def bytes_of(tokenizer, token):
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    alphabet = sorted(ByteLevel.alphabet())
-    shown = {byte: chr(byte) for byte in [*range(33, 127), *range(161, 173), *range(174, 256)]}
-    hidden = [byte for byte in range(256) if byte not in shown]
-    shown |= {byte: chr(256 + i) for i, byte in enumerate(hidden)}
-    assert sorted(shown.values()) == alphabet
-    back = {character: byte for byte, character in shown.items()}
-    return bytes(back[c] for c in tokenizer.convert_ids_to_tokens(token))
 
 
 def expected(model, prompt, answer):

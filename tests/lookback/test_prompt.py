@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from tiny_models import CORPUS
+from tiny_models import CORPUS, byte_of_character
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -74,10 +74,7 @@ def bytes_of(token):
         return bytes([int(token[1:-1], 16)])
     if re.search("[▁\n ]", token) or not set(token) <= set(pre_tokenizers.ByteLevel.alphabet()):
         return token.replace("▁", " ").encode()
-    shown = {byte: chr(byte) for byte in [*range(33, 127), *range(161, 173), *range(174, 256)]}
-    hidden = [byte for byte in range(256) if byte not in shown]
-    back = {c: b for b, c in (shown | {b: chr(256 + i) for i, b in enumerate(hidden)}).items()}
-    return bytes(back[character] for character in token)
+    return bytes(byte_of_character()[character] for character in token)
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["plain", "chat"])
