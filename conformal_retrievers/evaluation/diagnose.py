@@ -55,8 +55,7 @@ def diagnose(
     calibration
         From `calibrate` or `Calibration.load`, about snippets.
     scored
-        From `score_queries`. Queries without any relevant snippet, as in a filter log, count as not
-        judged.
+        From `score_queries`; not judged if none has a relevant snippet, as in a filter log.
     reference
         Queries like the calibration's, whose lowest scores stand in by default. The bands of m2, of
         m1 by group and of both by depth need it.
@@ -68,7 +67,7 @@ def diagnose(
     Raises
     ------
     ValueError
-        For no query, and an id that occurs twice or belongs to the calibration.
+        For no query, and for an id that occurs twice or belongs to the calibration.
     """
     check_level(level)
     new = Columns.of(scored, calibration)

@@ -11,8 +11,6 @@ missed, S_q all its snippets and K_q the kept ones:
 over the queries whose denominator is above 0. End to end, missed snippets count as dropped: N + M
 stands for N. If no query has a missed snippet, as in files that were judged from what was
 retrieved, recall@K and the end-to-end measures are unknown: NaN, not 100 %.
-
-`Share` serves any evaluation: those of claims and flags have the answer as the unit.
 """
 
 from __future__ import annotations

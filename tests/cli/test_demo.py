@@ -44,17 +44,6 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"), [(["demo", "--alpha", "1.5"], "--alpha"), (["dmeo"], "dmeo")]
-)
-def test_a_wrong_command_exits_with_2_and_writes_nothing(arguments, message, tmp_path):
-    done = run(*arguments, folder=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
 def test_the_version_is_printed(tmp_path):
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run("--version", folder=tmp_path).stdout)
 
