@@ -421,12 +421,12 @@ MUTANTS = {
             "an alarm of drift at twice the evidence",
         ),
         (
-            "1 - betting_lower(1 - np.array(losses), self.level / 2)",
-            "1 - betting_lower(1 - np.array(losses), self.level)",
+            "1 - betting_lower(1 - np.array(losses), self._state.level / 2)",
+            "1 - betting_lower(1 - np.array(losses), self._state.level)",
             "all of the level for the calibration's luck",
         ),
         (
-            "1 - betting_lower(1 - np.array(losses), self.level / 2)",
+            "1 - betting_lower(1 - np.array(losses), self._state.level / 2)",
             "float(np.mean(losses))",
             "no luck of the calibration",
         ),
