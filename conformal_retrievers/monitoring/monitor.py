@@ -22,6 +22,7 @@ import bisect
 import hashlib
 import math
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,6 @@ class Monitor:
         self.calibration = calibration
         self._state = _State(calibration.checksum, level, seed)
         self._ordered = list(calibration.lowest_scores)
-        self._tolerated: float | None = None
 
     def observe(self, scores: ArrayLike, group: str | None = None) -> MonitorStatus:
         """Observe the scores (n,) of all snippets that were retrieved for a new query."""
@@ -174,7 +174,7 @@ class Monitor:
         """
         if query.id in self.calibration.ids:
             raise ValueError(f"{query.name} is one of the calibration's queries; give new ones")
-        u = self._most_that_chance_explains()
+        u = self._tolerated
         lost = self._loss(query)
         if lost is None:
             return self.status
@@ -218,21 +218,20 @@ class Monitor:
         u = _uniform(self._state.seed, len(self._state.live))
         return (n - below - equal + u * (1 + equal)) / (n + 1)
 
-    def _most_that_chance_explains(self) -> float:
-        """Return u, which the loss at the threshold exceeds with probability at most level/2."""
-        if self._tolerated is None:
-            c = self.calibration
-            if c.guarantee == "snippet" or c.by_group:
-                groups = " by group" if c.by_group else ""
-                raise ValueError(
-                    f"the calibration's guarantee is {c.guarantee!r}{groups}, but harm is measured "
-                    "by query; calibrate for 'query-recall', 'all' or 'any' without groups"
-                )
-            # The bets are made in an order that does not depend on the scores.
-            order = sorted(range(len(c.queries)), key=lambda i: digest(c.queries[i].id, i))
-            losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]
-            self._tolerated = 1 - betting_lower(1 - np.array(losses), self._state.level / 2)
-        return self._tolerated
+    @cached_property
+    def _tolerated(self) -> float:
+        """u, which the loss at the threshold exceeds with probability at most level/2."""
+        c = self.calibration
+        if c.guarantee == "snippet" or c.by_group:
+            groups = " by group" if c.by_group else ""
+            raise ValueError(
+                f"the calibration's guarantee is {c.guarantee!r}{groups}, but harm is measured by "
+                "query; calibrate for 'query-recall', 'all' or 'any' without groups"
+            )
+        # The bets are made in an order that does not depend on the scores.
+        order = sorted(range(len(c.queries)), key=lambda i: digest(c.queries[i].id, i))
+        losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]
+        return 1 - betting_lower(1 - np.array(losses), self._state.level / 2)
 
     def _loss(self, query: ScoredQuery) -> float | None:
         c = self.calibration
