@@ -415,7 +415,7 @@ def test_queries_that_may_belong_to_the_calibration_are_noticed(rng):
 def test_queries_without_judgements_or_without_a_retrieved_relevant_snippet_confirm_nothing(rng):
     d = diagnose(calibrated(draw(rng, 60)), unjudged(draw(rng, 60)))
     assert str(d).startswith("Nothing contradicts")
-    assert str(d).count(by_name(d, "m1").sentence) == 1
+    assert str(d).count(by_name(d, "scores").sentence) == 1
     lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in draw(rng, 30)]
     d = diagnose(calibrated(draw(rng, 60)), lost)
     assert d.judgements.n_measured == 0
