@@ -95,6 +95,18 @@ def llm_server(_llm_server):
 
 
 @pytest.fixture
+def tracing():
+    """An exporter that keeps spans, and the provider of tracers that exports to it."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter, provider
+
+
+@pytest.fixture
 def llama_index_instrumentor():
     """OpenInference's instrumentor of LlamaIndex, which does nothing for the oldest release."""
     from openinference.instrumentation.llama_index import LlamaIndexInstrumentor

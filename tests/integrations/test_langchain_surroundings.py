@@ -219,15 +219,11 @@ def test_a_handler_that_raises_breaks_none_of_them(agent, compressor, retriever,
 
 
 @pytest.fixture
-def exporter():
+def exporter(tracing):
     """Return an exporter of spans, with OpenInference's instrumentor of LangChain at work."""
     from openinference.instrumentation.langchain import LangChainInstrumentor
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    exporter, provider = tracing
     instrumentor = LangChainInstrumentor()
     instrumentor.instrument(tracer_provider=provider)
     yield exporter

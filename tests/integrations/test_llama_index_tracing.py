@@ -20,7 +20,6 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from llama_index.core.llms import MockLLM
 from openinference.instrumentation.langchain import LangChainInstrumentor
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -63,9 +62,8 @@ def dispatcher():
 
 
 @pytest.fixture
-def finished_spans(llama_index_instrumentor):
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+def finished_spans(llama_index_instrumentor, tracing):
+    exporter, provider = tracing
     llama_index_instrumentor.instrument(tracer_provider=provider)
     return exporter.get_finished_spans
 

@@ -71,13 +71,8 @@ def test_an_event_states_the_decision_as_plain_json():
     assert event_of(decided([]))["k"] == 0
 
 
-def test_the_current_span_has_the_decision_as_attributes_and_as_an_event():
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+def test_the_current_span_has_the_decision_as_attributes_and_as_an_event(tracing):
+    exporter, provider = tracing
     filtered = decided([0.1, 0.9, math.nan])
     with provider.get_tracer("test").start_as_current_span("retrieval"):
         annotate_span(filtered)
