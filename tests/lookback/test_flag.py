@@ -77,18 +77,6 @@ def test_an_answer_without_a_token_is_flagged(flag):
     assert found.details == {"confidence": None, "flagged": True}
 
 
-@pytest.mark.slow
-def test_the_share_of_inconsistent_answers_that_are_flagged():
-    """1000 calibrations on 19 inconsistent answers, alpha 0.25: P(flagged) is exactly 15/20."""
-    rng = np.random.default_rng(7)
-    values = rng.beta(2, 1, (1000, 20))
-    flagged = sum(
-        flag_of(judged(row[:19], [False] * 19), 0.25)(ratios_of(row[19])).flagged for row in values
-    )
-    low, high = binom.ppf([5e-5, 1 - 5e-5], 1000, 0.75)
-    assert low <= flagged <= high
-
-
 @pytest.mark.parametrize("n", [4, 19])
 @pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
 def test_left_out_in_turn_exactly_the_guaranteed_number_is_flagged(n, alpha):
