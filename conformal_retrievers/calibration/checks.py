@@ -23,8 +23,8 @@ def check_subject(found: Subject, expected: Subject) -> None:
     """Raise `CalibrationMismatch` unless a calibration is about what a filter filters."""
     if found != expected:
         raise CalibrationMismatch(
-            f"calibration is about {found.name}, but this filter needs one about {expected.name}. "
-            f"Make it with {expected.made_by}"
+            f"this calibration is about {found.name}, but one about {expected.name} is needed here. "
+            f"Make one with {expected.made_by}"
         )
 
 

@@ -178,12 +178,13 @@ def _assumptions(c: Thresholds) -> str:
             f"New {_words(c, 'new')} are exchangeable with the {c.subject.judged}: "
             f"{_words(c, 'same')}."
         )
+    what = "average" if c.guarantee == "query-recall" else "probability"
     if c.delta is not None:
-        text += f" The probability is over the new {c.subject.unit}."
+        text += f" The {what} is over new {c.subject.units}."
     else:
-        text += f" The probability is over the calibration and the new {c.subject.unit} together."
+        text += f" The {what} is over new {c.subject.units} and calibrations like this one."
         if c.count_missed:
-            text += " A calibration without a finite threshold counts as covering."
+            text += " A calibration that keeps everything counts as reaching the target."
     if failed := c.details.get("n_unscorable"):
         text += f" New claims fail to be scored as often as these, {failed} of which did."
     return text

@@ -85,7 +85,7 @@ class ClaimEvaluation:
         elif self.fails:
             lines.append(f"The guarantee fails (p = {self.p_value:.2g} if it held).")
         else:
-            lines.append(f"The results are consistent with the guarantee (p = {self.p_value:.2g}).")
+            lines.append(f"No evidence against the guarantee (p = {self.p_value:.2g}).")
         return "\n".join(lines if self.held_out_verified else [*lines, UNVERIFIED])
 
 

@@ -42,7 +42,7 @@ def passes(check: Callable[[float], object]) -> Callable[[float | None], float |
     return callback
 
 
-_ALPHA = "The miscoverage rate, between 0 and 1."
+_ALPHA = "The risk: 0.1 keeps at least 90 % on average."
 _JUDGED = argument(
     "JUDGED", "Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder."
 )

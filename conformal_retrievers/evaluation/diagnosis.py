@@ -117,7 +117,7 @@ class Diagnosis:
         if self.fails:
             return "Do not rely on this calibration for these queries."
         if self.judgements is not None and self.judgements.n_measured:
-            return "Coverage on these queries is consistent with the guarantee."
+            return "Coverage on these queries gives no evidence against the guarantee."
         if self.comparison is not None:
             return (
                 "Nothing contradicts the guarantee, but these queries have no judgements to "

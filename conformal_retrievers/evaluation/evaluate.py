@@ -83,7 +83,8 @@ class Evaluation:
             f"{self.n_queries} {'query' if self.n_queries == 1 else 'queries'}, "
             f"{self.n_snippets} snippets, {self.n_relevant} of them relevant ({missed})"
         )
-        rows = [f"{name:<24} {s.interval.written(width=5)}" for name, s in self.shares.items()]
+        known = {name: share for name, share in self.shares.items() if share.n}
+        rows = [f"{name:<24} {s.interval.written(width=5)}" for name, s in known.items()]
         notes = [str(self.verdict)] if self.verdict else []
         notes += [OUT_OF_REACH] * self.out_of_reach + [UNVERIFIED] * (not self.held_out_verified)
         return "\n".join([head, *rows, *notes])

@@ -91,8 +91,8 @@ def _direction(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
 def _missing(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
     if math.isnan(j.recall_at_k.estimate):
         sentence = (
-            "Recall@K and end-to-end coverage are unknown: no query records how many relevant "
-            "snippets were not retrieved."
+            "Recall@K and end-to-end coverage are unknown: every query has 0 missed relevant "
+            "snippets, which can also mean that they were not counted."
         )
         yield Finding("recall", "notice", sentence, {})
     elif j.n_missed:

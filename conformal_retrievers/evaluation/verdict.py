@@ -73,7 +73,7 @@ class Verdict:
         elif self.untested:
             return f"The guarantee is not tested: {unscored} The {seen}."
         else:
-            text = f"The results are consistent with the guarantee: {seen} ({p_value})."
+            text = f"No evidence against the guarantee: {seen} ({p_value})."
         return f"{text} {unscored}" if self.unscorable > 0 else text
 
 

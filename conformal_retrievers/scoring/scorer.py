@@ -49,7 +49,8 @@ def check_scorer(scorer: object) -> None:
     if not isinstance(scorer, Scorer):
         raise TypeError(
             f"scorer is {scorer!r:.80}; give an object with a name and score(query, snippets), "
-            "such as EmbeddingScorer(embed, name='…')"
+            "such as EmbeddingScorer(embed, name='…'), or embedding_scorer(model) of your framework's "
+            "package"
         )
 
 

@@ -72,7 +72,7 @@ def exact_alpha(alpha: float) -> Fraction:
     >>> exact_alpha(0.1)
     Fraction(1, 10)
     """
-    check_probability("alpha", alpha, "a miscoverage rate")
+    check_probability("alpha", alpha, "a risk")
     return Fraction(str(alpha))
 
 

@@ -36,7 +36,7 @@ def judge_retriever(
     Parameters
     ----------
     retriever
-        The retriever. A filtered one is refused: calibrated on its own survivors, a filter loses
+        The retriever. A filtered one is refused: calibrated on what it kept, a filter loses
         more every time.
     judged
         The judged queries.
@@ -77,9 +77,9 @@ def _check_unfiltered(retriever: RetrieverLike) -> None:
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
         if isinstance(getattr(part, "filter", None), ConformalFilter):
             raise ValueError(
-                f"retriever is a {type(within).__name__} that is filtered already, and calibrated "
-                "on its own survivors a filter loses more every time; give the retriever inside: "
-                "its .retriever, or its .base_retriever"
+                f"retriever is a {type(within).__name__}, which already filters. Judge the one "
+                "inside (.retriever or .base_retriever): a calibration on what a filter kept "
+                "loses more each time"
             )
 
 

@@ -31,7 +31,7 @@ def judge_retriever(
     ----------
     retriever
         The retriever. Engines and tools are refused, because they may be filtered already:
-        calibrated on its own survivors, a filter loses more every time.
+        calibrated on what it kept, a filter loses more each time.
     judged
         The judged queries.
     name
