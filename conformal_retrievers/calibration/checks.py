@@ -23,7 +23,7 @@ def check_subject(found: Subject, expected: Subject) -> None:
     """Raise `CalibrationMismatch` unless a calibration is about what a filter filters."""
     if found != expected:
         raise CalibrationMismatch(
-            f"this calibration is about {found.name}, but one about {expected.name} is needed here. "
+            f"this calibration is about {found.name}, but one about {expected.name} is needed. "
             f"Make one with {expected.made_by}"
         )
 

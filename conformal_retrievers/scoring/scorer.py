@@ -49,8 +49,7 @@ def check_scorer(scorer: object) -> None:
     if not isinstance(scorer, Scorer):
         raise TypeError(
             f"scorer is {scorer!r:.80}; give an object with a name and score(query, snippets), "
-            "such as EmbeddingScorer(embed, name='…'), or embedding_scorer(model) of your framework's "
-            "package"
+            "such as EmbeddingScorer(embed, name='…') or your package's embedding_scorer(model)"
         )
 
 
