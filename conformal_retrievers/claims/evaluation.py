@@ -49,6 +49,7 @@ class ClaimEvaluation:
     held_out_verified: bool = True  # whether ids prove that no answer was calibrated on
     share: float = 1.0  # of an answer's kept claims that must be factual
     by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
+    unknown_groups: tuple[str | None, ...] = ()  # in which the calibration keeps no claim
 
     @property
     def fails(self) -> bool:
@@ -80,6 +81,9 @@ class ClaimEvaluation:
             f"Answers: {self.n_answers}, {self.left_out} left out; target {percent(self.target)}",
             *(f"{name:<{width}} {value}" for name, value in rows.items()),
         ]
+        if self.unknown_groups:
+            unknown = ", ".join(map(repr, self.unknown_groups))
+            lines.append(f"The calibration does not know {unknown}: no claim is kept there.")
         if self.untested:
             lines.append("The guarantee is not tested, because no claim of any answer is kept.")
         elif self.fails:
@@ -123,6 +127,7 @@ def evaluate_claims(
         held_out_verified=not calibration.n_without_id and all(a.id is not None for a in used),
         p_value=min(1.0, max(1, len(by_group)) * worst),
         by_group=by_group,
+        unknown_groups=tuple(group for group in by_group if not calibration.knows(group)),
     )
 
 

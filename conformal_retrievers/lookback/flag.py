@@ -97,11 +97,13 @@ class FactualityFlag:
     def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> FlagEvaluation:
         """Return the shares of new answers that are flagged, with Wilson's intervals.
 
-        Raises ValueError if an answer occurs twice, was calibrated on (by its tokens or its id), or
-        was fitted on (by its tokens).
+        Raises ValueError for no answers, or if one occurs twice, was calibrated on (by its tokens
+        or its id), or was fitted on (by its tokens).
         """
         check_level(level)
         given = list(answers)
+        if not given:
+            raise ValueError("there are no answers; give judged ones that are new to the flag")
         ids = [one.id for one in given]
         check_unique_ids(ids, FLAGS.unit)
         check_new(ids, self.calibration.ids, FLAGS)

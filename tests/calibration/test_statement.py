@@ -75,7 +75,7 @@ def test_guarantee_and_threshold_come_first(guarantee, count_missed, delta, grou
             assert stated in second
     assert ("In any other group, every snippet is kept" in second) == c.by_group
     assert ("and calibrations like this one" in assumptions) == (delta is None)
-    assert ("counts as covering" in assumptions) == (count_missed and delta is None)
+    assert ("counts as reaching" in assumptions) == (count_missed and delta is None)
     assert ("'query-recall' assumes less" in assumptions) == (guarantee == "snippet")
     assert f"guarantee = {guarantee!r}, alpha = 0.25" in basis
     assert ("delta = 0.1" in basis) == (delta is not None)

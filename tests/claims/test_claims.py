@@ -430,6 +430,10 @@ def test_by_group_the_worst_group_decides():
     assert worst < 1
     assert measured.p_value == pytest.approx(min(1, 3 * worst))
     assert "factual in y" in str(measured)
+    assert measured.unknown_groups == ()
+    unknown = evaluate_claims(calibration, [answer([0.9], "-", group="new")])
+    assert unknown.unknown_groups == ("new",)
+    assert "does not know 'new'" in str(unknown)
 
 
 def test_a_filter_that_keeps_everything_can_fail_and_one_that_keeps_nothing_cannot():

@@ -222,6 +222,8 @@ def test_evaluation_refuses_answers_that_calibrated_or_were_fitted_on(tmp_path):
     for old in (ANSWERS[4], ANSWERS[11]):  # an inconsistent and a consistent one
         with pytest.raises(ValueError, match=r"answers\[1\] .* calibrate the flag"):
             flag.evaluate([new, old])
+    with pytest.raises(ValueError, match="no answers"):
+        flag.evaluate([])
     with pytest.raises(ValueError, match="'q2'"):
         flag.evaluate([dataclasses.replace(new, id="q2")])
     with pytest.raises(ValueError, match=r"answers\[1\] is the same answer"):
