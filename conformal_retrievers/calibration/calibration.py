@@ -49,7 +49,6 @@ from conformal_retrievers.scoring.scorer import (
     score_queries,
 )
 from conformal_retrievers.theory.ranks import exact_alpha
-from conformal_retrievers.theory.tolerance import check_delta
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,11 +98,11 @@ class Calibration(Thresholds):
         known = [query for query in scored if query.relevant.any() or query.missed]
         unknown = [query for query in scored if not (query.relevant.any() or query.missed)]
         return cls(
-            float(exact_alpha(alpha)),
+            alpha,
             guarantee,
             scorer,
             tuple(map(relevant_only, known)),
-            delta=_decimal(delta),
+            delta=delta,
             by_group=bool(by_group),
             merge_groups=merges_of(merge_groups, [query.group for query in scored]),
             count_missed=bool(count_missed),
@@ -118,11 +117,11 @@ class Calibration(Thresholds):
 
     def at(self, alpha: float) -> Calibration:
         """Return the same calibration for another alpha. Raises ValueError as `calibrate` does."""
-        return replace(self, alpha=float(exact_alpha(alpha)))
+        return replace(self, alpha=alpha)
 
     def guaranteeing(self, guarantee: Guarantee, *, delta: float | None = None) -> Calibration:
         """Return the same scores with another guarantee. Raises ValueError as `calibrate` does."""
-        return replace(self, guarantee=guarantee, delta=_decimal(delta))
+        return replace(self, guarantee=guarantee, delta=delta)
 
     @property
     def statement(self) -> str:
@@ -208,10 +207,6 @@ class Calibration(Thresholds):
             f"Calibration({self.subject.name}, {self.guarantee!r}, alpha={self.alpha:g}, "
             f"scorer={self.scorer!r}, {self.n_queries} {self.subject.judged})"
         )
-
-
-def _decimal(delta: float | None) -> float | None:
-    return None if delta is None else float(str(check_delta(delta)))  # at any precision
 
 
 def calibrate(

@@ -31,6 +31,7 @@ from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.theory.tolerance import check_delta
 from conformal_retrievers.version import __version__
 
 
@@ -61,8 +62,10 @@ class Thresholds:
     )
 
     def __post_init__(self) -> None:
-        exact_alpha(self.alpha)
+        object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
         check_guarantee(self.guarantee, self.delta)
+        if self.delta is not None:
+            object.__setattr__(self, "delta", check_delta(self.delta))
         check_name(self.scorer)
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
         check_scored(self.queries, self.subject, self.other_ids)

@@ -29,7 +29,7 @@ from conformal_retrievers.calibration.checks import (
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.theory.ranks import exact_alpha, exact_share
+from conformal_retrievers.theory.ranks import exact_share
 
 
 def calibrate_claims(
@@ -37,9 +37,9 @@ def calibrate_claims(
     *,
     alpha: float,
     scorer: str,
+    delta: float | None = None,
     by_group: bool = False,
     merge_groups: Mapping[str, str] | None = None,
-    delta: float | None = None,
     share: float = 1.0,
     on_unscorable: OnUnscorable = "raise",
     labels: Mapping[str, JsonValue] | None = None,
@@ -54,7 +54,7 @@ def calibrate_claims(
     answers : with a relevance and an annotation for each claim
     alpha : miscoverage rate in (0, 1): kept claims are all factual with probability ≥ 1 − alpha
     scorer : the name of what gave the relevances
-    by_group, merge_groups, delta, labels : as in `calibrate`
+    delta, by_group, merge_groups, labels : as in `calibrate`
     share : the share of an answer's kept claims that must be factual, in (0, 1]; 1 for all
     on_unscorable : "raise" refuses a claim without a relevance (NaN) that may not be factual;
         "drop" counts it as dropped, as the filter drops it, which assumes that new claims fail as
@@ -80,7 +80,7 @@ def calibrate_claims(
         _check_scorable(given)
     scores, one = answer_scores(used, share), np.ones(1, dtype=bool)
     return Calibration(
-        float(exact_alpha(alpha)),
+        alpha,
         "all",
         scorer,
         tuple(
@@ -88,7 +88,7 @@ def calibrate_claims(
             for i, answer in enumerate(used)
         ),
         subject=CLAIMS,
-        delta=None if delta is None else float(delta),
+        delta=delta,
         by_group=by_group,
         merge_groups=merges_of(merge_groups, [answer.group for answer in used]),
         labels=json_copy("labels", labels),

@@ -168,7 +168,7 @@ def calibrate_flag(
     _warn_if_reversed(confidence, given)
     one = np.ones(1, dtype=bool)
     calibration = Calibration(
-        float(exact_alpha(alpha)),
+        alpha,
         "all",  # with one score an answer, every guarantee has the same rank
         classifier.name,
         tuple(
@@ -177,7 +177,7 @@ def calibrate_flag(
             if not answer.consistent
         ),
         subject=FLAGS,
-        delta=None if delta is None else float(delta),
+        delta=delta,
         by_group=by_group,
         n_without_relevant=len(consistent),
         other_ids=tuple(answer.id for answer in consistent if answer.id),

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def check_probability(name: str, value: float, meaning: str, such_as: float = 0.1) -> float:
-    """Return a probability in (0, 1); raise TypeError or ValueError for anything else.
+    """Return a probability in (0, 1) as written; raise TypeError or ValueError for anything else.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def check_probability(name: str, value: float, meaning: str, such_as: float = 0.
         raise ValueError(
             f"{name} is {value!r}; give {meaning} strictly between 0 and 1, such as {such_as}"
         )
-    return float(value)
+    return float(str(value))  # as written, at any precision
 
 
 def _check_number(name: str, value: object, such_as: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,17 @@ def test_the_comparison_at_the_threshold(subject, kept):
     assert calibration.threshold() == 0.4  # the ⌈6 × .6⌉-th
     at = [0.3, 0.4, math.nextafter(0.4, 1), math.nan, -math.inf, math.inf]
     assert calibration.keep(at).tolist() == kept
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+def test_alpha_and_delta_are_as_written_at_any_precision(subject):
+    queries = tuple(relevant(i / 60) for i in range(60))
+    given = {"subject": subject, "delta": np.float32(0.1)}
+    calibration = Calibration(np.float32(0.4), "all", "lookup", queries, **given)
+    assert (calibration.alpha, calibration.delta) == (0.4, 0.1)
+    assert type(calibration.at(np.float32(0.7)).alpha) is float
+    with pytest.raises(TypeError, match="delta is 'x'"):
+        replace(calibration, delta="x")
 
 
 @pytest.mark.parametrize(

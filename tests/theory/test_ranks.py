@@ -116,6 +116,10 @@ def test_a_probability_outside_0_and_1_is_a_value_error_that_names_it(alpha):
             exact_share(alpha)
 
 
+def test_a_probability_is_as_written_at_any_precision():
+    assert check_probability("delta", np.float32(0.1), "a share") == 0.1
+
+
 @pytest.mark.parametrize("alpha", ["0.1", True, None, [0.1]])
 def test_a_probability_that_is_not_a_number_is_a_type_error_that_names_it(alpha):
     with pytest.raises(TypeError, match="alpha is"):
