@@ -92,7 +92,14 @@ class Decision:
 
 
 class Filtered(Decision):
-    """What a filter decided about the n snippets of one query, in the retriever's order."""
+    """What a filter decided about the n snippets of one query, in the retriever's order.
+
+    >>> from conformal_retrievers.data.queries import ScoredQuery
+    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
+    >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="s")
+    >>> Filtered(np.array([2.0, 9.0]), np.array([True, False]), calibration).m2
+    0.5
+    """
 
     @property
     def m1(self) -> float:
@@ -272,8 +279,36 @@ def open_filter(
 ) -> ConformalFilter:
     """Return the filter of a calibration or of its file, at another `alpha` if one is given.
 
-    Raises `CalibrationMismatch` for the calibration of another scorer, and ValueError for a file
-    that is not a calibration and an alpha that it cannot be used at.
+    Parameters
+    ----------
+    calibration
+        A calibration, or the path of its file.
+    scorer, on_empty, on_unscorable
+        As in `ConformalFilter`.
+    alpha
+        Replaces the calibration's own, see `Calibration.at`.
+
+    Returns
+    -------
+    ConformalFilter
+        At `alpha`, if one is given.
+
+    Raises
+    ------
+    CalibrationMismatch
+        For the calibration of another scorer or subject.
+    ValueError
+        For a file that is not a calibration, and an alpha that it cannot be used at.
+
+    Examples
+    --------
+    >>> from conformal_retrievers.data.queries import ScoredQuery
+    >>> from conformal_retrievers.scoring import RetrievalScorer
+    >>> scorer = RetrievalScorer("store", higher_is_better=False)
+    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
+    >>> calibration = Calibration.from_scores(scored, alpha=0.3, scorer=scorer.name)
+    >>> open_filter(calibration, scorer, alpha=0.5).calibration.threshold()
+    2.0
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)

@@ -77,11 +77,23 @@ class Calibration(Thresholds):
 
         Parameters
         ----------
-        scored_queries : a `ScoredQuery` for each judged query, with scores and judgements (n,)
-        scorer : the name of the scorer; filters with a scorer of another name are refused
-        relative_to_query : whether it scores a snippet relative to the others of its query
-        scorer_provenance : what the scorer was made from; written into the file
-        others : as in `calibrate`
+        scored_queries
+            A `ScoredQuery` for each judged query, with scores and judgements (n,).
+        scorer
+            The name of the scorer; filters with a scorer of another name are refused.
+        relative_to_query
+            Whether it scores a snippet relative to the others of its query.
+        scorer_provenance
+            What the scorer was made from; written into the file.
+        alpha, guarantee, delta, by_group, merge_groups, count_missed, on_unscorable
+            As in `calibrate`.
+        retrieval, labels
+            As in `calibrate`.
+
+        Returns
+        -------
+        Calibration
+            About snippets.
 
         Raises
         ------
@@ -228,19 +240,36 @@ def calibrate(
 
     Parameters
     ----------
-    judged : queries with their retrieved snippets and a judgement for each
-    scorer : scores the snippets of a query; lower = more relevant
-    alpha : miscoverage rate in (0, 1); the guarantee holds at 1 − alpha
-    guarantee : what 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any"
-    delta : share of calibrations, in (0, 1), that may fall short; None: it holds on average
-    by_group : whether it holds within each group of queries (`JudgedQuery.group`)
-    merge_groups : small groups that share a threshold: from the name of a group to a common name
-    count_missed : whether relevant snippets that were not retrieved count as dropped
-    on_unscorable : "raise" refuses a relevant snippet without a score (NaN); "keep" counts it as
-        kept, as the filter keeps it
-    retrieval : facts about the retrieval ("retriever", "k", chunking), written into the file
-    labels : facts about the judgements (source, prompt, audit), written into the file
-    progress : whether to show a progress bar
+    judged
+        Queries with their retrieved snippets and a judgement for each.
+    scorer
+        Scores the snippets of a query; lower = more relevant.
+    alpha
+        Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
+    guarantee
+        What 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any".
+    delta
+        Share of calibrations, in (0, 1), that may fall short; None: it holds on average.
+    by_group
+        Whether it holds within each group of queries (`JudgedQuery.group`).
+    merge_groups
+        Small groups that share a threshold: from the name of a group to a common name.
+    count_missed
+        Whether relevant snippets that were not retrieved count as dropped.
+    on_unscorable
+        "raise" refuses a relevant snippet without a score (NaN); "keep" counts it as
+        kept, as the filter keeps it.
+    retrieval
+        Facts about the retrieval ("retriever", "k", chunking), written into the file.
+    labels
+        Facts about the judgements (source, prompt, audit), written into the file.
+    progress
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Calibration
+        About snippets.
 
     Raises
     ------

@@ -33,10 +33,24 @@ Guarantee = Literal["query-recall", "snippet", "all", "any"]
 def loss(
     query: ScoredQuery, keeps: NDArray[np.bool_], guarantee: Guarantee, *, count_missed: bool
 ) -> float | None:
-    """Return the loss of a query if the snippets in `keeps` (n,) are kept.
+    """Return the loss of a query whose n snippets are kept or dropped.
 
-    The loss is the dropped share of relevant snippets for "query-recall", and 0 or 1 for "all" (one
-    is dropped) and "any" (all are). A query without a relevant snippet has no loss: None.
+    Parameters
+    ----------
+    query
+        Its scores are not used.
+    keeps
+        Whether each snippet is kept, (n,).
+    guarantee
+        Decides between the losses, see Returns.
+    count_missed
+        Whether relevant snippets that were not retrieved count as dropped.
+
+    Returns
+    -------
+    float or None
+        The dropped share of relevant snippets for "query-recall"; 0 or 1 for "all" (one is dropped)
+        and "any" (all are). None for a query without a relevant snippet.
     """
     known = int(query.relevant.sum()) + query.missed * count_missed
     if not known:

@@ -35,7 +35,7 @@ class Plan:
 
     def __str__(self) -> str:
         unit = "relevant snippets" if self.guarantee == "snippet" else "judged queries"
-        text = f"{self.feasible} {unit} for a threshold that drops anything"
+        text = f"{self.feasible} {unit} before any snippet can be dropped"
         if self.enough is None:
             return text
         about = "" if self.guarantee in ("all", "any") else "about "
@@ -56,8 +56,15 @@ def plan(
 
     Parameters
     ----------
-    alpha, delta, guarantee : as in `calibrate`
-    within : distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have
+    alpha, delta, guarantee
+        As in `calibrate`.
+    within
+        Distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have.
+
+    Returns
+    -------
+    Plan
+        With `enough` only if `within` is given.
 
     Raises
     ------
@@ -68,8 +75,10 @@ def plan(
     -----
     A finite threshold needs n ≥ ⌈(1 − α)/α⌉ without delta; `enough` follows from the Beta law.
 
+    Examples
+    --------
     >>> print(plan(0.1))
-    9 judged queries for a threshold that drops anything
+    9 judged queries before any snippet can be dropped
     """
     exact_alpha(alpha)
     check_guarantee(guarantee, delta)
@@ -87,7 +96,25 @@ def plan(
 
 
 def chance_within(n: int, alpha: float, within: float, delta: float | None = None) -> float:
-    """Return P(|C − (1 − α)| ≤ within) for the coverage C of a calibration with n scalar units."""
+    """Return P(|C − (1 − α)| ≤ within) for the coverage C of a calibration with n scalar units.
+
+    Parameters
+    ----------
+    n
+        The number of units, 1 or more.
+    alpha, within, delta
+        As in `plan`.
+
+    Returns
+    -------
+    float
+        The probability, over calibrations; from the Beta law of C.
+
+    Examples
+    --------
+    >>> chance_within(5, alpha=0.1, within=0.1)  # too few units: everything is kept, and C is 1
+    1.0
+    """
     from scipy.special import bdtrc
 
     k = conformal_rank(n, alpha) if delta is None else tolerance_rank(n, alpha, delta)

@@ -108,12 +108,23 @@ class AnswerFilter:
 
         Parameters
         ----------
-        query, answer : a question and its answer
-        documents : the texts or snippets that the answer was written from
-        group : the query's group, as in `ClaimFilter`
+        query, answer
+            A question and its answer.
+        documents
+            The texts or snippets that the answer was written from.
+        group
+            The query's group, as in `ClaimFilter`.
 
-        Raises `NothingKept` if no claim is kept or the answer could not be divided, and
-        `filter.on_empty` is "raise".
+        Returns
+        -------
+        FilteredAnswer
+            The decision about each claim, and the text merged from the kept ones.
+
+        Raises
+        ------
+        NothingKept
+            If no claim is kept or the answer could not be divided, and `filter.on_empty` is
+            "raise".
         """
         documents = as_snippets(documents, "documents")  # before anything is asked and paid for
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
@@ -131,7 +142,7 @@ class AnswerFilter:
         documents: Iterable[Snippet | str],
         group: str | None = None,
     ) -> FilteredAnswer:
-        """Do what calling the filter does, without blocking the event loop."""
+        """As `__call__`, without blocking the event loop."""
         documents = as_snippets(documents, "documents")
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
         with self._nothing_kept(answer, divided):

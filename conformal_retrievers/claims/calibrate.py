@@ -51,17 +51,30 @@ def calibrate_claims(
 
     Parameters
     ----------
-    answers : with a relevance and an annotation for each claim
-    alpha : miscoverage rate in (0, 1): kept claims are all factual with probability ≥ 1 − alpha
-    scorer : the name of what gave the relevances
-    delta, by_group, merge_groups, labels : as in `calibrate`
-    share : the share of an answer's kept claims that must be factual, in (0, 1]; 1 for all
-    on_unscorable : "raise" refuses a claim without a relevance (NaN) that may not be factual;
-        "drop" counts it as dropped, as the filter drops it, which assumes that new claims fail as
-        often
+    answers
+        With a relevance and an annotation for each claim.
+    alpha
+        Miscoverage rate in (0, 1): kept claims are all factual with probability ≥ 1 − alpha.
+    scorer
+        The name of what gave the relevances.
+    delta, by_group, merge_groups, labels
+        As in `calibrate`.
+    share
+        The share of an answer's kept claims that must be factual, in (0, 1]; 1 for all.
+    on_unscorable
+        "raise" refuses a claim without a relevance (NaN) that may not be factual; "drop" counts it
+        as dropped, as the filter drops it, which assumes that new claims fail as often.
 
-    Raises ValueError for an argument out of range, a repeated id, a missing group, no usable
-    answer, or too few answers for delta.
+    Returns
+    -------
+    Calibration
+        About claims.
+
+    Raises
+    ------
+    ValueError
+        For an argument out of range, a repeated id, a missing group, no usable answer, or too few
+        answers for delta.
     """
     exact_share(share)
     check_flags(by_group=by_group)

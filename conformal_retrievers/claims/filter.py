@@ -83,12 +83,24 @@ class ClaimFilter:
 
         Parameters
         ----------
-        query, claims : a question, and the p claims of its answer
-        documents : the texts or snippets that the answer was written from
-        group : the query's group; by default what `group_of` returns
+        query, claims
+            A question, and the p claims of its answer.
+        documents
+            The texts or snippets that the answer was written from.
+        group
+            The query's group; by default what `group_of` returns.
 
-        Raises ValueError unless the scorer returns one number for each claim, and `NothingKept` if
-        no claim is kept and `on_empty` is "raise".
+        Returns
+        -------
+        FilteredClaims
+            The decision about each claim, (p,).
+
+        Raises
+        ------
+        ValueError
+            Unless the scorer returns one number for each claim.
+        NothingKept
+            If no claim is kept and `on_empty` is "raise".
         """
         claims, documents = as_claims(claims), as_snippets(documents, "documents")
         relevance = self.scorer.relevance(query, claims, documents) if claims else np.empty(0)
@@ -101,7 +113,7 @@ class ClaimFilter:
         documents: Iterable[Snippet | str],
         group: str | None = None,
     ) -> FilteredClaims:
-        """Do what calling the filter does, without blocking the event loop."""
+        """As `__call__`, without blocking the event loop."""
         claims, documents = as_claims(claims), as_snippets(documents, "documents")
         arelevance = getattr(self.scorer, "arelevance", None)
         if not claims:
@@ -115,7 +127,7 @@ class ClaimFilter:
     def decide(
         self, query: str, claims: Iterable[str], relevance: ArrayLike, group: str | None = None
     ) -> FilteredClaims:
-        """Decide from known relevances (p,); otherwise as calling the filter."""
+        """As `__call__`, from known relevances (p,)."""
         claims = as_claims(claims)
         r = np.array(relevance, dtype=np.float64)
         if r.shape != (len(claims),):

@@ -38,10 +38,19 @@ def decompose(
 
     Parameters
     ----------
-    llm : the LLM to ask
-    query, answer : a question and its answer; a blank answer has no claims and is not sent
-    prompt : has the fields $query and $answer; prompts/decompose.txt by default
-    cache : replies that can be read are taken from it and added to it
+    llm
+        The LLM to ask.
+    query, answer
+        A question and its answer; a blank answer has no claims and is not sent.
+    prompt
+        Has the fields $query and $answer; prompts/decompose.txt by default.
+    cache
+        Replies that can be read are taken from it and added to it.
+
+    Returns
+    -------
+    Decomposition
+        The claims, or the reason why there are none.
     """
     requests = _decompose_requests(query, answer, prompt)
     return _decomposition(ask(llm, requests, is_answer=_is_divided, cache=cache))
@@ -50,7 +59,7 @@ def decompose(
 async def adecompose(
     llm: LLM, query: str, answer: str, *, prompt: Prompt | None = None, cache: Cache | None = None
 ) -> Decomposition:
-    """Do what `decompose` does, without blocking the event loop."""
+    """As `decompose`, without blocking the event loop."""
     requests = _decompose_requests(query, answer, prompt)
     return _decomposition(await aask(llm, requests, is_answer=_is_divided, cache=cache))
 
@@ -112,12 +121,28 @@ def annotate(
 
     Parameters
     ----------
-    llm, cache : as in `decompose`; a reply is {"reason", "verdict"}, with a `ClaimVerdict`
-    query, claims : a question, and the claims of its answer
-    reference : a right answer, or the documents that have it; it must not be blank
-    documents : texts or snippets that count as true, like the reference
-    prompt : has the fields $query, $reference, $documents and $claim
-    concurrency : the largest number of requests at a time
+    llm, cache
+        As in `decompose`; a reply is {"reason", "verdict"}, with a `ClaimVerdict`.
+    query, claims
+        A question, and the claims of its answer.
+    reference
+        A right answer, or the documents that have it; it must not be blank.
+    documents
+        Texts or snippets that count as true, like the reference.
+    prompt
+        Has the fields $query, $reference, $documents and $claim.
+    concurrency
+        The largest number of requests at a time.
+
+    Returns
+    -------
+    Annotations
+        A verdict for each claim, (p,), or the reason why it has none.
+
+    Raises
+    ------
+    ValueError
+        For a blank reference and a prompt with other fields.
     """
     if not reference.strip():
         raise ValueError(f"reference is {reference!r:.20}; give the text of a right answer")
@@ -193,8 +218,15 @@ def merge(
 
     Parameters
     ----------
-    llm, query, claims, cache : as in `annotate`
-    prompt : has the fields $query and $claims, a list; prompts/merge.txt by default
+    llm, query, claims, cache
+        As in `annotate`.
+    prompt
+        Has the fields $query and $claims, a list; prompts/merge.txt by default.
+
+    Returns
+    -------
+    Merged
+        The text, or the claims one after the other if the LLM wrote none.
     """
     claims, requests = _merge_requests(query, claims, prompt)
     return _merged(claims, ask(llm, requests, is_answer=_is_merged, cache=cache))
@@ -208,7 +240,7 @@ async def amerge(
     prompt: Prompt | None = None,
     cache: Cache | None = None,
 ) -> Merged:
-    """Do what `merge` does, without blocking the event loop."""
+    """As `merge`, without blocking the event loop."""
     claims, requests = _merge_requests(query, claims, prompt)
     return _merged(claims, await aask(llm, requests, is_answer=_is_merged, cache=cache))
 

@@ -86,8 +86,18 @@ def verdict_on(
 ) -> Verdict | None:
     """Return the verdict on a coverage measured of a calibration's guarantee, in a group if given.
 
-    It is None if nothing was measured, or the calibration keeps everything (threshold +inf) and
-    cannot fail. `measure` names the coverage if it is another, such as "factuality".
+    Parameters
+    ----------
+    calibration, coverage, group
+        The calibration, and the coverage of new units, in this group or in all of them.
+    measure
+        The name of the coverage if it is not the guarantee's own, such as "factuality".
+
+    Returns
+    -------
+    Verdict or None
+        None if nothing was measured, or the calibration keeps everything (threshold +inf) and
+        cannot fail.
     """
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None

@@ -157,11 +157,32 @@ def name_of(
 ) -> str:
     """Return the name of a framework's model with all that changes its answers.
 
-    A calibration with one model holds for every model of equal name. The name has the temperature
-    unless it is 0, the other settings, and whether the model is asked without `openai_options`; it
-    has no keys and no address of a server. Raises ValueError for a model without a name and for
-    other `options`.
+    A calibration with one model holds for every model of equal name. The name has no keys and no
+    address of a server.
 
+    Parameters
+    ----------
+    model
+        The framework's name for the model.
+    temperature
+        Is in the name unless it is 0.
+    settings
+        The other settings, all of which are in the name.
+    options
+        What turns a request into arguments; the name has " as text" for None.
+
+    Returns
+    -------
+    str
+        The same for the same model in every framework.
+
+    Raises
+    ------
+    ValueError
+        For a model without a name and for `options` other than `openai_options` and None.
+
+    Examples
+    --------
     >>> name_of("gpt-4o", temperature=0.2, settings={"top_p": 0.1})
     'gpt-4o {"top_p": 0.1}, temperature=0.2'
     """

@@ -134,12 +134,24 @@ class FactualityClassifier:
 
         Parameters
         ----------
-        answers : consistent and inconsistent ones; an answer without a token has confidence 0
-        rng : draws the resamples, of consistent and inconsistent answers apart
-        level : confidence level of the interval, in (0, 1)
-        resamples : number of bootstrap resamples
+        answers
+            Consistent and inconsistent ones; an answer without a token has confidence 0.
+        rng
+            Draws the resamples, of consistent and inconsistent answers apart.
+        level
+            Confidence level of the interval, in (0, 1).
+        resamples
+            Number of bootstrap resamples.
 
-        Raises ValueError if an answer occurs twice or was fitted on, or all are of one kind.
+        Returns
+        -------
+        ClassifierEvaluation
+            The AUC with its interval, and the number of answers of each kind.
+
+        Raises
+        ------
+        ValueError
+            If an answer occurs twice or was fitted on, or all are of one kind.
         """
         check_level(level)
         resamples = check_count(resamples, "resamples")

@@ -140,15 +140,32 @@ def calibrate_flag(
 
     Parameters
     ----------
-    answers : judged answers, new to the classifier, with at least one that is inconsistent
-    classifier : gives each answer its confidence
-    alpha : miscoverage rate in (0, 1): the share of inconsistent answers that may pass unflagged
-    delta, by_group : as in `calibrate`
-    labels : facts about the judgements, such as `ConsistencyLabels.labels`; written into the file
+    answers
+        Judged answers, new to the classifier, with at least one that is inconsistent.
+    classifier
+        Gives each answer its confidence.
+    alpha
+        Miscoverage rate in (0, 1): the share of inconsistent answers that may pass unflagged.
+    delta, by_group
+        As in `calibrate`.
+    labels
+        Facts about the judgements, such as `ConsistencyLabels.labels`; written into the file.
 
-    Raises ValueError if an answer occurs twice, has no token or was fitted on, none is
-    inconsistent, or there are too few for delta. Warns if consistent answers have clearly less
-    confidence than inconsistent ones.
+    Returns
+    -------
+    FactualityFlag
+        The classifier with its calibration.
+
+    Raises
+    ------
+    ValueError
+        If an answer occurs twice, has no token or was fitted on, none is inconsistent, or there are
+        too few for delta.
+
+    Warns
+    -----
+    UserWarning
+        If consistent answers have clearly less confidence than inconsistent ones.
     """
     check_flags(by_group=by_group)
     given = list(answers)

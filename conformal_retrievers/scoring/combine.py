@@ -224,6 +224,13 @@ class CachedScorer:
 
     NaN is tried again. Raises TypeError for a scorer whose scores depend on more than the texts of
     query and snippet, such as `QueryZScore` and `RetrievalScorer`.
+
+    >>> import tempfile
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     CachedScorer(scorer, Cache(f"{folder}/cache.db")).score("q", ["a", "bcd"])
+    array([1., 3.])
     """
 
     scorer: Scorer

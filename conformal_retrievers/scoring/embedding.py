@@ -116,7 +116,11 @@ class EmbeddingScorer:
 
 
 def cosine_distances(query_vector: Scores, vectors: Scores) -> Scores:
-    """Return 1 − cos of a vector (d,) with each of (n, d); NaN for a vector without a direction."""
+    """Return 1 − cos of a vector (d,) with each of (n, d); NaN for a vector without a direction.
+
+    >>> cosine_distances(np.array([3.0, 4.0]), np.array([[6.0, 8.0], [4.0, -3.0], [0.0, 0.0]]))
+    array([ 0.,  1., nan])
+    """
     lengths = np.sqrt(_row_by_row(vectors, vectors))
     lengths *= math.sqrt(query_vector @ query_vector)
     with np.errstate(divide="ignore", invalid="ignore"):

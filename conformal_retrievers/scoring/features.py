@@ -82,14 +82,22 @@ def context_of(snippets: Sequence[Snippet]) -> Context:
 
 
 def has_context(snippet: Snippet, context: Context) -> bool:
-    """Return whether a snippet states what the context needs."""
+    """Return whether a snippet states what the context needs.
+
+    >>> has_context(Snippet("a", document="d"), "document+position")
+    False
+    """
     if context == "none":
         return True
     return snippet.document is not None and (context == "document" or snippet.position is not None)
 
 
 def feature_names(scorers: Sequence[str], context: Context) -> list[str]:
-    """Return the names of the columns of `features`, for scorers with these names."""
+    """Return the names of the columns of `features`, for scorers with these names.
+
+    >>> feature_names(["s"], "none")[-3:]
+    ['share of best by s', 'log length', 'log number of snippets']
+    """
     of_each, of_all = [*SCORE_FEATURES], ["log length", "log number of snippets"]
     if context != "none":
         of_each += DOCUMENT_FEATURES

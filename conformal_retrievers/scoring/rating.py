@@ -46,6 +46,9 @@ class Ratings:
 
     A reason is "blank", "unanswered", "refused", "cut off", "unreadable", "out of range", "not
     rated", "rated twice", "neither yes nor no" or "no log-probabilities"; None with a rating.
+
+    >>> Ratings(np.array([0.8, np.nan]), (None, "blank"), Usage()).unscorable
+    Counter({'blank': 1})
     """
 
     ratings: Scores

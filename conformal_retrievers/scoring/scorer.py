@@ -45,7 +45,12 @@ class Scorer(Protocol):
 
 
 def check_scorer(scorer: object) -> None:
-    """Raise TypeError unless `scorer` has a name and a score."""
+    """Raise TypeError unless `scorer` has a name and a score.
+
+    >>> check_scorer(3)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    TypeError: scorer is 3; give an object with a name and score(query, snippets), ...
+    """
     if not isinstance(scorer, Scorer):
         raise TypeError(
             f"scorer is {scorer!r:.80}; give an object with a name and score(query, snippets), "
@@ -54,7 +59,13 @@ def check_scorer(scorer: object) -> None:
 
 
 def with_parts(scorer: Scorer) -> Iterator[Scorer]:
-    """Yield a scorer, its parts and their parts."""
+    """Yield a scorer, its parts and their parts.
+
+    >>> from conformal_retrievers.scoring import QueryZScore, RetrievalScorer
+    >>> similarity = RetrievalScorer("store", higher_is_better=True)
+    >>> [type(part).__name__ for part in with_parts(QueryZScore(similarity))]
+    ['QueryZScore', 'RetrievalScorer']
+    """
     yield scorer
     for part in getattr(scorer, "parts", ()):
         yield from with_parts(part)
@@ -72,7 +83,13 @@ def relative_to_query(scorer: Scorer) -> bool:
 
 
 def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
-    """Return a scorer's provenance, a mapping of its parts' names to theirs, or None."""
+    """Return a scorer's provenance, a mapping of its parts' names to theirs, or None.
+
+    >>> from types import SimpleNamespace
+    >>> part = SimpleNamespace(name="inside", provenance={"queries": 40})
+    >>> provenance_of(SimpleNamespace(name="outside", parts=[part]))
+    {'inside': {'queries': 40}}
+    """
     found = {p.name: p.provenance for p in with_parts(scorer) if hasattr(p, "provenance")}
     if list(found) == [scorer.name]:
         return dict(found[scorer.name])
@@ -80,13 +97,24 @@ def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
 
 
 def query_digest(query: str) -> str:
-    """Return the start of a SHA-256, the same whatever a query's case, white space and NFC form."""
+    """Return the start of a SHA-256, the same whatever a query's case, white space and NFC form.
+
+    >>> query_digest("Who wrote it?") == query_digest("who  WROTE it?")
+    True
+    """
     same = " ".join(normalize("NFC", query).casefold().split())
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
-    """Raise ValueError if a scorer was fitted on one of the queries, where it scores too well."""
+    """Raise ValueError if a scorer was fitted on one of the queries, where it scores too well.
+
+    >>> from types import SimpleNamespace
+    >>> scorer = SimpleNamespace(name="s", fitted_on=[query_digest("q")])
+    >>> check_not_fitted_on(scorer, [JudgedQuery("q", ["a"], [True])])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: scorer 's' was fitted on query 'q'; ...
+    """
     fitted_on = {digest for p in with_parts(scorer) for digest in getattr(p, "fitted_on", ())}
     for query in judged if fitted_on else ():
         if query_digest(query.query) in fitted_on:
@@ -139,7 +167,12 @@ def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
 
 
 def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
-    """Return the queries as a list; raise TypeError if one is not a JudgedQuery."""
+    """Return the queries as a list; raise TypeError if one is not a JudgedQuery.
+
+    >>> judged_queries(["q"])
+    Traceback (most recent call last):
+    TypeError: judged[0] is 'q'; give JudgedQuery objects
+    """
     queries = list(judged)
     for i, query in enumerate(queries):
         if not isinstance(query, JudgedQuery):
@@ -156,9 +189,27 @@ def score_queries(
 ) -> list[ScoredQuery]:
     """Score judged queries, with one call of the scorer each.
 
-    `count_tokens` gives the tokens of a text, by default its characters. `progress` shows a bar on
-    stderr, with the extra `cli`. Raises ValueError for a query that the scorer was fitted on.
+    Parameters
+    ----------
+    scorer, judged
+        The scorer, and the queries with their snippets.
+    count_tokens
+        Returns the number of tokens of a text; by default its characters.
+    progress
+        Whether to show a progress bar on stderr, which needs the extra `cli`.
 
+    Returns
+    -------
+    list of ScoredQuery
+        One for each query, with scores (n,) in the order of its snippets.
+
+    Raises
+    ------
+    ValueError
+        For a query that the scorer was fitted on.
+
+    Examples
+    --------
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
     >>> [scored] = score_queries(scorer, [JudgedQuery("q", ["a", "bcd"], [True, False])])

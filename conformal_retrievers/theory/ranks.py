@@ -45,6 +45,16 @@ def check_probability(name: str, value: float, meaning: str, such_as: float = 0.
     such_as
         An example, for the error.
 
+    Returns
+    -------
+    float
+        The value.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what is not a number, and a number outside (0, 1).
+
     Examples
     --------
     >>> check_probability("delta", 0.1, "a share of calibrations")
@@ -142,6 +152,9 @@ class Masses(NamedTuple):
     """What each calibration score counts, in whole numbers of a common unit, so sums are exact.
 
     `parts` (n,) are the masses of the scores, `new` is that of a new query.
+
+    >>> Masses.of([2, 2, 1]).new  # in units of 1/2
+    2
     """
 
     parts: NDArray[Any]

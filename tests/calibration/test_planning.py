@@ -11,7 +11,7 @@ from scipy.stats import beta
 
 from conformal_retrievers.calibration.planning import chance_within, plan, smallest_alpha
 
-# --- a threshold that drops anything --------------------------------------------------------------
+# --- before any snippet can be dropped ------------------------------------------------------------
 
 
 @every_guarantee
