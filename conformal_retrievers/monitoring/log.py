@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import re
+import stat
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -29,8 +31,9 @@ class FilterLog:
     """An append-only file of events, one JSON object a line, that processes and threads may share.
 
     The file is opened for each event, so that a host may rotate it at any time: once it is renamed,
-    the next event begins a new file. `queries` chooses what is stored of a query: the start of its
-    SHA-256 ("hashed"), its text ("text") or nothing ("none").
+    the next event begins a new file. It may also be a pipe, such as /dev/stdout, or a FIFO. Many
+    writers may leave a few blank lines, which readers skip. `queries` chooses what is stored of a
+    query: the start of its SHA-256 ("hashed"), its text ("text") or nothing ("none").
     """
 
     path: Path
@@ -48,16 +51,35 @@ class FilterLog:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False)
         # A lone surrogate becomes the escape \\udxxx, which JSON reads as the same character.
         line = text.encode("utf-8", "backslashreplace") + b"\n"
-        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        # A FIFO without a reader raises OSError at once, instead of stopping the caller.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+        file = os.open(self.path, flags, 0o644)
         try:
-            if os.lseek(file, 0, os.SEEK_END):
-                os.lseek(file, -1, os.SEEK_END)
-                if os.read(file, 1) != b"\n":  # a process was killed while it wrote the last line
-                    line = b"\n" + line
+            os.set_blocking(file, True)
+            if stat.S_ISREG(os.fstat(file).st_mode) and self._ends_within_a_line():
+                line = b"\n" + line
             if os.write(file, line) < len(line):
                 raise OSError(f"{self.path}: the disk took only part of an event")
         finally:
             os.close(file)
+
+    def _ends_within_a_line(self) -> bool:
+        """Return whether a process was killed while it wrote the last line."""
+        end = self._end()
+        if end[1] in (b"", b"\n"):
+            return False
+        time.sleep(0.001)  # another process may be writing: then the file grows
+        return self._end() == end
+
+    def _end(self) -> tuple[int, bytes]:
+        """Return the size and the last byte, no byte if the file is empty or cannot be read."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - 1, 0))
+                return size, file.read(1)
+        except OSError:
+            return 0, b""
 
     def _query(self, query: str | None) -> str | None:
         if query is None or self.queries == "none":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -204,6 +207,59 @@ def test_a_torn_line_is_skipped_with_a_warning_and_the_next_event_begins_a_new_l
         log.append(event)
     with pytest.warns(UserWarning, match=r"skipped 2 .*log\.jsonl, line 2; .*line 4"):
         assert len(list(read_log(log.path))) == 3
+
+
+def test_a_pipe_is_a_log(event):
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as lines:
+        log = FilterLog(f"/dev/fd/{writer}")
+        log.append(event)
+        log.append(event)
+        os.close(writer)
+        assert [json.loads(line)["k"] for line in lines] == [1, 1]
+
+
+def test_a_fifo_is_a_log_while_it_has_a_reader(tmp_path, event):
+    os.mkfifo(tmp_path / "fifo")
+    log = FilterLog(tmp_path / "fifo")
+    with pytest.raises(OSError):
+        log.append(event)
+    with os.fdopen(os.open(log.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        log.append(event)
+        log.append(event)
+        assert [json.loads(line)["k"] for line in reader] == [1, 1]
+
+
+def test_a_file_that_may_only_be_written_is_a_log(log, event, monkeypatch):
+    opened = os.open
+
+    def open_for_writing(path, flags, *more, **options):
+        if Path(path) == log.path and flags & os.O_ACCMODE != os.O_WRONLY:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, flags, *more, **options)
+
+    refuse = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_for_writing)
+        patched.setattr(Path, "open", refuse)
+        log.append(event)
+        log.append(event)
+    assert refuse.called
+    assert len(list(read_log(log.path))) == 2
+
+
+def test_a_line_that_another_process_is_writing_is_not_taken_for_a_torn_one(
+    log, event, monkeypatch
+):
+    log.path.write_text('{"event": "confor')
+
+    def complete(seconds):
+        with log.path.open("a") as file:
+            file.write('mal"}\n')
+
+    monkeypatch.setattr(time, "sleep", complete)
+    log.append(event)
+    assert log.path.read_text("utf-8").count("\n") == 2
 
 
 def test_invalid_arguments_are_named(tmp_path):
