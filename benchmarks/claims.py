@@ -1,24 +1,24 @@
-"""Whether kept claims are factual as often as promised, and what is removed, on real annotations.
+"""Whether kept claims are factual as often as guaranteed, and what is removed, on real data.
 
 The data are the sub-claims that Feng et al. 2025 (Conformal-RAG, arXiv 2506.20978) published, each
 with a score and an LLM's annotation against a reference answer: `similarity` is the relevance of
 their algorithm 1 in answers written from retrieved documents, `gpt` an LLM's own confidence, in
-answers with (rag) and without (llm) documents. S is "factual"; every other letter is not, as
-theirs, but for NF, which their reader writes where it found no letter: it is no annotation, so that
-an answer with one does not enter. Scores are taken as they are, and, as "+ noise", with the noise
-(sd .001) that was added to them to break ties.
+answers with (rag) and without (llm) documents. The letter S means "factual" and every other letter
+"not factual", as in their code. An exception is NF, which their code writes if it finds no letter:
+answers with a claim marked NF are left out. Scores are used as published, and, as "+ noise", with
+the noise (sd .001) that the authors added to break ties.
 
 Each variant is halved at random 200 times; a query's answers stay in one half. One half calibrates,
 the other is filtered. For each target 1 − alpha the table holds the mean over the halvings of
 
     factual   share of answers whose kept claims are all factual, empty answers among them
-    empty     share of answers of which nothing is kept
+    empty     share of answers without a kept claim
     removed   mean share of an answer's claims that is dropped
 
-and `holds` says whether mean factual ≥ target − 3 se, se = sd / √halvings (benchmarks/halvings.py
-says why that is the right one). By group, thresholds are those of each group, and every group's own
-factuality has to hold. FActScore is also filtered with each answer left out in turn, and of each
-variant it is told how many claims share the highest score.
+and `holds` states whether mean factual ≥ target − 3 se, se = sd / √halvings (benchmarks/halvings.py
+explains this standard error). By group, each group has its own threshold, and the factuality of
+every group must hold. FActScore is also filtered with each answer left out in turn. For each
+variant, a table states how many claims share the highest score.
 
     python -m benchmarks.claims --data FOLDER [--write]
     python -m benchmarks.claims --speed

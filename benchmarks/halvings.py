@@ -1,4 +1,4 @@
-"""Whether the promise holds on labelled data, and what it removes, over random halvings.
+"""Whether the guarantee holds on labelled data, and what the filter removes, over random halvings.
 
 Each data set is a folder in the BEIR layout with a BM25 run of depth K = 20. Its queries are halved
 at random, 100 times; one half calibrates, the other is filtered. For each alpha, guarantee and
@@ -10,10 +10,10 @@ over the halvings of, on the filtered half,
     removed           share of all retrieved snippets dropped
     m1, m2            share of queries with a kept snippet; mean share of a query's snippets kept
 
-and "holds" says whether mean coverage/query ≥ 1 − alpha − 3 se, with se = sd / √halvings. That is
-the right standard error here although the halvings overlap: given the data set, the halvings are
-independent draws, and each deals the queries out exchangeably, so that the theorem bounds the mean
-over all halvings of this very data set. The sd is the spread of one halving, se that of their mean.
+and "holds" states whether mean coverage/query ≥ 1 − alpha − 3 se, with se = sd / √halvings. This
+standard error is right although the halvings overlap: given the data set, the halvings are
+independent draws, and each assigns the queries exchangeably. The theorem therefore bounds the mean
+over all halvings of this data set. The sd is the spread of one halving, se that of their mean.
 
     python -m benchmarks.halvings --data FOLDER [--sets scifact nq-open] [--cache FOLDER] [--write]
 """
@@ -94,7 +94,7 @@ def parsed_arguments() -> argparse.Namespace:
 
 
 def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
-    """Yield, for each data set, its facts and its table; at last, how often the promise held."""
+    """Yield the facts and the table of each data set, and then how often the guarantee held."""
     yield (
         f"# Coverage and removal on labelled data\n\nOver {arguments.halvings} random halvings "
         f"(seed {arguments.seed}), in %, mean ± sd; BM25 run cut at K = {K}; conformal_retrievers "
@@ -140,7 +140,7 @@ def empty_table() -> Table:
 def add_row(
     table: Table, score: str, alpha: float, guarantee: str, values: NDArray[np.float64]
 ) -> bool:
-    """Add the row of `values` (halvings, measures), and return whether the promise held."""
+    """Add the row of `values` (halvings, measures), and return whether the guarantee held."""
     mean, sd = values.mean(axis=0), values.std(axis=0, ddof=1)
     se = float(sd[0]) / math.sqrt(len(values))
     holds = bool(mean[0] >= 1 - alpha - 3 * se)

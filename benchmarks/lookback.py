@@ -8,18 +8,18 @@ heart, and gives where no snippet states the fact. It then answers new prompts, 
     contradicts is stated otherwise than learned by heart
     is absent   is not stated: the answer is made up, however firmly it is given
 
-and an answer is consistent iff a snippet says so of the entity, which here is known exactly. Half
-of the answers are for fitting, a sixth calibrates the flag, the others test. Template "plain" fits
-and tests; template "report", with other words, longer snippets and more of them, tests alone.
+An answer is consistent iff a snippet states it of the entity, which is known exactly here. Half of
+the answers fit the classifier, a sixth calibrates the flag, and the others test. Template "plain"
+fits and tests. Template "report", with other words and more and longer snippets, only tests.
 
     python -m benchmarks.lookback [--steps 2500] [--answers 4000] [--write]
     python -m benchmarks.lookback --cost [--context 4096]
     python -m benchmarks.lookback --cost --device cuda --context 8192
 
-`--cost` times an untrained model in one process a way, and reads the peak memory of each: on the
-CPU a small model in float32, and resident memory; on a GPU one of a billion weights in bfloat16,
-and what PyTorch allocates there. `generate` is held against plain generation, and `read`, of an
-answer of 512 tokens, against a forward pass over as many tokens without a cache.
+`--cost` times an untrained model and reads its peak memory, with one process for each method. On
+the CPU it runs a small model in float32 and reads resident memory. On a GPU it runs a model of a
+billion weights in bfloat16 and reads PyTorch's allocations. `generate` is compared with plain
+generation, and `read` of 512 tokens with a forward pass over as many tokens without a cache.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ SHAPES = {
 
 
 def cost(context, device):
-    """Time and peak memory of a process a way, as ratios to the first of its table."""
+    """Time and peak memory of each method, as ratios to the first of its table."""
     rounds = []
     for _ in range(3):  # in turn: the machine's mood is shared
         ways = (*GENERATING, *READING)

@@ -1,4 +1,4 @@
-"""Whether the tests notice mistakes in the statistics: each mutant must fail one of them.
+"""Whether the tests notice mistakes in the statistics: at least one must fail for each mutant.
 
 A mutant is one change of one place in the library, of the kind that is easy to make and hard to
 see: a rank that is off by one, a tie on the wrong side, a maximum instead of +inf. For each, the
@@ -137,7 +137,7 @@ MUTANTS = {
             "share = np.full(len(queries), len(queries) / len(values))",
             "losses per snippet, not per query",
         ),
-        ("binomial_cdf(n, p)[kept - 1]", "binomial_cdf(n, p)[kept]", "a bound that is no bound"),
+        ("binomial_cdf(n, p)[kept - 1]", "binomial_cdf(n, p)[kept]", "an invalid bound"),
         ("if _exact_binomial_cdf(n, alpha, above) >", "if cdf[above] >", "a tie decided in floats"),
         (
             "betting_p_value(losses, 1 - c, delta)",
@@ -485,7 +485,7 @@ MUTANTS = {
         (
             "return self.unscorable >= MOSTLY",
             "return self.unscorable > MOSTLY",
-            "half without a score tests the promise",
+            "half without a score tests the guarantee",
         ),
         (
             "min(1.0, len(given) * worst.p_value)",

@@ -1,4 +1,4 @@
-"""How good answers are that were written from a filtered context, beside those from all of it.
+"""The quality of answers from a filtered context, compared with answers from the whole context.
 
 An LLM judges whether the context supports each sentence of an answer, and whether the answer states
 each of the query's nuggets: the facts that a good answer contains, with weights w. Per query,

@@ -1,6 +1,6 @@
 """The pictures and tables of results/reproduction.json, which `benchmarks.reproduction` writes.
 
-coverage      coverage and removal against the promised coverage (Chakraborty et al. 2025, fig. 2)
+coverage      coverage and removal against the guaranteed coverage (Chakraborty et al. 2025, fig. 2)
 baselines     coverage against removal: top k, fixed thresholds, calibrated thresholds
 reranking     m1 and m2 against alpha, with and without reranking (Geissler et al. 2026, fig. 4)
 tables        the tables of README.md, in Markdown
@@ -61,21 +61,21 @@ def main() -> None:
 
 
 def coverage(results: dict[str, Any]) -> Figure:
-    promised = 1 - np.array(results["alphas"])
+    guaranteed = 1 - np.array(results["alphas"])
     figure = Figure(figsize=(13, 5.4))
     rows = figure.subplots(2, len(results["filters"]), sharex=True, sharey="row")
     for (above, removed), (name, found) in zip(rows.T, results["filters"].items(), strict=True):
-        above.axhline(0, color=GREY, linestyle=":", label="promised")
+        above.axhline(0, color=GREY, linestyle=":", label="guaranteed")
         for score, color, line in (("BM25", RED, "--"), ("MiniLM", BLUE, "-")):
             measured = found[score]["query-recall"]
-            for axes, measure, at in ((above, "coverage", promised), (removed, "removed", 0)):
+            for axes, measure, at in ((above, "coverage", guaranteed), (removed, "removed", 0)):
                 mean, sd = (100 * np.array(measured[measure][key]) for key in ("mean", "sd"))
                 mean -= 100 * at
-                axes.fill_between(promised, mean - sd, mean + sd, color=color, alpha=0.2, lw=0)
-                axes.plot(promised, mean, color=color, linestyle=line, label=f"{score}, ± sd")
+                axes.fill_between(guaranteed, mean - sd, mean + sd, color=color, alpha=0.2, lw=0)
+                axes.plot(guaranteed, mean, color=color, linestyle=line, label=f"{score}, ± sd")
         above.set(title=name, ylim=(-4, 12))
-        removed.set(xlabel="promised coverage, 1 − α", ylim=(0, 100))
-    rows[0, 0].set_ylabel("coverage less promised, points")
+        removed.set(xlabel="guaranteed coverage, 1 − α", ylim=(0, 100))
+    rows[0, 0].set_ylabel("coverage − guaranteed, points")
     rows[1, 0].set_ylabel("removed, %")
     rows[0, 0].legend(loc="upper left")
     return figure
@@ -195,7 +195,7 @@ def depth_table(results: dict[str, Any]) -> Iterator[str]:
 
 
 def shortfalls(results: dict[str, Any]) -> Iterator[str]:
-    """Say how often mean coverage is below 1 − alpha − 3 standard errors, and where."""
+    """State how often mean coverage is below 1 − alpha − 3 standard errors, and where."""
     for guarantee in ("query-recall", "snippet"):
         cells = [
             (name, score, alpha, mean, mean - (1 - alpha - 3 * sd / results["splits"] ** 0.5))
