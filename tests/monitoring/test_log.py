@@ -222,7 +222,7 @@ def test_a_pipe_is_a_log(event):
 def test_a_fifo_is_a_log_while_it_has_a_reader(tmp_path, event):
     os.mkfifo(tmp_path / "fifo")
     log = FilterLog(tmp_path / "fifo")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="fifo"):
         log.append(event)
     with os.fdopen(os.open(log.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
         log.append(event)
