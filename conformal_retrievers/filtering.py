@@ -158,9 +158,7 @@ class ConformalFilter:
         on_unscorable: OnUnscorable = "keep",
         group_of: Callable[[str], str | None] | None = None,
     ) -> None:
-        if not isinstance(calibration, Calibration):
-            raise TypeError(f"calibration is {calibration!r:.60}; give Calibration.load(path)")
-        check_subject(calibration.subject, SNIPPETS)
+        check_subject(calibration, SNIPPETS)
         check_scorer(scorer)
         check_same_scorer(scorer.name, calibrated=calibration.scorer)
         options = {"on_empty": (on_empty, OnEmpty), "on_unscorable": (on_unscorable, OnUnscorable)}

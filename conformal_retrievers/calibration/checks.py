@@ -19,8 +19,14 @@ class CalibrationMismatch(ValueError):
     """A calibration was made with another scorer, or is about another subject."""
 
 
-def check_subject(found: Subject, expected: Subject) -> None:
-    """Raise `CalibrationMismatch` unless a calibration is about what a filter filters."""
+def check_subject(calibration: object, expected: Subject) -> None:
+    """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
+    found = getattr(calibration, "subject", None)
+    if not isinstance(found, Subject):
+        raise TypeError(
+            f"calibration is {calibration!r:.60}; give a Calibration, such as "
+            "Calibration.load(path)"
+        )
     if found != expected:
         raise CalibrationMismatch(
             f"this calibration is about {found.name}, but one about {expected.name} is needed. "

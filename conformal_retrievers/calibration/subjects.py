@@ -21,8 +21,8 @@ OnUnscorable = Literal["raise", "keep", "drop"]
 KeepsAt = Literal["keep_all", "keep_none"]
 
 
-def at_most(scores: Scores, threshold: float) -> NDArray[np.bool_]:
-    """Return which scores (n,) are at most the threshold; NaN counts as kept."""
+def at_most(scores: Scores, threshold: float | Scores) -> NDArray[np.bool_]:
+    """Return which scores (n,) are at most a threshold, one or (n,); NaN counts as kept."""
     return (scores <= threshold) | np.isnan(scores)
 
 

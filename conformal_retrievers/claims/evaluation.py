@@ -101,8 +101,8 @@ def evaluate_claims(
     Raises ValueError if no answer has annotated claims, an id occurs twice or was calibrated on, or
     the level is not in (0, 1); `CalibrationMismatch` for a calibration of another subject.
     """
+    check_subject(calibration, CLAIMS)
     check_level(level)
-    check_subject(calibration.subject, CLAIMS)
     given = list(answers)
     ids = [answer.id for answer in given]
     check_new(ids, calibration.ids, CLAIMS)

@@ -59,7 +59,7 @@ class ClaimFilter:
     group_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_subject(self.calibration.subject, CLAIMS)
+        check_subject(self.calibration, CLAIMS)
         if not isinstance(self.scorer, ClaimScorer):
             raise TypeError(
                 f"scorer is {self.scorer!r:.80}; give an object with a name and "

@@ -29,7 +29,7 @@ def load_calibration(
 ) -> Calibration:
     """Read a calibration, at another alpha if one is given; ValueError for another subject."""
     calibration = Calibration.load(path)
-    check_subject(calibration.subject, about)
+    check_subject(calibration, about)
     return calibration if alpha is None else calibration.at(alpha)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_new, check_subject, check_unique_ids
+from conformal_retrievers.calibration.checks import check_new, check_unique_ids
 from conformal_retrievers.calibration.guarantees import digest
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.subjects import SNIPPETS, at_most
 from conformal_retrievers.data.queries import ScoredQuery
 
 Column = NDArray[np.float64]
@@ -85,7 +85,6 @@ class Columns:
             raise ValueError(f"{name} is empty; give at least one query")
         check_unique_ids(ids)
         if calibration is not None:
-            check_subject(calibration.subject, SNIPPETS)
             check_new(ids if held_out else (), calibration.ids, SNIPPETS)
         sizes = np.array([len(s) for s in scores], dtype=np.intp)
         return cls(
@@ -135,7 +134,7 @@ class Columns:
     def keeps(self, calibration: Calibration) -> NDArray[np.bool_]:
         """Return which snippets are kept, (S,), as `Calibration.keep` does."""
         thresholds = self.thresholds(calibration)[self.query_of]
-        return np.asarray((self.scores <= thresholds) | np.isnan(self.scores))
+        return at_most(self.scores, thresholds)
 
     def counts(self, keeps: NDArray[np.bool_]) -> QueryCounts:
         """Return what a mask (S,) keeps of each query."""

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_subject
+from conformal_retrievers.calibration.subjects import SNIPPETS, at_most
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.columns import Columns
 from conformal_retrievers.evaluation.evaluate import Evaluation, measure
@@ -41,9 +43,7 @@ def fixed_thresholds(
     A cosine of at least 0.6 is a score of at most 0.4. Raises ValueError for no query.
     """
     return {
-        float(threshold): measure(
-            scored, [(query.scores <= threshold) | np.isnan(query.scores) for query in scored]
-        )
+        float(threshold): measure(scored, [at_most(query.scores, threshold) for query in scored])
         for threshold in thresholds
     }
 
@@ -105,6 +105,8 @@ def compare(
     ValueError
         As `evaluate`, and if `scored_by_other` is missing for another scorer or has other queries.
     """
+    for calibration in (one, other):
+        check_subject(calibration, SNIPPETS)
     check_level(level)
     if resamples < 100:
         raise ValueError(f"resamples is {resamples!r}; give 100 or more")

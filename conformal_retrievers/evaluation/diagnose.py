@@ -18,6 +18,8 @@ from dataclasses import replace
 import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_subject
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.columns import Columns, QueryCounts
 from conformal_retrievers.evaluation.diagnosis import (
@@ -69,6 +71,7 @@ def diagnose(
     ValueError
         For no query, and for an id that occurs twice or belongs to the calibration.
     """
+    check_subject(calibration, SNIPPETS)
     check_level(level)
     new = Columns.of(scored, calibration)
     known = None

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.columns import Columns, QueryCounts
 from conformal_retrievers.evaluation.measures import END_TO_END, GUARANTEES, MOSTLY, Share, shares
@@ -99,6 +101,7 @@ def evaluate(
     of every interval and of the lower bounds. Raises ValueError for no query, for an id that occurs
     twice or belongs to the calibration, and for a level outside (0, 1).
     """
+    check_subject(calibration, SNIPPETS)
     check_level(level)
     columns = Columns.of(scored, calibration)
     counts = columns.counts(columns.keeps(calibration))

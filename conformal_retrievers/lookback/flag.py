@@ -73,7 +73,7 @@ class FactualityFlag:
     calibration: Calibration  # of the flag that `calibrate_flag` made
 
     def __post_init__(self) -> None:
-        check_subject(self.calibration.subject, FLAGS)
+        check_subject(self.calibration, FLAGS)
         check_same_scorer(self.classifier.name, calibrated=self.calibration.scorer)
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:

@@ -30,7 +30,9 @@ from numpy.typing import ArrayLike
 from pydantic import TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import digest, loss
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.ranks import check_probability
@@ -144,6 +146,7 @@ class Monitor:
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
+        check_subject(calibration, SNIPPETS)
         check_probability("level", level, "the probability of a false alarm")
         if not calibration.lowest_scores:
             raise ValueError(

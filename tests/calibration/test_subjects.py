@@ -10,7 +10,7 @@ import pytest
 from calibrations import calibration_of, relevant
 from lookup import LookupScorer
 
-from conformal_retrievers import ConformalFilter
+from conformal_retrievers import ConformalFilter, Monitor, compare, diagnose, evaluate
 from conformal_retrievers.calibration import (
     CLAIMS,
     FLAGS,
@@ -19,7 +19,7 @@ from conformal_retrievers.calibration import (
     CalibrationMismatch,
 )
 from conformal_retrievers.calibration.checks import check_on_unscorable, check_same_scorer
-from conformal_retrievers.claims import ClaimFilter
+from conformal_retrievers.claims import ClaimFilter, evaluate_claims
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag
 
@@ -97,6 +97,28 @@ def test_each_filter_refuses_the_calibrations_of_other_subjects(expected, given)
     else:
         with pytest.raises(CalibrationMismatch, match=f"{given.name}.*{expected.made_by}"):
             make(scorer, calibration)
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (lambda c: ConformalFilter(LookupScorer({}), c), SNIPPETS),
+        (lambda c: ClaimFilter(ClaimScorer(), c), CLAIMS),
+        (lambda c: FactualityFlag(CLASSIFIER, c), FLAGS),
+        (lambda c: evaluate(c, []), SNIPPETS),
+        (lambda c: diagnose(c, []), SNIPPETS),
+        (lambda c: compare(c, c, [], rng=np.random.default_rng(0)), SNIPPETS),
+        (Monitor, SNIPPETS),
+        (lambda c: evaluate_claims(c, []), CLAIMS),
+    ],
+)
+def test_everything_that_takes_a_calibration_names_what_it_needs(use, expected):
+    for given in ("c.json", None):
+        with pytest.raises(TypeError, match=f"calibration is {given!r}; give a Calibration"):
+            use(given)
+    other = CLAIMS if expected == SNIPPETS else SNIPPETS
+    with pytest.raises(CalibrationMismatch, match=f"{other.name}.*{expected.made_by}"):
+        use(calibration_about(other))
 
 
 def test_another_scorer_is_refused_by_both_names():
