@@ -29,8 +29,7 @@ def read_beir(
     """Read the judged queries of a folder in the BEIR layout, retrieved as in a run file.
 
     They have the order of queries.jsonl, also those without a line in the run. Relevant snippets
-    that the run does not have are counted in `missed`. A snippet's text is title and text. Raises
-    FileNotFoundError or ValueError, naming the file and the line.
+    that the run does not have are counted in `missed`. A snippet's text is title and text.
 
     Parameters
     ----------
@@ -44,6 +43,15 @@ def read_beir(
     min_score
         The qrels score from which on a snippet is relevant.
 
+    Returns
+    -------
+    list of JudgedQuery
+        With the name of the query's group from queries.jsonl, if it has one.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        For a missing file and a broken line; the error names the file and the line.
     """
     if k is not None and k < 1:
         raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")

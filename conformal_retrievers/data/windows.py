@@ -33,9 +33,19 @@ def split_snippets(
         A sentence that does not fit is cut between lines, else words, else visible characters.
     overlap
         How many characters a window may share with the one before: it begins with as many of its
-        sentences as fit beside a new one. 0 ≤ overlap < size, else ValueError.
+        sentences as fit beside a new one; 0 ≤ overlap < size.
     document
         The name of the document, for the snippets' `document` and `id` ("<document>:<position>").
+
+    Returns
+    -------
+    list of Snippet
+        The windows; none for a blank text.
+
+    Raises
+    ------
+    ValueError
+        For an overlap that is negative or not below the size.
 
     Examples
     --------

@@ -66,6 +66,11 @@ def diagnose(
     level
         Confidence of every interval, band and test, in (0, 1).
 
+    Returns
+    -------
+    Diagnosis
+        Its `judgements` are None if no query has a known relevant snippet.
+
     Raises
     ------
     ValueError

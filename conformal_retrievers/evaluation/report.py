@@ -51,8 +51,15 @@ def write(
         An old file stays until the new one is complete.
     calibration, scored, reference, level
         As in `diagnose`, which raises ValueError for what is invalid.
+    title
+        The heading of the page.
     sources
         Where things come from, such as {"judged queries": "new.jsonl"}.
+
+    Returns
+    -------
+    Diagnosis
+        What the report shows.
 
     Raises
     ------
@@ -73,7 +80,20 @@ def html(
     title: str = TITLE,
     sources: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a diagnosis of scored queries as one HTML page."""
+    """Return a diagnosis of scored queries as one HTML page.
+
+    Parameters
+    ----------
+    d, scored
+        The diagnosis, and the queries that it was made from.
+    title, sources
+        As in `write`.
+
+    Returns
+    -------
+    str
+        The page, with its style and figures inside.
+    """
     environment = Environment(
         loader=PackageLoader("conformal_retrievers.evaluation", ""),
         autoescape=True,

@@ -39,8 +39,6 @@ def audit_sample(
     """Write a sample of labelled snippets to a CSV file for a person; return its number of rows.
 
     The person writes yes or no into the column `audited`. The file shows neither labels nor scores.
-    Raises ValueError for queries that differ, and FileExistsError for a file that exists.
-
     Parameters
     ----------
     judged, scored
@@ -49,6 +47,18 @@ def audit_sample(
         A new CSV file, and what draws the sample.
     share
         The share of each stratum to sample, in (0, 1]; ⌈share · N_h⌉ snippets are drawn.
+
+    Returns
+    -------
+    int
+        The number of rows, without the header.
+
+    Raises
+    ------
+    ValueError
+        If `judged` and `scored` are not the same queries.
+    FileExistsError
+        For a file that exists.
     """
     exact = exact_share(share)  # in floats, 0.07 · 100 is above 7
     population = _Population(judged, scored)

@@ -52,14 +52,22 @@ def label_consistency(
 ) -> ConsistencyLabels:
     """Ask an LLM of each answer whether its context says all that it claims.
 
-    Raises ValueError for a prompt with other fields.
-
     Parameters
     ----------
     responses, llm, prompt
         The answers (n,), the judge, and a prompt with the fields $query, $context and $answer.
     concurrency, cache, progress
         As for `ask`.
+
+    Returns
+    -------
+    ConsistencyLabels
+        A label for each answer, (n,), or the reason why it has none.
+
+    Raises
+    ------
+    ValueError
+        For a prompt with other fields.
     """
     prompt = prompt or Prompt.load("consistency")
     requests = [

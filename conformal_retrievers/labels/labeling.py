@@ -90,14 +90,22 @@ def label_by_llm(
     A query with a cut-off, refused or unreadable reply is in `unlabelled`. A blank snippet is
     irrelevant, and the LLM is not asked about it; equal texts of a query are asked about once.
 
-    Raises ValueError for a prompt with other fields and, naming the query, for a blank answer.
-
     Parameters
     ----------
     queries, llm, prompt
         The queries, the judge, and a prompt with the fields $query, $fact and $snippet.
     concurrency, cache, progress
         As for `ask`. With a cache, a repeated run asks only for what is unlabelled.
+
+    Returns
+    -------
+    Labelled
+        The judged queries, and those that are `unlabelled`, with the reasons.
+
+    Raises
+    ------
+    ValueError
+        For a prompt with other fields, and for a blank answer; the error names its query.
     """
     queries, prompt = list(queries), prompt or Prompt.load("label")
     verdicts, usage = ask_verdicts(

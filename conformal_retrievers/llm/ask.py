@@ -63,6 +63,8 @@ def ask(
 
     Parameters
     ----------
+    llm, requests
+        The model, and n requests.
     is_answer
         Whether a reply to the request at this place can be read. Only such replies enter the cache
         and are taken from it, so an unreadable one is asked for again.
@@ -73,6 +75,11 @@ def ask(
         Known replies. A reply is stored as it comes: an interrupted run continues where it stopped.
     progress
         Whether to show a progress bar.
+
+    Returns
+    -------
+    list of Reply or Unanswered
+        One for each request, (n,).
     """
     return _Run(llm, requests, is_answer, concurrency, cache).in_threads(progress)
 

@@ -41,8 +41,7 @@ def openai_llm(
     """Return a model of an OpenAI-compatible server, at temperature 0.
 
     It needs the extra `llm`. The client retries timeouts, broken connections and the status 408,
-    409, 429 and 500 and above, with exponential backoff or when `retry-after` says. Raises
-    openai.OpenAIError, here or when the model is asked, if that cannot help (a wrong key).
+    409, 429 and 500 and above, with exponential backoff or when `retry-after` says.
 
     Parameters
     ----------
@@ -59,6 +58,16 @@ def openai_llm(
         The identity of the model; by default `model` with its `fields`. The server is not in it, so
         a calibration holds on another machine. Give a name if two servers give other weights
         (quantised ones, for example) the same model name.
+
+    Returns
+    -------
+    LLM
+        With `complete` and its asynchronous twin `acomplete`.
+
+    Raises
+    ------
+    openai.OpenAIError
+        Here or when the model is asked, if a retry cannot help (a wrong key).
     """
     require("llm", "openai")
     from httpx import Response
