@@ -14,8 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_same_scorer, check_subject
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.checks import (
+    check_on_unscorable,
+    check_same_scorer,
+    check_subject,
+)
+from conformal_retrievers.calibration.subjects import SNIPPETS, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -27,7 +31,6 @@ from conformal_retrievers.scoring.scorer import (
 logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
-OnUnscorable = Literal["keep", "raise"]
 MOST_ALPHAS = 32  # at which one filter is remembered
 MOST_GROUPS = 100  # unknown ones that one filter logs
 
@@ -161,11 +164,10 @@ class ConformalFilter:
         check_subject(calibration, SNIPPETS)
         check_scorer(scorer)
         check_same_scorer(scorer.name, calibrated=calibration.scorer)
-        options = {"on_empty": (on_empty, OnEmpty), "on_unscorable": (on_unscorable, OnUnscorable)}
-        for name, (value, known) in options.items():
-            if value not in get_args(known):
-                allowed = ", ".join(map(repr, get_args(known)))
-                raise ValueError(f"{name} is {value!r}; give one of {allowed}")
+        if on_empty not in get_args(OnEmpty):
+            allowed = ", ".join(map(repr, get_args(OnEmpty)))
+            raise ValueError(f"on_empty is {on_empty!r}; give one of {allowed}")
+        check_on_unscorable(on_unscorable, SNIPPETS)
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self._at: dict[float, ConformalFilter] = {}

@@ -6,10 +6,10 @@ Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.calibration.thresholds import Thresholds
+from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 SNIPPET_GUARANTEES: dict[str, str] = {
@@ -68,9 +68,9 @@ def _words(c: Thresholds, name: str) -> str:
 
 
 def _guarantee(c: Thresholds) -> str:
-    text = _guaranteed(c, percent(1 - exact_alpha(c.alpha)))
+    text = _guaranteed(c, percent(1 - exact_alpha(c.alpha), exact=True))
     if c.delta is not None:
-        confident = percent(1 - exact_alpha(c.delta))
+        confident = percent(1 - exact_alpha(c.delta), exact=True)
         text += f". This holds for at least {confident} of calibrations like this one"
     if c.out_of_reach:
         return f"Out of reach at this depth: no threshold {text}."
@@ -86,20 +86,11 @@ def _guaranteed(c: Thresholds, target: str) -> str:
             which="(retrieved or not)" if c.count_missed else "that were retrieved",
             that="(retrieved or not)" if c.count_missed else "that was retrieved",
         )
-    share = percent(float(str(c.details.get("share", 1.0))))
+    share = percent(float(str(c.details.get("share", 1.0))), exact=True)
     which = "all kept claims of an answer"
     if share != "100 %":
         which = f"at least {share} of an answer's kept claims"
     return _words(c, "guarantee").format(which=which, target=target)
-
-
-def percent(share: float | Fraction) -> str:
-    """Return a share in percent, exactly as far as a float can hold it.
-
-    >>> percent(0.9), percent(0.875), percent(1 - Fraction("1e-12"))
-    ('90 %', '87.5 %', '99.9999999999 %')
-    """
-    return f"{float(100 * Fraction(str(share))):.16g} %"
 
 
 def _thresholds(c: Thresholds) -> str:
@@ -154,7 +145,7 @@ def _why_none(c: Thresholds, group: str | None) -> str:
         cause = f"the retriever returns {found} of {found + missed} known relevant snippets"
         remedy = "Retrieve deeper, or raise alpha"
     if units.reach <= 1 - c.alpha:
-        most = percent(round(units.reach, 3))
+        most = percent(round(units.reach, 3), exact=True)
         return f"{cause}, so keeping everything reaches {most}. {remedy}"
     return f"{cause}, and there are too few judged queries. Judge more queries, or raise alpha"
 

@@ -62,7 +62,7 @@ class Verdict:
 
     def __str__(self) -> str:
         where = f" in group {self.group!r}" if self.group is not None else ""
-        target = f"the target is {100 * self.target:.6g} %"
+        target = f"the target is {percent(self.target, exact=True)}"
         seen = f"{self.measure}{where} is {self.coverage}, {target}"
         p_value = f"p = {self.p_value:.2g}"
         if self.tests > 1:

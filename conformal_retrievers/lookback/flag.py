@@ -41,7 +41,7 @@ from conformal_retrievers.lookback.ratios import (
     check_once,
     check_unused,
 )
-from conformal_retrievers.theory.intervals import auc, check_level
+from conformal_retrievers.theory.intervals import auc, check_level, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 
@@ -215,8 +215,8 @@ class FlagEvaluation:
     def __str__(self) -> str:
         return (
             f"flagged: {self.inconsistent} of {self.inconsistent.n:g} inconsistent answers "
-            f"(guaranteed: {100 * self.target:.6g} %), {self.consistent} of {self.consistent.n:g} "
-            "consistent ones"
+            f"(guaranteed: {percent(self.target, exact=True)}), "
+            f"{self.consistent} of {self.consistent.n:g} consistent ones"
         )
 
 

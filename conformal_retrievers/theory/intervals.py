@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -38,13 +39,19 @@ class Interval(NamedTuple):
         return f"{100 * self.estimate:{width}.1f}{unit} {ends}"
 
 
-def percent(share: float, unit: str = " %") -> str:
-    """Write a share in percent.
+def percent(share: float | Fraction, unit: str = " %", *, exact: bool = False) -> str:
+    """Write a share in percent: a measured one to 0.1 %, an `exact` one with its own digits.
 
-    >>> percent(0.9217)
-    '92.2 %'
+    >>> percent(0.9217), percent(0.875, exact=True), percent(2 / 3, exact=True)
+    ('92.2 %', '87.5 %', '66.67 %')
     """
-    return "–" if math.isnan(share) else f"{100 * share:.1f}{unit}"
+    if not exact:
+        return "–" if math.isnan(share) else f"{100 * share:.1f}{unit}"
+    value = float(100 * Fraction(str(share)))
+    text = f"{value:.16g}"
+    if len(text) > 15 and value < 99.99:  # as 2/3, it has no end; only 1 is written as 100 %
+        text = f"{value:.4g}"
+    return text + unit
 
 
 def check_level(level: float) -> float:

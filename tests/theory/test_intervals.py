@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from conformal_retrievers.theory.intervals import (
     check_level,
     cluster_interval,
     effective_n,
+    percent,
     wilson_interval,
 )
 
@@ -30,6 +32,22 @@ def test_auc_is_that_of_scikit_learn(rng):
     low, high = rng.integers(0, 4, 40) / 4, rng.integers(0, 5, 30) / 4
     expected = roc_auc_score([0] * 40 + [1] * 30, [*low, *high])
     assert auc(low, high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.9, "90 %"),
+        (2 / 3, "66.67 %"),
+        (0.07, "7 %"),
+        (1.0, "100 %"),
+        (0.99875, "99.875 %"),
+        (1 - Fraction("1e-12"), "99.9999999999 %"),
+        (1 - 2**-53, "99.99999999999999 %"),
+    ],
+)
+def test_an_exact_share_has_its_own_digits_and_only_1_is_100_percent(share, text):
+    assert percent(share, exact=True) == text
 
 
 @pytest.mark.parametrize("level", [0, 1, -0.5, math.nan])

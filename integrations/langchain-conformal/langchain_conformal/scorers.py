@@ -22,7 +22,8 @@ from conformal_retrievers import (
     Scorer,
     Snippet,
 )
-from conformal_retrievers.filtering import OnEmpty, OnUnscorable, open_filter
+from conformal_retrievers.calibration import OnUnscorable
+from conformal_retrievers.filtering import OnEmpty, open_filter
 from conformal_retrievers.llm import (
     LLM,
     Cache,

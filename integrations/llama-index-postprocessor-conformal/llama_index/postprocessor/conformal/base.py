@@ -15,7 +15,8 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import WithJsonSchema, field_serializer
 
 from conformal_retrievers import Calibration, ConformalFilter, Filtered, RetrievalScorer, Scorer
-from conformal_retrievers.filtering import OnEmpty, OnUnscorable, open_filter
+from conformal_retrievers.calibration import OnUnscorable
+from conformal_retrievers.filtering import OnEmpty, open_filter
 from llama_index.postprocessor.conformal.events import rerank_events
 from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_snippets
 from llama_index.postprocessor.conformal.scorers import (
