@@ -298,6 +298,8 @@ def test_a_scorer_that_scores_no_relevant_snippet_is_refused(on_unscorable):
         (ValueError, {"guarantee": "recall"}),
         (TypeError, {"by_group": 1}),
         (TypeError, {"count_missed": "no"}),
+        (TypeError, {"retrieval": [1]}),
+        (TypeError, {"labels": [1]}),
         (ValueError, {"on_unscorable": "drop"}),
         (ValueError, {"scorer": "two\nlines"}),
         (ValueError, {"labels": {"x": math.nan}}),

@@ -328,6 +328,7 @@ def test_a_filter_refuses_another_scorer_or_subject_and_arguments_of_another_typ
     conformal = ClaimFilter(Lookup(), calibration_of())
     for make, message in (
         (lambda: ClaimFilter(print, calibration_of()), "scorer"),
+        (lambda: calibration_of([1]), r"answers\[0\] is 1; give AnnotatedAnswer"),
         (lambda: conformal("q", "a claim", []), "claims"),
         (lambda: conformal("q", ["a claim"], "a document"), "documents"),
     ):

@@ -26,6 +26,7 @@ def test_strings_become_snippets_and_judgements_become_bools():
     [
         (TypeError, "text is 5", lambda: Snippet(5)),
         (TypeError, "query is None", lambda: JudgedQuery(None, ["a"], [True])),
+        (ValueError, "'q1': query is ' '", lambda: JudgedQuery(" ", ["a"], [True], id="q1")),
         (TypeError, "snippets is one str", lambda: JudgedQuery("q", "abc", [True] * 3)),
         (ValueError, "1 snippets but 2 judgements", lambda: JudgedQuery("q", ["a"], [1, 0])),
         (ValueError, r"relevant\[1\] is 2", lambda: JudgedQuery("q", ["a", "b"], [1, 2])),
@@ -37,6 +38,9 @@ def test_strings_become_snippets_and_judgements_become_bools():
         (ValueError, "How soon", lambda: JudgedQuery("How soon?", ["a"], [])),
         (TypeError, "id is 7", lambda: JudgedQuery("q", [], [], id=7)),
         (TypeError, "group is 7", lambda: ScoredQuery([], [], group=7)),
+        (ValueError, "tokens is", lambda: ScoredQuery([0.1], [True], tokens=[1, 2])),
+        (ValueError, "tokens is", lambda: ScoredQuery([0.1], [True], tokens=[-1])),
+        (ValueError, "tokens is", lambda: ScoredQuery([0.1], [True], tokens=[math.inf])),
         (ValueError, "'q1': k is 1", lambda: JudgedQuery("q", ["a", "b"], [1, 1], id="q1", k=1)),
     ],
 )

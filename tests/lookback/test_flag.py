@@ -144,6 +144,8 @@ def test_an_answer_of_an_unknown_group_is_flagged_with_one_warning(flag):
 def test_answers_that_cannot_calibrate_are_refused(answers, options, message):
     with pytest.raises(ValueError, match=message):
         calibrate_flag(answers, CLASSIFIER, alpha=0.2, **options)
+    with pytest.raises(TypeError, match=r"answers\[0\] is 1; give JudgedRatios"):
+        flag_of([1])
 
 
 def test_answers_that_were_fitted_on_do_not_calibrate():

@@ -63,6 +63,27 @@ def test_a_shift_is_detected():
     assert all(status_after(rng, queries=900, shift_from=200).drift for _ in range(10))
 
 
+def test_an_alarm_of_drift_stays():
+    rng = np.random.default_rng(5)
+    monitor = Monitor(calibration_of(rng, 100), level=0.05, seed=1)
+    shifted, back = rng.normal(3, 1, 60), rng.normal(-0.5, 1, 400)
+    assert not monitor.status.drift
+    for score in [*shifted, *back]:
+        monitor.observe([score])
+    assert monitor._state.log_drift < monitor._state.most_log_drift
+    assert monitor.status.drift
+
+
+def test_scores_that_all_tie_are_no_evidence_of_drift():
+    calibration = Calibration.from_scores(
+        [ScoredQuery([1.0], [True])] * 50, alpha=0.1, scorer="drawn"
+    )
+    monitor = Monitor(calibration, level=0.05, seed=1)
+    for _ in range(300):
+        monitor.observe([1.0])
+    assert not monitor.status.drift
+
+
 def test_the_bet_by_hand():
     calibration = Calibration.from_scores(
         [ScoredQuery([score], [True]) for score in (1.0, 2.0, 3.0)], alpha=0.5, scorer="drawn"
