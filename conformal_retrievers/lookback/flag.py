@@ -85,7 +85,7 @@ class FactualityFlag:
         if not c.knows(group):
             # The same text for every group and query, so Python shows it once.
             warnings.warn(
-                "group of a question is none of those of the calibration "
+                "the group of a question is not in the calibration "
                 f"({', '.join(map(repr, c.n_units))}), so its answer is flagged; give the group of "
                 "each question, or calibrate with more groups",
                 stacklevel=2,
