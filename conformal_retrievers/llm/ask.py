@@ -84,14 +84,20 @@ def ask(
     return _Run(llm, requests, is_answer, concurrency, cache).in_threads(progress)
 
 
-async def aask(llm: LLM, requests: Sequence[Request], **options: Any) -> list[Reply | Unanswered]:
+async def aask(
+    llm: LLM,
+    requests: Sequence[Request],
+    *,
+    is_answer: Callable[[int, Reply], bool] = is_whole,
+    concurrency: int = 8,
+    cache: Cache | None = None,
+) -> list[Reply | Unanswered]:
     """Return what `ask` returns, without blocking the event loop; the options are the same.
 
-    If it is cancelled, it cancels the requests under way and waits until
-    they have ended. Requests of a model without `acomplete` end in their threads and count towards
-    the bound until then.
+    If it is cancelled, it cancels the requests under way and waits until they have ended. Requests
+    of a model without `acomplete` end in their threads and count towards the bound until then.
     """
-    run = _Run(llm, requests, **options)
+    run = _Run(llm, requests, is_answer, concurrency, cache)
     if llm.acomplete is not None:
         return await run.in_tasks(llm.acomplete)
     pool = ThreadPoolExecutor(1)  # of its own: a closing event loop waits for its default one
