@@ -31,6 +31,7 @@ from conformal_retrievers.scoring.scorer import (
 logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
+GroupOf = Callable[[str], str | None]  # from a query to its group
 MOST_ALPHAS = 32  # at which one filter is remembered
 MOST_GROUPS = 100  # unknown ones that one filter logs
 
@@ -159,7 +160,7 @@ class ConformalFilter:
         *,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
-        group_of: Callable[[str], str | None] | None = None,
+        group_of: GroupOf | None = None,
     ) -> None:
         check_subject(calibration, SNIPPETS)
         check_scorer(scorer)
@@ -276,6 +277,7 @@ def open_filter(
     alpha: float | None = None,
     on_empty: OnEmpty = "allow",
     on_unscorable: OnUnscorable = "keep",
+    group_of: GroupOf | None = None,
 ) -> ConformalFilter:
     """Return the filter of a calibration or of its file, at another `alpha` if one is given.
 
@@ -314,4 +316,6 @@ def open_filter(
         calibration = Calibration.load(calibration)
     if alpha is not None:
         calibration = calibration.at(alpha)
-    return ConformalFilter(scorer, calibration, on_empty=on_empty, on_unscorable=on_unscorable)
+    return ConformalFilter(
+        scorer, calibration, on_empty=on_empty, on_unscorable=on_unscorable, group_of=group_of
+    )

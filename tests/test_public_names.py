@@ -108,8 +108,7 @@ CORE = """
 """
 LANGCHAIN = """
     ConformalCallbackHandler ConformalCompressor ConformalRetriever answer_filter_runnable as_llm
-    as_scorer confidence_runnable cross_encoder_scorer embedding_scorer judge_retriever llm_scorer
-    reranker_scorer
+    as_scorer confidence_runnable embedding_scorer judge_retriever llm_scorer reranker_scorer
 """
 LLAMA_INDEX = """
     ConformalClaimsEvent ConformalClaimsStartEvent ConformalEventHandler ConformalFilterEvent

@@ -159,6 +159,17 @@ def test_options_of_the_filter_and_another_alpha_can_be_given(made_from, embeddi
 
 
 @EACH
+def test_the_group_of_a_query_can_be_given(made_from, embeddings, file):
+    assert made_from(file, embeddings=embeddings(), group_of=len).filter.group_of is len
+    assert made_from(file, embeddings=embeddings()).filter.group_of is None
+
+
+def test_a_retriever_shows_the_alpha_that_it_was_made_with(file):
+    assert retriever_from(file, embeddings=MiniLMEmbeddings(), alpha=0.7).alpha == 0.7
+    assert retriever_from(file, embeddings=MiniLMEmbeddings()).alpha is None
+
+
+@EACH
 def test_a_model_may_be_given_as_the_scorer(made_from, embeddings, file):
     assert made_from(file, scorer=embeddings()).filter.scorer.name == NAME
     scorer = FunctionScorer(len, NAME)
@@ -173,6 +184,8 @@ def test_a_wrong_model_or_more_than_one_is_refused(made_from, embeddings, file):
     for options in ({"embeddings": "MiniLM"}, {"embeddings": wrong()}, {"scorer": len}):
         with pytest.raises(TypeError, match="model is"):
             made_from(file, **options)
+    with pytest.raises(TypeError, match=r"model .*is a int"):
+        made_from(file, llm=5)
     with pytest.raises((TypeError, AttributeError), match=embeddings.__name__):
         made_from(file, llm=embeddings())
 

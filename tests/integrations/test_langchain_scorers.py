@@ -12,12 +12,11 @@ from langchain_community.cross_encoders import HuggingFaceCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
 
-from conformal_retrievers import FunctionScorer, Snippet, calibrate
+from conformal_retrievers import CrossEncoderScorer, FunctionScorer, Snippet, calibrate
 from conformal_retrievers.scoring import ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from langchain_conformal import (
     as_scorer,
-    cross_encoder_scorer,
     embedding_scorer,
     judge_retriever,
     llm_scorer,
@@ -88,7 +87,8 @@ def model_and_scorer(request, cross_encoder, chat_model):
     if request.param == "embeddings":
         return MiniLMEmbeddings(), embedding_scorer(MiniLMEmbeddings())
     if request.param == "cross-encoder":
-        return cross_encoder, cross_encoder_scorer(cross_encoder)
+        name = f"cross-encoder({cross_encoder.model_name})"
+        return cross_encoder, CrossEncoderScorer(cross_encoder.score, name)
     if request.param == "chat model":
         return chat_model, llm_scorer(chat_model)
     if request.param == "reranker":

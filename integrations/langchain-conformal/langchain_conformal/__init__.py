@@ -9,7 +9,6 @@ from langchain_conformal.retriever import ConformalRetriever
 from langchain_conformal.scorers import (
     as_llm,
     as_scorer,
-    cross_encoder_scorer,
     embedding_scorer,
     llm_scorer,
     reranker_scorer,
@@ -23,7 +22,6 @@ __all__ = [
     "as_llm",
     "as_scorer",
     "confidence_runnable",
-    "cross_encoder_scorer",
     "embedding_scorer",
     "judge_retriever",
     "llm_scorer",

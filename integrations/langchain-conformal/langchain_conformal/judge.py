@@ -14,7 +14,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from conformal_retrievers import ConformalFilter, JudgedQuery
-from conformal_retrievers.llm import model_name
+from conformal_retrievers.llm.wire import model_name
 from conformal_retrievers.scoring import judged_queries
 from langchain_conformal.documents import to_snippets
 

@@ -66,7 +66,7 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
         configurable: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        retriever = self._asked(configurable, kwargs)
+        retriever = self._configured(configurable, kwargs)
         found = retriever.invoke(query, config={"callbacks": run_manager.get_child()}, **kwargs)
         documents, callbacks = as_documents(found), run_manager.get_child()
         filtered = filter_in_run(self._filter_at_alpha(), query, to_snippets(documents), callbacks)
@@ -80,7 +80,7 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
         configurable: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        retriever = self._asked(configurable, kwargs)
+        retriever = self._configured(configurable, kwargs)
         found = await retriever.ainvoke(
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
@@ -93,7 +93,7 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
     def _filter_at_alpha(self) -> ConformalFilter:
         return self.filter if self.alpha is None else self.filter.at(self.alpha)
 
-    def _asked(
+    def _configured(
         self, configurable: dict[str, Any] | None, kwargs: dict[str, Any]
     ) -> Runnable[str, list[Document]]:
         """Return the retriever as a caller configures it; warn if it returns fewer than k."""
@@ -106,7 +106,7 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
             # One text from one line: Python shows it once. The filter warns of a larger k.
             warnings.warn(
                 f"the retriever is asked for {k} documents, but was calibrated at k = "
-                f"{calibrated}: what it returns is not what the guarantee is about; retrieve "
+                f"{calibrated}: the guarantee does not cover what it returns then; retrieve "
                 f"{calibrated}, or calibrate at {k}",
                 stacklevel=1,
             )

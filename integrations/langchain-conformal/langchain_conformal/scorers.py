@@ -23,23 +23,8 @@ from conformal_retrievers import (
     Snippet,
 )
 from conformal_retrievers.calibration import OnUnscorable
-from conformal_retrievers.filtering import OnEmpty, open_filter
-from conformal_retrievers.llm import (
-    LLM,
-    Cache,
-    Reply,
-    Request,
-    finish_of,
-    first_token_in,
-    model_name,
-    name_of,
-    part_of,
-    reason_in,
-    scorer_name,
-    settings_of,
-    tokens_in,
-    unanswered_without_reply,
-)
+from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
+from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
 from conformal_retrievers.scoring import By
 
 Options = Callable[[Request], Mapping[str, Any]]
@@ -60,7 +45,8 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     """Return the scorer of embeddings, a cross-encoder, a chat model or a reranker.
 
     A scorer is returned as it is; `FunctionScorer` makes one of a function. Raises TypeError for
-    anything else.
+    anything else, and ValueError if there is no `name` and the model's is unknown. A cross-encoder
+    that returns probabilities may round the highest ones to 1, so that they tie.
     """
     if isinstance(model, Embeddings):
         return embedding_scorer(model, name=name)
@@ -71,7 +57,8 @@ def as_scorer(model: AnyScorer, *, name: str | None = None) -> Scorer:
     if isinstance(model, Scorer) and name is None:
         return model
     if isinstance(model, CrossEncoder) and not isinstance(model, Scorer):
-        return cross_encoder_scorer(model, name=name)
+        name = name or wire.scorer_name("cross-encoder", model, "as_scorer")
+        return CrossEncoderScorer(model.score, name)
     raise TypeError(
         f"model is {model!r:.80}; give embeddings, a cross-encoder, a chat model, a compressor "
         "that writes relevance_score, or a scorer, such as FunctionScorer(function, name='…')"
@@ -86,7 +73,7 @@ def embedding_scorer(embeddings: Embeddings, *, name: str | None = None) -> Embe
     """
     return EmbeddingScorer(
         embeddings.embed_documents,
-        name or scorer_name("cosine", embeddings, "embedding_scorer"),
+        name or wire.scorer_name("cosine", embeddings, "embedding_scorer"),
         embed_query=embeddings.embed_query,
         aembed=embeddings.aembed_documents,
         aembed_query=embeddings.aembed_query,
@@ -133,7 +120,7 @@ def as_llm(
 
     def complete(request: Request) -> Reply:
         arguments = options(request) if options else {}
-        with unanswered_without_reply():
+        with wire.unanswered_without_reply():
             try:
                 return _reply(chat_model.invoke(messages(request), **arguments))
             except Exception as error:
@@ -141,16 +128,16 @@ def as_llm(
 
     async def acomplete(request: Request) -> Reply:
         arguments = options(request) if options else {}
-        with unanswered_without_reply():
+        with wire.unanswered_without_reply():
             try:
                 return _reply(await chat_model.ainvoke(messages(request), **arguments))
             except Exception as error:
                 return _reply(_ended(error))
 
-    name = name or name_of(
-        model_name(chat_model),
+    name = name or wire.name_of(
+        wire.model_name(chat_model),
         temperature=getattr(chat_model, "temperature", 0),
-        settings=settings_of(chat_model),
+        settings=wire.settings_of(chat_model),
         options=options,
     )
     return LLM(complete, name, acomplete)
@@ -162,10 +149,10 @@ def _reply(message: BaseMessage) -> Reply:
     usage = message.usage_metadata if isinstance(message, AIMessage) else None
     return Reply(
         str(message.text) or str(refusal or ""),
-        "refusal" if refusal else finish_of(reason_in(metadata)),
-        first_token_in(metadata.get("logprobs")),
-        tokens_in(part_of(usage, "input_tokens")),
-        tokens_in(part_of(usage, "output_tokens")),
+        "refusal" if refusal else wire.finish_of(wire.reason_in(metadata)),
+        wire.first_token_in(metadata.get("logprobs")),
+        wire.tokens_in(wire.part_of(usage, "input_tokens")),
+        wire.tokens_in(wire.part_of(usage, "output_tokens")),
     )
 
 
@@ -180,18 +167,6 @@ def _ended(error: Exception) -> AIMessage:
     return AIMessage("", response_metadata={"finish_reason": reason})
 
 
-def cross_encoder_scorer(
-    cross_encoder: CrossEncoder, *, name: str | None = None
-) -> CrossEncoderScorer:
-    """Return the scorer −score of a LangChain cross-encoder.
-
-    The default name is "cross-encoder(<model name>)"; ValueError if the model's name is unknown. A
-    cross-encoder that returns probabilities may round the highest ones to 1, so that they tie.
-    """
-    name = name or scorer_name("cross-encoder", cross_encoder, "cross_encoder_scorer")
-    return CrossEncoderScorer(cross_encoder.score, name)
-
-
 def reranker_scorer(
     compressor: BaseDocumentCompressor, *, name: str | None = None
 ) -> RerankerScorer:
@@ -199,7 +174,7 @@ def reranker_scorer(
 
     The default name is "reranker(<model name>)"; ValueError if the model's name is unknown.
     """
-    name = name or scorer_name("reranker", compressor, "reranker_scorer")
+    name = name or wire.scorer_name("reranker", compressor, "reranker_scorer")
     return RerankerScorer(compressor, name)
 
 
@@ -261,6 +236,7 @@ class FromCalibration:
         alpha: float | None = None,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
+        group_of: GroupOf | None = None,
         **fields: Any,
     ) -> Self:
         """Return the component for a calibration, or for its file.
@@ -274,7 +250,7 @@ class FromCalibration:
             accepts.
         alpha
             Another risk than the calibration's, in (0, 1).
-        on_empty, on_unscorable
+        on_empty, on_unscorable, group_of
             As in `ConformalFilter`.
         fields
             The component's other fields: `metadata_prefix`, and the `retriever` of a
@@ -295,6 +271,13 @@ class FromCalibration:
         chosen = as_scorer(given[0]) if llm is None else llm_scorer(llm)
         component: Callable[..., Self] = cls
         made = open_filter(
-            path, chosen, alpha=alpha, on_empty=on_empty, on_unscorable=on_unscorable
+            path,
+            chosen,
+            alpha=alpha,
+            on_empty=on_empty,
+            on_unscorable=on_unscorable,
+            group_of=group_of,
         )
+        if alpha is not None and "alpha" in getattr(cls, "model_fields", {}):
+            fields["alpha"] = alpha
         return component(filter=made, **fields)

@@ -16,14 +16,10 @@ from pydantic import WithJsonSchema, field_serializer
 
 from conformal_retrievers import Calibration, ConformalFilter, Filtered, RetrievalScorer, Scorer
 from conformal_retrievers.calibration import OnUnscorable
-from conformal_retrievers.filtering import OnEmpty, open_filter
+from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
 from llama_index.postprocessor.conformal.events import rerank_events
 from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_snippets
-from llama_index.postprocessor.conformal.scorers import (
-    AnyScorer,
-    as_scorer,
-    llm_scorer,
-)
+from llama_index.postprocessor.conformal.scorers import AnyScorer, as_scorer, llm_scorer
 
 dispatcher = get_dispatcher(__name__)
 
@@ -68,6 +64,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         alpha: float | None = None,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
+        group_of: GroupOf | None = None,
     ) -> ConformalPostprocessor:
         """Return the postprocessor for a calibration, or for its file.
 
@@ -80,7 +77,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             accepts, and the default is `Settings.embed_model`.
         alpha
             Another risk than the calibration's, in (0, 1).
-        on_empty, on_unscorable
+        on_empty, on_unscorable, group_of
             As in `ConformalFilter`.
 
         Raises
@@ -92,7 +89,12 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         """
         chosen = _scorer(embed_model, llm, scorer)
         made = open_filter(
-            path, chosen, alpha=alpha, on_empty=on_empty, on_unscorable=on_unscorable
+            path,
+            chosen,
+            alpha=alpha,
+            on_empty=on_empty,
+            on_unscorable=on_unscorable,
+            group_of=group_of,
         )
         return cls(filter=made)
 

@@ -14,6 +14,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer, Snippet
 from conformal_retrievers import llm as core
+from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import By
 
 Options = Callable[[core.Request], Mapping[str, Any]]
@@ -52,7 +53,7 @@ def embedding_scorer(
     """
     return EmbeddingScorer(
         embed_model.get_text_embedding_batch,
-        name or core.scorer_name("cosine", embed_model, "embedding_scorer"),
+        name or wire.scorer_name("cosine", embed_model, "embedding_scorer"),
         embed_query=embed_model.get_query_embedding,
         aembed=embed_model.aget_text_embedding_batch,
         aembed_query=embed_model.aget_query_embedding,
@@ -84,10 +85,13 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
     in `openai_llm`. Functions, such as a `messages_to_prompt`, and clients are not part of it: give
     a `name` if yours change the answers.
 
-    Raises ValueError for `openai_options` if the model's metadata have is_chat_model=False, the
-    default, because a completion endpoint does not accept them; and, if there is no `name`, for a
-    model whose name is unknown and for `options` of your own.
+    Raises TypeError for anything but an LLM; ValueError for `openai_options` if the model's
+    metadata have is_chat_model=False, the default, because a completion endpoint does not accept
+    them; and, if there is no `name`, for a model whose name is unknown and for `options` of your
+    own.
     """
+    if not isinstance(model, LLM):
+        raise TypeError(f"model (llm=) is a {type(model).__name__}; give an LLM of LlamaIndex")
     if options is core.openai_options and not model.metadata.is_chat_model:
         raise ValueError(
             f"options is openai_options, but {type(model).__name__} has is_chat_model=False, whose "
@@ -102,16 +106,16 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
 
     def complete(request: core.Request) -> core.Reply:
         arguments = options(request) if options else {}
-        with core.unanswered_without_reply():
+        with wire.unanswered_without_reply():
             return _reply(model.chat(messages(request), **arguments))
 
     async def acomplete(request: core.Request) -> core.Reply:
         arguments = options(request) if options else {}
-        with core.unanswered_without_reply():
+        with wire.unanswered_without_reply():
             return _reply(await model.achat(messages(request), **arguments))
 
-    name = name or core.name_of(
-        core.model_name(model.metadata),
+    name = name or wire.name_of(
+        wire.model_name(model.metadata),
         temperature=getattr(model, "temperature", 0),
         settings=_settings(model),
         options=options,
@@ -121,16 +125,16 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
 
 def _reply(response: ChatResponse) -> core.Reply:
     # LlamaIndex does not carry everything over from the server's answer, an object or a dict.
-    message = core.part_of(core.first_of(response.raw, "choices"), "message")
-    refusal = core.part_of(message, "refusal")
+    message = wire.part_of(wire.first_of(response.raw, "choices"), "message")
+    refusal = wire.part_of(message, "refusal")
     usage = response.additional_kwargs
-    first = {"top_logprobs": core.first_of(response, "logprobs")}
+    first = {"top_logprobs": wire.first_of(response, "logprobs")}
     return core.Reply(
         response.message.content or str(refusal or ""),
-        "refusal" if refusal else core.finish_of(core.reason_in(response.raw)),
-        core.first_token_in({"content": [first]}),
-        core.tokens_in(usage.get("prompt_tokens")),
-        core.tokens_in(usage.get("completion_tokens")),
+        "refusal" if refusal else wire.finish_of(wire.reason_in(response.raw)),
+        wire.first_token_in({"content": [first]}),
+        wire.tokens_in(usage.get("prompt_tokens")),
+        wire.tokens_in(usage.get("completion_tokens")),
     )
 
 
@@ -140,7 +144,7 @@ def _settings(model: LLM) -> Mapping[str, Any]:
     `is_chat_model` chooses between the endpoints of a server, and its default differs by class: it
     is included if it is False. A chat endpoint cuts nothing off at `context_window`.
     """
-    settings = core.settings_of(model, without={"is_chat_model", "context_window"})
+    settings = wire.settings_of(model, without={"is_chat_model", "context_window"})
     completes = getattr(model, "is_chat_model", None) is False
     return {**settings, "is_chat_model": False} if completes else settings
 
@@ -150,7 +154,7 @@ def reranker_scorer(reranker: BaseNodePostprocessor, *, name: str | None = None)
 
     The default name is "reranker(<model name>)"; ValueError if the model's name is unknown.
     """
-    name = name or core.scorer_name("reranker", reranker, "reranker_scorer")
+    name = name or wire.scorer_name("reranker", reranker, "reranker_scorer")
     return RerankerScorer(reranker, name)
 
 
