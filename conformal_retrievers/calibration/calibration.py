@@ -38,7 +38,7 @@ from conformal_retrievers.calibration.thresholds import (
     relevant_only,
 )
 from conformal_retrievers.data import files
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, all_of
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -103,7 +103,7 @@ class Calibration(Thresholds):
         """
         check_flags(by_group=by_group, count_missed=count_missed)
         check_on_unscorable(on_unscorable, SNIPPETS)
-        scored = list(scored_queries)
+        scored = all_of(ScoredQuery, scored_queries, "scored_queries")
         check_scorable(scored, scorer, on_unscorable)
         check_scored(scored, SNIPPETS)
         warn_if_reversed(scored)
@@ -293,7 +293,7 @@ def calibrate(
     check_relative(guarantee, relative_to_query(scorer), scorer.name)
     judged = judged_queries(judged)
     check_not_fitted_on(scorer, judged)
-    retrieval = with_retrieval(judged, retrieval)
+    retrieval, labels = with_retrieval(judged, retrieval), json_copy("labels", labels)
     scored = score_queries(scorer, judged, progress=progress)
     calibration = Calibration.from_scores(
         scored,

@@ -216,7 +216,7 @@ def with_retrieval(
 
     Raises ValueError if these differ between queries, or from what is given.
     """
-    found: dict[str, JsonValue] = dict(retrieval or {})
+    found = json_copy("retrieval", retrieval) or {}
     for name in ("retriever", "k"):
         known = {found.get(name), *(getattr(query, name) for query in judged)} - {None}
         if len(known) > 1:
@@ -230,7 +230,12 @@ def with_retrieval(
 
 
 def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
-    """Return a copy of JSON data that shares nothing, as the file will give it back."""
+    """Return a copy of JSON data that shares nothing, as the file will give it back.
+
+    Raises TypeError unless it is a mapping or None, and ValueError for what is not JSON.
+    """
+    if not isinstance(value, Mapping | None):
+        raise TypeError(f"{name} is {value!r:.80}; give a mapping, such as a dict")
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         copy: dict[str, JsonValue] | None = json.loads(text.encode("utf-8"))

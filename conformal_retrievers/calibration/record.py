@@ -149,3 +149,12 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
             f"{where}: its field {name!r} is {value!r}, but the other fields give {follows!r}; "
             "calibrate and save again"
         )
+    lowest, n = stored.lowest_scores, len(stored.queries) + stored.n_without_relevant
+    for name, fits in (
+        ("lowest_scores", lowest == sorted(lowest) and len(lowest) <= n),
+        ("other_ids", len(stored.other_ids) <= stored.n_without_relevant),
+    ):
+        if not fits:
+            raise ValueError(
+                f"{where}: its field {name!r} does not fit its queries; calibrate and save again"
+            )

@@ -28,7 +28,7 @@ from conformal_retrievers.calibration.checks import (
 )
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.queries import ScoredQuery, all_of
 from conformal_retrievers.theory.ranks import exact_share
 
 
@@ -79,7 +79,7 @@ def calibrate_claims(
     exact_share(share)
     check_flags(by_group=by_group)
     check_on_unscorable(on_unscorable, CLAIMS)
-    given = list(answers)
+    given = all_of(AnnotatedAnswer, answers, "answers")
     unannotated = [_name(given, i) for i, a in enumerate(given) if not a.annotated]
     used = [answer for answer in given if answer.annotated and answer.factual]
     without_claims = len(given) - len(unannotated) - len(used)

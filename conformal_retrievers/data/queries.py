@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
 
 
@@ -171,12 +172,27 @@ class ScoredQuery:
             object.__setattr__(self, name, array)
         object.__setattr__(self, "missed", _count(where, "missed", self.missed, least=0))
         if self.tokens is not None:
-            object.__setattr__(self, "tokens", np.array(self.tokens, dtype=np.float64))
+            tokens = np.array(self.tokens, dtype=np.float64)
+            if tokens.shape != scores.shape or not ((tokens >= 0) & np.isfinite(tokens)).all():
+                raise ValueError(
+                    f"{where}: tokens is {self.tokens!r:.60}; give a finite number, 0 or more, for "
+                    "each snippet"
+                )
+            object.__setattr__(self, "tokens", tokens)
 
     @property
     def name(self) -> str:
         """The query's name in messages."""
         return "a query" if self.id is None else f"query {self.id!r}"
+
+
+def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
+    """Return the items as a list; raise TypeError, naming it, for one of another type."""
+    found = list(items)
+    for i, item in enumerate(found):
+        if not isinstance(item, kind):
+            raise TypeError(f"{name}[{i}] is {item!r:.60}; give {kind.__name__} objects")
+    return found
 
 
 def query_name(id: str | None, query: str) -> str:

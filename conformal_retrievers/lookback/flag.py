@@ -32,7 +32,7 @@ from conformal_retrievers.calibration.checks import (
     json_copy,
 )
 from conformal_retrievers.calibration.subjects import FLAGS
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.queries import ScoredQuery, all_of
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.ratios import (
@@ -168,7 +168,7 @@ def calibrate_flag(
         If consistent answers have clearly less confidence than inconsistent ones.
     """
     check_flags(by_group=by_group)
-    given = list(answers)
+    given = all_of(JudgedRatios, answers, "answers")
     check_unused(given, classifier.fitted_on, "fit the classifier")
     check_once(given)
     check_unique_ids((one.id for one in given), FLAGS.unit)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, all_of
 from conformal_retrievers.llm.ask import with_bar
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet
@@ -167,16 +167,16 @@ def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
 
 
 def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
-    """Return the queries as a list; raise TypeError if one is not a JudgedQuery.
+    """Return the queries; raise TypeError for no JudgedQuery, ValueError for a blank text.
 
     >>> judged_queries(["q"])
     Traceback (most recent call last):
     TypeError: judged[0] is 'q'; give JudgedQuery objects
     """
-    queries = list(judged)
+    queries = all_of(JudgedQuery, judged, "judged")
     for i, query in enumerate(queries):
-        if not isinstance(query, JudgedQuery):
-            raise TypeError(f"judged[{i}] is {query!r:.60}; give JudgedQuery objects")
+        if not query.query.strip():
+            raise ValueError(f"judged[{i}]: query is {query.query!r}; give the text of the query")
     return queries
 
 

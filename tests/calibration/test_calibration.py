@@ -310,12 +310,21 @@ def test_an_argument_out_of_range_is_named(error, options):
     with pytest.raises(error, match=f"^{next(iter(options))} is"):
         calibration_of(**options)
     shared = {"alpha": 0.4} | {k: v for k, v in options.items() if "scorer" not in k}
-    if options.keys() <= {"alpha", "guarantee", "delta"} and options != {"delta": 0.1}:
+    if options.keys() <= {"alpha", "guarantee", "delta", "retrieval", "labels"} and options != {
+        "delta": 0.1
+    }:
         with pytest.raises(error, match=f"{next(iter(options))} is"):
             calibrate([JudgedQuery("q", ["a"], [True])], Unpaid(), **shared)
     if "alpha" in options:
         with pytest.raises(error, match="alpha is"):
             calibration_of().at(options["alpha"])
+
+
+def test_queries_of_another_type_and_blank_ones_are_named():
+    with pytest.raises(TypeError, match=r"scored_queries\[0\] is 1; give ScoredQuery"):
+        calibration_of([1])
+    with pytest.raises(ValueError, match=r"judged\[0\]: query is ' '"):
+        calibrate([JudgedQuery(" ", ["a"], [True])], Unpaid(), alpha=0.4)
 
 
 @pytest.mark.parametrize(
