@@ -50,8 +50,10 @@ def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
 
 def cannot_read(what: str, path: str | Path, error: OSError) -> NoReturn:
     """Raise an OSError of the same type that names `what`, the path and the remedy."""
-    message = f"cannot read the {what} ({error.strerror}); give the path of a readable file"
-    raise type(error)(error.errno, message, str(path)) from None
+    message = f"{path}: cannot read the {what} ({error.strerror}); give the path of a readable file"
+    raised = type(error)(message)
+    raised.errno = error.errno
+    raise raised from None
 
 
 class Kind(NamedTuple):
@@ -167,7 +169,10 @@ def explain(error: ValidationError) -> str:
 def _explained(error: ErrorDetails) -> str:
     place = ".".join(str(part) for part in error["loc"]) or "the line"
     if error["type"] == "missing":
-        return f"{place} is missing"
+        remedy = "; give true or false" if place.endswith("relevant") else ""
+        return f"{place} is missing{remedy}"
+    if error["type"] == "json_invalid":
+        return f"it is not JSON ({error['ctx']['error']})"
     if error["type"] == "extra_forbidden":
         return f"{place} is an unknown field; remove it, or correct its spelling"
     expected = error["msg"].replace("Input should", "it should")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 
@@ -98,8 +99,10 @@ def test_json_that_is_not_an_envelope_is_refused(text):
 
 
 def test_a_path_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"cannot read the thing .*none\.json"):
+    with pytest.raises(FileNotFoundError, match=r"none\.json: cannot read the thing") as raised:
         read_envelope(tmp_path / "none.json", KIND)
+    assert str(raised.value).startswith(str(tmp_path))
+    assert raised.value.errno == errno.ENOENT
     (tmp_path / "latin.json").write_bytes("é".encode("latin-1"))
     with pytest.raises(ValueError, match=r"latin\.json is not a complete thing file"):
         read_envelope(tmp_path / "latin.json", KIND)

@@ -58,7 +58,8 @@ def with_snippet(**fields):
 @pytest.mark.parametrize(
     ("line", "field"),
     [
-        ('{"query": "q", "snippets": [', "JSON"),
+        ('{"query": "q", "snippets": [', r"line \d+: it is not JSON \("),
+        ('{"query": "q", "snippets": [{"text": "t"}]}', r"relevant is missing; give true or false"),
         ('["query"]', "object"),
         ('{"snippets": []}', "query is missing"),
         ('{"query": "q", "snippets": "a"}', "snippets is 'a'"),
