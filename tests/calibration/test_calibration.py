@@ -310,9 +310,8 @@ def test_an_argument_out_of_range_is_named(error, options):
     with pytest.raises(error, match=f"^{next(iter(options))} is"):
         calibration_of(**options)
     shared = {"alpha": 0.4} | {k: v for k, v in options.items() if "scorer" not in k}
-    if options.keys() <= {"alpha", "guarantee", "delta", "retrieval", "labels"} and options != {
-        "delta": 0.1
-    }:
+    unpaid = {"alpha", "guarantee", "delta", "retrieval", "labels"}
+    if options.keys() <= unpaid and options != {"delta": 0.1}:
         with pytest.raises(error, match=f"{next(iter(options))} is"):
             calibrate([JudgedQuery("q", ["a"], [True])], Unpaid(), **shared)
     if "alpha" in options:

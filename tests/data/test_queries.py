@@ -26,7 +26,6 @@ def test_strings_become_snippets_and_judgements_become_bools():
     [
         (TypeError, "text is 5", lambda: Snippet(5)),
         (TypeError, "query is None", lambda: JudgedQuery(None, ["a"], [True])),
-        (ValueError, "'q1': query is ' '", lambda: JudgedQuery(" ", ["a"], [True], id="q1")),
         (TypeError, "snippets is one str", lambda: JudgedQuery("q", "abc", [True] * 3)),
         (ValueError, "1 snippets but 2 judgements", lambda: JudgedQuery("q", ["a"], [1, 0])),
         (ValueError, r"relevant\[1\] is 2", lambda: JudgedQuery("q", ["a", "b"], [1, 2])),
