@@ -52,11 +52,12 @@ class FilterLog:
         # A lone surrogate becomes the escape \\udxxx, which JSON reads as the same character.
         line = text.encode("utf-8", "backslashreplace") + b"\n"
         # A FIFO without a reader raises OSError at once, instead of stopping the caller.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
         file = os.open(self.path, flags, 0o644)
         try:
-            os.set_blocking(file, True)
-            if stat.S_ISREG(os.fstat(file).st_mode) and self._ends_within_a_line():
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.set_blocking(file, True)
+            elif self._ends_within_a_line():
                 line = b"\n" + line
             if os.write(file, line) < len(line):
                 raise OSError(f"{self.path}: the disk took only part of an event")
