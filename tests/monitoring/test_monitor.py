@@ -188,6 +188,10 @@ def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
         between += 20 <= wealth < 40
     assert status.harm
     assert between
+    highest = status.harm_evidence
+    for _ in range(40):  # nothing is lost any more, and the alarm stays
+        status = monitor.observe_judged(ScoredQuery([-1.0], [True]))
+    assert (status.harm, status.harm_evidence) == (True, highest)
     below, above = (MonitorStatus(0.05, Counts(), 1.0, evidence) for evidence in (39.9, 40.1))
     assert (below.harm, above.harm) == (False, True)
     below, above = (MonitorStatus(0.05, Counts(), evidence, 1.0) for evidence in (19.9, 20.1))
