@@ -232,7 +232,7 @@ def with_retrieval(
 def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
     """Return a copy of JSON data that shares nothing, as the file will give it back.
 
-    Raises TypeError unless it is a mapping or None, and ValueError for what is not JSON.
+    Raises TypeError unless it is a mapping or None, and ValueError unless it is JSON.
     """
     if not isinstance(value, Mapping | None):
         raise TypeError(f"{name} is {value!r:.80}; give a mapping, such as a dict")

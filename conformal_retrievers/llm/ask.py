@@ -149,7 +149,7 @@ class _Run:
                 for future in with_bar(futures, "Asking") if progress else futures:
                     future.result()
             finally:
-                self.stopped.set()  # what is not under way returns at once
+                self.stopped.set()  # requests that have not started return at once
         return self.finished()
 
     async def in_tasks(

@@ -53,7 +53,7 @@ def check_probability(name: str, value: float, meaning: str, such_as: float = 0.
     Raises
     ------
     TypeError, ValueError
-        For what is not a number, and a number outside (0, 1).
+        For anything but a number, and for a number outside (0, 1).
 
     Examples
     --------
