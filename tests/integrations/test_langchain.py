@@ -1,7 +1,8 @@
-"""The LangChain retriever and compressor, with scores from a dict; the standard holds the rest."""
+"""The LangChain retriever and compressor, with scores from a dict."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import pickle
@@ -33,6 +34,13 @@ def documents():
 
 def texts_of(found):
     return [document.page_content for document in found]
+
+
+async def both(compressor, given, query="q"):
+    """What the compressor keeps, which is the same asynchronously."""
+    kept = compressor.compress_documents(given, query)
+    assert await compressor.acompress_documents(given, query) == kept
+    return kept
 
 
 @pytest.fixture
@@ -67,10 +75,29 @@ async def test_retriever_compressor_and_runnable_keep_the_same(retriever, compre
         assert found == expected
 
 
-def test_a_score_at_the_threshold_is_kept():
+async def test_a_score_at_the_threshold_is_kept():
     compressor = ConformalCompressor(filter=lookup_filter({"at": 0.5, "above": 0.5000001}))
-    found = compressor.compress_documents([Document("above"), Document("at")], "q")
-    assert texts_of(found) == ["at"]
+    assert texts_of(await both(compressor, [Document("above"), Document("at")])) == ["at"]
+    assert await both(compressor, []) == []
+
+
+class Numbered(Document):
+    """A document class with a field of its own."""
+
+    number: int
+
+
+async def test_copies_keep_id_class_fields_and_metadata_and_inputs_are_unchanged(compressor):
+    own = {"conformal_score": "mine", "nested": {"pages": [1]}}
+    given = [Numbered(page_content=text, id=text, metadata=own, number=3) for text in SCORES]
+    before = copy.deepcopy(given)
+    kept = await both(compressor, given[::-1])
+    assert texts_of(kept) == KEPT[::-1]
+    for one in kept:
+        assert (type(one), one.id, one.number) == (Numbered, one.page_content, 3)
+        assert one.metadata["nested"] == {"pages": [1]}
+        one.metadata["written"] = "afterwards"
+    assert given == before
 
 
 async def test_an_iterator_is_filtered_like_a_list(compressor):
@@ -106,14 +133,12 @@ class TestTheRetrieverStandardsOfLangChain(RetrieversIntegrationTests):
 
 
 def test_copies_have_score_and_p_value_as_plain_numbers(compressor):
-    own = {"conformal_score": "mine", "page": 1}
-    given = [Document("near", metadata=own), Document("odd")]
+    given = [Document("near", metadata={"conformal_score": "mine", "page": 1}), Document("odd")]
     near, odd = compressor.compress_documents(given, "q")
     assert near.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0, "page": 1}
     assert type(near.metadata["conformal_score"]) is float
     assert type(near.metadata["conformal_p_value"]) is float
     assert odd.metadata == {"conformal_score": None, "conformal_p_value": None}
-    assert given[0].metadata == {"conformal_score": "mine", "page": 1}
 
 
 @pytest.mark.parametrize(("score", "name"), [(math.inf, "inf"), (-math.inf, "-inf")])
@@ -196,12 +221,15 @@ def scored_documents(query):
     return [Document(t, metadata={"relevance_score": s}) for t, s in (("a", 0.4), ("b", 0.6))]
 
 
-def test_a_retriever_can_be_pickled():
+def test_retriever_and_compressor_can_be_pickled_and_copied():
     scorer = RetrievalScorer("store", higher_is_better=True)
     few = Calibration.from_scores([ScoredQuery([-0.5], [True])], alpha=0.5, scorer=scorer.name)
+    compressor = ConformalCompressor(filter=ConformalFilter(scorer, few))
     retriever = ConformalRetriever(
-        retriever=RunnableLambda(scored_documents), filter=ConformalFilter(scorer, few)
+        retriever=RunnableLambda(scored_documents), filter=compressor.filter
     )
     for again in (retriever, pickle.loads(pickle.dumps(retriever))):
         assert texts_of(again.invoke("q")) == ["b"]
         assert again.filter.calibration == few
+    for other in (pickle.loads(pickle.dumps(compressor)), copy.deepcopy(compressor)):
+        assert texts_of(other.compress_documents(scored_documents("q"), "q")) == ["b"]

@@ -6,17 +6,9 @@ import asyncio
 
 import pytest
 from langchain.agents import create_agent
-from langchain_classic.retrievers import (
-    ContextualCompressionRetriever,
-    EnsembleRetriever,
-)
-from langchain_classic.retrievers.document_compressors import (
-    DocumentCompressorPipeline,
-)
-from langchain_community.document_transformers import (
-    EmbeddingsRedundantFilter,
-    LongContextReorder,
-)
+from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
+from langchain_community.document_transformers import EmbeddingsRedundantFilter, LongContextReorder
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -131,49 +123,45 @@ async def _awaited(awaitable):
 # --- chains ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_in_a_contextual_compression_retriever(compressor, seen, call):
-    chain = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=Fixed())
-    assert ids(called(chain, call, "q", {"callbacks": [seen]})) == KEPT
-    assert seen.events == [("conformal_filter", [0, 2], "conformal_filter")]
-    assert seen.parents_of("conformal_filter") == [["ContextualCompressionRetriever"]]
-    assert ids(called(chain, call, "q", None)) == KEPT
+def compression(compressor, retriever):
+    return ContextualCompressionRetriever(base_compressor=compressor, base_retriever=Fixed())
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_in_a_pipeline_before_filters_without_a_query(compressor, seen, call):
-    embeddings = DeterministicFakeEmbedding(size=8)
-    pipeline = DocumentCompressorPipeline(
-        transformers=[
-            compressor,
-            EmbeddingsRedundantFilter(embeddings=embeddings),
-            LongContextReorder(),
-        ]
+def pipeline(compressor, retriever):
+    """The filter before two that have no query."""
+    redundant = EmbeddingsRedundantFilter(embeddings=DeterministicFakeEmbedding(size=8))
+    together = DocumentCompressorPipeline(
+        transformers=[compressor, redundant, LongContextReorder()]
     )
-    chain = ContextualCompressionRetriever(base_compressor=pipeline, base_retriever=Fixed())
-    assert sorted(ids_or_texts(called(chain, call, "q", {"callbacks": [seen]}))) == sorted(KEPT)
-    assert seen.parents_of("conformal_filter") == [["ContextualCompressionRetriever"]]
+    return compression(together, retriever)
 
 
-def ids_or_texts(found):
-    return [document.page_content for document in found]  # the redundant filter drops ids
+def ensemble(compressor, retriever):
+    return EnsembleRetriever(retrievers=[retriever, Fixed(found=[Document("other", id="other")])])
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_in_an_ensemble_of_retrievers(retriever, seen, call):
-    other = Fixed(found=[Document("other", id="other")])
-    chain = EnsembleRetriever(retrievers=[retriever, other])
-    found = called(chain, call, "q", {"callbacks": [seen]})
-    assert set(ids(found)) == {*KEPT, "other"}
-    assert seen.parents_of("conformal_filter") == [["ConformalRetriever", "EnsembleRetriever"]]
+def lambdas(compressor, retriever):
+    return {"query": RunnablePassthrough(), "documents": Fixed()} | compressor.as_runnable()
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_in_lambdas_and_maps(compressor, seen, call):
-    chain = {"query": RunnablePassthrough(), "documents": Fixed()} | compressor.as_runnable()
-    assert ids(called(chain, call, "q", {"callbacks": [seen]})) == KEPT
-    (above,) = seen.parents_of("conformal_filter")
-    assert above == ["conformal_compressor", "RunnableSequence"]
+@pytest.mark.parametrize(
+    ("chain", "kept", "above"),
+    [
+        (compression, KEPT, ["ContextualCompressionRetriever"]),
+        (pipeline, KEPT, ["ContextualCompressionRetriever"]),
+        (ensemble, [*KEPT, "other"], ["ConformalRetriever", "EnsembleRetriever"]),
+        (lambdas, KEPT, ["conformal_compressor", "RunnableSequence"]),
+    ],
+)
+def test_a_chain_gets_what_is_kept_and_its_handlers_the_decision(
+    chain, kept, above, call, compressor, retriever, seen
+):
+    for config in ({"callbacks": [seen]}, None):
+        found = called(chain(compressor, retriever), call, "q", config)
+        assert sorted(document.page_content for document in found) == sorted(kept)
+    assert seen.events == [("conformal_filter", [0, 2], "conformal_filter")]
+    assert seen.parents_of("conformal_filter") == [above]
 
 
 # --- agents ---------------------------------------------------------------------------------------
@@ -208,8 +196,7 @@ def test_as_a_tool_of_an_agent(agent, seen, call):
 @pytest.mark.parametrize("call", CALLS)
 def test_a_handler_that_raises_breaks_none_of_them(agent, compressor, retriever, call):
     config = {"callbacks": [Broken()]}
-    chain = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=Fixed())
-    assert ids(called(chain, call, "q", config)) == KEPT
+    assert ids(called(compression(compressor, None), call, "q", config)) == KEPT
     assert ids(called(retriever, call, "q", config)) == KEPT
     result = called(agent, call, {"messages": [("user", "What is near?")]}, config)
     assert result["messages"][-1].content == "done"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import math
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from frameworks import MiniLMEmbedding
@@ -22,7 +20,6 @@ from pydantic import ValidationError
 from conformal_retrievers import (
     Calibration,
     ConformalFilter,
-    FunctionScorer,
     RetrievalScorer,
     ScoredQuery,
 )
@@ -140,19 +137,6 @@ async def test_a_subclass_of_the_retrieval_scorer_decides_by_its_own_score():
     ours = ConformalPostprocessor(filter=filter_of(BestFirst("i", higher_is_better=True), 0.25))
     given = [node("a", score=0.75), node("b", score=0.5), node("c", score=0.25)]
     assert texts_of(await both(ours, given)) == ["a", "b"]
-
-
-async def test_overlapping_calls_do_not_mix():
-    scores = FunctionScorer(lambda query, texts: [float(t != query) for t in texts], "same")
-    ours = ConformalPostprocessor(filter=filter_of(scores))
-    given, queries = [node(str(i)) for i in range(4)], [str(i % 4) for i in range(64)]
-    with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda q: ours.postprocess_nodes(given, query_str=q), queries))
-    together = await asyncio.gather(
-        *(ours.apostprocess_nodes(given, query_str=query) for query in queries)
-    )
-    assert [texts_of(kept) for kept in found] == [[query] for query in queries]
-    assert together == found
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -12,9 +12,7 @@ from frameworks import K, MiniLMEmbedding, halves, snippets, vector_index
 from llama_index.core.agent import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.core.memory import ChatMemoryBuffer
-from llama_index.core.query_engine import (
-    RouterQueryEngine,
-)
+from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 from llama_index.llms.openai_like import OpenAILike
@@ -182,28 +180,16 @@ async def test_an_engine_answers_from_the_kept_nodes_only(ask, calibrated, llm, 
 
 
 @each_engine
-async def test_with_allow_an_engine_says_empty_response_and_no_llm_is_asked(ask, llm, llm_server):
+async def test_on_empty_decides_what_an_engine_answers_from(ask, llm, llm_server):
     assert await ask(postprocessor("allow"), llm, QUESTION) == (EMPTY, [])
+    with pytest.raises(NothingKept):
+        await ask(postprocessor("raise"), llm, QUESTION)
     assert llm_server.bodies == []
-
-
-@each_engine
-async def test_with_keep_best_an_engine_answers_from_the_best(ask, llm, llm_server):
     best = retriever().retrieve(QUESTION)[0]  # the index goes by the same model
     answer, nodes = await ask(postprocessor("keep_best"), llm, QUESTION)
     assert (answer, ids(nodes)) == (ANSWER, [best.node_id])
     (body,) = llm_server.bodies
     assert best.text in prompt_of(body)
-
-
-@each_engine
-async def test_with_raise_an_engine_raises(ask, llm, llm_server):
-    with pytest.raises(NothingKept, match="none of 8 snippets is kept"):
-        await ask(postprocessor("raise"), llm, QUESTION)
-    assert llm_server.bodies == []
-
-
-# --- what else an engine does with an empty result ------------------------------------------------
 
 
 # --- tools, agents, workflows ---------------------------------------------------------------------
@@ -217,20 +203,15 @@ def retriever_tool(postprocessor) -> RetrieverTool:
 
 async def test_a_retriever_tool_returns_the_kept_nodes(calibrated):
     tool = retriever_tool(calibrated)
-    for output in (tool.call(QUESTION), await tool.acall(QUESTION)):
-        asked = f"{QUESTION}\n"  # so the tool makes it
+    by_an_agent = tool.call(input=QUESTION)  # which has another query
+    for output, asked in (
+        (tool.call(QUESTION), f"{QUESTION}\n"),
+        (await tool.acall(QUESTION), f"{QUESTION}\n"),
+        (by_an_agent, f"\ninput is {QUESTION}\n"),
+    ):
         expected = calibrated.postprocess_nodes(retriever().retrieve(asked), query_str=asked)
-        assert 0 < len(expected) < K
         assert ids(output.raw_output) == ids(expected)
         assert output.content == "".join(f"{node.text}\n\n" for node in expected)
-
-
-def test_a_retriever_tool_called_by_an_agent_has_another_query(calibrated):
-    output = retriever_tool(calibrated).call(input=QUESTION)
-    asked = f"\ninput is {QUESTION}\n"
-    assert output.raw_input == {"input": asked}
-    expected = calibrated.postprocess_nodes(retriever().retrieve(asked), query_str=asked)
-    assert ids(output.raw_output) == ids(expected)
 
 
 async def test_a_retriever_tool_without_a_kept_node_follows_on_empty():
@@ -270,9 +251,3 @@ async def test_an_agent_gets_the_result_of_its_tool(on_empty, llm, llm_server):
         assert said["content"].strip() in {s.text.strip() for s in snippets()}
     else:
         assert "none of 8 snippets is kept" in said["content"]  # the agent tells the LLM of it
-
-
-# --- other retrievers -----------------------------------------------------------------------------
-
-
-# --- evaluation -----------------------------------------------------------------------------------
