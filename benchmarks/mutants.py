@@ -123,13 +123,13 @@ MUTANTS = {
         ("np.log1p(bets * (alpha - x))", "np.log1p(bets * (x - alpha))", "a bet on the other side"),
         ("wealth.max(initial=0.0)", "wealth[-1]", "the last wealth, not the largest"),
         (
-            "np.flatnonzero(values == math.inf)",
-            "np.flatnonzero(np.isnan(values))",
+            "np.add.at(losses, owner[tied], share[owner[tied]])",
+            "np.add.at(losses, owner[tied], share[owner[tied]] * (values[tied] < math.inf))",
             "missed snippets lost from no loss",
         ),
         (
-            "alpha, delta) > delta:\n            return threshold",
-            "alpha, delta) > delta:\n            return float(candidate)",
+            "alpha, delta) > delta:\n                return threshold",
+            "alpha, delta) > delta:\n                return float(values[tied[0]])",
             "one threshold below the last that passes",
         ),
         (

@@ -13,12 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import (
-    check_on_unscorable,
-    check_same_scorer,
-    check_subject,
-)
 from conformal_retrievers.calibration.subjects import SNIPPETS, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import (
@@ -162,13 +158,13 @@ class ConformalFilter:
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
     ) -> None:
-        check_subject(calibration, SNIPPETS)
+        checks.check_subject(calibration, SNIPPETS)
         check_scorer(scorer)
-        check_same_scorer(scorer.name, calibrated=calibration.scorer)
+        checks.check_same_scorer(scorer.name, calibrated=calibration.scorer)
         if on_empty not in get_args(OnEmpty):
             allowed = ", ".join(map(repr, get_args(OnEmpty)))
             raise ValueError(f"on_empty is {on_empty!r}; give one of {allowed}")
-        check_on_unscorable(on_unscorable, SNIPPETS)
+        checks.check_on_unscorable(on_unscorable, SNIPPETS)
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self._at: dict[float, ConformalFilter] = {}
@@ -290,17 +286,10 @@ def open_filter(
     alpha
         Replaces the calibration's own, see `Calibration.at`.
 
-    Returns
-    -------
-    ConformalFilter
-        At `alpha`, if one is given.
-
     Raises
     ------
-    CalibrationMismatch
-        For the calibration of another scorer or subject.
     ValueError
-        For a file that is not a calibration, and an alpha that it cannot be used at.
+        As `Calibration.load`, `Calibration.at` and `ConformalFilter` do.
 
     Examples
     --------

@@ -17,26 +17,12 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration import record
-from conformal_retrievers.calibration.checks import (
-    check_flags,
-    check_on_unscorable,
-    check_scorable,
-    check_scored,
-    json_copy,
-    merges_of,
-    warn_if_reversed,
-    with_retrieval,
-)
+from conformal_retrievers.calibration import checks, record
 from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, check_relative
 from conformal_retrievers.calibration.record import Record
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SNIPPETS, SUBJECTS, OnUnscorable
-from conformal_retrievers.calibration.thresholds import (
-    Thresholds,
-    lowest_scores_of,
-    relevant_only,
-)
+from conformal_retrievers.calibration.thresholds import Thresholds, lowest_scores_of, relevant_only
 from conformal_retrievers.data import files
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, all_of
 from conformal_retrievers.scoring.scorer import (
@@ -90,23 +76,18 @@ class Calibration(Thresholds):
         retrieval, labels
             As in `calibrate`.
 
-        Returns
-        -------
-        Calibration
-            About snippets.
-
         Raises
         ------
         ValueError
             For an argument out of range, a repeated id, a relevant score that is NaN, a missing
             group, no relevant snippet, or too few queries for delta.
         """
-        check_flags(by_group=by_group, count_missed=count_missed)
-        check_on_unscorable(on_unscorable, SNIPPETS)
+        checks.check_flags(by_group=by_group, count_missed=count_missed)
+        checks.check_on_unscorable(on_unscorable, SNIPPETS)
         scored = all_of(ScoredQuery, scored_queries, "scored_queries")
-        check_scorable(scored, scorer, on_unscorable)
-        check_scored(scored, SNIPPETS)
-        warn_if_reversed(scored)
+        checks.check_scorable(scored, scorer, on_unscorable)
+        checks.check_scored(scored, SNIPPETS)
+        checks.warn_if_reversed(scored)
         known = [query for query in scored if query.relevant.any() or query.missed]
         unknown = [query for query in scored if not (query.relevant.any() or query.missed)]
         return cls(
@@ -116,15 +97,15 @@ class Calibration(Thresholds):
             tuple(map(relevant_only, known)),
             delta=delta,
             by_group=bool(by_group),
-            merge_groups=merges_of(merge_groups, [query.group for query in scored]),
+            merge_groups=checks.merges_of(merge_groups, [query.group for query in scored]),
             count_missed=bool(count_missed),
             n_without_relevant=len(unknown),
             other_ids=tuple(query.id for query in unknown if query.id),
             lowest_scores=lowest_scores_of(scored),
             relative_to_query=bool(relative_to_query),
-            scorer_provenance=json_copy("scorer_provenance", scorer_provenance),
-            retrieval=json_copy("retrieval", retrieval),
-            labels=json_copy("labels", labels),
+            scorer_provenance=checks.json_copy("scorer_provenance", scorer_provenance),
+            retrieval=checks.json_copy("retrieval", retrieval),
+            labels=checks.json_copy("labels", labels),
         )
 
     def at(self, alpha: float) -> Calibration:
@@ -266,11 +247,6 @@ def calibrate(
     progress
         Whether to show a progress bar.
 
-    Returns
-    -------
-    Calibration
-        About snippets.
-
     Raises
     ------
     ValueError
@@ -293,7 +269,7 @@ def calibrate(
     check_relative(guarantee, relative_to_query(scorer), scorer.name)
     judged = judged_queries(judged)
     check_not_fitted_on(scorer, judged)
-    retrieval, labels = with_retrieval(judged, retrieval), json_copy("labels", labels)
+    retrieval, labels = checks.with_retrieval(judged, retrieval), checks.json_copy("labels", labels)
     scored = score_queries(scorer, judged, progress=progress)
     calibration = Calibration.from_scores(
         scored,

@@ -147,15 +147,7 @@ def check_groups(
     merge_groups: Mapping[str, str] | None,
     subject: Subject,
 ) -> None:
-    """Raise ValueError for a missing group, or a merged one without `by_group` or a final name.
-
-    Parameters
-    ----------
-    queries, by_group, merge_groups
-        As in `Calibration.from_scores`.
-    subject
-        Names the unit in the error.
-    """
+    """Raise ValueError for a missing group, or a merged one without `by_group` or a final name."""
     for number, query in enumerate(queries if by_group else (), start=1):
         if query.group is None:
             which = f"number {number}" if query.id is None else repr(query.id)

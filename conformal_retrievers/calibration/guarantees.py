@@ -33,24 +33,17 @@ Guarantee = Literal["query-recall", "snippet", "all", "any"]
 def loss(
     query: ScoredQuery, keeps: NDArray[np.bool_], guarantee: Guarantee, *, count_missed: bool
 ) -> float | None:
-    """Return the loss of a query whose n snippets are kept or dropped.
+    """Return the loss of a query whose snippets are kept or dropped.
+
+    It is the dropped share of relevant snippets for "query-recall", and 0 or 1 for "all" (one is
+    dropped) and "any" (all are). None for a query without a relevant snippet.
 
     Parameters
     ----------
-    query
-        Its scores are not used.
-    keeps
-        Whether each snippet is kept, (n,).
-    guarantee
-        Decides between the losses, see Returns.
-    count_missed
-        Whether relevant snippets that were not retrieved count as dropped.
-
-    Returns
-    -------
-    float or None
-        The dropped share of relevant snippets for "query-recall"; 0 or 1 for "all" (one is dropped)
-        and "any" (all are). None for a query without a relevant snippet.
+    query, keeps
+        The query, whose scores are not used, and whether each of its n snippets is kept, (n,).
+    guarantee, count_missed
+        As in `calibrate`.
     """
     known = int(query.relevant.sum()) + query.missed * count_missed
     if not known:

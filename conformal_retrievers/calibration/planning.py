@@ -59,12 +59,8 @@ def plan(
     alpha, delta, guarantee
         As in `calibrate`.
     within
-        Distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have.
-
-    Returns
-    -------
-    Plan
-        With `enough` only if `within` is given.
+        Distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have; None leaves
+        `Plan.enough` empty.
 
     Raises
     ------
@@ -104,11 +100,6 @@ def chance_within(n: int, alpha: float, within: float, delta: float | None = Non
         The number of units, 1 or more.
     alpha, within, delta
         As in `plan`.
-
-    Returns
-    -------
-    float
-        The probability, over calibrations; from the Beta law of C.
 
     Examples
     --------

@@ -12,45 +12,6 @@ from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
-SNIPPET_GUARANTEES: dict[str, str] = {
-    "query-recall": "keeps at least {target} of the relevant snippets {which}, on average over "
-    "queries",
-    "snippet": "keeps a relevant snippet {that} with probability at least {target}",
-    "all": "keeps all relevant snippets {which} for a query, with probability at least {target}",
-    "any": "keeps at least one relevant snippet {that} for a query, with probability at least "
-    "{target}, if there is any",
-}
-WORDS: dict[str, dict[str, str]] = {
-    "snippets": {
-        "rule": "snippets with a score ≤ {threshold} are kept (scorer {scorer})",
-        "keep_all": "every snippet is kept",
-        "keep_none": "no snippet is kept",
-        "new": "queries",
-        "same": "the same kind of question, retriever, depth, chunking and scorer, and the same "
-        "meaning of relevant",
-    },
-    "claims": {
-        "guarantee": "{which} are factual with probability at least {target}",
-        "rule": "claims with a relevance > {threshold} are kept (scorer {scorer})",
-        "keep_all": "every claim that has a relevance is kept",
-        "keep_none": "no claim is kept",
-        "new": "answers",
-        "same": "the same kind of question, retriever, generator, division into claims and "
-        "scorer, and the same meaning of factual",
-        "not covered": "a text that an LLM writes from the kept claims. Answers without a kept "
-        "claim count as factual; evaluate_claims reports how many there are.",
-    },
-    "flags": {
-        "guarantee": "flags an inconsistent answer with probability at least {target}",
-        "rule": "answers with a confidence ≤ {threshold} are flagged (classifier {scorer})",
-        "keep_all": "every answer is flagged",
-        "keep_none": "no answer is flagged",
-        "new": "inconsistent answers",
-        "same": "the same kind of question, retriever, model and prompt, and the same meaning of "
-        "consistent",
-        "not covered": "consistent answers, which may be flagged too.",
-    },
-}
 WHY_NONE_KEPT = "relevant snippets that have no score, or score −inf, suffice to reach the target"
 
 
@@ -59,12 +20,8 @@ def statement(calibration: Thresholds) -> str:
     c = calibration
     return (
         f"{_guarantee(c)}\n{_thresholds(c)}\nAssumptions: {_assumptions(c)}\n"
-        f"Basis: {' '.join(_basis(c))}\nNot covered: {_not_covered(c)}"
+        f"Basis: {' '.join(_basis(c))}\nNot covered: {_not_covered(c)}."
     )
-
-
-def _words(c: Thresholds, name: str) -> str:
-    return WORDS[c.subject.name][name]
 
 
 def _guarantee(c: Thresholds) -> str:
@@ -80,17 +37,16 @@ def _guarantee(c: Thresholds) -> str:
 
 
 def _guaranteed(c: Thresholds, target: str) -> str:
-    if c.subject == SNIPPETS:
-        return SNIPPET_GUARANTEES[c.guarantee].format(
-            target=target,
-            which="(retrieved or not)" if c.count_missed else "that were retrieved",
-            that="(retrieved or not)" if c.count_missed else "that was retrieved",
-        )
+    which, that = "that were retrieved", "that was retrieved"
+    if c.count_missed:
+        which = that = "(retrieved or not)"
     share = percent(float(str(c.details.get("share", 1.0))), exact=True)
-    which = "all kept claims of an answer"
-    if share != "100 %":
-        which = f"at least {share} of an answer's kept claims"
-    return _words(c, "guarantee").format(which=which, target=target)
+    claims = f"at least {share} of an answer's kept claims"
+    if share == "100 %":
+        claims = "all kept claims of an answer"
+    return c.subject.guarantees[c.guarantee].format(
+        target=target, which=which, that=that, claims=claims
+    )
 
 
 def _thresholds(c: Thresholds) -> str:
@@ -109,7 +65,7 @@ def _thresholds(c: Thresholds) -> str:
 
 
 def _rule(c: Thresholds, threshold: str) -> str:
-    return _words(c, "rule").format(threshold=threshold, scorer=c.scorer)
+    return c.subject.rule.format(threshold=threshold, scorer=c.scorer)
 
 
 def _no_rule(c: Thresholds, group: str | None) -> str:
@@ -123,7 +79,8 @@ def _no_rule(c: Thresholds, group: str | None) -> str:
 
 
 def _effect(c: Thresholds, infinite: float) -> str:
-    return _words(c, str(c.subject.threshold_name(infinite)))
+    keeps_all = c.subject.threshold_name(infinite) == "keep_all"
+    return c.subject.keep_all if keeps_all else c.subject.keep_none
 
 
 def _why_none(c: Thresholds, group: str | None) -> str:
@@ -160,14 +117,13 @@ def _assumptions(c: Thresholds) -> str:
     if c.guarantee == "snippet":
         text = (
             f"New relevant snippets are exchangeable with those of the calibration: "
-            f"{_words(c, 'same')}. Snippets that come in queries are not: if queries with many "
+            f"{c.subject.same}. Snippets that come in queries are not: if queries with many "
             "relevant snippets are easier, the other queries keep a smaller share. 'query-recall' "
             "assumes less."
         )
     else:
         text = (
-            f"New {_words(c, 'new')} are exchangeable with the {c.subject.judged}: "
-            f"{_words(c, 'same')}."
+            f"New {c.subject.new} are exchangeable with the {c.subject.judged}: {c.subject.same}."
         )
     what = "average" if c.guarantee == "query-recall" else "probability"
     if c.delta is not None:
@@ -232,13 +188,12 @@ def _claims(c: Thresholds) -> list[str]:
 
 
 def _not_covered(c: Thresholds) -> str:
-    if c.subject != SNIPPETS:
-        return _words(c, "not covered")
     if c.count_missed:
-        return "relevant snippets that were not judged."
+        return "relevant snippets that were not judged"
     known = c.n_relevant + c.n_missed
-    here = f", here {c.n_missed} of {known} known ones" if c.n_missed else ""
-    return f"relevant snippets that the retriever does not return{here}."
+    return c.subject.not_covered + (
+        f", here {c.n_missed} of {known} known ones" if c.n_missed else ""
+    )
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:

@@ -9,7 +9,7 @@ The theorem is the same for all three; their nouns and their comparison differ:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,6 +41,14 @@ class Subject:
     judged_unit: str  # one unit of a calibration
     judged: str  # several
     made_by: str  # the function that calibrates
+    # The sentences of a statement.
+    guarantees: Mapping[str, str] = field(hash=False)
+    rule: str  # at a finite threshold
+    keep_all: str  # what an infinite one does
+    keep_none: str
+    new: str  # what the guarantee assumes: new ones are exchangeable, and these are the same
+    same: str
+    not_covered: str
     keep: Callable[[Scores, float], NDArray[np.bool_]] = field(default=at_most, repr=False)
     unscorable: Literal["keep", "drop"] = "keep"  # what happens to an item without a score
 
@@ -58,6 +66,22 @@ SNIPPETS = Subject(
     judged_unit="judged query",
     judged="judged queries",
     made_by="calibrate",
+    guarantees={
+        "query-recall": "keeps at least {target} of the relevant snippets {which}, on average over "
+        "queries",
+        "snippet": "keeps a relevant snippet {that} with probability at least {target}",
+        "all": "keeps all relevant snippets {which} for a query, with probability at least "
+        "{target}",
+        "any": "keeps at least one relevant snippet {that} for a query, with probability at least "
+        "{target}, if there is any",
+    },
+    rule="snippets with a score ≤ {threshold} are kept (scorer {scorer})",
+    keep_all="every snippet is kept",
+    keep_none="no snippet is kept",
+    new="queries",
+    same="the same kind of question, retriever, depth, chunking and scorer, and the same meaning "
+    "of relevant",
+    not_covered="relevant snippets that the retriever does not return",
 )
 CLAIMS = Subject(
     "claims",
@@ -66,6 +90,15 @@ CLAIMS = Subject(
     judged_unit="annotated answer",
     judged="annotated answers",
     made_by="calibrate_claims",
+    guarantees={"all": "{claims} are factual with probability at least {target}"},
+    rule="claims with a relevance > {threshold} are kept (scorer {scorer})",
+    keep_all="every claim that has a relevance is kept",
+    keep_none="no claim is kept",
+    new="answers",
+    same="the same kind of question, retriever, generator, division into claims and scorer, and "
+    "the same meaning of factual",
+    not_covered="a text that an LLM writes from the kept claims. Answers without a kept claim "
+    "count as factual; evaluate_claims reports how many there are",
     keep=above,
     unscorable="drop",
 )
@@ -76,5 +109,13 @@ FLAGS = Subject(
     judged_unit="inconsistent answer",
     judged="inconsistent answers",
     made_by="calibrate_flag",
+    guarantees={"all": "flags an inconsistent answer with probability at least {target}"},
+    rule="answers with a confidence ≤ {threshold} are flagged (classifier {scorer})",
+    keep_all="every answer is flagged",
+    keep_none="no answer is flagged",
+    new="inconsistent answers",
+    same="the same kind of question, retriever, model and prompt, and the same meaning of "
+    "consistent",
+    not_covered="consistent answers, which may be flagged too",
 )
 SUBJECTS = {subject.name: subject for subject in (SNIPPETS, CLAIMS, FLAGS)}

@@ -15,12 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration.checks import (
-    check_groups,
-    check_name,
-    check_one_score,
-    check_scored,
-)
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.guarantees import (
     Guarantee,
     Units,
@@ -66,12 +61,12 @@ class Thresholds:
         check_guarantee(self.guarantee, self.delta)
         if self.delta is not None:
             object.__setattr__(self, "delta", check_delta(self.delta))
-        check_name(self.scorer)
+        checks.check_name(self.scorer)
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
-        check_scored(self.queries, self.subject, self.other_ids)
-        check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
+        checks.check_scored(self.queries, self.subject, self.other_ids)
+        checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
         if self.subject != SNIPPETS:
-            check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
+            checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
         if self.delta is None or self.by_group:  # a group that is too small keeps everything
             return
         n, needed = self.n_units[None], self.n_needed
@@ -97,16 +92,13 @@ class Thresholds:
         return self.subject.keep(np.asarray(scores, dtype=np.float64), self.threshold(group))
 
     def p_values(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
-        """Return the conformal p-value of each score (n,); NaN stays NaN.
+        """Return the conformal p-value of each score (n,), see `theory/ranks.py`; NaN stays NaN.
 
-        p = (1 + Σ_{A_i ≥ score} m_i) / (1 + Σ m_i), where m_i is 1/N_q(i) for "query-recall" and 1
-        for the other guarantees. Without delta, a snippet is kept at α iff p > α, and a claim iff
-        p ≤ α. In an unknown group p is 1.
+        Without delta, a snippet is kept at α iff p > α, and a claim iff p ≤ α. In an unknown group
+        p is 1.
         """
         units = self._units.get(self._key(group))
-        if units is None:
-            return np.where(np.isnan(scores), np.nan, 1.0)
-        return units.p_values(scores)
+        return np.where(np.isnan(scores), np.nan, 1.0) if units is None else units.p_values(scores)
 
     def units(self, group: str | None = None) -> Units:
         """Return the units that the threshold of a known group is taken from; by default, all."""
@@ -115,13 +107,6 @@ class Thresholds:
     def knows(self, group: str | None) -> bool:
         """Return whether a query of this group has a threshold of its own, or one for all."""
         return not self.by_group or self._key(group) in self._units
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """The known groups, by every name that `merge_groups` gives; empty without `by_group`."""
-        if not self.by_group:
-            return ()
-        return tuple(sorted({*map(str, self._units), *(self.merge_groups or {})}))
 
     @property
     def n_queries(self) -> int:

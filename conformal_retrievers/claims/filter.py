@@ -140,7 +140,7 @@ class ClaimFilter:
         if claims and not self.calibration.knows(group):
             warnings.warn(
                 f"group of a query is {group!r}, which the calibration does not have, so no claim "
-                f"of its answer is kept; it has {self.calibration.groups}. Give group=, or "
+                f"of its answer is kept; it has {tuple(self.calibration.n_units)}. Give group=, or "
                 "group_of= to the filter",
                 stacklevel=1,
             )

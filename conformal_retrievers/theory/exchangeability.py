@@ -97,11 +97,6 @@ def p_at_threshold(c: int, x: int, n_reference: int, n_new: int) -> float:
     n_reference, n_new
         How many reference and how many new queries there are, N and n.
 
-    Returns
-    -------
-    float
-        In (0, 1].
-
     Notes
     -----
     2 min(P(X ≤ x), P(X ≥ x)), at most 1, with X hypergeometric: the new ones among the c + x lowest
@@ -128,11 +123,6 @@ def m1_band(c: int, n_reference: int, n_new: int, level: float = 0.95) -> tuple[
     level
         The probability with which, at least, exchangeable queries have an m1 in the band, at one
         threshold.
-
-    Returns
-    -------
-    tuple of float
-        The lowest and the highest m1, in [0, 1].
 
     Examples
     --------

@@ -60,7 +60,7 @@ def check_level(level: float) -> float:
     >>> check_level(0.95)
     0.95
     """
-    return check_probability("level", level, "a confidence", such_as=0.95)
+    return check_probability("level", level, "a confidence")
 
 
 def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:

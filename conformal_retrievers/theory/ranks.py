@@ -31,49 +31,22 @@ from numpy.typing import ArrayLike, NDArray
 # --- alpha and ranks ------------------------------------------------------------------------------
 
 
-def check_probability(name: str, value: float, meaning: str, such_as: float = 0.1) -> float:
+def check_probability(name: str, value: float, meaning: str) -> float:
     """Return a probability in (0, 1) as written; raise TypeError or ValueError for anything else.
 
-    Parameters
-    ----------
-    name
-        The field that the error names.
-    value
-        What to check.
-    meaning
-        What the probability is of, for the error.
-    such_as
-        An example, for the error.
-
-    Returns
-    -------
-    float
-        The value.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For anything but a number, and for a number outside (0, 1).
-
-    Examples
-    --------
-    >>> check_probability("delta", 0.1, "a share of calibrations")
-    0.1
     >>> check_probability("delta", 10, "a share of calibrations")
     Traceback (most recent call last):
-    ValueError: delta is 10; give a share of calibrations strictly between 0 and 1, such as 0.1
+    ValueError: delta is 10; give a share of calibrations strictly between 0 and 1
     """
-    _check_number(name, value, such_as)
+    _check_number(name, value)
     if not 0 < value < 1:  # NaN fails every comparison
-        raise ValueError(
-            f"{name} is {value!r}; give {meaning} strictly between 0 and 1, such as {such_as}"
-        )
+        raise ValueError(f"{name} is {value!r}; give {meaning} strictly between 0 and 1")
     return float(str(value))  # as written, at any precision
 
 
-def _check_number(name: str, value: object, such_as: float) -> None:
+def _check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
-        raise TypeError(f"{name} is {value!r}; give a number, such as {such_as}")
+        raise TypeError(f"{name} is {value!r}; give a number")
 
 
 def exact_alpha(alpha: float) -> Fraction:
@@ -92,7 +65,7 @@ def exact_share(share: float) -> Fraction:
     >>> exact_share(0.9)
     Fraction(9, 10)
     """
-    _check_number("share", share, 0.9)
+    _check_number("share", share)
     if not 0 < share <= 1:
         raise ValueError(f"share is {share!r}; give a number above 0 and at most 1, such as 0.9")
     return Fraction(str(share))

@@ -216,27 +216,19 @@ def query_recall_tolerance(
     0.2
     """
     queries = [np.asarray(scores, dtype=np.float64) for scores in scores_by_query]
-    if not queries:
+    values = np.concatenate([np.empty(0), *queries])
+    if not len(values):
         return math.inf
-    values = np.concatenate(queries)
     owner = np.repeat(np.arange(len(queries)), [len(q) for q in queries])
     share = 1.0 / np.array([len(q) for q in queries], dtype=np.float64)
     losses = np.zeros(len(queries))
-    for i in np.flatnonzero(values == math.inf):  # dropped at every threshold
-        losses[owner[i]] += share[owner[i]]
     threshold = math.inf
     # From the largest candidate down; the scores strictly above it are lost.
     order = np.argsort(values)[::-1]
-    order = order[values[order] < math.inf]
-    start = 0
-    while start < len(order):
-        candidate = values[order[start]]
-        if betting_p_value(np.minimum(1.0, losses), alpha, delta) > delta:
-            return threshold
-        threshold = float(candidate)
-        end = start
-        while end < len(order) and values[order[end]] == candidate:
-            losses[owner[order[end]]] += share[owner[order[end]]]
-            end += 1
-        start = end
+    for tied in np.split(order, np.flatnonzero(values[order][1:] < values[order][:-1]) + 1):
+        if values[tied[0]] < math.inf:  # else dropped at every threshold
+            if betting_p_value(np.minimum(1.0, losses), alpha, delta) > delta:
+                return threshold
+            threshold = float(values[tied[0]])
+        np.add.at(losses, owner[tied], share[owner[tied]])
     return threshold

@@ -27,7 +27,6 @@ def test_each_group_has_its_own_threshold(guarantee):
     assert calibration.threshold("long") == 17  # ⌈21 × .8⌉
     assert calibration.threshold("short") == 105  # ⌈6 × .8⌉
     assert calibration.n_units == {"long": 20, "short": 5}
-    assert calibration.groups == ("long", "short")
     assert calibration.keep([17, 18, 105, 106], "long").tolist() == [True, False, False, False]
     assert calibration.keep([17, 18, 105, 106], "short").tolist() == [True, True, True, False]
     assert calibration.p_values([20, 105], "long").tolist() == [2 / 21, 1 / 21]
@@ -51,7 +50,6 @@ def test_without_by_group_the_group_does_not_matter():
     pooled = calibration_of(queries, 0.2)
     assert {pooled.threshold(group) for group in ("a", "b", "c", None)} == {16.0}
     assert pooled.knows("c")
-    assert pooled.groups == ()
     apart = calibration_of(queries, 0.2, by_group=True)
     assert (apart.threshold("a"), apart.threshold("b")) == (16.0, 17.0)
 
@@ -62,7 +60,6 @@ def test_merged_groups_share_a_threshold():
         queries, 0.2, by_group=True, merge_groups={"de": "German", "at": "German"}
     )
     assert merged.n_units == {"German": 8, "fr": 4}
-    assert merged.groups == ("German", "at", "de", "fr")
     assert merged.at(0.3).threshold("de") == 3.0  # ⌈9 × .7⌉ = 7th of 0 0 1 1 2 2 3 3
     assert merged.at(0.4).threshold("at") == 2.0
     into_another = calibration_of(queries, 0.2, by_group=True, merge_groups={"at": "de"})
