@@ -170,7 +170,7 @@ class ConformalFilter:
         self._at: dict[float, ConformalFilter] = {}
         self._unknown: set[str | None] = set()
         if all(calibration.threshold(group) == math.inf for group in calibration.n_units):
-            logger.warning("this filter drops nothing: %s", calibration.statement)
+            logger.warning("this filter drops nothing: %s", " ".join(calibration.statement.split()))
 
     def at(self, alpha: float) -> ConformalFilter:
         """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""

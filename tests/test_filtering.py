@@ -356,7 +356,7 @@ def test_a_filter_without_a_finite_threshold_logs_a_warning(caplog):
     few = Calibration.from_scores([ScoredQuery([0.2], [True])], alpha=0.1, scorer="lookup")
     ConformalFilter(LookupScorer({}), few)
     assert len(caplog.messages) == 1
-    assert few.statement in caplog.text
+    assert " ".join(few.statement.split()) in caplog.text
     caplog.clear()
     ConformalFilter(LookupScorer({}), few.at(0.5))
     queries = [ScoredQuery([0.2], [True], group=g) for g in "aab"]

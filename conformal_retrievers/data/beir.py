@@ -7,10 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from conformal_retrievers.data.files import explain
-from conformal_retrievers.data.jsonl import placed_lines
+from conformal_retrievers.data.jsonl import placed_lines, rows
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 
@@ -77,6 +76,7 @@ def read_beir(
                 id=query_id,
                 group=row.group,
                 missed=len(relevant - {d for _, d, _ in hits}),
+                k=k,
             )
         )
     for source, left in ((run, ranked), ("qrels", qrels)):
@@ -91,21 +91,17 @@ def read_beir(
 def read_corpus(path: str | Path) -> dict[str, str]:
     """Read the texts of a corpus by their ids, from corpus.jsonl or the BEIR folder that has it."""
     file = Path(path)
-    rows = _by_id(_existing(file, "corpus.jsonl") if file.is_dir() else file)
-    return {id: f"{row.title or ''} {row.text}".strip() for id, row in rows.items()}
+    found = _by_id(_existing(file, "corpus.jsonl") if file.is_dir() else file)
+    return {id: f"{row.title or ''} {row.text}".strip() for id, row in found.items()}
 
 
 def _by_id(path: Path) -> dict[str, _Row]:
-    rows: dict[str, _Row] = {}
-    for place, line in placed_lines(path):
-        try:
-            row = _Row.model_validate_json(line)
-        except ValidationError as error:
-            raise ValueError(f"{place}: {explain(error)}") from None
-        if row.id in rows:
+    found: dict[str, _Row] = {}
+    for place, row in rows(path, _Row):
+        if row.id in found:
             raise ValueError(f"{place}: _id {row.id!r} occurs twice; remove one")
-        rows[row.id] = row
-    return rows
+        found[row.id] = row
+    return found
 
 
 def _read_qrels(path: Path) -> dict[str, dict[str, float]]:

@@ -7,17 +7,23 @@ all other fields. No pickle, no eval.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+
+from conformal_retrievers.data.text import visible
+
+STALE = 600.0  # seconds: writing a file takes less
 
 
 def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
@@ -27,10 +33,11 @@ def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
     `what`, the path and the remedy; then an old file stays as it was and no other file is left.
     """
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = target.with_name(f".conformal-{secrets.token_hex(8)}.tmp")
     try:
         if target.exists() and not target.is_file():
             raise OSError(None, "it is not a regular file")
+        _remove_left_over(target.parent)
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -46,6 +53,14 @@ def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
     except OSError as error:
         message = f"cannot write the {what} ({error.strerror}); give a path in a writable folder"
         raise type(error)(error.errno, message, str(path)) from None
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed while they wrote."""
+    for file in folder.glob(".conformal-*.tmp"):
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            if time.time() - file.stat().st_mtime > STALE:
+                file.unlink()
 
 
 def cannot_read(what: str, path: str | Path, error: OSError) -> NoReturn:
@@ -111,7 +126,7 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
     """
     try:
         fields = json.loads(
-            text, object_pairs_hook=_without_repetition, parse_constant=_finite, parse_float=_finite
+            text, object_pairs_hook=without_repetition, parse_constant=_finite, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:  # the latter for endlessly nested lists
         raise _incomplete(where, kind, error) from None
@@ -146,10 +161,13 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise ValueError, naming the field, for one that occurs twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a field occurs twice")
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {twice!r} occurs twice")
     return fields
 
 
@@ -167,13 +185,13 @@ def explain(error: ValidationError) -> str:
 
 
 def _explained(error: ErrorDetails) -> str:
-    place = ".".join(str(part) for part in error["loc"]) or "the line"
+    place = visible(".".join(str(part) for part in error["loc"])) or "the line"
     if error["type"] == "missing":
         remedy = "; give true or false" if place.endswith("relevant") else ""
         return f"{place} is missing{remedy}"
-    if error["type"] == "json_invalid":
-        return f"it is not JSON ({error['ctx']['error']})"
     if error["type"] == "extra_forbidden":
         return f"{place} is an unknown field; remove it, or correct its spelling"
-    expected = error["msg"].replace("Input should", "it should")
+    if error["type"] == "model_type":
+        return f"{place} is {error['input']!r:.60}; give a JSON object"
+    expected = error["msg"].replace("Input should", "it should").removeprefix("Value error, ")
     return f"{place} is {error['input']!r:.60}; {expected}"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from conformal_retrievers.data.files import cannot_read, explain, write_whole
+from conformal_retrievers.data.files import (
+    cannot_read,
+    explain,
+    without_repetition,
+    write_whole,
+)
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+
+Row = TypeVar("Row", bound=BaseModel)
 
 
 class _Row(BaseModel):
@@ -54,9 +62,8 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     "relevant" are required. Blank lines are skipped. Raises ValueError naming the file, the line
     and the field.
     """
-    for place, line in placed_lines(path):
+    for place, row in rows(path, QueryRow):
         try:
-            row = QueryRow.model_validate_json(line)
             query = JudgedQuery(
                 row.query,
                 [
@@ -66,8 +73,6 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
                 [s.relevant for s in row.snippets],
                 **row.model_dump(exclude={"query", "snippets"}),
             )
-        except ValidationError as error:
-            raise ValueError(f"{place}: {explain(error)}") from None
         except (TypeError, ValueError) as error:
             raise ValueError(f"{place}: {error}") from None
         yield query
@@ -95,6 +100,23 @@ def _line(query: JudgedQuery) -> str:
         return QueryRow.model_validate(fields).model_dump_json(exclude_none=True) + "\n"
     except ValidationError as error:
         raise ValueError(f"{query.name}: {explain(error)}") from None
+
+
+def rows(path: str | Path, model: type[Row]) -> Iterator[tuple[str, Row]]:
+    """Yield the lines of a file of JSON lines as objects of a pydantic model, after their places.
+
+    Raises ValueError, naming file, line and field, for a line that is not such an object, or that
+    has a field twice; OSError if the file cannot be read.
+    """
+    for place, line in placed_lines(path):
+        try:
+            fields = json.loads(line, object_pairs_hook=without_repetition)
+            row = model.model_validate(fields)
+        except ValidationError as error:
+            raise ValueError(f"{place}: {explain(error)}") from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{place}: it is not JSON ({error})") from None
+        yield place, row
 
 
 def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.data.text import printable
+
 T = TypeVar("T")
 MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
 
@@ -75,7 +77,8 @@ class JudgedQuery:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the text of the query as a str")
         where = query_name(id, query)
-        _check_texts(where, id=id, group=group, retriever=retriever)
+        _check_texts(where, query=query, id=id)
+        _check_names(where, group=group, retriever=retriever)
         fields = {
             "query": query,
             "snippets": as_snippets(snippets),
@@ -88,6 +91,8 @@ class JudgedQuery:
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+        for i, s in enumerate(self.snippets):
+            _check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
         if len(self.snippets) != len(self.relevant):
             raise ValueError(
                 f"{where}: {len(self.snippets)} snippets but {len(self.relevant)} judgements in "
@@ -166,7 +171,8 @@ class ScoredQuery:
                 f"{where}: scores has shape {scores.shape}, but relevant has {len(relevant)} "
                 "judgements; give one score and one judgement for each snippet"
             )
-        _check_texts(where, id=self.id, group=self.group)
+        _check_texts(where, id=self.id)
+        _check_names(where, group=self.group)
         for name, array in (("scores", scores), ("relevant", relevant)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -206,6 +212,19 @@ def _check_texts(where: str, **values: object) -> None:
     for name, value in values.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{where}: {name} is {value!r}; give a str, or None")
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{where}: {name} has {error.reason} at {error.start}") from None
+
+
+def _check_names(where: str, **names: object) -> None:
+    _check_texts(where, **names)
+    for field_name, name in names.items():
+        try:
+            printable(str(name))
+        except ValueError as error:
+            raise ValueError(f"{where}: {field_name} is {name!r}; {error}") from None
 
 
 def _judgement(where: str, i: int, value: object) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -129,6 +131,28 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
         assert "cannot write the thing (No space" in str(error.value)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_temporary_file_of_a_killed_process_goes_with_a_later_file(tmp_path):
+    code = f"""
+import os, signal
+from conformal_retrievers.data.files import write_whole
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+write_whole({str(tmp_path / "thing")!r}, b"new", what="thing")
+"""
+    subprocess.run([sys.executable, "-c", code])
+    [left] = tmp_path.iterdir()
+    write_whole(tmp_path / "other", b"new", what="thing")
+    assert left.exists()  # it may be another process's that is still writing
+    os.utime(left, (0, 0))
+    write_whole(tmp_path / "other", b"new", what="thing")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_file_may_have_the_longest_name(tmp_path):
+    write_whole(tmp_path / ("n" * 255), b"new", what="thing")
+    with pytest.raises(OSError, match="cannot write the thing"):
+        write_whole(tmp_path / ("n" * 256), b"new", what="thing")
 
 
 @pytest.mark.parametrize("unwritable", ["none/thing", "file/thing", ".", "pipe"])

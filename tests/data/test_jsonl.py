@@ -70,6 +70,13 @@ def with_snippet(**fields):
         ('{"query": "q", "snippets": [], "missed": true}', "missed is True"),
         ('{"query": "q", "snippets": [{}, {}, {}]}', "3 more errors"),
         ('{"query": "q", "snippets": [], "misssed": 1}', "misssed is an unknown field"),
+        ('{"query": "q", "snippets": [], "\\u001b[2J": 1}', r"\\u001b\[2J is an unknown field"),
+        (
+            '{"query": "q", "snippets": [{"relevant": true, "relevant": false}]}',
+            "'relevant' occurs",
+        ),
+        ('{"query": "q\\ud800", "snippets": []}', "query has surrogates"),
+        ('{"query": "q", "group": "a\\u009b", "snippets": []}', "group is"),
     ],
 )
 def test_a_broken_line_is_an_error_that_names_file_line_and_field(tmp_path, line, field):

@@ -40,6 +40,15 @@ def test_strings_become_snippets_and_judgements_become_bools():
         (ValueError, "tokens is", lambda: ScoredQuery([0.1], [True], tokens=[1, 2])),
         (ValueError, "tokens is", lambda: ScoredQuery([0.1], [True], tokens=[-1])),
         (ValueError, "tokens is", lambda: ScoredQuery([0.1], [True], tokens=[math.inf])),
+        (ValueError, r"'q\\ud800': query", lambda: JudgedQuery("q\ud800", [], [])),
+        (
+            ValueError,
+            r"'q1': snippets\[0\]: text",
+            lambda: JudgedQuery("q", ["\ud800"], [1], id="q1"),
+        ),
+        (ValueError, "id has surrogates", lambda: ScoredQuery([], [], id="\udfff")),
+        (ValueError, r"group is 'a\\x1b'", lambda: ScoredQuery([], [], group="a\x1b")),
+        (ValueError, "retriever is", lambda: JudgedQuery("q", [], [], retriever="a\u202e")),
         (ValueError, "'q1': k is 1", lambda: JudgedQuery("q", ["a", "b"], [1, 1], id="q1", k=1)),
     ],
 )
