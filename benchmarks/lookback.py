@@ -40,7 +40,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import calibrate_flag
-from conformal_retrievers.lookback.model import LocalModel, RagPrompt
+from conformal_retrievers.lookback.model import LocalModel
+from conformal_retrievers.lookback.prompt import RagPrompt
 from conformal_retrievers.lookback.ratios import JudgedRatios, lookback_ratios
 
 RESULTS = Path(__file__).parent / "results" / "lookback.md"
@@ -235,10 +236,9 @@ def quality(steps, n_answers, seed):
                 cells.append("all alike")
                 continue
             found = classifier.evaluate(answers, rng=rng)
-            area, low, high = (100 * value for value in found.auc)
-            cells.append(
-                f"{area:.1f} [{low:.1f}, {high:.1f}], {found.n_inconsistent} of {len(answers)}"
-            )
+            n_inconsistent = sum(not answer.consistent for answer in answers)
+            area, low, high = (100 * value for value in found)
+            cells.append(f"{area:.1f} [{low:.1f}, {high:.1f}], {n_inconsistent} of {len(answers)}")
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
         if variant == "snippets":
             flags = flagged(classifier, calibration, test, shifted)

@@ -18,7 +18,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from conformal_retrievers.lookback.model import LocalModel, RagPrompt
+from conformal_retrievers.lookback.model import LocalModel
+from conformal_retrievers.lookback.prompt import RagPrompt
 
 VOCABULARY = 400
 SHAPE = {

@@ -4,7 +4,7 @@
 needs torch and transformers.
 """
 
-from conformal_retrievers.lookback.classifier import ClassifierEvaluation, FactualityClassifier
+from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import (
     WITHOUT_CONFIDENCE,
     Confidence,
@@ -23,7 +23,6 @@ from conformal_retrievers.lookback.ratios import (
 
 __all__ = [
     "WITHOUT_CONFIDENCE",
-    "ClassifierEvaluation",
     "Confidence",
     "FactualityClassifier",
     "FactualityFlag",

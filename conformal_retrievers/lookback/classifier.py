@@ -7,8 +7,6 @@ an answer is consistent with its context (Geissler et al. 2026, arXiv 2605.05244
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +22,6 @@ from conformal_retrievers.data.files import (
     explain,
     read_envelope,
     write_envelope,
-    write_whole,
 )
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import check_count
@@ -33,30 +30,10 @@ from conformal_retrievers.lookback.ratios import (
     LookbackRatios,
     Values,
     Variant,
-    check_once,
-    check_unused,
+    check_digests,
     features,
 )
 from conformal_retrievers.theory.intervals import Interval, auc, check_level
-
-
-@dataclass(frozen=True)
-class ClassifierEvaluation:
-    """How well a classifier separates consistent from inconsistent answers that are new to it.
-
-    `auc` is P(a consistent answer has a higher confidence than an inconsistent one), with its
-    interval; ties count one half.
-    """
-
-    auc: Interval
-    n_consistent: int
-    n_inconsistent: int
-
-    def __str__(self) -> str:
-        return (
-            f"AUC {str(self.auc).strip()} of {self.n_consistent} consistent and "
-            f"{self.n_inconsistent} inconsistent answers"
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,6 +48,16 @@ class FactualityClassifier:
     coefficients: Values
     intercept: float
     fitted_on: frozenset[str]  # digests of the answers of the fit, which must not calibrate
+
+    def __post_init__(self) -> None:
+        if not self.model.isprintable():
+            raise ValueError(f"model is {self.model!r:.80}; give a printable name")
+        size = self.layers * self.heads * (self.n_snippets if self.variant == "snippets" else 1)
+        if self.coefficients.shape != (size,):
+            raise ValueError(
+                f"coefficients has shape {self.coefficients.shape} instead of ({size},); fit and "
+                "save again"
+            )
 
     @classmethod
     def fit(
@@ -129,8 +116,11 @@ class FactualityClassifier:
         rng: np.random.Generator,
         level: float = 0.95,
         resamples: int = 2000,
-    ) -> ClassifierEvaluation:
+    ) -> Interval:
         """Return the AUC on answers that it was not fitted on, with a bootstrap interval.
+
+        The AUC is P(a consistent answer has a higher confidence than an inconsistent one); ties
+        count one half.
 
         Parameters
         ----------
@@ -143,11 +133,6 @@ class FactualityClassifier:
         resamples
             Number of bootstrap resamples.
 
-        Returns
-        -------
-        ClassifierEvaluation
-            The AUC with its interval, and the number of answers of each kind.
-
         Raises
         ------
         ValueError
@@ -156,8 +141,7 @@ class FactualityClassifier:
         check_level(level)
         resamples = check_count(resamples, "resamples")
         answers = list(answers)
-        check_unused(answers, self.fitted_on, "fit the classifier")
-        check_once(answers)
+        check_digests(answers, {"fit the classifier": self.fitted_on})
         confidence = np.nan_to_num(self.predict_proba(a.ratios for a in answers), nan=0.0)
         consistent = np.array([answer.consistent for answer in answers], dtype=bool)
         _check_both(consistent)
@@ -167,9 +151,7 @@ class FactualityClassifier:
             some, others = rng.choice(yes, len(yes)), rng.choice(no, len(no))
             again.append(auc(others, some))
         low, high = np.quantile(again, [(1 - level) / 2, (1 + level) / 2])
-        return ClassifierEvaluation(
-            Interval(auc(no, yes), float(low), float(high)), len(yes), len(no)
-        )
+        return Interval(auc(no, yes), float(low), float(high))
 
     @cached_property
     def name(self) -> str:
@@ -181,38 +163,30 @@ class FactualityClassifier:
         return f"factuality({made_for}, fit={digest})"
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file, and the coefficients in an npz file beside it that it names.
-
-        The npz file has its content's digest in its name and is written first, so a JSON file
-        never names coefficients that are missing or incomplete.
-        """
-        npz = io.BytesIO()
-        np.savez(npz, coefficients=self.coefficients, intercept=np.float64(self.intercept))
-        weights = npz.getvalue()
-        digest = hashlib.sha256(weights).hexdigest()
-        # On Windows a backslash separates folders, so the name must not have one.
-        beside = f"{Path(path).stem}-{digest[:12]}.npz".replace("\\", "_")
-        fields = {"format": KIND.format, "version": KIND.version}
-        fields |= {name: getattr(self, name) for name in ("model", "variant", "layers", "heads")}
+        """Write a JSON file."""
+        fields = {name: getattr(self, name) for name in ("model", "variant", "layers", "heads")}
         fields |= {"n_snippets": self.n_snippets, "fitted_on": sorted(self.fitted_on)}
-        fields |= {"weights": beside, "weights_sha256": digest}
-        write_whole(Path(path).with_name(beside), weights, what="classifier's coefficients")
-        write_envelope(path, fields, what=KIND.what)
+        fields |= {"coefficients": self.coefficients.tolist(), "intercept": self.intercept}
+        about = {"format": KIND.format, "version": KIND.version}
+        write_envelope(path, about | fields, what=KIND.what)
 
     @classmethod
     def load(cls, path: str | Path) -> FactualityClassifier:
         """Read a classifier that `save` wrote, bit for bit the same.
 
-        Raises ValueError if a file is incomplete, changed or of another version;
-        FileNotFoundError if one is missing.
+        Raises ValueError if the file is incomplete, changed or of another version; OSError if it
+        cannot be read.
         """
         try:
             f = _Fields.model_validate(read_envelope(path, KIND))
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}; fit and save again") from None
-        coefficients, intercept = _read_weights(Path(path), f)
+        weights = np.array(f.coefficients, dtype=np.float64)
         shape = (f.model, f.variant, f.layers, f.heads, f.n_snippets)
-        return cls(*shape, coefficients, intercept, frozenset(f.fitted_on))
+        try:
+            return cls(*shape, weights, f.intercept, frozenset(f.fitted_on))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def __repr__(self) -> str:
         return f"FactualityClassifier({self.name!r}, {len(self.fitted_on)} answers)"
@@ -246,6 +220,7 @@ KIND = Kind(
     what="classifier",
 )
 Count = Annotated[int, Field(gt=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Fields(BaseModel):
@@ -261,39 +236,5 @@ class _Fields(BaseModel):
     heads: Count
     n_snippets: Count
     fitted_on: list[str]
-    weights: Annotated[str, Field(pattern=r"^[^/\\\x00]+\.npz$")]  # a file in the same folder
-    weights_sha256: str
-
-
-def _read_weights(path: Path, fields: _Fields) -> tuple[Values, float]:
-    """Return coefficients and intercept; no pickle is read, and nothing is unpacked."""
-    try:
-        content = path.with_name(fields.weights).read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{path}: its coefficients, {fields.weights}, are not beside it; move that file to the "
-            "same folder, or fit again"
-        ) from None
-    if hashlib.sha256(content).hexdigest() != fields.weights_sha256:
-        raise ValueError(
-            f"{path}: its coefficients in {fields.weights} were changed after they were written; "
-            "restore the original file, or fit again"
-        )
-    expected = fields.layers * fields.heads
-    expected *= fields.n_snippets if fields.variant == "snippets" else 1
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as members:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
-                raise ValueError("it is compressed")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            coefficients, intercept = arrays["coefficients"], arrays["intercept"]
-        if (coefficients.shape, intercept.shape) != ((expected,), ()):
-            raise ValueError(f"coefficients have shape {coefficients.shape}, not ({expected},)")
-        for array in (coefficients, intercept):
-            if array.dtype != np.float64 or not np.isfinite(array).all():
-                raise ValueError("its numbers must be finite float64")
-        return coefficients, float(intercept)
-    except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path}: {fields.weights} is not a file of coefficients ({error}); fit again"
-        ) from None
+    coefficients: list[Finite]
+    intercept: Finite

@@ -35,12 +35,7 @@ from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.queries import ScoredQuery, all_of
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.lookback.classifier import FactualityClassifier
-from conformal_retrievers.lookback.ratios import (
-    JudgedRatios,
-    LookbackRatios,
-    check_once,
-    check_unused,
-)
+from conformal_retrievers.lookback.ratios import JudgedRatios, LookbackRatios, check_digests
 from conformal_retrievers.theory.intervals import auc, check_level, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -107,12 +102,10 @@ class FactualityFlag:
         ids = [one.id for one in given]
         check_unique_ids(ids, FLAGS.unit)
         check_new(ids, self.calibration.ids, FLAGS)
-        check_once(given)
-        check_unused(given, self.classifier.fitted_on, "fit the classifier")
         stored = self.calibration.details.get("answers")
-        check_unused(
-            given, map(str, stored) if isinstance(stored, list) else (), "calibrate the flag"
-        )
+        calibrated = map(str, stored) if isinstance(stored, list) else ()
+        used = {"fit the classifier": self.classifier.fitted_on, "calibrate the flag": calibrated}
+        check_digests(given, used)
         flagged = np.array([self(one.ratios, one.group).flagged for one in given], dtype=bool)
         consistent = np.array([one.consistent for one in given], dtype=bool)
         return FlagEvaluation(
@@ -120,11 +113,6 @@ class FactualityFlag:
             Share.of_units(flagged[~consistent], level),
             Share.of_units(flagged[consistent], level),
         )
-
-    @property
-    def statement(self) -> str:
-        """What is guaranteed, under which assumptions, from how many answers."""
-        return self.calibration.statement
 
 
 def calibrate_flag(
@@ -151,11 +139,6 @@ def calibrate_flag(
     labels
         Facts about the judgements, such as `ConsistencyLabels.labels`; written into the file.
 
-    Returns
-    -------
-    FactualityFlag
-        The classifier with its calibration.
-
     Raises
     ------
     ValueError
@@ -169,8 +152,7 @@ def calibrate_flag(
     """
     check_flags(by_group=by_group)
     given = all_of(JudgedRatios, answers, "answers")
-    check_unused(given, classifier.fitted_on, "fit the classifier")
-    check_once(given)
+    check_digests(given, {"fit the classifier": classifier.fitted_on})
     check_unique_ids((one.id for one in given), FLAGS.unit)
     confidence = classifier.predict_proba(answer.ratios for answer in given)
     unread = np.flatnonzero(np.isnan(confidence))
@@ -226,7 +208,7 @@ def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedR
     if not consistent.any():
         return
     area = auc(confidence[~consistent], confidence[consistent])
-    # Where confidence is uninformative, the AUC has variance (m + n + 1)/12mn (Mann and Whitney).
+    # The AUC of an uninformative confidence has variance (m + n + 1)/12mn (Mann and Whitney).
     m, n = int(consistent.sum()), int((~consistent).sum())
     if area < 0.5 - 1.96 * math.sqrt((m + n + 1) / (12 * m * n)):
         warnings.warn(
@@ -252,15 +234,10 @@ def check_flag(flag: object, model: Any) -> None:
             "Calibration.load(…))"
         )
     made_for = flag.classifier
-    if (model.layers, model.heads) != (made_for.layers, made_for.heads):
+    if (model.name, model.layers, model.heads) != (made_for.model, made_for.layers, made_for.heads):
         raise CalibrationMismatch(
-            f"flag is for the model {made_for.model!r} of {made_for.layers} layers and "
-            f"{made_for.heads} heads, but llm is {model.name!r} with {model.layers} and "
-            f"{model.heads}; give the model of the flag, or fit and calibrate with this one"
-        )
-    if model.name != made_for.model:
-        raise CalibrationMismatch(
-            f"flag is for the model {made_for.model!r}, but llm is {model.name!r}; if they are the "
-            f"same model, give LocalModel(model, tokenizer, name={made_for.model!r}), else fit and "
-            "calibrate with this one"
+            f"flag is for the model {made_for.model!r} of {made_for.layers} layers of "
+            f"{made_for.heads} heads, but llm is {model.name!r} of {model.layers} layers of "
+            f"{model.heads}; fit and calibrate with this one, or, if they are the same model, give "
+            f"LocalModel(model, tokenizer, name={made_for.model!r})"
         )

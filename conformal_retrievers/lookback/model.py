@@ -22,7 +22,6 @@ from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.lookback.attention import Recorder, recording
 from conformal_retrievers.lookback.prompt import (
-    PREAMBLE,
     PromptTokens,
     RagPrompt,
     check_plain,
@@ -34,8 +33,6 @@ require("huggingface", "torch", "transformers")
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-__all__ = ["PREAMBLE", "Generated", "GenerationConfig", "LocalModel", "RagPrompt"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,7 +80,7 @@ def prompt_tokens(number: int, prompt: RagPrompt, tokenizer: Any) -> PromptToken
     return PromptTokens(encoded["input_ids"], segments, lengths)
 
 
-def _text(number: int, prompt: RagPrompt, tokenizer: Any) -> tuple[str, list[int], bool]:
+def _text(number: int, prompt: RagPrompt, tokenizer: Any) -> tuple[str, NDArray[np.int64], bool]:
     """Return the text, the start of each snippet and of the question, and whether it is a chat."""
     texts = {"question": prompt.question, "preamble": prompt.preamble}
     texts |= {f"snippets[{i}]": snippet for i, snippet in enumerate(prompt.snippets)}
@@ -90,25 +90,17 @@ def _text(number: int, prompt: RagPrompt, tokenizer: Any) -> tuple[str, list[int
     parts = [p for p in (prompt.preamble.strip(), *prompt.snippets, prompt.question) if p]
     parts[0], parts[-1] = parts[0].lstrip(), parts[-1].rstrip()
     body = "\n\n".join(parts)
-    chat = tokenizer.chat_template is not None
+    text, chat = body + prompt.ending, tokenizer.chat_template is not None
     if chat:
-        message = {"role": "user", "content": body}
-        text = str(
-            tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
-        )
+        message = [{"role": "user", "content": body}]
+        text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         if text.count(body) != 1:
             raise ValueError(
                 f"prompts[{number}] is changed or repeated by the tokenizer's chat template; give "
                 "a tokenizer without one (chat_template = None)"
             )
-    else:
-        text = body + prompt.ending
-    start, starts = text.index(body), []
-    for part in reversed(parts[-len(prompt.snippets) - 1 :]):
-        body = body.removesuffix(part)
-        starts.append(start + len(body))
-        body = body.removesuffix("\n\n")
-    return text, starts[::-1], chat
+    starts = text.index(body) + np.cumsum([0, *(len(part) + 2 for part in parts)])
+    return text, starts[-len(prompt.snippets) - 2 : -1], chat
 
 
 def check_plain(name: str, text: str, tokenizer: Any) -> None:

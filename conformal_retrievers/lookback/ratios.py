@@ -15,7 +15,7 @@ of snippets, in place of k; `features` scales either away. The full-context rati
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -157,21 +157,21 @@ class JudgedRatios:
             raise TypeError(f"consistent is {self.consistent!r}; give True or False")
 
 
-def check_once(answers: Sequence[JudgedRatios]) -> None:
-    """Raise ValueError for an answer that occurs twice."""
+def check_digests(answers: Sequence[JudgedRatios], used: Mapping[str, Iterable[str]]) -> None:
+    """Raise ValueError for an answer that occurs twice, or whose digest was used before.
+
+    `used` has the digests of each use, such as "fit the classifier".
+    """
+    uses = {digest: use for use, digests in used.items() for digest in digests}
     places: dict[str, int] = {}
     for i, one in enumerate(answers):
-        first = places.setdefault(one.ratios.digest, i)
-        if first != i:
+        digest = one.ratios.digest
+        if digest in uses:
             raise ValueError(
-                f"answers[{i}] is the same answer to the same prompt as answers[{first}]; leave "
-                "one of them out"
+                f"answers[{i}] was used to {uses[digest]}; give answers that are new to it"
             )
-
-
-def check_unused(answers: Sequence[JudgedRatios], known: Iterable[str], use: str) -> None:
-    """Raise ValueError for an answer whose digest is known; `use` says what it was used for."""
-    known = frozenset(known)
-    for i, one in enumerate(answers):
-        if one.ratios.digest in known:
-            raise ValueError(f"answers[{i}] was used to {use}; give answers that are new to it")
+        if places.setdefault(digest, i) != i:
+            raise ValueError(
+                f"answers[{i}] is the same answer to the same prompt as answers[{places[digest]}]; "
+                "leave one of them out"
+            )

@@ -35,7 +35,8 @@ from conformal_retrievers import (
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag, calibrate_flag
-from conformal_retrievers.lookback.model import LocalModel, RagPrompt
+from conformal_retrievers.lookback.model import LocalModel
+from conformal_retrievers.lookback.prompt import RagPrompt
 from conformal_retrievers.lookback.ratios import JudgedRatios, lookback_ratios
 from langchain_conformal.confidence import confidence_runnable
 from llama_index.postprocessor.conformal import ConformalPostprocessor
@@ -191,9 +192,8 @@ def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(page), "exec"), names)
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npz"}
     flag, test = names["flag"], names["test"]
-    assert flag.classifier.evaluate(test, rng=np.random.default_rng(0)).auc.low > 0.5
+    assert flag.classifier.evaluate(test, rng=np.random.default_rng(0)).low > 0.5
     printed = capsys.readouterr().out
     assert "inconsistent answer with probability at least 90 %" in printed
     assert str(flag.evaluate(test)) in printed  # the loaded one flags the same
@@ -336,14 +336,14 @@ def in_either_framework(llm, flag):
 def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(flag):
     renamed = LocalModel(tiny("llama"), bpe_tokenizer(), name="other")
     for make in in_either_framework(renamed, flag):
-        with pytest.raises(
-            CalibrationMismatch, match="flag is for the model 'llama', but llm is"
-        ) as e:
+        with pytest.raises(CalibrationMismatch, match="'llama' .* 'other'") as e:
             make()
         assert "name='llama'" in str(e.value)
     deeper = LocalModel(tiny("llama", num_hidden_layers=4), bpe_tokenizer(), name="llama")
     for make in in_either_framework(deeper, flag):
-        with pytest.raises(CalibrationMismatch, match="of 3 layers and 4 heads, .* with 4 and 4"):
+        with pytest.raises(
+            CalibrationMismatch, match="of 3 layers of 4 heads, .* of 4 layers of 4"
+        ):
             make()
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
-import pickle
-from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -130,13 +127,12 @@ def test_evaluation_measures_the_auc_with_its_interval(fitted, rng):
     found = classifier.evaluate(test, rng=rng)
     confidence = classifier.predict_proba([a.ratios for a in test])
     consistent = [a.consistent for a in test]
-    assert found.auc.estimate == pytest.approx(roc_auc_score(consistent, confidence))
-    assert found.auc.estimate > 0.8
-    assert found.auc.low < found.auc.estimate < found.auc.high
-    assert (found.n_consistent, found.n_inconsistent) == (sum(consistent), 400 - sum(consistent))
-    wider = classifier.evaluate(test[:60], rng=rng).auc
-    narrower = classifier.evaluate(test, rng=rng, level=0.5).auc
-    width = found.auc.high - found.auc.low
+    assert found.estimate == pytest.approx(roc_auc_score(consistent, confidence))
+    assert found.estimate > 0.8
+    assert found.low < found.estimate < found.high
+    wider = classifier.evaluate(test[:60], rng=rng)
+    narrower = classifier.evaluate(test, rng=rng, level=0.5)
+    width = found.high - found.low
     assert wider.high - wider.low > width
     assert narrower.high - narrower.low < 0.6 * width
     with pytest.raises(ValueError, match="level"):
@@ -159,7 +155,7 @@ def test_the_interval_covers_the_auc_of_two_known_laws():
             for consistent in (True, False)
             for value in rng.uniform(0, 0.75, 60) + 0.25 * consistent
         ]
-        found = classifier.evaluate(answers, rng=rng, resamples=300).auc
+        found = classifier.evaluate(answers, rng=rng, resamples=300)
         misses += not found.low <= 7 / 9 <= found.high
     assert 0 < misses <= binom.ppf(1 - 1e-4, 100, 0.07)
 
@@ -173,7 +169,7 @@ def test_an_answer_without_a_token_has_no_confidence_and_is_refused_in_a_fit(fit
             [answers[0], JudgedRatios(nothing, False), *answers[1:]], n_snippets=SNIPPETS
         )
     test = [JudgedRatios(nothing, False), *(a for a in answers_of(rng, 50) if a.consistent)]
-    assert classifier.evaluate(test, rng=rng).auc.estimate == 1  # no confidence is the least
+    assert classifier.evaluate(test, rng=rng).estimate == 1  # no confidence is the least
 
 
 def test_answers_of_the_fit_do_not_evaluate(fitted, rng):
@@ -227,20 +223,10 @@ def test_a_classifier_comes_back_bit_for_bit(fitted, rng, tmp_path):
     again = FactualityClassifier.load(tmp_path / "factuality.json")
     new = [a.ratios for a in answers_of(rng, 20)]
     assert (again.predict_proba(new) == classifier.predict_proba(new)).all()
-    assert (again.name, again.fitted_on) == (classifier.name, classifier.fitted_on)
-    assert (again.model, again.layers, again.heads, again.n_snippets) == ("m", 2, 3, 4)
-    assert again.variant == "snippets"
-    again.save(tmp_path / "again.json")
-    first, second = (
-        json.loads((tmp_path / name).read_text()) for name in ("factuality.json", "again.json")
-    )
-    assert first["weights_sha256"] == second["weights_sha256"]
-
-
-def test_a_file_may_have_a_backslash_in_its_name(fitted, tmp_path):
-    _, classifier = fitted
-    classifier.save(tmp_path / "of\\mine.json")
-    assert FactualityClassifier.load(tmp_path / "of\\mine.json").name == classifier.name
+    for field in dataclasses.fields(classifier):
+        one, other = (getattr(c, field.name) for c in (classifier, again))
+        np.testing.assert_array_equal(one, other)
+    assert again.name == classifier.name
 
 
 def test_the_name_does_not_depend_on_the_machine():
@@ -261,101 +247,50 @@ def test_the_name_does_not_depend_on_the_machine():
         assert changed.split("fit=")[1] != classifier.name.split("fit=")[1]
 
 
-def test_saving_over_a_classifier_leaves_one_that_loads(fitted, rng, tmp_path):
-    _, old = fitted
-    new = FactualityClassifier.fit(answers_of(rng, 100), n_snippets=SNIPPETS)
+def test_a_changed_incomplete_or_missing_file_is_refused(fitted, tmp_path):
     path = tmp_path / "factuality.json"
-    old.save(path)
-    text = path.read_text()
-    new.save(path)
-    assert FactualityClassifier.load(path).name == new.name
-    path.write_text(text)  # as if the second save had been cut off before its last step
-    assert FactualityClassifier.load(path).name == old.name
-
-
-def change(path, **fields):
-    """Change fields, with the checksum that goes with them."""
-    found = json.loads(path.read_text()) | fields
-    found.pop("sha256")
-    path.write_text(envelope_text(found))
-
-
-def test_a_changed_or_incomplete_file_is_refused(fitted, tmp_path):
-    path = tmp_path / "factuality.json"
+    with pytest.raises(FileNotFoundError, match=r"factuality\.json"):
+        FactualityClassifier.load(path)
     fitted[1].save(path)
     text = path.read_text()
-    for wrong, message in (
+    for wrong, field in (
         (text.replace('"model": "m"', '"model": "n"'), "sha256"),
-        (text[:-20], "not a complete classifier file"),
+        (text[:-20], "complete"),
         (text.replace('"version": 1', '"version": 2'), "version"),
         ('{"format": "other"}', "format"),
     ):
         path.write_text(wrong)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=field):
             FactualityClassifier.load(path)
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    "fields",
     [
-        ({"heads": 4}, "coefficients"),
-        ({"variant": "full-context"}, "coefficients"),
-        ({"weights": "../elsewhere.npz"}, "weights"),
-        ({"layers": "2"}, "layers"),
-        ({"n_snippets": -4}, "n_snippets"),
-        ({"fitted_on": [1]}, "fitted_on"),
-        ({"weights_sha256": "0"}, "coefficients"),
+        {"heads": 4},
+        {"variant": "full-context"},
+        {"variant": "all"},
+        {"layers": "2"},
+        {"n_snippets": -4},
+        {"version": True},
+        {"fitted_on": [1]},
+        {"coefficients": [0.5] * 23},
+        {"coefficients": [0.5] * 23 + [None]},
+        {"coefficients": [0.5] * 23 + ["0.5"]},
+        {"coefficients": [0.5] * 23 + [10**400]},
+        {"intercept": True},
+        {"model": "\x1b[2Jm"},
     ],
+    ids=lambda fields: str(fields)[-30:],
 )
-def test_wrong_fields_are_refused(fitted, tmp_path, fields, message):
-    _, classifier = fitted
-    path = tmp_path / "factuality.json"
-    classifier.save(path)
-    change(path, **fields)
-    with pytest.raises(ValueError, match=message):
-        FactualityClassifier.load(path)
-
-
-class Hostile:
-    """Fails the test when it is unpickled."""
-
-    def __reduce__(self):
-        return pytest.fail, ("a pickle was read",)
-
-
-def archive(coefficients, save=np.savez):
-    file = io.BytesIO()
-    save(file, coefficients=coefficients, intercept=np.float64(0))
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (pickle.dumps({"coefficients": 1}), "not a file of coefficients"),
-        (b"PK not a zip", "not a file of coefficients"),
-        (archive(np.array([Hostile()] * 24)), "not a file of coefficients"),
-        (archive(np.zeros(24), np.savez_compressed), "compressed"),
-        (archive(np.zeros(24, dtype=complex)), "float64"),
-        (archive(np.full(24, np.inf)), "finite"),
-    ],
-    ids=["pickle", "no zip", "objects", "compressed", "complex", "infinite"],
-)
-def test_coefficients_are_finite_numbers_and_never_a_pickle(fitted, tmp_path, content, message):
+def test_forged_fields_are_refused(fitted, tmp_path, fields):
+    """With a checksum that fits them."""
     path = tmp_path / "factuality.json"
     fitted[1].save(path)
-    [weights] = tmp_path.glob("*.npz")
-    weights.write_bytes(content)
-    change(path, weights_sha256=sha256(content).hexdigest())
-    with pytest.raises(ValueError, match=message):
+    found = json.loads(path.read_text()) | fields
+    found.pop("sha256")
+    path.write_text(envelope_text(found))
+    [field] = fields
+    shape = field in ("heads", "variant", "coefficients")
+    with pytest.raises(ValueError, match=f"factuality.json: .*{field}{'|coefficients' * shape}"):
         FactualityClassifier.load(path)
-
-
-def test_a_missing_file_is_named(tmp_path, fitted):
-    _, classifier = fitted
-    with pytest.raises(FileNotFoundError, match=r"none\.json"):
-        FactualityClassifier.load(tmp_path / "none.json")
-    classifier.save(tmp_path / "factuality.json")
-    next(tmp_path.glob("*.npz")).unlink()
-    with pytest.raises(FileNotFoundError, match=r"factuality-.*\.npz"):
-        FactualityClassifier.load(tmp_path / "factuality.json")

@@ -29,8 +29,8 @@ from transformers import (
 )
 
 from conformal_retrievers.lookback.attention import Recorder
-from conformal_retrievers.lookback.model import LocalModel, RagPrompt
-from conformal_retrievers.lookback.prompt import PromptTokens
+from conformal_retrievers.lookback.model import LocalModel
+from conformal_retrievers.lookback.prompt import PromptTokens, RagPrompt
 from conformal_retrievers.lookback.ratios import lookback_ratios
 
 # --- what it ought to be: eq. 7 to 9 in loops, over output_attentions of one unpadded prompt ------
