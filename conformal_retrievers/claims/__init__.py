@@ -1,26 +1,27 @@
 """Claims of answers: with probability ≥ 1 − α, all kept claims of an answer are factual.
 
-`answers` has an answer's score, `calibrate` the threshold, `filter` and `answer_filter` what is
-kept, `scores` the relevance of claims, `llm` what an LLM does with them, and `events` what
-callbacks receive. Feng et al. 2025, Conformal-RAG (arXiv 2506.20978).
+`answers` has the scores of answers and their files, `scores` the relevance of claims, and `llm`
+what an LLM does with them. Feng et al. 2025, Conformal-RAG (arXiv 2506.20978).
 """
 
 from conformal_retrievers.claims.answer_filter import AnswerFilter, FilteredAnswer
-from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
+from conformal_retrievers.claims.answers import (
+    AnnotatedAnswer,
+    answer_scores,
+    read_answers,
+    write_answers,
+)
 from conformal_retrievers.claims.calibrate import calibrate_claims
 from conformal_retrievers.claims.evaluation import ClaimEvaluation, evaluate_claims
-from conformal_retrievers.claims.file import read_answers, write_answers
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.llm import (
     Annotations,
-    ClaimVerdict,
     Decomposition,
     Merged,
     adecompose,
     amerge,
     annotate,
     decompose,
-    joined,
     merge,
 )
 from conformal_retrievers.claims.scores import ClaimRelevance, ClaimScorer, claim_relevance
@@ -33,7 +34,6 @@ __all__ = [
     "ClaimFilter",
     "ClaimRelevance",
     "ClaimScorer",
-    "ClaimVerdict",
     "Decomposition",
     "FilteredAnswer",
     "FilteredClaims",
@@ -46,7 +46,6 @@ __all__ = [
     "claim_relevance",
     "decompose",
     "evaluate_claims",
-    "joined",
     "merge",
     "read_answers",
     "write_answers",

@@ -4,7 +4,8 @@
     filtered.text, filtered.claims.kept_claims
 
 The guarantee is about the kept claims, which `text` states one after the other. An LLM can merge
-them into another text, which is outside the guarantee.
+them into another text, which is outside the guarantee. Events carry what was decided to the
+frameworks' callbacks and to a `FilterLog`, like those of snippets (`monitoring/events.py`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.claims.filter import ClaimFilter, FilteredClaims
 from conformal_retrievers.claims.llm import (
     Decomposition,
@@ -32,7 +35,12 @@ from conformal_retrievers.llm.ask import LLM, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Usage
-from conformal_retrievers.monitoring.events import json_number
+from conformal_retrievers.monitoring.events import (
+    CLAIMS_EVENT,
+    build_event,
+    json_number,
+    set_on_span,
+)
 
 
 @dataclass(frozen=True)
@@ -98,11 +106,7 @@ class AnswerFilter:
             check_llm(self.merge_with, "merge_with")
 
     def __call__(
-        self,
-        query: str,
-        answer: str,
-        documents: Iterable[Snippet | str],
-        group: str | None = None,
+        self, query: str, answer: str, documents: Iterable[Snippet | str], group: str | None = None
     ) -> FilteredAnswer:
         """Return what is kept of an answer that was written from documents.
 
@@ -114,11 +118,6 @@ class AnswerFilter:
             The texts or snippets that the answer was written from.
         group
             The query's group, as in `ClaimFilter`.
-
-        Returns
-        -------
-        FilteredAnswer
-            The decision about each claim, and the text merged from the kept ones.
 
         Raises
         ------
@@ -136,11 +135,7 @@ class AnswerFilter:
         return self._filtered(answer, divided, claims, merged)
 
     async def acall(
-        self,
-        query: str,
-        answer: str,
-        documents: Iterable[Snippet | str],
-        group: str | None = None,
+        self, query: str, answer: str, documents: Iterable[Snippet | str], group: str | None = None
     ) -> FilteredAnswer:
         """As `__call__`, without blocking the event loop."""
         documents = as_snippets(documents, "documents")
@@ -178,3 +173,52 @@ class AnswerFilter:
                 filtered,
             )
         return filtered
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str, Any]:
+    """Return what a filter decided about one answer, as plain JSON values.
+
+    `relevance` is in the order of the claims, None for one that could not be scored; `kept` and
+    `unscorable` are places in it. `threshold` is "keep_none" for +inf and "keep_all" for −inf.
+    `undivided` and `guaranteed` are those of `FilteredAnswer`.
+    """
+    claims, calibration = filtered.claims, filtered.claims.calibration
+    return build_event(
+        CLAIMS_EVENT,
+        claims,
+        query,
+        {
+            "calibration": calibration.checksum,
+            "scorer": calibration.scorer,
+            "alpha": calibration.alpha,
+            "share": float(share_of(calibration)),
+        },
+        {
+            "threshold": calibration.subject.threshold_name(claims.threshold),
+            "relevance": [json_number(r) for r in claims.relevance.tolist()],
+            "undivided": filtered.undivided,
+            "guaranteed": filtered.guaranteed,
+        },
+    )
+
+
+def annotate_span(filtered: FilteredAnswer) -> None:
+    """Write the decision onto OpenTelemetry's current span: conformal.* attributes and an event."""
+    claims, calibration = filtered.claims, filtered.claims.calibration
+    set_on_span(
+        CLAIMS_EVENT,
+        lambda: {
+            "conformal.calibration": calibration.checksum,
+            "conformal.alpha": calibration.alpha,
+            "conformal.share": float(share_of(calibration)),
+            "conformal.threshold": claims.threshold,
+            "conformal.claims": len(claims.claims),
+            "conformal.kept": len(claims.kept),
+            "conformal.unscorable": len(claims.unscorable),
+            "conformal.undivided": filtered.undivided or "",
+            "conformal.guaranteed": filtered.guaranteed,
+        },
+    )

@@ -13,7 +13,7 @@ theorem 4.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 import numpy as np
@@ -56,7 +56,7 @@ def calibrate_claims(
     alpha
         Miscoverage rate in (0, 1): kept claims are all factual with probability ≥ 1 − alpha.
     scorer
-        The name of what gave the relevances.
+        The name of the scorer that gave the relevances.
     delta, by_group, merge_groups, labels
         As in `calibrate`.
     share
@@ -64,11 +64,6 @@ def calibrate_claims(
     on_unscorable
         "raise" refuses a claim without a relevance (NaN) that may not be factual; "drop" counts it
         as dropped, as the filter drops it, which assumes that new claims fail as often.
-
-    Returns
-    -------
-    Calibration
-        About claims.
 
     Raises
     ------
@@ -80,7 +75,8 @@ def calibrate_claims(
     check_flags(by_group=by_group)
     check_on_unscorable(on_unscorable, CLAIMS)
     given = all_of(AnnotatedAnswer, answers, "answers")
-    unannotated = [_name(given, i) for i, a in enumerate(given) if not a.annotated]
+    names = [f"answer {a.id!r}" if a.id else f"answer number {i}" for i, a in enumerate(given, 1)]
+    unannotated = [name for name, answer in zip(names, given, strict=True) if not answer.annotated]
     used = [answer for answer in given if answer.annotated and answer.factual]
     without_claims = len(given) - len(unannotated) - len(used)
     if not used:
@@ -89,8 +85,14 @@ def calibrate_claims(
             f"{len(unannotated)} have an unannotated claim. Annotate the claims of some"
         )
     n_unscorable = int(np.isnan(np.concatenate([a.relevance for a in used])).sum())
-    if n_unscorable and on_unscorable == "raise":
-        _check_scorable(given)
+    for name, answer in zip(names, given, strict=True) if on_unscorable == "raise" else ():
+        false = np.array([factual is not True for factual in answer.factual], dtype=bool)
+        lost = np.flatnonzero(np.isnan(answer.relevance) & false)
+        if answer.annotated and len(lost):
+            raise ValueError(
+                f"{name}: relevance[{lost[0]}] is nan, but the claim may not be factual. Score it "
+                "again, leave the answer out, or give on_unscorable='drop'"
+            )
     scores, one = answer_scores(used, share), np.ones(1, dtype=bool)
     return Calibration(
         alpha,
@@ -117,17 +119,3 @@ def calibrate_claims(
 def share_of(calibration: Calibration) -> Fraction:
     """Return the share of an answer's kept claims that a calibration of claims is about."""
     return exact_share(float(str(calibration.details.get("share", 1.0))))
-
-
-def _check_scorable(answers: Sequence[AnnotatedAnswer]) -> None:
-    for i, answer in enumerate(answers):
-        for j in np.flatnonzero(np.isnan(answer.relevance)).tolist():
-            if answer.annotated and answer.factual[j] is not True:
-                raise ValueError(
-                    f"{_name(answers, i)}: relevance[{j}] is nan, but the claim may not be "
-                    "factual. Score it again, leave the answer out, or give on_unscorable='drop'"
-                )
-
-
-def _name(answers: Sequence[AnnotatedAnswer], i: int) -> str:
-    return f"answer number {i + 1}" if answers[i].id is None else f"answer {answers[i].id!r}"

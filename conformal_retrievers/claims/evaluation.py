@@ -7,7 +7,6 @@ answer is the unit of every interval.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +18,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.evaluation.measures import Share
-from conformal_retrievers.evaluation.verdict import coverage_p_value
+from conformal_retrievers.evaluation.verdict import Verdict, verdict_on, worst_of
 from conformal_retrievers.theory.intervals import check_level, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -31,11 +30,7 @@ UNVERIFIED = (
 
 @dataclass(frozen=True)
 class ClaimEvaluation:
-    """Shares measured on annotated answers, each with its interval over answers.
-
-    `p_value` is that of the worst group, times the number of groups (Bonferroni), for a calibration
-    by group.
-    """
+    """Shares measured on annotated answers, each with its interval over answers."""
 
     target: float  # 1 − alpha
     n_answers: int
@@ -45,7 +40,7 @@ class ClaimEvaluation:
     empty: Share  # answers without a kept claim
     kept: Share  # mean share of an answer's claims that is kept
     kept_factual: Share  # mean share of an answer's factual claims that is kept
-    p_value: float  # P(factuality this low or lower) if the guarantee just holds
+    verdict: Verdict | None  # on factuality; None if no claim can be kept
     held_out_verified: bool = True  # whether ids prove that no answer was calibrated on
     share: float = 1.0  # of an answer's kept claims that must be factual
     by_group: Mapping[str | None, ClaimEvaluation] = field(default_factory=dict)
@@ -54,7 +49,7 @@ class ClaimEvaluation:
     @property
     def fails(self) -> bool:
         """Whether factuality is significantly below the target: p < 0.05, one-sided."""
-        return self.p_value < 0.05
+        return self.verdict is not None and self.verdict.fails
 
     @property
     def untested(self) -> bool:
@@ -86,10 +81,8 @@ class ClaimEvaluation:
             lines.append(f"The calibration does not know {unknown}: no claim is kept there.")
         if self.untested:
             lines.append("The guarantee is not tested, because no claim of any answer is kept.")
-        elif self.fails:
-            lines.append(f"The guarantee fails (p = {self.p_value:.2g} if it held).")
         else:
-            lines.append(f"No evidence against the guarantee (p = {self.p_value:.2g}).")
+            lines.append(str(self.verdict))
         return "\n".join(lines if self.held_out_verified else [*lines, UNVERIFIED])
 
 
@@ -110,6 +103,7 @@ def evaluate_claims(
     used = [answer for answer in given if answer.factual and answer.annotated]
     if not used:
         raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
+    whole = _measured(calibration, used, level, None)
     merged = calibration.merge_groups or {}
     members: dict[str | None, list[AnnotatedAnswer]] = {}
     for answer in used if calibration.by_group else ():
@@ -119,25 +113,21 @@ def evaluate_claims(
         group: _measured(calibration, members[group], level, group)
         for group in sorted(members, key=str)
     }
-    whole = _measured(calibration, used, level, None)
-    worst = min((of.p_value for of in by_group.values()), default=whole.p_value)
+    verdicts = [of.verdict for of in by_group.values()] or [whole.verdict]
     return replace(
         whole,
         left_out=len(given) - len(used),
+        verdict=worst_of(verdict for verdict in verdicts if verdict is not None),
         held_out_verified=not calibration.n_without_id and all(a.id is not None for a in used),
-        p_value=min(1.0, max(1, len(by_group)) * worst),
         by_group=by_group,
         unknown_groups=tuple(group for group in by_group if not calibration.knows(group)),
     )
 
 
 def _measured(
-    calibration: Calibration,
-    answers: Sequence[AnnotatedAnswer],
-    level: float,
-    group: str | None,
+    calibration: Calibration, answers: Sequence[AnnotatedAnswer], level: float, group: str | None
 ) -> ClaimEvaluation:
-    """Return the measures of answers, filtered by their groups; the p-value is that of `group`."""
+    """Return the measures of answers, filtered by their groups; the verdict is on `group`."""
     share = share_of(calibration)
     keeps = [calibration.keep(answer.relevance, answer.group) for answer in answers]
     # An unannotated claim has no relevance, so it is dropped, and counts as not factual.
@@ -149,7 +139,6 @@ def _measured(
     right = kept_factual * share.denominator >= kept * share.numerator
     any_kept, some = kept > 0, factual > 0
     factuality = Share.of_units(right, level)
-    known = calibration.threshold(group) < math.inf  # otherwise nothing is kept in the group
     return ClaimEvaluation(
         target=float(1 - exact_alpha(calibration.alpha)),
         n_answers=len(answers),
@@ -159,6 +148,6 @@ def _measured(
         empty=Share.of_units(~any_kept, level),
         kept=Share.of_clusters(kept / claims, np.ones(len(answers)), level),
         kept_factual=Share.of_clusters(kept_factual[some] / factual[some], some[some], level),
-        p_value=coverage_p_value(calibration, factuality, group) if known else 1.0,
+        verdict=verdict_on(calibration, factuality, group, measure="factuality"),
         share=float(share),
     )

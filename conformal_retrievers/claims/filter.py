@@ -90,11 +90,6 @@ class ClaimFilter:
         group
             The query's group; by default what `group_of` returns.
 
-        Returns
-        -------
-        FilteredClaims
-            The decision about each claim, (p,).
-
         Raises
         ------
         ValueError

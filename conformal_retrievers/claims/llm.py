@@ -46,11 +46,6 @@ def decompose(
         Has the fields $query and $answer; prompts/decompose.txt by default.
     cache
         Replies that can be read are taken from it and added to it.
-
-    Returns
-    -------
-    Decomposition
-        The claims, or the reason why there are none.
     """
     requests = _decompose_requests(query, answer, prompt)
     return _decomposition(ask(llm, requests, is_answer=_is_divided, cache=cache))
@@ -134,11 +129,6 @@ def annotate(
     concurrency
         The largest number of requests at a time.
 
-    Returns
-    -------
-    Annotations
-        A verdict for each claim, (p,), or the reason why it has none.
-
     Raises
     ------
     ValueError
@@ -206,54 +196,31 @@ def joined(claims: Iterable[str]) -> str:
     return " ".join(claim if claim.endswith(ends) else f"{claim}." for claim in claims)
 
 
-def merge(
-    llm: LLM,
-    query: str,
-    claims: Iterable[str],
-    *,
-    prompt: Prompt | None = None,
-    cache: Cache | None = None,
-) -> Merged:
+def merge(llm: LLM, query: str, claims: Iterable[str], *, cache: Cache | None = None) -> Merged:
     """Ask an LLM to write one text from claims; without claims it is empty, and nothing is sent.
 
     Parameters
     ----------
     llm, query, claims, cache
-        As in `annotate`.
-    prompt
-        Has the fields $query and $claims, a list; prompts/merge.txt by default.
-
-    Returns
-    -------
-    Merged
-        The text, or the claims one after the other if the LLM wrote none.
+        As in `annotate`. The prompt is prompts/merge.txt.
     """
-    claims, requests = _merge_requests(query, claims, prompt)
+    claims, requests = _merge_requests(query, claims)
     return _merged(claims, ask(llm, requests, is_answer=_is_merged, cache=cache))
 
 
 async def amerge(
-    llm: LLM,
-    query: str,
-    claims: Iterable[str],
-    *,
-    prompt: Prompt | None = None,
-    cache: Cache | None = None,
+    llm: LLM, query: str, claims: Iterable[str], *, cache: Cache | None = None
 ) -> Merged:
     """As `merge`, without blocking the event loop."""
-    claims, requests = _merge_requests(query, claims, prompt)
+    claims, requests = _merge_requests(query, claims)
     return _merged(claims, await aask(llm, requests, is_answer=_is_merged, cache=cache))
 
 
-def _merge_requests(
-    query: str, claims: Iterable[str], prompt: Prompt | None
-) -> tuple[tuple[str, ...], list[Request]]:
+def _merge_requests(query: str, claims: Iterable[str]) -> tuple[tuple[str, ...], list[Request]]:
     claims = as_claims(claims)
-    prompt = prompt or Prompt.load("merge")
-    check_fields(prompt, "query", "claims")
     schema = object_schema({"text": {"type": "string"}})
-    request = prompt.request({"query": query, "claims": list(claims)}, schema=schema)
-    return claims, [request] if claims else []
+    fields = {"query": query, "claims": list(claims)}
+    return claims, [Prompt.load("merge").request(fields, schema=schema)] if claims else []
 
 
 def _merged(claims: tuple[str, ...], answers: Answers) -> Merged:

@@ -1,6 +1,6 @@
 """Events: what a filter decided, as plain JSON values without any snippet's text.
 
-`claims/events.py` makes the events of answers' claims.
+`claims/answer_filter.py` makes the events of answers' claims.
 """
 
 from __future__ import annotations

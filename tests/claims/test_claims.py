@@ -414,7 +414,7 @@ def test_the_p_value_is_beta_binomial_over_calibration_and_new_answers(rng):
     new = [answer([0.99], "-")] * (m - right) + [answer([0.0], "-")] * right
     measured = evaluate_claims(calibration_of([answer([i / n], "-") for i in range(n)], 0.2), new)
     k = conformal_rank(n, 0.2)
-    assert measured.p_value == pytest.approx(betabinom.cdf(right, m, k, n + 1 - k))
+    assert measured.verdict.p_value == pytest.approx(betabinom.cdf(right, m, k, n + 1 - k))
 
 
 def test_by_group_the_worst_group_decides():
@@ -426,10 +426,10 @@ def test_by_group_the_worst_group_decides():
     assert list(measured.by_group) == ["x", "y", "z"]
     assert [of.n_answers for of in measured.by_group.values()] == [6, 5, 1]
     assert measured.by_group["x"].factuality.estimate == pytest.approx(1 / 6)
-    assert measured.by_group["z"].p_value == 1  # too few to keep anything
-    worst = min(of.p_value for of in measured.by_group.values())
-    assert worst < 1
-    assert measured.p_value == pytest.approx(min(1, 3 * worst))
+    assert measured.by_group["z"].verdict is None  # too few to keep anything
+    x, y = (measured.by_group[group].verdict.p_value for group in "xy")
+    assert (measured.verdict.group, measured.verdict.p_value) == ("y", pytest.approx(2 * y))
+    assert y < x < 1
     assert "factual in y" in str(measured)
     assert measured.unknown_groups == ()
     unknown = evaluate_claims(calibration, [answer([0.9], "-", group="new")])
@@ -442,7 +442,7 @@ def test_a_filter_that_keeps_everything_can_fail_and_one_that_keeps_nothing_cann
     assert keeps_all.threshold() == -math.inf
     wrong = [answer([0.9], "-")] * 20
     assert evaluate_claims(keeps_all, wrong).fails
-    assert evaluate_claims(calibration_of(alpha=0.1), wrong).p_value == 1
+    assert evaluate_claims(calibration_of(alpha=0.1), wrong).verdict is None
 
 
 def test_with_a_share_factuality_counts_answers_that_reach_it_exactly():

@@ -16,7 +16,7 @@ from monitoring.test_events import Kept, Seen, finished
 
 from conformal_retrievers import LLM, NothingKept
 from conformal_retrievers.claims import AnnotatedAnswer, AnswerFilter, ClaimFilter, calibrate_claims
-from conformal_retrievers.claims.events import event_of
+from conformal_retrievers.claims.answer_filter import event_of
 from conformal_retrievers.llm.reply import Reply, Unanswered
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.monitoring.log import Observer

@@ -9,7 +9,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic requires these below Python 3.12
 
-from conformal_retrievers.claims import AnswerFilter, FilteredAnswer, events
+from conformal_retrievers.claims import AnswerFilter, FilteredAnswer
+from conformal_retrievers.claims.answer_filter import event_of
+from conformal_retrievers.monitoring.events import CLAIMS_EVENT
 from langchain_conformal.documents import check_input, to_snippets
 from langchain_conformal.events import FilterRun
 
@@ -43,9 +45,9 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
 
     def run_of(question: str, config: RunnableConfig) -> FilterRun[FilteredAnswer]:
         return FilterRun(
-            events.EVENT,
+            CLAIMS_EVENT,
             answer_filter.filter.calibration,
-            lambda filtered: events.event_of(filtered, query=question),
+            lambda filtered: event_of(filtered, query=question),
             {"query": question},
             config,
         )

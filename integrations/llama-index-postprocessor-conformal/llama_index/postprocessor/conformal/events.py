@@ -2,10 +2,10 @@
 
 Snippets: `ReRankStartEvent` and `ConformalFilterEvent`, and one RERANKING event of the deprecated
 callback manager. Claims: `ConformalClaimsStartEvent` and `ConformalClaimsEvent`. The second event
-of a pair has the `decision` as plain JSON without any text
-(`conformal_retrievers.monitoring.event_of`, `conformal_retrievers.claims.events.event_of`), None if
-the filter failed. OpenTelemetry's current span has the decision as conformal.* attributes. Without
-a listener nothing is built.
+of a pair has the `decision` as plain JSON without any text, None if the filter failed (`event_of`
+of `conformal_retrievers.monitoring` and of `conformal_retrievers.claims.answer_filter`).
+OpenTelemetry's current span has the decision as conformal.* attributes. Without a listener nothing
+is built.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from pydantic import PrivateAttr
 
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.claims import AnswerFilter
-from conformal_retrievers.claims import events as claims_events_of
+from conformal_retrievers.claims.answer_filter import annotate_span as annotate_claims_span
+from conformal_retrievers.claims.answer_filter import event_of as event_of_claims
 from conformal_retrievers.filtering import Refused
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
 
@@ -155,8 +156,8 @@ def claims_events(query: str, answer_filter: AnswerFilter) -> Iterator[Outcome]:
     finally:
         decision = None
         if outcome.filtered is not None:
-            decision = claims_events_of.event_of(outcome.filtered, query=query)
-            claims_events_of.annotate_span(outcome.filtered)
+            decision = event_of_claims(outcome.filtered, query=query)
+            annotate_claims_span(outcome.filtered)
         dispatcher.event(ConformalClaimsEvent(decision=decision))
 
 
