@@ -48,7 +48,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import Context, context_of, feature_names, features
-from conformal_retrievers.scoring.learned import regress, weights_by_query
+from conformal_retrievers.scoring.learned import regress
 
 RESULTS = Path(__file__).parent / "results" / "combinations.md"
 
@@ -306,9 +306,9 @@ class Data:
 def learned(
     data: Data, tables: list[NDArray[np.float64]], unit: str = "snippet"
 ) -> Callable[[Deal], Scores]:
-    """Return the scores of regressions on the training thirds: those of `LearnedScorer`.
+    """Return the scores of regressions on the training thirds.
 
-    The features are computed once for all deals.
+    By snippet, they are those of `LearnedScorer`. The features are computed once for all deals.
     """
     whole, ends = np.vstack(tables), np.cumsum([len(table) for table in tables])
 
@@ -322,10 +322,17 @@ def learned(
     return scores_of
 
 
+def weights_by_query(relevant: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
+    """Return weights of mean 1, of one sum for each query's relevant, and irrelevant, ones."""
+    weights = [np.where(r, 1 / max(1, r.sum()), 1 / max(1, (~r).sum())) for r in relevant]
+    joined = np.concatenate(weights)
+    return np.asarray(joined / joined.mean())
+
+
 def check_against_the_library(data: Data, deal: Deal) -> None:
     parts = [data.cosine, data.bm25]
-    scorer = LearnedScorer.fit([data.judged[i] for i in deal.training], parts, unit="query")
-    here = learned(data, data.features(data.context), "query")(deal)
+    scorer = LearnedScorer.fit([data.judged[i] for i in deal.training], parts)
+    here = learned(data, data.features(data.context))(deal)
     for i in deal.filtered[:50]:
         query = data.judged[i]
         if not np.array_equal(here[i], scorer.score(query.query, query.snippets)):

@@ -5,14 +5,13 @@ It weighs words by how rare they are in a corpus, so the corpus is a part of the
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.extras import require
+from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.scorer import Scores
 
 require("bm25", "bm25s")
@@ -39,22 +38,17 @@ class BM25Scorer:
         self._places = {text: i for i, text in enumerate(self.corpus) if text.strip()}
         self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
         self._index.index(tokens, show_progress=False)
-        digest = hashlib.sha256(json.dumps(self.corpus).encode()).hexdigest()[:12]
+        digest = short_hash(self.corpus)
         self.name = f"bm25s(lucene, k1=1.5, b=0.75, stopwords=english, corpus={digest})"
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return −BM25 of each snippet, (n,)."""
-        similarities = self.similarities(query)
+        words = [word for word in _tokens([query])[0] if word in self._index.vocab_dict]
+        similarities = np.zeros(len(self.corpus))
+        if words:
+            similarities += self._index.get_scores(words)
         places = [self._places.get(s.text) for s in as_snippets(snippets)]
         return np.array([np.nan if i is None else -similarities[i] for i in places])
-
-    def similarities(self, query: str) -> Scores:
-        """Return the BM25 similarity of the query to each text of the corpus, (len(corpus),)."""
-        words = _tokens([query])[0]
-        known = [word for word in words if word in self._index.vocab_dict]
-        if not known:
-            return np.zeros(len(self.corpus))
-        return np.asarray(self._index.get_scores(known), dtype=np.float64)
 
 
 def _tokens(texts: list[str]) -> list[list[str]]:

@@ -81,17 +81,6 @@ def context_of(snippets: Sequence[Snippet]) -> Context:
     return "document" if any(s.position is None for s in snippets) else "document+position"
 
 
-def has_context(snippet: Snippet, context: Context) -> bool:
-    """Return whether a snippet states what the context needs.
-
-    >>> has_context(Snippet("a", document="d"), "document+position")
-    False
-    """
-    if context == "none":
-        return True
-    return snippet.document is not None and (context == "document" or snippet.position is not None)
-
-
 def feature_names(scorers: Sequence[str], context: Context) -> list[str]:
     """Return the names of the columns of `features`, for scorers with these names.
 

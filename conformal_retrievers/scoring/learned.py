@@ -9,12 +9,10 @@ the regression on queries that must not calibrate; numpy alone scores.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +20,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.extras import require
+from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.features import (
     Context,
@@ -29,14 +28,10 @@ from conformal_retrievers.scoring.features import (
     context_of,
     feature_names,
     features,
-    has_context,
 )
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 
-Unit = Literal["snippet", "query"]
-
-FORMAT = "conformal-retrievers/learned-scorer"
-VERSION = 1
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 1
 # The inverse of the L2 penalty on standardised features. Of 0.001, 0.01, 0.1, 1 and 10, tried on
 # three data sets with 20, 60 and 200 queries, it kept at most 3 % more context than the best.
 C = 0.1
@@ -75,23 +70,8 @@ def regress(
     scales[np.ptp(table, axis=0) == 0] = 1.0
     fitted = LogisticRegression(C=C, max_iter=10_000)
     fitted.fit((table - means) / scales, relevant, sample_weight=weights)
-    return Regression(
-        tuple(means.tolist()),
-        tuple(scales.tolist()),
-        tuple(fitted.coef_[0].tolist()),
-        float(fitted.intercept_[0]),
-    )
-
-
-def weights_by_query(relevant: Sequence[NDArray[np.bool_]]) -> Values:
-    """Return weights of mean 1, with the same sum for each query's relevant, and irrelevant, ones.
-
-    >>> weights_by_query([np.array([True, False]), np.array([True, True, False])])
-    array([1.25 , 1.25 , 0.625, 0.625, 1.25 ])
-    """
-    weights = [np.where(r, 1 / max(1, r.sum()), 1 / max(1, (~r).sum())) for r in relevant]
-    joined = np.concatenate(weights)
-    return np.asarray(joined / joined.mean())
+    rows = (tuple(row.tolist()) for row in (means, scales, fitted.coef_[0]))
+    return Regression(*rows, intercept=float(fitted.intercept_[0]))
 
 
 @dataclass(frozen=True)
@@ -112,44 +92,35 @@ class LearnedScorer(CombinedScorer):
     context: Context  # what the features take from where snippets come from
     regression: Regression = field(repr=False)
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
-    unit: Unit = "snippet"
     relative_to_query: ClassVar[bool] = True
 
     @classmethod
-    def fit(
-        cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer], *, unit: Unit = "snippet"
-    ) -> LearnedScorer:
+    def fit(cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer]) -> LearnedScorer:
         """Return the scorer that logistic regression makes of `scorers`, from judged queries.
 
-        `unit` states what has the same weight: "snippet" keeps the fewest snippets in total,
-        "query" the smallest share of a query's snippets. The fit uses documents and positions if
-        every snippet has them, and leaves out snippets that a part cannot score. Raises ValueError
-        unless there are scorers with different names, and both relevant and irrelevant snippets;
-        ModuleNotFoundError without the extra `learned`.
+        The fit uses documents and positions if every snippet has them, and leaves out snippets that
+        a part cannot score. Raises ValueError unless there are scorers with different names, and
+        both relevant and irrelevant snippets; ModuleNotFoundError without the extra `learned`.
         """
-        if unit not in get_args(Unit):
-            raise ValueError(f"unit is {unit!r}; give 'snippet' or 'query'")
         judged, parts = list(judged), tuple(scorers)
         names = [part.name for part in parts]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"scorers are {names}; give one or more, each once")
         context = context_of([s for query in judged for s in query.snippets])
-        rows, relevant = [], []
+        rows, relevant = [], [np.empty(0, dtype=bool)]
         for query in judged:
             columns = [score_snippets(part, query.query, query.snippets) for part in parts]
             known, table = _table(columns, query.snippets, context)
             rows.append(table)
             relevant.append(np.array(query.relevant, dtype=bool)[known])
-        labels = np.concatenate([np.empty(0, dtype=bool), *relevant])
+        labels = np.concatenate(relevant)
         if len(set(labels.tolist())) < 2:
             raise ValueError(
                 f"judged has {labels.sum()} relevant and {(~labels).sum()} irrelevant snippets "
                 "that all parts can score; give judged queries with both"
             )
-        weights = None if unit == "snippet" else weights_by_query(relevant)
-        regression = regress(np.vstack(rows), labels, weights)
         digests = frozenset(query_digest(query.query) for query in judged)
-        return cls(parts, context, regression, digests, unit)
+        return cls(parts, context, regress(np.vstack(rows), labels), digests)
 
     @classmethod
     def from_provenance(
@@ -169,11 +140,9 @@ class LearnedScorer(CombinedScorer):
                     f"{name} is {fields.get(name)!r} in the provenance and {value!r} here; give "
                     "the scorers of the fit in their order, or fit again"
                 )
-        rows = [(x["mean"], x["scale"], x["coefficient"]) for x in fields["features"]]
-        means, scales, coefficients = zip(*rows, strict=True)
-        regression = Regression(means, scales, coefficients, fields["intercept"])
-        digests = frozenset(fields["fitted_on"])
-        return cls(parts, fields["context"], regression, digests, fields["unit"])
+        rows = (tuple(fields[name]) for name in ("means", "scales", "coefficients"))
+        regression = Regression(*rows, intercept=fields["intercept"])
+        return cls(parts, fields["context"], regression, frozenset(fields["fitted_on"]))
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -184,30 +153,21 @@ class LearnedScorer(CombinedScorer):
     def provenance(self) -> dict[str, JsonValue]:
         """What the scorer was made of, as JSON: parts, features, coefficients, queries."""
         names = [part.name for part in self.scorers]
-        means, scales, coefficients, intercept = self.regression
-        columns = zip(feature_names(names, self.context), means, scales, coefficients, strict=True)
         return {
             "format": FORMAT,
             "version": VERSION,
             "scorers": [*names],
             "context": self.context,
-            "unit": self.unit,
-            "intercept": intercept,
-            "features": [
-                {"name": name, "mean": mean, "scale": scale, "coefficient": coefficient}
-                for name, mean, scale, coefficient in columns
-            ],
-            "n_queries": len(self.fitted_on),
+            "features": [*feature_names(names, self.context)],
+            **self.regression._asdict(),
             "fitted_on": [*sorted(self.fitted_on)],
         }
 
     @cached_property
     def name(self) -> str:
         """The parts' names, the context, and a digest of the fit."""
-        text = json.dumps(self.provenance, sort_keys=True, allow_nan=False)
         parts = ", ".join(part.name for part in self.scorers)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        return f"learned({parts}; context={self.context}, fit={digest})"
+        return f"learned({parts}; context={self.context}, fit={short_hash(self.provenance)})"
 
     def combine(self, columns: Sequence[Values], snippets: Sequence[Snippet]) -> Values:
         """Return −log-odds of each snippet, (n,)."""
@@ -222,8 +182,9 @@ def _table(
 ) -> tuple[NDArray[np.bool_], Values]:
     """Return which snippets (n,) can be scored, and the features of those."""
     scores = np.column_stack(columns)
-    known = np.isfinite(scores).all(axis=1) & np.array(
-        [has_context(s, context) for s in snippets], dtype=bool
-    )
+    known = np.isfinite(scores).all(axis=1)
+    contexts = get_args(Context)  # from the least to the most
+    missing = contexts[: contexts.index(context)]
+    known &= np.array([context_of([s]) not in missing for s in snippets], dtype=bool)
     chosen = [s for s, k in zip(snippets, known, strict=True) if k]
     return known, features(scores[known], chosen, context)
