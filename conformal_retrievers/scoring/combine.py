@@ -1,4 +1,4 @@
-"""Scorers made of scorers: z-scores within the query, tie-breaks, cascades, a memory.
+"""Scorers made of scorers: z-scores within the query, tie-breaks, cascades, cached scores.
 
 Each is a scorer like any other and calibrated once as a whole, so one guarantee covers all of it.
 """
@@ -162,8 +162,7 @@ def _fraction(second: ArrayLike) -> Scores:
     """Map floats to multiples of 2⁻²⁹ in [0, 1) in the same order, by their bits as float32."""
     bits = _float32(second).view(np.int32).astype(np.int64)
     # In negative numbers, the bits after the sign count away from zero.
-    ordered = np.where(bits < 0, ~(bits & 0x7FFFFFFF), bits) + 2**31
-    return (ordered >> 3) / 2.0**29
+    return ((np.where(bits < 0, ~(bits & 0x7FFFFFFF), bits) + 2**31) >> 3) / 2.0**29
 
 
 def _float32(scores: ArrayLike) -> NDArray[np.float32]:

@@ -19,12 +19,8 @@ Places = NDArray[np.intp]
 Context = Literal["none", "document", "document+position"]
 
 
-def average_ranks(x: Values) -> Values:
-    """Return the ranks from 1, the lowest, to n; equal scores share the mean of their ranks.
-
-    >>> average_ranks(np.array([0.5, 0.1, 0.5]))
-    array([2.5, 1. , 2.5])
-    """
+def _average_ranks(x: Values) -> Values:
+    """Return the ranks from 1, the lowest, to n; equal scores share the mean of their ranks."""
     ordered = np.sort(x)
     return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
 
@@ -56,8 +52,8 @@ SCORE_FEATURES: Mapping[str, Callable[[Values], Values]] = {
     "score": lambda x: x,
     "gap to best": lambda x: x - x.min(),
     "z-score": z_scores,
-    "log rank": lambda x: np.log(average_ranks(x)),
-    "relative rank": lambda x: average_ranks(x) / len(x),
+    "log rank": lambda x: np.log(_average_ranks(x)),
+    "relative rank": lambda x: _average_ranks(x) / len(x),
     "share of best": _share_of_best,
 }
 # From the scores (n,) and the number (n,) of each one's document.
@@ -65,7 +61,7 @@ DOCUMENT_FEATURES: Mapping[str, Callable[[Values, Places], Values]] = {
     "best of document": lambda x, of: _lowest(x, of)[of],
     "mean of document": lambda x, of: (np.bincount(of, x) / np.bincount(of))[of],
     "gap to best of document": lambda x, of: x - _lowest(x, of)[of],
-    "log rank of document": lambda x, of: np.log(average_ranks(_lowest(x, of)))[of],
+    "log rank of document": lambda x, of: np.log(_average_ranks(_lowest(x, of)))[of],
 }
 NEIGHBOURS = {"score two before": -2, "score before": -1, "score after": 1, "score two after": 2}
 
@@ -89,11 +85,9 @@ def feature_names(scorers: Sequence[str], context: Context) -> list[str]:
     """
     of_each, of_all = [*SCORE_FEATURES], ["log length", "log number of snippets"]
     if context != "none":
-        of_each += DOCUMENT_FEATURES
-        of_all += ["log size of document"]
+        of_each, of_all = [*of_each, *DOCUMENT_FEATURES], [*of_all, "log size of document"]
     if context == "document+position":
-        of_each += NEIGHBOURS
-        of_all += ["relative position"]
+        of_each, of_all = [*of_each, *NEIGHBOURS], [*of_all, "relative position"]
     return [f"{feature} by {name}" for name in scorers for feature in of_each] + of_all
 
 

@@ -187,7 +187,7 @@ def score_queries(
     count_tokens: Callable[[str], int] = len,
     progress: bool = False,
 ) -> list[ScoredQuery]:
-    """Score judged queries, with one call of the scorer each.
+    """Return each query with the scores of its snippets (n,), with one call of the scorer each.
 
     Parameters
     ----------
@@ -197,11 +197,6 @@ def score_queries(
         Returns the number of tokens of a text; by default its characters.
     progress
         Whether to show a progress bar on stderr, which needs the extra `cli`.
-
-    Returns
-    -------
-    list of ScoredQuery
-        One for each query, with scores (n,) in the order of its snippets.
 
     Raises
     ------
@@ -219,8 +214,8 @@ def score_queries(
     check_scorer(scorer)
     queries = judged_queries(judged)
     check_not_fitted_on(scorer, queries)
-    with_progress = with_bar(queries, "Scoring") if progress else queries
-    return [_scored(scorer, query, count_tokens) for query in with_progress]
+    shown = with_bar(queries, "Scoring") if progress else queries
+    return [_scored(scorer, query, count_tokens) for query in shown]
 
 
 def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], int]) -> ScoredQuery:
