@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import SNIPPETS, OnUnscorable
-from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     ascore_snippets,
@@ -211,7 +211,7 @@ class ConformalFilter:
         self, scores: ArrayLike, group: str | None = None, *, query: str | None = None
     ) -> Filtered:
         """Decide from scores (n,); a `query` is checked, and gives the group, as in a call."""
-        s = np.array(scores, dtype=np.float64)
+        s = np.array(as_scores(scores, "scores"))
         if s.ndim != 1:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         if query is not None:

@@ -23,7 +23,7 @@ from conformal_retrievers.calibration.guarantees import (
     check_relative,
 )
 from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import check_delta
@@ -89,7 +89,7 @@ class Thresholds:
 
         A snippet without a score (NaN) is kept, because it may be relevant.
         """
-        return self.subject.keep(np.asarray(scores, dtype=np.float64), self.threshold(group))
+        return self.subject.keep(as_scores(scores, "scores"), self.threshold(group))
 
     def p_values(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
         """Return the conformal p-value of each score (n,), see `theory/ranks.py`; NaN stays NaN.
@@ -97,6 +97,7 @@ class Thresholds:
         Without delta, a snippet is kept at α iff p > α, and a claim iff p ≤ α. In an unknown group
         p is 1.
         """
+        scores = as_scores(scores, "scores")
         units = self._units.get(self._key(group))
         return np.where(np.isnan(scores), np.nan, 1.0) if units is None else units.p_values(scores)
 

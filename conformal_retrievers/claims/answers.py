@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from conformal_retrievers.data.files import explain, write_whole
 from conformal_retrievers.data.jsonl import placed_lines
+from conformal_retrievers.data.queries import as_scores
 from conformal_retrievers.theory.ranks import exact_share
 
 
@@ -40,7 +41,7 @@ class AnnotatedAnswer:
 
     def __post_init__(self) -> None:
         where = "an answer" if self.id is None else f"answer {self.id!r}"
-        relevance = np.array(self.relevance, dtype=np.float64)
+        relevance = np.array(as_scores(self.relevance, f"{where}: relevances"))
         given: tuple[object, ...] = tuple(self.factual)
         factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in given)
         for i, f in enumerate(factual):

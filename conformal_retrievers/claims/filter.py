@@ -20,7 +20,7 @@ from conformal_retrievers.calibration.checks import check_same_scorer, check_sub
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import as_claims
 from conformal_retrievers.claims.scores import ClaimScorer
-from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.filtering import Decision, NothingKept
 
 
@@ -124,7 +124,7 @@ class ClaimFilter:
     ) -> FilteredClaims:
         """As `__call__`, from known relevances (p,)."""
         claims = as_claims(claims)
-        r = np.array(relevance, dtype=np.float64)
+        r = np.array(as_scores(relevance, "relevances"))
         if r.shape != (len(claims),):
             raise ValueError(
                 f"scorer {self.scorer.name!r} returned an array of shape {r.shape} for "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.text import printable
 
@@ -162,9 +162,9 @@ class ScoredQuery:
 
     def __post_init__(self) -> None:
         where = self.name
-        scores = np.array(self.scores, dtype=np.float64) + 0.0  # makes −0 equal to 0 in every way
+        scores = as_scores(self.scores, f"{where}: scores") + 0.0  # −0 equals 0 in every way
         relevant = np.array(self.relevant)
-        if relevant.dtype != np.bool_:
+        if relevant.dtype != np.bool_ or isinstance(self.relevant, np.ma.MaskedArray):
             relevant = np.array([_judgement(where, *r) for r in enumerate(self.relevant)], bool)
         if scores.shape != (len(relevant),):
             raise ValueError(
@@ -190,6 +190,27 @@ class ScoredQuery:
     def name(self) -> str:
         """The query's name in messages."""
         return "a query" if self.id is None else f"query {self.id!r}"
+
+
+def as_scores(scores: ArrayLike | Sequence[float | None], name: str) -> NDArray[np.float64]:
+    """Return scores as floats, NaN for None and where an array is masked.
+
+    Raises ValueError, with their name, for scores that are not numbers.
+    """
+    if type(scores) is np.ndarray and scores.dtype == np.float64:
+        return scores
+    try:
+        if isinstance(scores, np.ma.MaskedArray):
+            return np.ma.filled(scores.astype(np.float64), np.nan)
+        array = np.asarray(scores)
+        values = array.flat if array.dtype == object else ()
+        if array.dtype.kind not in "biufO" or any(isinstance(x, (str, bytes)) for x in values):
+            raise TypeError("they are text, dates or complex numbers")
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{name} are not numbers ({error}); give a float for each, NaN for one without a score"
+        ) from error
 
 
 def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:

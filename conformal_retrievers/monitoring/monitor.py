@@ -34,7 +34,7 @@ from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import digest, loss
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.theory.ranks import check_probability
 from conformal_retrievers.theory.tolerance import betting_lower
 
@@ -159,7 +159,7 @@ class Monitor:
 
     def observe(self, scores: ArrayLike, group: str | None = None) -> MonitorStatus:
         """Observe the scores (n,) of all snippets that were retrieved for a new query."""
-        s = np.asarray(scores, dtype=np.float64)
+        s = as_scores(scores, "scores")
         if s.ndim != 1:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         kept = int(np.count_nonzero(self.calibration.keep(s, group)))

@@ -43,12 +43,17 @@ class BM25Scorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return −BM25 of each snippet, (n,)."""
+        similarities = self.similarities(query)
+        places = [self._places.get(s.text) for s in as_snippets(snippets)]
+        return np.array([np.nan if i is None else -similarities[i] for i in places])
+
+    def similarities(self, query: str) -> Scores:
+        """Return the BM25 similarity of the query to each text of the corpus, (len(corpus),)."""
         words = [word for word in _tokens([query])[0] if word in self._index.vocab_dict]
         similarities = np.zeros(len(self.corpus))
         if words:
             similarities += self._index.get_scores(words)
-        places = [self._places.get(s.text) for s in as_snippets(snippets)]
-        return np.array([np.nan if i is None else -similarities[i] for i in places])
+        return similarities
 
 
 def _tokens(texts: list[str]) -> list[list[str]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
 
 
@@ -48,7 +48,7 @@ class CrossEncoderScorer:
         scores = np.full(len(given), np.nan)
         if readable:
             pairs = [(query, given[i].text) for i in readable]
-            logits = np.asarray(self.predict(pairs), dtype=np.float64)
+            logits = as_scores(self.predict(pairs), f"logits of {self.name!r}")
             if logits.shape != (len(pairs),):
                 raise ValueError(
                     f"cross-encoder {self.name!r} returned shape {logits.shape} for {len(pairs)} "

@@ -70,8 +70,12 @@ def regress(
     scales[np.ptp(table, axis=0) == 0] = 1.0
     fitted = LogisticRegression(C=C, max_iter=10_000)
     fitted.fit((table - means) / scales, relevant, sample_weight=weights)
-    rows = (tuple(row.tolist()) for row in (means, scales, fitted.coef_[0]))
-    return Regression(*rows, intercept=float(fitted.intercept_[0]))
+    return Regression(
+        tuple(means.tolist()),
+        tuple(scales.tolist()),
+        tuple(fitted.coef_[0].tolist()),
+        float(fitted.intercept_[0]),
+    )
 
 
 @dataclass(frozen=True)
@@ -140,8 +144,12 @@ class LearnedScorer(CombinedScorer):
                     f"{name} is {fields.get(name)!r} in the provenance and {value!r} here; give "
                     "the scorers of the fit in their order, or fit again"
                 )
-        rows = (tuple(fields[name]) for name in ("means", "scales", "coefficients"))
-        regression = Regression(*rows, intercept=fields["intercept"])
+        regression = Regression(
+            tuple(fields["means"]),
+            tuple(fields["scales"]),
+            tuple(fields["coefficients"]),
+            fields["intercept"],
+        )
         return cls(parts, fields["context"], regression, frozenset(fields["fitted_on"]))
 
     @property

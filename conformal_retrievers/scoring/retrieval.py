@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
 
 
@@ -43,7 +42,7 @@ class RetrievalScorer:
 
     def from_retrieval_scores(self, retrieval_scores: Sequence[float | None]) -> Scores:
         """Return the scores (n,) that belong to these retrieval scores."""
-        scores = np.array(retrieval_scores, dtype=np.float64)  # None becomes NaN
+        scores = as_scores(retrieval_scores, f"retrieval scores of {self.retriever!r}")
         return -scores if self.higher_is_better else scores
 
 
@@ -66,12 +65,12 @@ class FunctionScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the function's score of each snippet, (n,)."""
-        texts = [s.text for s in as_snippets(snippets)]
-        return np.asarray(self.function(query, texts), dtype=np.float64)
+        scores = self.function(query, [s.text for s in as_snippets(snippets)])
+        return as_scores(scores, f"scores of {self.name!r}")
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
         if self.afunction is None:
             return await asyncio.to_thread(self.score, query, snippets)
-        texts = [s.text for s in as_snippets(snippets)]
-        return np.asarray(await self.afunction(query, texts), dtype=np.float64)
+        scores = await self.afunction(query, [s.text for s in as_snippets(snippets)])
+        return as_scores(scores, f"scores of {self.name!r}")

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, all_of
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, all_of, as_scores
 from conformal_retrievers.llm.ask import with_bar
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet
@@ -157,7 +157,7 @@ async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet
 
 
 def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
-    array = np.asarray(scores, dtype=np.float64)
+    array = as_scores(scores, f"scores of {scorer.name!r}")
     if array.shape != (n,):
         raise ValueError(
             f"scorer {scorer.name!r} returned shape {array.shape} for {n} snippets; it must return "

@@ -13,12 +13,15 @@ from lookup import LookupScorer
 from scipy.spatial.distance import cosine
 
 from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
     CrossEncoderScorer,
     EmbeddingScorer,
     FunctionScorer,
     JudgedQuery,
     QueryZScore,
     RetrievalScorer,
+    ScoredQuery,
     Scorer,
     Snippet,
     TieBreak,
@@ -318,13 +321,31 @@ def test_a_scored_query_keeps_what_is_known_of_the_query(progress, capsys, monke
     assert ("Scoring" in "".join(capsys.readouterr())) == progress
 
 
-@pytest.mark.parametrize("scores", [[0.5], 0.5, [[0.5], [0.5]]])
+@pytest.mark.parametrize(
+    "scores",
+    [[0.5], 0.5, [[0.5], [0.5]], [[0.5], [0.5, 1]], [10**400, 1], ["0.5", None], ["1", 1], [1j, 1]],
+)
 async def test_a_scorer_returns_one_number_for_each_snippet(scores):
     scorer = FunctionScorer(lambda query, texts: scores, "odd")
     with pytest.raises(ValueError, match="'odd'"):
         score_queries(scorer, [JudgedQuery("q", ["a", "b"], [True, False])])
     with pytest.raises(ValueError, match="'odd'"):
         await ascore_snippets(scorer, "q", [Snippet("a"), Snippet("b")])
+
+
+def test_a_masked_score_is_missing_whatever_it_hides():
+    masked = np.ma.array([0.1, 0.9], mask=[False, True])
+    functions = FunctionScorer(lambda *_: masked, "f"), CrossEncoderScorer(lambda _: -masked, "c")
+    judged = JudgedQuery("q", ["a", "b"], [True, False])
+    scored = [ScoredQuery(masked, [True, False])]
+    scored += [q for scorer in functions for q in score_queries(scorer, [judged])]
+    assert [np.isnan(query.scores).tolist() for query in scored] == [[False, True]] * 3
+    calibration = Calibration.from_scores([*scored, *scored], alpha=0.5, scorer="f")
+    assert ConformalFilter(functions[0], calibration).decide(masked).unscorable.tolist() == [1]
+    assert np.isnan(calibration.p_values(masked)).tolist() == [False, True]
+    np.testing.assert_array_equal(calibration.keep(-masked + 1), [False, True])
+    with pytest.raises(ValueError, match="relevant"):
+        ScoredQuery([0.1, 0.9], masked > 0.5)
 
 
 def test_only_a_scorer_scores_queries():
