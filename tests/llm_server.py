@@ -26,7 +26,8 @@ import uvicorn
 
 TROUBLES = {
     *("429", "429 later", "429 for good", "500", "400", "401", "404", "content filter"),
-    *("slow", "dropped", "malformed", "not json", "no choices", "no logprobs"),
+    *("slow", "dropped", "drips", "malformed", "not json", "no choices", "no logprobs"),
+    *("403", "too long", "too large", "null", "wrong types", "stream"),
     *("refusal", "filtered", "cut off", "chatty", "unreadable"),
 }
 
@@ -126,20 +127,41 @@ class LLMServer:
         if trouble in ("429", "429 later", "429 for good"):
             after = {"429": "0.05", "429 later": "0.7", "429 for good": "1000"}[trouble]
             await self._send(send, 429, {"error": {"message": "busy"}}, retry_after=after)
-        elif trouble in ("500", "400", "401", "404"):
+        elif trouble in ("500", "400", "401", "403", "404"):
             # With `retry-after`, the client's own backoff does not make tests slow.
             error = {"message": f"error {trouble}"}
             await self._send(send, int(trouble), {"error": error}, retry_after="0.05")
         elif trouble == "content filter":
             error = {"message": "the prompt was filtered", "code": "content_filter"}
             await self._send(send, 400, {"error": error})
+        elif trouble == "too long":
+            error = {"message": "at most 8192 tokens", "code": "context_length_exceeded"}
+            await self._send(send, 400, {"error": error})
+        elif trouble == "too large":
+            await self._send(send, 413, "<html>Request Entity Too Large</html>", kind="text/html")
+        elif trouble == "null":
+            await self._send(send, 200, None)
+        elif trouble == "wrong types":
+            await self._send(send, 200, {"choices": [{"message": {"content": 7}}], "usage": "none"})
+        elif trouble == "drips":
+            start = {"type": "http.response.start", "status": 200, "headers": []}
+            await send(start)
+            for _ in range(30):
+                await send({"type": "http.response.body", "body": b" ", "more_body": True})
+                await asyncio.sleep(0.1)
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": json.dumps(self.completion(body, None)).encode(),
+                }
+            )
         elif trouble == "malformed":
             await self._send(send, 200, '{"id": "chatcmpl-1", "choices": [{"ind')
         elif trouble == "not json":
             await self._send(send, 200, "<html>gateway</html>", kind="text/html")
         elif trouble == "dropped":
             await self._send(send, 200, self.completion(body, None), announced=100_000)
-        elif body.get("stream"):
+        elif body.get("stream") or trouble == "stream":
             chunks = self.chunks(self.completion(body, trouble))
             data = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
             await self._send(send, 200, data + "data: [DONE]\n\n", kind="text/event-stream")

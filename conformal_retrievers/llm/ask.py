@@ -17,7 +17,15 @@ from typing import Any, TypeVar
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
+from conformal_retrievers.llm.reply import (
+    Reply,
+    Unanswered,
+    Usage,
+    failure_of,
+    object_schema,
+    reply_fields,
+)
+from conformal_retrievers.llm.wire import has_no_access, outcome_of
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -29,10 +37,10 @@ Asked = TypeVar("Asked")  # what `ask` returns, or what `aask` is awaited for
 class LLM:
     """A model as a function from a request to a reply, with a name that identifies it.
 
-    Any server, framework or test can stand behind it. `complete` raises `Unanswered` if no reply
-    came, and any other exception if asking again cannot help (a wrong key, an unknown model).
-    Without `acomplete`, `complete` runs in a thread. The name states everything that changes what
-    the model answers: scores of another model, even of a fallback, are other scores.
+    Any server, framework or test can stand behind it. An exception of `complete` concerns one
+    request, unless `outcome_of` raises it. Without `acomplete`, `complete` runs in a thread. The
+    name states everything that changes what the model answers: scores of another model, even of a
+    fallback, are other scores.
 
     >>> LLM(lambda request: Reply("4"), name="always four").complete(Request("Add.", "2 + 2")).text
     '4'
@@ -59,7 +67,9 @@ def ask(
 ) -> list[Reply | Unanswered]:
     """Return the reply to each request (n,) in order, or its `Unanswered` if no reply came.
 
-    Any other exception of the model is raised, and no further request is sent.
+    An exception that concerns every request (a wrong key, an unknown model, no connection at all)
+    is raised, and no further request is sent. Failed requests are logged once, as an error if all
+    of them failed.
 
     Parameters
     ----------
@@ -133,13 +143,11 @@ class _Run:
                 with slots:
                     if self.stopped.is_set():
                         return
-                    self.answers[i] = reply = self.llm.complete(self.requests[i])
-                self.store(i, reply)
-            except Unanswered as unanswered:
-                self.answers[i] = unanswered
-            except BaseException:
-                self.stopped.set()
-                raise
+                    self.answers[i] = self.llm.complete(self.requests[i])
+            except Exception as error:
+                self.failed(i, error)
+            else:
+                self.store(i)
 
         missing = self.read_cache()
         with ThreadPoolExecutor(min(self.concurrency, max(1, len(missing)))) as pool:
@@ -163,11 +171,12 @@ class _Run:
             for i in todo:
                 try:
                     async with slots:
-                        self.answers[i] = reply = await acomplete(self.requests[i])
+                        self.answers[i] = await acomplete(self.requests[i])
+                except Exception as error:
+                    self.failed(i, error)
+                else:
                     if self.cache is not None:
-                        await asyncio.to_thread(self.store, i, reply)
-                except Unanswered as unanswered:
-                    self.answers[i] = unanswered
+                        await asyncio.to_thread(self.store, i)
 
         workers = min(self.concurrency, len(self.requests))
         tasks = [asyncio.create_task(work()) for _ in range(workers)]
@@ -189,18 +198,32 @@ class _Run:
                     self.answers[i] = reply
         return [i for i, answer in enumerate(self.answers) if answer is None]
 
-    def store(self, i: int, reply: Reply) -> None:
-        if self.cache is not None and self.is_answer(i, reply):
-            fields = {name: value for name, value in vars(reply).items() if name != "cached"}
+    def failed(self, i: int, error: Exception) -> None:
+        try:
+            self.answers[i] = outcome_of(error)
+        except Exception:
+            self.stopped.set()
+            raise
+
+    def store(self, i: int) -> None:
+        if self.cache is not None and self.is_answer(i, self.answers[i]):
+            fields = {k: value for k, value in vars(self.answers[i]).items() if k != "cached"}
             self.cache.add_replies(self.llm.name, {self.requests[i].as_json(): json.dumps(fields)})
 
     def finished(self) -> list[Reply | Unanswered]:
-        """Return the answers; log the unanswered ones, which a filter only sees as unscorable."""
-        unanswered = [answer for answer in self.answers if isinstance(answer, Unanswered)]
-        if unanswered:
-            numbers = len(unanswered), len(self.answers)
-            message = "%s did not answer %d of %d requests; the last error: %s"
-            logger.warning(message, self.llm.name, *numbers, unanswered[-1])
+        """Return the answers; log the failed ones, which a filter only sees as unscorable."""
+        failed = [
+            answer
+            for i, answer in enumerate(self.answers)
+            if isinstance(answer, Unanswered) or not self.is_answer(i, answer)
+        ]
+        n = len(self.answers)
+        if failed and len(failed) == n and all(map(has_no_access, failed)):
+            raise failed[-1].__cause__ or failed[-1]
+        if failed:
+            level = logging.ERROR if len(failed) == n else logging.WARNING
+            message = "%s did not answer %d of %d requests; the last: %s"
+            logger.log(level, message, self.llm.name, len(failed), n, failure_of(failed[-1]))
         return self.answers
 
 
@@ -229,12 +252,11 @@ def ask_verdicts(
 
 def verdict_of(answer: Reply | Unanswered) -> bool | str:
     """Return whether a reply says yes, or why it has no verdict; that never counts as a no."""
-    fields, reason = reply_fields(answer)
+    fields, _ = reply_fields(answer)
     verdict = str(fields.get("verdict")).strip().lower()
     if verdict in ("yes", "no"):
         return verdict == "yes"
-    found = str(answer) if isinstance(answer, Unanswered) else repr(answer.text)
-    return f"{reason or 'unreadable'}: {found:.200}"
+    return failure_of(answer)
 
 
 def _has_verdict(place: int, reply: Reply) -> bool:

@@ -20,7 +20,6 @@ from conformal_retrievers.llm.wire import (
     openai_options,
     part_of,
     tokens_in,
-    unanswered_without_reply,
 )
 
 # Not `client.chat.completions.create`: it knows OpenAI's fields only, checks requests slowly and
@@ -71,7 +70,7 @@ def openai_llm(
     """
     require("llm", "openai")
     from httpx import Response
-    from openai import AsyncOpenAI, BadRequestError, OpenAI
+    from openai import AsyncOpenAI, OpenAI
 
     key = "none" if base_url is not None and api_key is None else api_key
     fields = dict(fields or {})
@@ -89,20 +88,12 @@ def openai_llm(
         return {"model": model, "messages": messages, **given}
 
     def complete(request: Request) -> Reply:
-        try:
-            with unanswered_without_reply():
-                return _reply(client.post(PATH, cast_to=Response, body=body(request)).content)
-        except BadRequestError as error:
-            return _filtered(error)
+        return _reply(client.post(PATH, cast_to=Response, body=body(request)).content)
 
     async def acomplete(request: Request) -> Reply:
         async_client = await _client_of_this_loop(AsyncOpenAI, settings)
-        try:
-            with unanswered_without_reply():
-                response = await async_client.post(PATH, cast_to=Response, body=body(request))
-                return _reply(response.content)
-        except BadRequestError as error:
-            return _filtered(error)
+        response = await async_client.post(PATH, cast_to=Response, body=body(request))
+        return _reply(response.content)
 
     parts = f" {json.dumps(fields, sort_keys=True)}" if fields else ""
     # The client is in reference cycles, and their collection may leave its sockets open.
@@ -148,9 +139,3 @@ def _reply(content: bytes) -> Reply:
         tokens_in(part_of(usage, "prompt_tokens")),
         tokens_in(part_of(usage, "completion_tokens")),
     )
-
-
-def _filtered(error: Any) -> Reply:
-    if error.code != "content_filter":  # of Azure, which reads the prompt
-        raise error
-    return Reply(error.message, "refusal")

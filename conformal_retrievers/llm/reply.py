@@ -28,7 +28,7 @@ class Reply:
 
 
 class Unanswered(Exception):
-    """No reply came, after the client's own retries: a timeout, a full or failing server."""
+    """A request has no reply after the client's own retries; the reason is the message."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,13 @@ def reply_fields(answer: Reply | Unanswered) -> tuple[Mapping[str, Any], str | N
         return {}, NO_ANSWER[answer.finish]
     fields = parse_json(answer.text)
     return (fields, None) if fields is not None else ({}, "unreadable")
+
+
+def failure_of(answer: Reply | Unanswered) -> str:
+    """Return why an answer cannot be used, with its start; control characters are escaped."""
+    if isinstance(answer, Unanswered):
+        return f"unanswered: {repr(str(answer))[1:-1]:.200}"
+    return f"{NO_ANSWER.get(answer.finish, 'unreadable')}: {answer.text!r:.200}"
 
 
 def parse_json(text: str) -> dict[str, Any] | None:

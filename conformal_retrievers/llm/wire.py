@@ -6,15 +6,15 @@ a `Reply`, or `Unanswered`. Servers are many, so nothing in their answers is tak
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any
 
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.llm.reply import Finish, Unanswered
+from conformal_retrievers.llm.reply import Finish, Reply, Unanswered
 
 # --- requests and errors --------------------------------------------------------------------------
 
@@ -36,29 +36,49 @@ def openai_options(request: Request) -> dict[str, Any]:
     return options
 
 
-_BROKEN: tuple[type[Exception], ...] = (TimeoutError, asyncio.TimeoutError, ConnectionError)
-_BROKEN += (json.JSONDecodeError, UnicodeDecodeError)
+_NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}
+_NO_CONNECTION |= {"ClientConnectorError", "NewConnectionError", "EndpointConnectionError"}
 
 
-@contextmanager
-def unanswered_without_reply() -> Iterator[None]:
-    """Turn an exception after which a later try may succeed into `Unanswered`.
+def outcome_of(error: Exception) -> Reply | Unanswered:
+    """Return what an exception means for its request; raise it if it concerns every request.
 
-    That is a timeout, a broken connection, a body that is not JSON, or the status 408, 409, 429 or
-    500 and above, recognised by the attributes that the errors of HTTP clients have.
+    A cancellation and the status 401 (a wrong key) and 404 (an unknown model) concern every one. A
+    prompt that the server filters is refused. Anything else leaves its request unanswered.
     """
-    try:
-        yield
-    except Exception as error:
-        response = getattr(error, "response", None)
-        status = getattr(error, "status_code", getattr(response, "status_code", None))
-        if isinstance(status, int):
-            may_pass = status in (408, 409, 429) or status >= 500
-        else:  # reading the request of httpx's errors may raise
-            may_pass = response is None and "request" in dir(error)
-        if may_pass or isinstance(error, _BROKEN):
-            raise Unanswered(f"{type(error).__name__}: {error}") from error
-        raise
+    marks = _marks(error)
+    if isinstance(error, CancelledError) or marks & {401, 404}:
+        raise error
+    if marks & {"content_filter", "ContentFilterFinishReasonError"}:
+        return Reply("", "refusal")
+    if "LengthFinishReasonError" in marks:  # of OpenAI's client, if a schema was requested
+        return Reply("", "length")
+    if isinstance(error, Unanswered):
+        return error
+    unanswered = Unanswered(f"{type(error).__name__}: {error}")
+    unanswered.__cause__ = error
+    return unanswered
+
+
+def has_no_access(answer: object) -> bool:
+    """Return whether a request had no connection, or the status 403.
+
+    It concerns every request only if all have it: a firewall may refuse the text of one.
+    """
+    return isinstance(answer, Unanswered) and bool(_marks(answer) & {*_NO_CONNECTION, 403})
+
+
+def _marks(error: BaseException | None) -> set[object]:
+    """Return the class names, HTTP statuses and codes of an exception and of its causes.
+
+    HTTP clients give their exceptions these attributes, and frameworks wrap them.
+    """
+    if error is None:
+        return set()
+    parts = error, part_of(error, "response")
+    found = [part_of(part, name) for part in parts for name in ("status_code", "code")]
+    marks = {type(error).__name__, *(mark for mark in found if isinstance(mark, int | str))}
+    return marks | _marks(error.__cause__ or error.__context__)
 
 
 # --- replies --------------------------------------------------------------------------------------

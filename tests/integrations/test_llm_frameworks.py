@@ -25,7 +25,14 @@ from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
-from conformal_retrievers import LLMScorer, Snippet
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    LLMScorer,
+    ScoredQuery,
+    Snippet,
+)
+from conformal_retrievers.filtering import Unscorable
 from conformal_retrievers.llm import openai_options
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
@@ -47,10 +54,10 @@ async def clients():
 
 @pytest.fixture
 def chat_openai(llm_server, clients):
-    def build(**settings):
+    def build(url=llm_server.url, **settings):
         return ChatOpenAI(
             model="minilm",
-            base_url=llm_server.url,
+            base_url=url,
             api_key="none",
             http_client=clients[0],
             http_async_client=clients[1],
@@ -62,10 +69,10 @@ def chat_openai(llm_server, clients):
 
 @pytest.fixture
 def openai_like(llm_server, clients):
-    def build(**settings):
+    def build(url=llm_server.url, **settings):
         return OpenAILike(
             model="minilm",
-            api_base=llm_server.url,
+            api_base=url,
             api_key="none",
             is_chat_model=True,
             http_client=clients[0],
@@ -147,13 +154,67 @@ async def test_a_failed_reply_is_unscorable_and_counted(
             assert np.isnan(ratings.ratings).all()
 
 
-async def test_an_error_that_a_retry_cannot_fix_is_raised(llm_server, as_llms):
-    llm_server.trouble = lambda body, times: "401"
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        *("no choices", "not json", "null", "wrong types", "stream", "malformed", "dropped"),
+        *("400", "403", "content filter", "too long", "too large", "500", "429 for good"),
+    ],
+)
+@pytest.mark.parametrize("options", [None, openai_options], ids=["as text", "openai"])
+async def test_one_bad_reply_leaves_one_snippet_of_twenty_unscorable(
+    llm_server, as_llms, trouble, options, caplog
+):
+    llm_server.trouble = lambda body, times: trouble if "text 7" in user_of(body) else None
+    given = [Snippet(f"text {i}") for i in range(20)]
+    core = openai_llm("minilm", base_url=llm_server.url, max_retries=0)
+    for llm in (core, *as_llms(options)):
+        for sync in (True, False):
+            caplog.clear()
+            scorer = LLMScorer(llm)
+            rated = scorer.rate(QUERY, given) if sync else await scorer.arate(QUERY, given)
+            assert np.flatnonzero(np.isnan(rated.ratings)).tolist() == [7]
+            assert sum(rated.unscorable.values()) == 1
+            assert (rated.reasons[7] == "refused") == (trouble == "content filter")
+            [logged] = [r for r in caplog.records if r.name == "conformal_retrievers"]
+            assert "1 of 20" in logged.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "error"),
+    [
+        ("401", openai.AuthenticationError),
+        ("403", openai.PermissionDeniedError),
+        ("404", openai.NotFoundError),
+        (None, openai.APIConnectionError),
+    ],
+)
+async def test_what_is_wrong_with_every_request_is_raised(llm_server, as_llms, trouble, error):
+    llm_server.trouble = lambda body, times: trouble
+    url = llm_server.url if trouble else "http://127.0.0.1:9/v1"  # where nothing listens
+    core = openai_llm("minilm", base_url=url, max_retries=0)
+    frameworks = as_llms(url=url)
+    for llm in (core, *frameworks):
+        with pytest.raises(error):
+            ask(llm, [REQUEST] * 3)
+        with pytest.raises(error):
+            await aask(llm, [REQUEST] * 3)
+
+
+@pytest.mark.parametrize("trouble", ["400", "not json", "unreadable"])
+async def test_when_every_request_fails_on_unscorable_decides(llm_server, as_llms, trouble, caplog):
+    llm_server.trouble = lambda body, times: trouble
     for llm in as_llms():
-        with pytest.raises(openai.AuthenticationError):
-            ask(llm, [REQUEST])
-        with pytest.raises(openai.AuthenticationError):
-            await aask(llm, [REQUEST])
+        scorer = LLMScorer(llm)
+        calibration = Calibration.from_scores(
+            [ScoredQuery([0.1], [True])] * 20, alpha=0.1, scorer=scorer.name
+        )
+        caplog.clear()
+        with pytest.warns(UserWarning, match="could not score"):
+            assert len(ConformalFilter(scorer, calibration)(QUERY, ["a", "b"]).kept) == 2
+        assert [r.levelname for r in caplog.records if "2 of 2" in r.getMessage()] == ["ERROR"]
+        with pytest.raises(Unscorable):
+            await ConformalFilter(scorer, calibration, on_unscorable="raise").acall(QUERY, ["a"])
 
 
 async def test_without_options_the_name_ends_with_as_text(llm_server, as_llms):

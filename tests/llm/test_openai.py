@@ -140,7 +140,7 @@ async def test_a_timeout_and_a_broken_connection_leave_the_request_unanswered(ll
     assert len(llm_server.bodies) == 2
 
 
-@pytest.mark.parametrize("trouble", ["429 for good", "500", "not json", "no choices"])
+@pytest.mark.parametrize("trouble", ["429 for good", "500", "400", "not json", "no choices"])
 async def test_a_request_without_a_completion_after_the_retries_is_unanswered(
     llm_server, model, trouble
 ):
@@ -148,8 +148,8 @@ async def test_a_request_without_a_completion_after_the_retries_is_unanswered(
     assert isinstance(await both(model), Unanswered)
 
 
-@pytest.mark.parametrize("status", ["400", "401", "404"])
-async def test_an_error_that_a_retry_cannot_help_is_raised(llm_server, model, status):
+@pytest.mark.parametrize("status", ["401", "404"])
+async def test_an_error_of_every_request_is_raised(llm_server, model, status):
     llm_server.trouble = lambda body, times: status
     with pytest.raises(openai.APIStatusError, match=status):
         ask(model, [REQUEST])

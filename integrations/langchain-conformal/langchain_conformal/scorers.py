@@ -89,7 +89,15 @@ def llm_scorer(
     concurrency: int = 8,
     cache: Cache | None = None,
 ) -> LLMScorer:
-    """Return the scorer of a LangChain chat model: `LLMScorer` of `as_llm(chat_model)`."""
+    """Return the scorer of a LangChain chat model: `LLMScorer` of `as_llm(chat_model)`.
+
+    Parameters
+    ----------
+    chat_model, options, name
+        As in `as_llm`.
+    by, concurrency, cache
+        As in `LLMScorer`.
+    """
     return LLMScorer(
         as_llm(chat_model, options=options, name=name), by=by, concurrency=concurrency, cache=cache
     )
@@ -115,24 +123,17 @@ def as_llm(
             "fallbacks"
         )
 
-    def messages(request: Request) -> list[BaseMessage]:
-        return [SystemMessage(request.system), HumanMessage(request.user)]
+    def asked(request: Request) -> tuple[list[BaseMessage], Mapping[str, Any]]:
+        messages = [SystemMessage(request.system), HumanMessage(request.user)]
+        return messages, options(request) if options else {}
 
     def complete(request: Request) -> Reply:
-        arguments = options(request) if options else {}
-        with wire.unanswered_without_reply():
-            try:
-                return _reply(chat_model.invoke(messages(request), **arguments))
-            except Exception as error:
-                return _reply(_ended(error))
+        messages, arguments = asked(request)
+        return _reply(chat_model.invoke(messages, **arguments))
 
     async def acomplete(request: Request) -> Reply:
-        arguments = options(request) if options else {}
-        with wire.unanswered_without_reply():
-            try:
-                return _reply(await chat_model.ainvoke(messages(request), **arguments))
-            except Exception as error:
-                return _reply(_ended(error))
+        messages, arguments = asked(request)
+        return _reply(await chat_model.ainvoke(messages, **arguments))
 
     name = name or wire.name_of(
         wire.model_name(chat_model),
@@ -154,17 +155,6 @@ def _reply(message: BaseMessage) -> Reply:
         wire.tokens_in(wire.part_of(usage, "input_tokens")),
         wire.tokens_in(wire.part_of(usage, "output_tokens")),
     )
-
-
-def _ended(error: Exception) -> AIMessage:
-    """Return the message for an error that OpenAI's client raises if a schema was requested."""
-    reason = {
-        "LengthFinishReasonError": "length",
-        "ContentFilterFinishReasonError": "content_filter",
-    }.get(type(error).__name__)
-    if reason is None:
-        raise error
-    return AIMessage("", response_metadata={"finish_reason": reason})
 
 
 def reranker_scorer(

@@ -70,7 +70,15 @@ def llm_scorer(
     concurrency: int = 8,
     cache: core.Cache | None = None,
 ) -> LLMScorer:
-    """Return the scorer of a LlamaIndex LLM: `LLMScorer` of `as_llm(model)`."""
+    """Return the scorer of a LlamaIndex LLM: `LLMScorer` of `as_llm(model)`.
+
+    Parameters
+    ----------
+    model, options, name
+        As in `as_llm`.
+    by, concurrency, cache
+        As in `LLMScorer`.
+    """
     return LLMScorer(
         as_llm(model, options=options, name=name), by=by, concurrency=concurrency, cache=cache
     )
@@ -98,21 +106,18 @@ def as_llm(model: LLM, *, options: Options | None = None, name: str | None = Non
             "endpoint does not accept them; set is_chat_model=True, or leave options out"
         )
 
-    def messages(request: core.Request) -> list[ChatMessage]:
-        return [
-            ChatMessage(request.system, role=MessageRole.SYSTEM),
-            ChatMessage(request.user, role=MessageRole.USER),
-        ]
+    def asked(request: core.Request) -> tuple[list[ChatMessage], Mapping[str, Any]]:
+        system = ChatMessage(request.system, role=MessageRole.SYSTEM)
+        user = ChatMessage(request.user, role=MessageRole.USER)
+        return [system, user], options(request) if options else {}
 
     def complete(request: core.Request) -> core.Reply:
-        arguments = options(request) if options else {}
-        with wire.unanswered_without_reply():
-            return _reply(model.chat(messages(request), **arguments))
+        messages, arguments = asked(request)
+        return _reply(model.chat(messages, **arguments))
 
     async def acomplete(request: core.Request) -> core.Reply:
-        arguments = options(request) if options else {}
-        with wire.unanswered_without_reply():
-            return _reply(await model.achat(messages(request), **arguments))
+        messages, arguments = asked(request)
+        return _reply(await model.achat(messages, **arguments))
 
     name = name or wire.name_of(
         wire.model_name(model.metadata),
