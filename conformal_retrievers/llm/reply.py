@@ -95,6 +95,7 @@ def parse_json(text: str) -> dict[str, Any] | None:
         return None
     try:
         value, end = _DECODER.raw_decode(text, start)
+        json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be used as text
     except (ValueError, RecursionError):
         return None
     outside = text[:start] + text[end:]

@@ -67,6 +67,7 @@ def test_a_blank_answer_has_no_claims_and_is_not_sent(llm, llm_server):
         (Reply('{"claims": ["a"]}', "length"), "cut off"),
         ({"claims": "a"}, "unreadable"),
         ({"claims": ["a", 7]}, "unreadable"),
+        ({"claims": ["a", "\ud800"]}, "unreadable"),
     ],
 )
 def test_an_undivided_answer_has_no_claims_and_a_reason(reply, reason):
@@ -162,7 +163,9 @@ async def test_merged_claims_are_outside_the_guarantee(llm, llm_server):
     assert len(llm_server.bodies) == 2
 
 
-@pytest.mark.parametrize("reply", [None, {"text": " "}, {"text": 7}, Reply("no", "refusal")])
+@pytest.mark.parametrize(
+    "reply", [None, {"text": " "}, {"text": 7}, {"text": "\ud800"}, Reply("no", "refusal")]
+)
 def test_unmerged_claims_are_joined(reply):
     merged = merge(saying(reply), QUERY, ["Ada wrote it", "It is long!"])
     assert merged.text == "Ada wrote it. It is long!"
