@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from conformal_retrievers.data.files import explain, write_whole
-from conformal_retrievers.data.jsonl import placed_lines
-from conformal_retrievers.data.queries import as_scores
+from conformal_retrievers.data.files import write_whole
+from conformal_retrievers.data.jsonl import rows
+from conformal_retrievers.data.queries import as_scores, check_names, check_texts
 from conformal_retrievers.theory.ranks import exact_share
 
 
@@ -31,7 +31,8 @@ from conformal_retrievers.theory.ranks import exact_share
 class AnnotatedAnswer:
     """The claims of one answer: the relevance of each, and whether it is factual.
 
-    Raises ValueError if the lengths differ or an annotation is not True, False or None.
+    Raises ValueError if the lengths differ, an annotation is not True, False or None, or the group
+    has a control character.
     """
 
     relevance: NDArray[np.float64]  # (p,): high for likely factual claims, NaN if not scorable
@@ -41,6 +42,8 @@ class AnnotatedAnswer:
 
     def __post_init__(self) -> None:
         where = "an answer" if self.id is None else f"answer {self.id!r}"
+        check_texts(where, id=self.id)
+        check_names(where, group=self.group)
         relevance = np.array(as_scores(self.relevance, f"{where}: relevances"))
         given: tuple[object, ...] = tuple(self.factual)
         factual = tuple(bool(f) if isinstance(f, np.bool_) else f for f in given)
@@ -142,14 +145,13 @@ def read_answers(path: str | Path) -> list[AnnotatedAnswer]:
     the line and the field.
     """
     answers = []
-    for place, line in placed_lines(path):
-        try:
-            row = AnswerRow.model_validate_json(line)
-        except ValidationError as error:
-            raise ValueError(f"{place}: {explain(error)}") from None
+    for place, row in rows(path, AnswerRow):
         relevance = np.array([math.nan if c.relevance is None else c.relevance for c in row.claims])
         factual = tuple(c.factual for c in row.claims)
-        answers.append(AnnotatedAnswer(relevance, factual, id=row.id, group=row.group))
+        try:
+            answers.append(AnnotatedAnswer(relevance, factual, id=row.id, group=row.group))
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
     return answers
 
 

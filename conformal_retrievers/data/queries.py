@@ -77,8 +77,8 @@ class JudgedQuery:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the text of the query as a str")
         where = query_name(id, query)
-        _check_texts(where, query=query, id=id)
-        _check_names(where, group=group, retriever=retriever)
+        check_texts(where, query=query, id=id)
+        check_names(where, group=group, retriever=retriever)
         fields = {
             "query": query,
             "snippets": as_snippets(snippets),
@@ -92,7 +92,7 @@ class JudgedQuery:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         for i, s in enumerate(self.snippets):
-            _check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
+            check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
         if len(self.snippets) != len(self.relevant):
             raise ValueError(
                 f"{where}: {len(self.snippets)} snippets but {len(self.relevant)} judgements in "
@@ -171,8 +171,8 @@ class ScoredQuery:
                 f"{where}: scores has shape {scores.shape}, but relevant has {len(relevant)} "
                 "judgements; give one score and one judgement for each snippet"
             )
-        _check_texts(where, id=self.id)
-        _check_names(where, group=self.group)
+        check_texts(where, id=self.id)
+        check_names(where, group=self.group)
         for name, array in (("scores", scores), ("relevant", relevant)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -229,7 +229,8 @@ def query_name(id: str | None, query: str) -> str:
     return f"query {query[:60] + '…' if len(query) > 60 else query!r}"
 
 
-def _check_texts(where: str, **values: object) -> None:
+def check_texts(where: str, **values: object) -> None:
+    """Raise TypeError for a value that is no text, and ValueError for half a character."""
     for name, value in values.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{where}: {name} is {value!r}; give a str, or None")
@@ -239,8 +240,9 @@ def _check_texts(where: str, **values: object) -> None:
             raise ValueError(f"{where}: {name} has {error.reason} at {error.start}") from None
 
 
-def _check_names(where: str, **names: object) -> None:
-    _check_texts(where, **names)
+def check_names(where: str, **names: object) -> None:
+    """Raise as `check_texts` does, and ValueError for a name with a control character."""
+    check_texts(where, **names)
     for field_name, name in names.items():
         try:
             printable(str(name))

@@ -33,6 +33,10 @@ def test_answers_are_read_as_they_were_written(tmp_path, name):
         ('{"claims": [{"relevance": 0.5, "factual": "S"}]}', r"claims\.0\.factual"),
         ('{"claims": [{"relevance": NaN, "factual": true}]}', ""),
         ('{"claims": [], "topic": "x"}', "topic"),
+        ('{"claims": [{"relevance": 0.5, "factual": true, "factual": false}]}', "factual"),
+        (f'{{"claims": [{{"relevance": {10**400}, "factual": true}}]}}', "relevance"),
+        ('{"claims": [], "group": "\\u001b[2J"}', "group"),
+        ('{"claims": [], "id": "\\ud800"}', "id"),
         ("{", ""),
     ],
 )
