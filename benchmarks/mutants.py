@@ -273,8 +273,8 @@ MUTANTS = {
             "a file whose threshold does not follow from its scores",
         ),
         (
-            '"merge_groups", "count_missed", "relative_to_query"',
-            '"merge_groups", "relative_to_query"',
+            '"merge_groups", "count_missed", "scorer"',
+            '"merge_groups", "scorer"',
             "count_missed lost on loading",
         ),
         (

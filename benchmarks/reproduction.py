@@ -53,7 +53,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.labels.labeling import label_by_source
-from conformal_retrievers.theory.ranks import conformal_quantile, query_recall_threshold
+from conformal_retrievers.theory.ranks import Masses, conformal_quantile, mass_threshold
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet")
@@ -202,7 +202,7 @@ class Table:
 def query_recall(table: Table, queries: NDArray[np.bool_], alpha: float) -> float:
     known = table.relevant_snippets[queries[table.query_of[table.relevant_snippets]]]
     sizes = table.relevant_counts[table.query_of[known]]
-    return query_recall_threshold(table.scores[known], sizes, alpha)
+    return mass_threshold(table.scores[known], Masses.of(sizes), alpha)
 
 
 def snippet(table: Table, queries: NDArray[np.bool_], alpha: float) -> float:

@@ -45,7 +45,7 @@ from sentence_transformers import SentenceTransformer
 
 from conformal_retrievers import Calibration, ConformalFilter, EmbeddingScorer, ScoredQuery, Snippet
 from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.theory.ranks import conformal_quantile, query_recall_threshold
+from conformal_retrievers.theory.ranks import Masses, conformal_quantile, mass_threshold
 from conformal_retrievers.theory.tolerance import query_recall_tolerance
 
 ALPHA = 0.1
@@ -195,8 +195,8 @@ def thresholds() -> Iterator[Comparison]:
     sizes = np.repeat(in_query, in_query)
     snippet, query_recall, at_higher_alpha, sort, argsort = in_turn(
         call(lambda: conformal_quantile(scores, ALPHA)),
-        call(lambda: query_recall_threshold(scores, sizes, ALPHA)),
-        call(lambda: query_recall_threshold(scores, sizes, 2 * ALPHA)),
+        call(lambda: mass_threshold(scores, Masses.of(sizes), ALPHA)),
+        call(lambda: mass_threshold(scores, Masses.of(sizes), 2 * ALPHA)),
         call(lambda: np.sort(scores)),
         call(lambda: np.argsort(scores)),
         repetitions=31,
@@ -214,7 +214,7 @@ def calibrations() -> Iterator[Comparison]:
     in_query = 1 + rng.multinomial(N_SCORES - N_QUERIES, np.full(N_QUERIES, 1 / N_QUERIES))
     sizes, starts = np.repeat(in_query, in_query), np.cumsum(in_query) - in_query
     over_arrays = {
-        "query-recall": lambda: query_recall_threshold(scores, sizes, ALPHA),
+        "query-recall": lambda: mass_threshold(scores, Masses.of(sizes), ALPHA),
         "snippet": lambda: conformal_quantile(scores, ALPHA),
         "all": lambda: conformal_quantile(np.maximum.reduceat(scores, starts), ALPHA),
         "any": lambda: conformal_quantile(np.minimum.reduceat(scores, starts), ALPHA),

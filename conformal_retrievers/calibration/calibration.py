@@ -134,8 +134,8 @@ class Calibration(Thresholds):
     def load(cls, path: str | Path) -> Calibration:
         """Read a calibration that `save` wrote, bit for bit the same.
 
-        Raises ValueError, naming path, field and remedy, for a file that is broken, newer or
-        changed, or whose threshold does not follow from its scores; FileNotFoundError for none.
+        Raises ValueError, naming path and field, for a file that is broken, newer or changed, or
+        whose threshold does not follow from its scores; FileNotFoundError for none.
         """
         return cls._of(files.read_envelope(path, record.KIND), str(path))
 
@@ -153,12 +153,9 @@ class Calibration(Thresholds):
         stored = record.checked(fields, where)
         try:
             calibration = cls(
-                stored.alpha,
-                stored.guarantee,
-                stored.scorer,
-                tuple(relevant_only(row.scored()) for row in stored.queries),
-                subject=SUBJECTS[stored.subject],
                 **{name: getattr(stored, name) for name in record.SHARED},
+                queries=tuple(relevant_only(row.scored()) for row in stored.queries),
+                subject=SUBJECTS[stored.subject],
                 other_ids=tuple(stored.other_ids),
                 lowest_scores=tuple(stored.lowest_scores),
             )
@@ -174,10 +171,8 @@ class Calibration(Thresholds):
             for group in self.n_units
         }
         return Record(
+            **{name: getattr(self, name) for name in record.SHARED},
             subject=self.subject.name,
-            guarantee=self.guarantee,
-            alpha=self.alpha,
-            scorer=self.scorer,
             threshold=thresholds if self.by_group else thresholds[""],
             n_queries=self.n_queries,
             n_relevant=self.n_relevant,
@@ -186,7 +181,6 @@ class Calibration(Thresholds):
             other_ids=list(self.other_ids),
             lowest_scores=list(self.lowest_scores),
             queries=[record.QueryRow.of(query) for query in self.queries],
-            **{name: getattr(self, name) for name in record.SHARED},
         )
 
     def __eq__(self, other: object) -> bool:

@@ -129,12 +129,12 @@ def check_scorable(scored: Sequence[ScoredQuery], scorer: str, on_unscorable: st
     number, query, i = lost[0]
     where = query.name if query.id is not None else f"query number {number}"
     why = f" ({query.unscorable[i]})" if i in query.unscorable else ""
-    remedy = (
-        "Fix the scorer and retry, or calibrate with on_unscorable='keep' (--on-unscorable keep)"
-        if len(lost) < n
-        else "Give the scorer what it needs (RetrievalScorer reads Snippet.retrieval_score, in "
-        'LangChain metadata["relevance_score"]), or use another scorer'
-    )
+    remedy = "Fix the scorer, or calibrate with on_unscorable='keep' (--on-unscorable keep)"
+    if len(lost) == n:
+        remedy = (
+            "Give the scorer what it needs (RetrievalScorer reads Snippet.retrieval_score, in "
+            'LangChain metadata["relevance_score"]), or use another scorer'
+        )
     raise ValueError(
         f"{where}: scores[{i}] is nan, so its relevant snippet has no score{why}; {len(lost)} of "
         f"{n} relevant snippets have none from {scorer!r}. {remedy}"
@@ -229,8 +229,8 @@ def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, Jso
     if not isinstance(value, Mapping | None):
         raise TypeError(f"{name} is {value!r:.80}; give a mapping, such as a dict")
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        copy: dict[str, JsonValue] | None = json.loads(text.encode("utf-8"))
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} is {value!r:.80}, which is not JSON: {error}") from None
+    copy: dict[str, JsonValue] | None = json.loads(text)
     return copy

@@ -54,19 +54,17 @@ def loss(
     return float(share < 1 if guarantee == "all" else share == 0)
 
 
-def check_guarantee(guarantee: str, delta: float | None) -> None:
-    """Raise ValueError for an unknown guarantee, or one that is impossible with delta."""
+def check_guarantee(guarantee: str, delta: float | None) -> float | None:
+    """Return delta; raise ValueError for an unknown guarantee, or one that cannot have a delta."""
     if guarantee not in get_args(Guarantee):
         known = ", ".join(map(repr, get_args(Guarantee)))
         raise ValueError(f"guarantee is {guarantee!r}; give one of {known}")
-    if delta is None:
-        return
-    tolerance.check_delta(delta)
-    if guarantee == "snippet":
+    if delta is not None and guarantee == "snippet":
         raise ValueError(
-            f"delta is {delta:g} with guarantee 'snippet', but snippets cluster by query, so no "
+            f"delta is {delta!r} with guarantee 'snippet', but snippets cluster by query, so no "
             "bound for independent snippets applies. Use 'query-recall', 'all' or 'any' with delta"
         )
+    return None if delta is None else tolerance.check_delta(delta)
 
 
 def check_relative(guarantee: str, relative_to_query: bool, scorer: str) -> None:

@@ -9,6 +9,7 @@ varies less than a yes or no.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,7 +120,7 @@ def chance_within(n: int, alpha: float, within: float, delta: float | None = Non
 def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> int:
     """Return the smallest n from which on the chance is high enough for all larger n tried."""
     # The chance rises with saw teeth, because the rank jumps. Search for the first whole tooth that
-    # is high enough, by doubling and halving; then look at each n before it.
+    # is high enough; then look at each n before it.
     tooth = math.ceil(1 / min(alpha, 1 - alpha))
 
     def good(n: int) -> bool:
@@ -132,11 +133,7 @@ def _enough(alpha: float, delta: float | None, within: float, feasible: int) -> 
     above = 1
     while not whole(above):
         above *= 2
-    below = above // 2 if above > 1 else -1
-    while above - below > 1:
-        middle = (above + below) // 2
-        below, above = (below, middle) if whole(middle) else (middle, above)
-    n = feasible + above * tooth
+    n = feasible + bisect_left(range(above), True, key=whole) * tooth
     while n > feasible and good(n - 1):
         n -= 1
     return n
@@ -163,5 +160,5 @@ def smallest_alpha(
     while high - low > 1e-6:
         middle = (low + high) / 2
         low, high = (low, middle) if feasible(middle) else (middle, high)
-    plain = round(low, 4)  # 0.05 rather than 0.0500003, if it is feasible
+    plain = round(low, 4)  # 0.05, not 0.0500003
     return plain if low < plain < high and feasible(plain) else high

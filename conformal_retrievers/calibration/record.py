@@ -31,9 +31,9 @@ KIND = files.Kind(FORMAT, VERSION, saved_by="Calibration.save", what="calibratio
 
 # The fields that a calibration and its record have alike.
 SHARED = (
-    *("delta", "by_group", "merge_groups", "count_missed", "relative_to_query"),
-    *("scorer_provenance", "n_without_relevant", "retrieval", "labels", "details"),
-    *("library", "created"),
+    *("guarantee", "alpha", "delta", "by_group", "merge_groups", "count_missed", "scorer"),
+    *("relative_to_query", "scorer_provenance", "n_without_relevant", "retrieval", "labels"),
+    *("details", "library", "created"),
 )
 EXACT = ("threshold", "n_queries", "n_relevant")  # derived from the scores
 ROUNDED = ("design_effect", "effective_n")  # likewise, but another machine may round otherwise

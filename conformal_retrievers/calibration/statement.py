@@ -50,22 +50,24 @@ def _guaranteed(c: Thresholds, target: str) -> str:
 
 
 def _thresholds(c: Thresholds) -> str:
+    finite = {g: f"{c.threshold(g):.6g}" for g in c.n_units if math.isfinite(c.threshold(g))}
     if not c.by_group:
-        finite = math.isfinite(c.threshold())
-        return f"Threshold: {_rule(c, f'{c.threshold():.6g}') if finite else _no_rule(c, None)}."
+        threshold = finite.get(None)
+        rule = c.subject.rule.format(threshold=threshold, scorer=c.scorer)
+        return f"Threshold: {rule if threshold else _no_rule(c, None)}."
     groups = []
     for group, n in c.n_units.items():
-        finite = math.isfinite(c.threshold(group))
-        stated = f"{c.threshold(group):.6g} ({_count(n, *_unit(c))})"
-        groups.append(f"{_members(c, group)}: {stated if finite else _no_rule(c, group)}")
+        merged = [one for one, other in (c.merge_groups or {}).items() if other == group != one]
+        name = f"{group} ({', '.join(merged)})" if merged else group
+        stated = (
+            f"{finite[group]} ({_count(n, *_unit(c))})" if group in finite else _no_rule(c, group)
+        )
+        groups.append(f"{name}: {stated}")
+    rule = c.subject.rule.format(threshold="that of their group", scorer=c.scorer)
     return (
-        f"Thresholds: {_rule(c, 'that of their group')}. By group: {'; '.join(groups)}. In any "
-        f"other group, {_effect(c, math.inf)}."
+        f"Thresholds: {rule}. By group: {'; '.join(groups)}. In any other group, "
+        f"{_effect(c, math.inf)}."
     )
-
-
-def _rule(c: Thresholds, threshold: str) -> str:
-    return c.subject.rule.format(threshold=threshold, scorer=c.scorer)
 
 
 def _no_rule(c: Thresholds, group: str | None) -> str:
@@ -86,10 +88,8 @@ def _effect(c: Thresholds, infinite: float) -> str:
 def _why_none(c: Thresholds, group: str | None) -> str:
     units, n = c.units(group), c.n_units[group]
     if n < c.n_needed:
-        return (
-            f"at least {_count(c.n_needed, *_unit(c))} are needed, {c.n_needed - n} more than "
-            "there are"
-        )
+        needed = _count(c.n_needed, *_unit(c))
+        return f"at least {needed} are needed, {c.n_needed - n} more than there are"
     if c.subject != SNIPPETS:
         return "no finite threshold gives this guarantee"
     found = sum(len(query.scores) for query in units.queries)
@@ -107,12 +107,6 @@ def _why_none(c: Thresholds, group: str | None) -> str:
     return f"{cause}, and there are too few judged queries. Judge more queries, or raise alpha"
 
 
-def _members(c: Thresholds, group: str | None) -> str:
-    """Return the name of a group, and of those that were merged into it."""
-    merged = [one for one, other in (c.merge_groups or {}).items() if other == group != one]
-    return f"{group} ({', '.join(merged)})" if merged else f"{group}"
-
-
 def _assumptions(c: Thresholds) -> str:
     if c.guarantee == "snippet":
         text = (
@@ -126,35 +120,32 @@ def _assumptions(c: Thresholds) -> str:
             f"New {c.subject.new} are exchangeable with the {c.subject.judged}: {c.subject.same}."
         )
     what = "average" if c.guarantee == "query-recall" else "probability"
-    if c.delta is not None:
-        text += f" The {what} is over new {c.subject.units}."
-    else:
-        text += f" The {what} is over new {c.subject.units} and calibrations like this one."
-        if c.count_missed:
-            text += " A calibration that keeps everything counts as reaching the target."
+    calibrations = " and calibrations like this one" if c.delta is None else ""
+    text += f" The {what} is over new {c.subject.units}{calibrations}."
+    if c.count_missed and c.delta is None:
+        text += " A calibration that keeps everything counts as reaching the target."
     if failed := c.details.get("n_unscorable"):
         text += f" New claims fail to be scored as often as these, {failed} of which did."
     return text
 
 
 def _basis(c: Thresholds) -> list[str]:
-    delta = "" if c.delta is None else f", delta = {c.delta!r}"
+    level = f"alpha = {c.alpha!r}" + ("" if c.delta is None else f", delta = {c.delta!r}")
     if c.subject == SNIPPETS:
-        return [f"guarantee = {c.guarantee!r}, alpha = {c.alpha!r}{delta}.", *_snippets(c)]
-    level = f"alpha = {c.alpha!r}{delta}."
+        return [f"guarantee = {c.guarantee!r}, {level}.", *_snippets(c)]
+    units = _count(c.n_queries, *_unit(c))
     if c.subject.name == "claims":
-        return [level, *_claims(c)]
-    consistent = _count(c.n_without_relevant, "consistent answer")
-    return [level, f"{_count(c.n_queries, *_unit(c))}; {consistent} not used."]
+        return [f"{level}. {units}.", *_claims(c)]
+    return [f"{level}. {units}; {_count(c.n_without_relevant, 'consistent answer')} not used."]
 
 
 def _snippets(c: Thresholds) -> list[str]:
-    sentences = [
-        f"{_count(c.n_relevant, 'relevant snippet')} of "
-        f"{_count(c.n_queries, 'query', 'queries')}, worth "
-        f"{_count(round(c.effective_n), 'independent snippet')} (design effect "
-        f"{c.design_effect:.1f})."
-    ]
+    snippets, queries = (
+        _count(c.n_relevant, "relevant snippet"),
+        _count(c.n_queries, "query", "queries"),
+    )
+    worth = _count(round(c.effective_n), "independent snippet")
+    sentences = [f"{snippets} of {queries}, worth {worth} (design effect {c.design_effect:.1f})."]
     unscorable = sum(int((query.scores == -math.inf).sum()) for query in c.queries)
     if unscorable:
         sentences.append(f"{unscorable} of them have no score, or −inf, and count as kept.")
@@ -174,7 +165,7 @@ def _snippets(c: Thresholds) -> list[str]:
 
 
 def _claims(c: Thresholds) -> list[str]:
-    sentences = [f"{_count(c.n_queries, *_unit(c))}."]
+    sentences = []
     if without := c.details.get("n_without_claims"):
         sentences.append(f"{without} answers without claims were not used.")
     unannotated = c.details.get("unannotated")
@@ -190,10 +181,8 @@ def _claims(c: Thresholds) -> list[str]:
 def _not_covered(c: Thresholds) -> str:
     if c.count_missed:
         return "relevant snippets that were not judged"
-    known = c.n_relevant + c.n_missed
-    return c.subject.not_covered + (
-        f", here {c.n_missed} of {known} known ones" if c.n_missed else ""
-    )
+    here = f", here {c.n_missed} of {c.n_relevant + c.n_missed} known ones" if c.n_missed else ""
+    return c.subject.not_covered + here
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:

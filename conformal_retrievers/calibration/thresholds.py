@@ -26,7 +26,6 @@ from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
-from conformal_retrievers.theory.tolerance import check_delta
 from conformal_retrievers.version import __version__
 
 
@@ -58,9 +57,7 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
-        check_guarantee(self.guarantee, self.delta)
-        if self.delta is not None:
-            object.__setattr__(self, "delta", check_delta(self.delta))
+        object.__setattr__(self, "delta", check_guarantee(self.guarantee, self.delta))
         checks.check_name(self.scorer)
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
         checks.check_scored(self.queries, self.subject, self.other_ids)
@@ -77,10 +74,9 @@ class Thresholds:
             )
 
     def threshold(self, group: str | None = None) -> float:
-        """Return the threshold of a group, ±inf if there is no finite one.
+        """Return the threshold of a group, ±inf if it has no finite one.
 
-        Snippets and answers to flag are kept at or below it: +inf keeps everything. Claims are kept
-        above it: +inf keeps nothing. With `by_group`, an unknown group has the threshold +inf.
+        At +inf, the threshold of an unknown group, every snippet is kept and no claim.
         """
         return self._thresholds.get(self._key(group), math.inf)
 

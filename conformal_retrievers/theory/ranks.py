@@ -28,8 +28,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# --- alpha and ranks ------------------------------------------------------------------------------
-
 
 def check_probability(name: str, value: float, meaning: str) -> float:
     """Return a probability in (0, 1) as written; raise TypeError or ValueError for anything else.
@@ -90,9 +88,6 @@ def queries_needed(alpha: float) -> int:
     return math.ceil((1 - a) / a)
 
 
-# --- thresholds -----------------------------------------------------------------------------------
-
-
 def conformal_quantile(scores: ArrayLike, alpha: float) -> float:
     """Return the k(n, α)-th smallest of n exchangeable scores, or +inf if k(n, α) > n.
 
@@ -105,20 +100,6 @@ def conformal_quantile(scores: ArrayLike, alpha: float) -> float:
     v = np.asarray(scores, dtype=np.float64)
     k = conformal_rank(len(v), alpha)
     return math.inf if k > len(v) else float(np.partition(v, k - 1)[k - 1])
-
-
-def query_recall_threshold(scores: ArrayLike, sizes: ArrayLike, alpha: float) -> float:
-    """Return the first score v with Σ_{A_i ≤ v} 1/N_q(i) ≥ (1 − α)(K + 1), or +inf.
-
-    `scores` (n,) are of the relevant snippets of K queries, and `sizes` (n,) are the numbers of
-    relevant snippets of their queries, N_q. The expected share of a new exchangeable query's
-    relevant snippets with a score of at most this is ≥ 1 − α.
-
-    >>> # Queries with scores (.1, .3), (.2), (.4, .9): the masses reach .6 · (3 + 1) at .4.
-    >>> query_recall_threshold([0.1, 0.3, 0.2, 0.4, 0.9], [2, 2, 1, 2, 2], alpha=0.4)
-    0.4
-    """
-    return mass_threshold(scores, Masses.of(sizes), alpha)
 
 
 class Masses(NamedTuple):
@@ -153,11 +134,13 @@ class Masses(NamedTuple):
 def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
     """Return the first score v with Σ_{A_i ≤ v} mass_i ≥ (1 − α)(Σ mass_i + new mass), or +inf.
 
-    Masses of 1 give the k(n, α)-th smallest score, masses of 1/N_q the query-recall threshold.
-    O(n log n).
+    Masses of 1 give the k(n, α)-th smallest score. Masses of 1/N_q give the query-recall threshold:
+    the expected share of a new exchangeable query's relevant snippets with a score of at most this
+    is ≥ 1 − α. O(n log n).
 
-    >>> mass_threshold([0.5, 0.1, 0.7, 0.2, 0.4], Masses.of([1] * 5), alpha=0.4)
-    0.5
+    >>> # Queries with scores (.1, .3), (.2), (.4, .9): the masses reach .6 · (3 + 1) at .4.
+    >>> mass_threshold([0.1, 0.3, 0.2, 0.4, 0.9], Masses.of([2, 2, 1, 2, 2]), alpha=0.4)
+    0.4
     """
     v = np.asarray(scores, dtype=np.float64)
     total = int(masses.parts.sum()) + masses.new
@@ -165,9 +148,6 @@ def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
     order = np.argsort(v)
     first = int(np.searchsorted(np.cumsum(masses.parts[order]), needed))
     return float(v[order[first]]) if first < len(v) else math.inf
-
-
-# --- p-values -------------------------------------------------------------------------------------
 
 
 def p_value_steps(masses: Masses) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ Thresholds are tried from the largest down until one fails (Bates et al. 2021, a
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -39,9 +40,6 @@ def check_delta(delta: float) -> float:
     0.1
     """
     return check_probability("delta", delta, "the share of calibrations that may fall short")
-
-
-# --- scalars: the Beta law ------------------------------------------------------------------------
 
 
 def tolerance_rank(n: int, alpha: float, delta: float) -> int:
@@ -137,9 +135,6 @@ def _largest(holds: Callable[[float], bool]) -> float:
     return low
 
 
-# --- shares: the betting bound --------------------------------------------------------------------
-
-
 def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
     """Return a p-value of "the mean loss is above α" from losses in [0, 1], in a fixed order.
 
@@ -197,11 +192,7 @@ def betting_n(alpha: float, delta: float) -> int:
             won = Fraction(_log_wealth(np.zeros(above), alpha, delta)) / above
             return math.ceil(Fraction(-math.log(delta)) / won)
         above *= 2
-    below = above // 2
-    while above - below > 1:
-        middle = (above + below) // 2
-        below, above = (below, middle) if enough(middle) else (middle, above)
-    return above
+    return bisect_left(range(above), True, lo=above // 2 + 1, key=enough)
 
 
 def query_recall_tolerance(

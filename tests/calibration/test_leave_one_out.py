@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.theory.ranks import conformal_quantile, query_recall_threshold
+from conformal_retrievers.theory.ranks import Masses, conformal_quantile, mass_threshold
 
 
 def threshold_of(queries, alpha, guarantee, count_missed=False):
@@ -160,7 +160,7 @@ def test_the_thresholds_are_those_of_the_theorems_over_the_pooled_scores(queries
     sizes = [len(one) for one in scores for _ in one]
     thresholds = {g: threshold_of(queries, alpha, g) for g in GUARANTEES}
     assert thresholds == {
-        "query-recall": query_recall_threshold(pooled, sizes, alpha),
+        "query-recall": mass_threshold(pooled, Masses.of(sizes), alpha),
         "snippet": conformal_quantile(pooled, alpha),
         "all": conformal_quantile([max(one) for one in scores], alpha),
         "any": conformal_quantile([min(one) for one in scores], alpha),

@@ -22,12 +22,15 @@ from conformal_retrievers.theory.ranks import (
     p_value_steps,
     p_values,
     queries_needed,
-    query_recall_threshold,
 )
 
 FIVE = [0.5, 0.1, 0.7, 0.2, 0.4]
 # Of three queries: (.1, .3), (.2) and (.4, .9).
 THREE_QUERIES = [0.1, 0.3, 0.2, 0.4, 0.9], [2, 2, 1, 2, 2]
+
+
+def query_recall_threshold(scores, sizes, alpha):
+    return mass_threshold(scores, Masses.of(sizes), alpha)
 
 
 def snippet_p_values(scores, at):
