@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -39,6 +40,7 @@ def audit_sample(
     """Write a sample of labelled snippets to a CSV file for a person; return its number of rows.
 
     The person writes yes or no into the column `audited`. The file shows neither labels nor scores.
+
     Parameters
     ----------
     judged, scored
@@ -48,17 +50,10 @@ def audit_sample(
     share
         The share of each stratum to sample, in (0, 1]; ⌈share · N_h⌉ snippets are drawn.
 
-    Returns
-    -------
-    int
-        The number of rows, without the header.
-
     Raises
     ------
-    ValueError
-        If `judged` and `scored` are not the same queries.
-    FileExistsError
-        For a file that exists.
+    ValueError, FileExistsError
+        If `judged` and `scored` are not the same queries; if the file exists.
     """
     exact = exact_share(share)  # in floats, 0.07 · 100 is above 7
     population = _Population(judged, scored)
@@ -113,10 +108,7 @@ def audit_report(
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """What an audit shows about a labeler, in arrays (n,) of the audited snippets.
-
-    The rates are estimates for all labelled snippets, with the intervals of `cluster_interval`.
-    """
+    """Arrays (n,) of audited snippets, and rates of all labelled ones by `cluster_interval`."""
 
     labelled: NDArray[np.bool_]  # by the labeler: relevant
     audited: NDArray[np.bool_]  # by the person: relevant
@@ -177,6 +169,6 @@ class _Population:
 
 
 def _cell(text: str) -> str:
-    """Return a text that a spreadsheet does not take for a formula."""
+    """Return a text that no spreadsheet takes for a formula, whatever separates its cells."""
     text = text.replace("\0", "")  # which older versions of csv cannot read
-    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
+    return re.sub(r"(^|[;\t\r\n])(?=[\s\"]*[=+\-@＝＋－＠])", r"\1'", text)

@@ -59,33 +59,19 @@ def label_consistency(
     concurrency, cache, progress
         As for `ask`.
 
-    Returns
-    -------
-    ConsistencyLabels
-        A label for each answer, (n,), or the reason why it has none.
-
     Raises
     ------
     ValueError
         For a prompt with other fields.
     """
     prompt = prompt or Prompt.load("consistency")
-    requests = [
-        prompt.request(
-            {"query": r.query, "context": list(r.snippets), "answer": r.answer}, schema=VERDICT
-        )
-        for r in responses
-    ]
+    fields = [{"query": r.query, "context": [*r.snippets], "answer": r.answer} for r in responses]
+    requests = [prompt.request(values, schema=VERDICT) for values in fields]
     verdicts, usage = ask_verdicts(
         llm, requests, concurrency=concurrency, cache=cache, progress=progress
     )
     reasons = {i: verdict for i, verdict in enumerate(verdicts) if isinstance(verdict, str)}
-    labels: dict[str, JsonValue] = {
-        "source": "LLM",
-        "llm": llm.name,
-        "prompt": prompt.hash,
-        "answers": len(verdicts),
-        "answers_without_verdict": len(reasons),
-    }
+    labels: dict[str, JsonValue] = {"source": "LLM", "llm": llm.name, "prompt": prompt.hash}
+    labels |= {"answers": len(verdicts), "answers_without_verdict": len(reasons)}
     consistent = tuple(None if isinstance(verdict, str) else verdict for verdict in verdicts)
     return ConsistencyLabels(consistent, reasons, labels, usage)

@@ -68,12 +68,9 @@ class Labelled:
 
     judged: tuple[JudgedQuery, ...]
     labels: Mapping[str, JsonValue]  # the origin, for `calibrate(labels=)`
-    # Queries with a snippet without a verdict, and why, by the place of the snippet.
+    # Queries with snippets without a verdict, and why, by the place of the snippet.
     unlabelled: tuple[tuple[AnsweredQuery, Mapping[int, str]], ...] = ()
     usage: Usage = field(default_factory=Usage)
-
-
-# --- by an LLM ------------------------------------------------------------------------------------
 
 
 def label_by_llm(
@@ -97,11 +94,6 @@ def label_by_llm(
     concurrency, cache, progress
         As for `ask`. With a cache, a repeated run asks only for what is unlabelled.
 
-    Returns
-    -------
-    Labelled
-        The judged queries, and those that are `unlabelled`, with the reasons.
-
     Raises
     ------
     ValueError
@@ -119,32 +111,23 @@ def label_by_llm(
             unlabelled.append((query, reasons))
         else:
             judged.append(query.judged([value is True for value in found]))
-    labels: dict[str, JsonValue] = {
-        "source": "LLM",
-        "llm": llm.name,
-        "prompt": prompt.hash,
-        "queries": len(judged),
-        "queries_without_verdict": len(unlabelled),
-    }
+    labels: dict[str, JsonValue] = {"source": "LLM", "llm": llm.name, "prompt": prompt.hash}
+    labels |= {"queries": len(judged), "queries_without_verdict": len(unlabelled)}
     return Labelled(tuple(judged), labels, tuple(unlabelled), usage)
 
 
 def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:
-    requests = []
+    requests: list[Request] = []
     for query in queries:
         name = "query" if query.answer is None else "answer"
         fact = query.query if query.answer is None else query.answer
         if not fact.strip():
             where = query_name(query.id, query.query)
             raise ValueError(f"{where}: {name} is {fact!r}; give the fact to be supported")
-        for snippet in query.snippets:
-            if snippet.text.strip():
-                fields = {"query": query.query, "fact": fact, "snippet": snippet.text}
-                requests.append(prompt.request(fields, schema=VERDICT))
+        fields = {"query": query.query, "fact": fact}
+        texts = [s.text for s in query.snippets if s.text.strip()]
+        requests += [prompt.request({**fields, "snippet": t}, schema=VERDICT) for t in texts]
     return requests
-
-
-# --- by source and reference answer ---------------------------------------------------------------
 
 
 def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelled:

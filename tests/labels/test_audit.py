@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conformal_retrievers.calibration.calibration import Calibration
@@ -131,14 +131,19 @@ def test_the_file_shows_neither_labels_nor_scores(tmp_path, rng):
 # --- the file -------------------------------------------------------------------------------------
 
 
-@given(st.text(max_size=20) | st.builds("{}{}".format, st.sampled_from("=+-@\t"), st.text()))
-def test_no_text_is_a_formula_and_every_row_is_found_again(tmp_path_factory, text):
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])  # by which a spreadsheet may split
+@given(st.text(st.sampled_from('=+-@＝a;\t\r\n" ')) | st.text())
+@example('x;=1"')
+@example('x\t"=1')
+def test_no_cell_is_a_formula_and_every_row_is_found_again(tmp_path_factory, delimiter, text):
     path = tmp_path_factory.mktemp("audit") / "a.csv"
     judged = [JudgedQuery(text, [text, "other"], [True, False], id=text)]
     scored = [ScoredQuery([0.5, -1.5], [True, False], id=text)]
     audit_sample(judged, scored, path, share=1.0, rng=np.random.default_rng(0))
     rows = read(path)
-    assert not any(row["query"].lstrip().startswith(("=", "+", "-", "@")) for row in rows)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        cells = [cell for row in csv.reader(file, delimiter=delimiter) for cell in row]
+    assert not any(cell.strip(' \r\n\t"').startswith(tuple("=+-@＝")) for cell in cells)
     write(path, [{**row, "audited": "yes"} for row in rows])
     assert len(audit_report(path, judged, scored).labelled) == 2
 
