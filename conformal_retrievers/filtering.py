@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import SNIPPETS, OnUnscorable
-from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_scores
 from conformal_retrievers.scoring.scorer import (
     Scorer,
+    as_taken,
     ascore_snippets,
     check_scorer,
     score_snippets,
@@ -195,7 +196,7 @@ class ConformalFilter:
         Warns if there are more snippets than the retriever returned for the calibration, or none
         can be scored. Raises ValueError for a blank query, and what `decide` raises.
         """
-        snippets = as_snippets(snippets)
+        snippets = as_taken(self.scorer, snippets)
         group = self._checked(query, len(snippets), group)
         return self.decide(score_snippets(self.scorer, query, snippets), group)
 
@@ -203,7 +204,7 @@ class ConformalFilter:
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
         """Filter without blocking the event loop."""
-        snippets = as_snippets(snippets)
+        snippets = as_taken(self.scorer, snippets)
         group = self._checked(query, len(snippets), group)
         return self.decide(await ascore_snippets(self.scorer, query, snippets), group)
 

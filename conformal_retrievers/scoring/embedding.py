@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
+
+BLOCK = 128  # vectors in one product, which a processor's cache holds
 
 
 @dataclass(frozen=True)
@@ -56,63 +59,105 @@ class EmbeddingScorer:
         """Whether a score depends on texts alone, and not on the snippets' own embeddings."""
         return not self.reuse_embeddings
 
+    takes_texts = text_only  # a text scores as its snippet does
+
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − cosine for each snippet, (n,)."""
-        snippets = as_snippets(snippets)
-        return self._distances(snippets, self.vectors(query, self._texts(snippets)))
+        sources, texts = self._sources(snippets)
+        return self._distances(sources, self._embedded(query, texts))
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
-        snippets = as_snippets(snippets)
-        return self._distances(snippets, await self.avectors(query, self._texts(snippets)))
+        sources, texts = self._sources(snippets)
+        return self._distances(sources, await self._aembedded(query, texts))
 
     def vectors(self, query: str, texts: list[str]) -> NDArray[Any]:
-        """Return the embeddings of a query and n texts, (1 + n, d)."""
-        if self.embed_query is None:
-            return self._checked(self.embed([query, *texts]), texts)
-        vectors: Any = self.embed(texts) if texts else []
-        return self._checked([self.embed_query(query), *vectors], texts)
+        """Return the embeddings of a query and n texts, (1 + n, d), in the model's precision."""
+        return self._matrix(self._embedded(query, texts))
 
     async def avectors(self, query: str, texts: list[str]) -> NDArray[Any]:
         """Asynchronous twin of `vectors`."""
-        if self.aembed is None:
-            return await asyncio.to_thread(self.vectors, query, texts)
+        return self._matrix(await self._aembedded(query, texts))
+
+    def _embedded(self, query: str, texts: list[str]) -> Any:
+        """Return the embeddings of a query and n texts: an array or a list of 1 + n."""
         if self.embed_query is None:
-            return self._checked(await self.aembed([query, *texts]), texts)
+            return self._counted(self.embed([query, *texts]), texts)
+        vectors: Any = self.embed(texts) if texts else []
+        return self._counted([self.embed_query(query), *vectors], texts)
+
+    async def _aembedded(self, query: str, texts: list[str]) -> Any:
+        """Asynchronous twin of `_embedded`."""
+        if self.aembed is None:
+            return await asyncio.to_thread(self._embedded, query, texts)
+        if self.embed_query is None:
+            return self._counted(await self.aembed([query, *texts]), texts)
         vectors: Any = await self.aembed(texts) if texts else []
         if self.aembed_query is None:
             query_vector = await asyncio.to_thread(self.embed_query, query)
         else:
             query_vector = await self.aembed_query(query)
-        return self._checked([query_vector, *vectors], texts)
+        return self._counted([query_vector, *vectors], texts)
 
-    def _checked(self, embeddings: Any, texts: list[str]) -> NDArray[Any]:
-        vectors = np.asarray(embeddings)
-        if vectors.ndim != 2 or len(vectors) != 1 + len(texts):
+    def _counted(self, embeddings: Any, texts: list[str]) -> Any:
+        embeddings = embeddings if isinstance(embeddings, list) else np.atleast_1d(embeddings)
+        if len(embeddings) != 1 + len(texts):
             raise ValueError(
-                f"embedder {self.name!r} returned shape {vectors.shape} for the query and "
+                f"embedder {self.name!r} returned {len(embeddings)} vectors for the query and "
                 f"{len(texts)} texts; it must return one vector for each"
             )
-        return vectors
+        return embeddings
 
-    def _texts(self, snippets: Sequence[Snippet]) -> list[str]:
-        """Return the m texts that have to be embedded."""
-        return [s.text for s in snippets if s.text.strip() and not self._reuses(s)]
+    def _sources(self, snippets: Sequence[Any]) -> tuple[list[Any], list[str]]:
+        """Return each snippet's text or own vector, or None if it is blank; and the m texts."""
+        if {*map(type, snippets)} == {str}:
+            sources = [t if t and not t.isspace() else None for t in snippets]
+        else:
+            sources = [self._source(snippet) for snippet in as_snippets(snippets)]
+        return sources, [source for source in sources if isinstance(source, str)]
 
-    def _reuses(self, snippet: Snippet) -> bool:
-        return self.reuse_embeddings and snippet.embedding is not None
+    def _source(self, snippet: Snippet) -> Any:
+        if self.reuse_embeddings and snippet.embedding is not None:
+            return snippet.embedding
+        return snippet.text if snippet.text.strip() else None
 
-    def _distances(self, snippets: Sequence[Snippet], vectors: NDArray[Any]) -> Scores:
-        """Return the scores (n,) from the embeddings (1 + m, d) of the query and m texts."""
-        vectors = vectors.astype(np.float64)
-        query_vector, embedded = vectors[0], iter(vectors[1:])
-        rows = np.full((len(snippets), len(query_vector)), np.nan)
-        for row, snippet in zip(rows, snippets, strict=True):
-            if self._reuses(snippet):
-                row[:] = snippet.embedding
-            elif snippet.text.strip():
-                row[:] = next(embedded)
-        return cosine_distances(query_vector, rows)
+    def _distances(self, sources: list[Any], embedded: Any) -> Scores:
+        """Return the scores (n,) from the embeddings (1 + m) of the query and m texts."""
+        if len(embedded) <= len(sources):  # some are blank, or have a vector of their own
+            zeros, made = np.zeros_like(embedded[0]), iter(embedded[1:])
+            vectors = [
+                zeros if source is None else next(made) if isinstance(source, str) else source
+                for source in sources
+            ]
+            embedded = [embedded[0], *vectors]
+        distances = np.empty(len(embedded))
+        query_vector, width = np.empty(0), None
+        for start in range(0, len(embedded), BLOCK):
+            block = self._matrix(embedded[start : start + BLOCK], width, np.float64)
+            if start == 0:
+                query_vector, width = block[0], block.shape[1]
+            distances[start : start + BLOCK] = cosine_distances(query_vector, block)
+        return distances[1:]
+
+    def _matrix(self, vectors: Any, width: int | None = None, dtype: Any = None) -> NDArray[Any]:
+        """Return n vectors as (n, d); raise ValueError unless they are numbers, d in each."""
+        invalid = (
+            f"embedder {self.name!r} returned vectors that are not lists of numbers of one length"
+        )
+        try:
+            lists = {*map(type, vectors)} == {list}
+            matrix = _packed(vectors) if lists else np.ascontiguousarray(vectors, dtype)
+        except (TypeError, ValueError, OverflowError, struct.error) as error:
+            raise ValueError(f"{invalid}: {error}") from error
+        if matrix.ndim != 2 or width not in (None, matrix.shape[1]):
+            raise ValueError(f"{invalid}: they have shape {matrix.shape}")
+        return matrix
+
+
+def _packed(vectors: list[list[float]]) -> NDArray[np.float64]:
+    """Return lists of floats as an array (n, d), in a third of the time that numpy takes."""
+    pack = struct.Struct(f"{len(vectors[0])}d").pack
+    return np.frombuffer(b"".join([pack(*vector) for vector in vectors])).reshape(len(vectors), -1)
 
 
 def cosine_distances(query_vector: Scores, vectors: Scores) -> Scores:

@@ -8,6 +8,7 @@ names. A scorer may also have these attributes:
     ascore              the asynchronous twin of `score`
     relative_to_query   whether a snippet's score depends on the query's other snippets
     text_only           False if a score depends on more than the texts of query and snippet
+    takes_texts         whether `score` takes texts, too: no snippets are made for them
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on
     provenance          what it was made from, as JSON
@@ -19,14 +20,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, all_of, as_scores
+from conformal_retrievers.data.queries import (
+    JudgedQuery,
+    ScoredQuery,
+    Snippet,
+    all_of,
+    as_scores,
+    as_snippets,
+)
 from conformal_retrievers.llm.ask import with_bar
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet
@@ -56,6 +64,21 @@ def check_scorer(scorer: object) -> None:
             f"scorer is {scorer!r:.80}; give an object with a name and score(query, snippets), "
             "such as EmbeddingScorer(embed, name='…') or your package's embedding_scorer(model)"
         )
+
+
+def as_taken(scorer: Scorer, snippets: Iterable[Snippet | str]) -> Sequence[Any]:
+    """Return snippets as a scorer takes them: texts, if they are and it does, otherwise snippets.
+
+    >>> from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer
+    >>> as_taken(EmbeddingScorer(len, "e"), ["a"])
+    ['a']
+    >>> as_taken(RetrievalScorer("store", higher_is_better=True), ["a"])[0].text
+    'a'
+    """
+    takes_texts = getattr(scorer, "takes_texts", False)
+    if takes_texts and isinstance(snippets, list) and {*map(type, snippets)} == {str}:
+        return snippets
+    return as_snippets(snippets)
 
 
 def with_parts(scorer: Scorer) -> Iterator[Scorer]:

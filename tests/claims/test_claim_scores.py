@@ -142,5 +142,5 @@ async def test_one_function_embeds_query_claims_and_documents_in_one_batch():
     assert batches == [texts] * 4
     for n in (1, 4, 6):  # a document whose vector is lost would be one that supports nothing
         short = ClaimRelevance(EmbeddingScorer(lambda texts, n=n: [[1.0]] * n, "short"))
-        with pytest.raises(ValueError, match=r"'short' returned shape \(., 1\)"):
+        with pytest.raises(ValueError, match="'short'"):
             short.relevance(QUERY, CLAIMS, DOCUMENTS)

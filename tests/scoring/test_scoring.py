@@ -9,6 +9,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lookup import LookupScorer
 from scipy.spatial.distance import cosine
 
@@ -154,20 +156,33 @@ def test_a_vector_without_a_direction_is_unscorable():
     assert np.isnan(scorer.score("zero", [Snippet("same")])).all()
 
 
-@pytest.mark.parametrize("d", [1, 384, 1023])
-def test_a_cosine_does_not_depend_on_the_other_snippets_even_in_its_last_bit(rng, d):
-    vectors = {str(i): row for i, row in enumerate(rng.normal(size=(60, d)))}
+@pytest.mark.parametrize("d", [1, 7, 384, 1023])
+@pytest.mark.parametrize("kind", [np.ndarray.tolist, np.float32, np.copy])
+@given(chosen=st.lists(st.integers(1, 399), min_size=1, max_size=300, unique=True))
+def test_a_cosine_does_not_depend_on_the_other_snippets_even_in_its_last_bit(d, kind, chosen):
+    vectors = {
+        str(i): kind(v) for i, v in enumerate(np.random.default_rng(d).normal(size=(400, d)))
+    }
     scorer = EmbeddingScorer(lambda texts: [vectors[text] for text in texts], name="table")
-    snippets = [Snippet(str(i)) for i in range(1, 60)]
-    alone = [scorer.score("0", [snippet])[0] for snippet in snippets]
-    assert scorer.score("0", snippets).tolist() == alone
-    assert scorer.score("0", snippets[::7]).tolist() == alone[::7]
+    q, *rows = (np.array(vectors[str(i)], dtype=np.float64) for i in [0, *chosen])
+    alone = [1 - v @ q / (math.sqrt(v @ v) * math.sqrt(q @ q)) for v in rows]
+    texts = [str(i) for i in chosen]
+    assert scorer.score("0", texts).tolist() == alone
+    assert scorer.score("0", [" ", *map(Snippet, texts)]).tolist()[1:] == alone
 
 
-@pytest.mark.parametrize("vectors", [np.ones((2, 4)), np.ones((4, 4)), np.ones(3), []])
-def test_an_embedder_with_the_wrong_number_of_vectors_is_an_error(vectors):
-    with pytest.raises(ValueError, match="'broken'"):
-        EmbeddingScorer(lambda texts: vectors, name="broken").score("q", ["a", "b"])
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        *(np.ones((2, 4)), np.ones((4, 4)), np.ones(3), [], 3, None),
+        *([[1.0], [1.0], None], [[1.0], [2.0], ["a"]], [[1], [2], [10**400]], [[1], [1], [1, 2]]),
+    ],
+)
+def test_an_embedder_that_returns_other_than_a_vector_for_each_text_is_named(vectors):
+    scorer = EmbeddingScorer(lambda texts: vectors, name="broken")
+    for call in (scorer.score, scorer.vectors):
+        with pytest.raises(ValueError, match="'broken'"):
+            call("q", ["a", "b"])
 
 
 # --- BM25 -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic requires this one below Python 3.12
 
 from conformal_retrievers import ConformalFilter
-from langchain_conformal.documents import as_documents, check_input, kept_documents, to_snippets
+from langchain_conformal.documents import as_documents, check_input, kept_documents
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.scorers import FromCalibration
 
@@ -41,7 +41,7 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     ) -> list[Document]:
         """Return copies of the documents that are kept for the query."""
         documents = as_documents(documents)
-        filtered = filter_in_run(self.filter, query, to_snippets(documents), callbacks)
+        filtered = filter_in_run(self.filter, query, documents, callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def acompress_documents(
@@ -49,7 +49,7 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     ) -> list[Document]:
         """Return what `compress_documents` returns, without blocking the event loop."""
         documents = as_documents(documents)
-        filtered = await afilter_in_run(self.filter, query, to_snippets(documents), callbacks)
+        filtered = await afilter_in_run(self.filter, query, documents, callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:

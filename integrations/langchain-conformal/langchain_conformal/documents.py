@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from conformal_retrievers import Filtered, Snippet
+from conformal_retrievers import Filtered, Scorer, Snippet
 from conformal_retrievers.monitoring import json_number
 
 
@@ -45,8 +45,8 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     """
     snippets = []
     for document in as_documents(documents):
-        source = document.metadata.get("source")
-        score = document.metadata.get("relevance_score")
+        metadata = document.metadata or {}  # None, if one was made without pydantic's checks
+        source, score = metadata.get("source"), metadata.get("relevance_score")
         snippets.append(
             Snippet(
                 document.page_content,
@@ -56,6 +56,13 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
             )
         )
     return snippets
+
+
+def to_score(scorer: Scorer, documents: Sequence[Document]) -> list[str] | list[Snippet]:
+    """Return what a scorer needs of documents: their texts, if it takes texts, or snippets."""
+    if getattr(scorer, "takes_texts", False):
+        return [document.page_content for document in documents]
+    return to_snippets(documents)
 
 
 def kept_documents(
@@ -70,7 +77,7 @@ def kept_documents(
     kept, scores, p_values = [], filtered.scores.tolist(), filtered.p_values.tolist()
     for i in filtered.kept.tolist():
         twin = copy(documents[i])  # a quarter of the time of `model_copy`
-        twin.__dict__["metadata"] = dict(twin.metadata)
+        twin.__dict__["metadata"] = dict(twin.metadata or {})
         twin.model_fields_set.add("metadata")
         if metadata_prefix is not None:
             twin.metadata[f"{metadata_prefix}score"] = json_number(scores[i])

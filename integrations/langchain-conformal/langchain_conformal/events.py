@@ -20,12 +20,14 @@ from langchain_core.callbacks import (
     adispatch_custom_event,
     dispatch_custom_event,
 )
+from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
-from conformal_retrievers import ConformalFilter, Filtered, Snippet
+from conformal_retrievers import ConformalFilter, Filtered
 from conformal_retrievers.filtering import Refused
 from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
+from langchain_conformal.documents import to_score
 
 Decided = TypeVar("Decided")
 
@@ -96,29 +98,39 @@ class FilterRun(Generic[Decided]):
 
 
 def filter_in_run(
-    conformal_filter: ConformalFilter, query: str, snippets: list[Snippet], callbacks: Callbacks
+    conformal_filter: ConformalFilter, query: str, documents: list[Document], callbacks: Callbacks
 ) -> Filtered:
-    """Filter a query's snippets in a run below that of `callbacks`, or of the current run."""
-    run = _run_of(conformal_filter, query, snippets, callbacks)
-    return run.decide(lambda: conformal_filter(query, snippets))
+    """Filter a query's documents in a run of their own.
+
+    Parameters
+    ----------
+    conformal_filter, query, documents
+        What decides, and what it decides about.
+    callbacks
+        Those of the run above. None means the run that is current in this context.
+    """
+    run = _run_of(conformal_filter, query, documents, callbacks)
+    return run.decide(lambda: conformal_filter(query, to_score(conformal_filter.scorer, documents)))
 
 
 async def afilter_in_run(
-    conformal_filter: ConformalFilter, query: str, snippets: list[Snippet], callbacks: Callbacks
+    conformal_filter: ConformalFilter, query: str, documents: list[Document], callbacks: Callbacks
 ) -> Filtered:
     """Do what `filter_in_run` does, without blocking the event loop."""
-    run = _run_of(conformal_filter, query, snippets, callbacks)
-    return await run.adecide(lambda: conformal_filter.acall(query, snippets))
+    run = _run_of(conformal_filter, query, documents, callbacks)
+    return await run.adecide(
+        lambda: conformal_filter.acall(query, to_score(conformal_filter.scorer, documents))
+    )
 
 
 def _run_of(
-    conformal_filter: ConformalFilter, query: str, snippets: list[Snippet], callbacks: Callbacks
+    conformal_filter: ConformalFilter, query: str, documents: list[Document], callbacks: Callbacks
 ) -> FilterRun[Filtered]:
     return FilterRun(
         EVENT,
         conformal_filter.calibration,
         lambda filtered: event_of(filtered, query=query),
-        {"query": query, "k": len(snippets)},
+        {"query": query, "k": len(documents)},
         ensure_config({"callbacks": callbacks}),
     )
 

@@ -16,7 +16,7 @@ from langchain_core.runnables.config import ensure_config
 from pydantic import ConfigDict
 
 from conformal_retrievers import ConformalFilter
-from langchain_conformal.documents import as_documents, kept_documents, to_snippets
+from langchain_conformal.documents import as_documents, kept_documents
 from langchain_conformal.events import afilter_in_run, filter_in_run
 from langchain_conformal.judge import depth_of
 from langchain_conformal.scorers import FromCalibration
@@ -69,7 +69,7 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
         retriever = self._configured(configurable, kwargs)
         found = retriever.invoke(query, config={"callbacks": run_manager.get_child()}, **kwargs)
         documents, callbacks = as_documents(found), run_manager.get_child()
-        filtered = filter_in_run(self._filter_at_alpha(), query, to_snippets(documents), callbacks)
+        filtered = filter_in_run(self._filter_at_alpha(), query, documents, callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def _aget_relevant_documents(
@@ -85,9 +85,7 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
         documents, callbacks = as_documents(found), run_manager.get_child()
-        filtered = await afilter_in_run(
-            self._filter_at_alpha(), query, to_snippets(documents), callbacks
-        )
+        filtered = await afilter_in_run(self._filter_at_alpha(), query, documents, callbacks)
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     def _filter_at_alpha(self) -> ConformalFilter:
