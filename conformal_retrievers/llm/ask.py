@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, TypeVar
@@ -193,9 +194,10 @@ class _Run:
         if self.cache is not None:
             stored = self.cache.replies(self.llm.name, (r.as_json() for r in self.requests))
             for i, text in enumerate(stored):
-                reply = None if text is None else Reply(**json.loads(text), cached=True)
-                if reply is not None and self.is_answer(i, reply):
-                    self.answers[i] = reply
+                if text is not None:
+                    with suppress(TypeError, ValueError):  # a damaged entry
+                        reply = Reply(**json.loads(text), cached=True)
+                        self.answers[i] = reply if self.is_answer(i, reply) else None
         return [i for i, answer in enumerate(self.answers) if answer is None]
 
     def failed(self, i: int, error: Exception) -> None:

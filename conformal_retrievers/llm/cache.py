@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import sqlite3
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -23,12 +23,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+logger = logging.getLogger("conformal_retrievers")
+
 APPLICATION = 0x636F6E66  # "conf": the application id in the header of the SQLite file
 VERSION = 2
-SECONDS = 60.0  # to wait for another process that writes
+SECONDS = 0.5  # to wait for another process that writes; an operation waits at most twice
 TABLE = "CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
 
 T = TypeVar("T")
+Operation = Callable[[sqlite3.Connection], T]
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,11 @@ class Cache:
 
     Threads and processes may share it: it has a write-ahead log, and every operation opens it for
     itself. A killed writer loses at most the values that it was writing. A broken file is renamed
-    to `<path>.corrupt-<time>` with a RuntimeWarning, and a new one is created. Raises ValueError if
-    the file belongs to another program or version, and OSError if it cannot be read or written.
+    to `<path>.corrupt-<time>`, and a new one is created. While the file cannot be used (locked, on
+    a full disk, deleted with its folder), nothing is found or stored. Both are logged once.
+
+    A new `Cache` raises ValueError if the file belongs to another program or version, and OSError
+    if it cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +59,8 @@ class Cache:
     def __init__(self, path: str | Path) -> None:
         object.__setattr__(self, "path", Path(path))
         # Writes to the file: a fault shows before the first reply is paid for.
-        self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))
+        with _LOCK, suppress(TimeoutError):  # a lock is not a fault of the path
+            self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))
 
     def scores(self, scorer: str, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the stored scores (n,) of a query's texts, NaN where there is none."""
@@ -63,7 +70,15 @@ class Cache:
         return np.frombuffer(data, "<f8").astype(np.float64)  # a copy, which is writable
 
     def add_scores(self, scorer: str, query: str, texts: Sequence[str], scores: ArrayLike) -> None:
-        """Store the scores (n,) of a query's texts, without those that are NaN."""
+        """Store the scores of a query's texts, without those that are NaN.
+
+        Parameters
+        ----------
+        scorer, query
+            The scorer's name, and the query.
+        texts, scores
+            The texts, and the score of each, (n,).
+        """
         self._add(
             (_key(scorer, query, text), score.tobytes())
             for text, score in zip(texts, np.asarray(scores, dtype="<f8"), strict=True)
@@ -89,7 +104,7 @@ class Cache:
             rows = [connection.execute(statement, (key,)).fetchone() for key in wanted]
             return [None if row is None else row[0] for row in rows]
 
-        return self._run(select)
+        return self._attempt(select) or [None] * len(wanted)
 
     def _add(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         rows = list(entries)
@@ -99,29 +114,39 @@ class Cache:
             connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", rows)
             connection.execute("COMMIT")
 
-        self._run(insert)
+        self._attempt(insert, writes=True)
 
-    def _run(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+    def _attempt(self, operation: Operation[T], writes: bool = False) -> T | None:
+        """Return what an operation returns; after a fault, log it once and return None."""
+        with _LOCK:
+            try:
+                result = self._run(operation)
+            except (OSError, ValueError) as error:
+                if self.path not in _FAULTY:
+                    logger.warning("scoring continues without the cache: %s", error)
+                _FAULTY.add(self.path)
+                return None
+            if writes:  # reading may work where writing does not
+                _FAULTY.discard(self.path)
+            return result
+
+    def _run(self, operation: Operation[T]) -> T:
         try:
             try:
                 return self._on_connection(operation)
             except sqlite3.DatabaseError as error:
                 if type(error) is not sqlite3.DatabaseError:  # its subclasses are other faults
                     raise
-            with _RECOVERY:
-                try:
-                    return self._on_connection(operation)  # another thread may have recovered it
-                except sqlite3.OperationalError:
-                    raise
-                except sqlite3.DatabaseError:
-                    self._set_aside()
+                self._set_aside()
                 return self._on_connection(operation)
-        except sqlite3.OperationalError as error:  # locked, full, read-only
+        except sqlite3.Error as error:  # locked, full, read-only
+            kind = TimeoutError if "locked" in str(error) else OSError
             message = f"{self.path}: {error}; give the cache a path that can be written"
-            raise OSError(message) from None
+            raise kind(message) from None
 
-    def _on_connection(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        connection = sqlite3.connect(self.path, timeout=SECONDS, isolation_level=None)
+    def _on_connection(self, operation: Operation[T]) -> T:
+        seconds = 0 if self.path in _FAULTY else SECONDS
+        connection = sqlite3.connect(self.path, timeout=seconds, isolation_level=None)
         with closing(connection):  # which rolls back what was not committed
             if not _has_table(connection, self.path):
                 connection.execute("BEGIN IMMEDIATE")
@@ -141,11 +166,11 @@ class Cache:
         for suffix in ("-wal", "-shm"):  # SQLite would play an old log into the new file
             with suppress(FileNotFoundError):
                 os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
-        message = f"{self.path} is a broken database; it was renamed to {aside}"
-        warnings.warn(message, RuntimeWarning, stacklevel=5)
+        logger.warning("%s is a broken database; it was renamed to %s", self.path, aside)
 
 
-_RECOVERY = threading.Lock()  # one thread renames a broken file, the others find the new one
+_LOCK = threading.Lock()  # one operation at a time: one thread waits for a fault, or repairs it
+_FAULTY: set[Path] = set()  # files that could not be used: nothing waits until one is written
 
 
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +21,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from conformal_retrievers.llm.ask import LLM, aask, ask
 from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.llm.reply import Reply
 
 
 @pytest.fixture
@@ -156,12 +161,13 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("breaks", BREAKS.values(), ids=BREAKS)
-def test_a_broken_file_is_renamed_with_a_warning_and_a_new_one_created(tmp_path, breaks):
+def test_a_broken_file_is_renamed_and_logged_and_a_new_one_created(tmp_path, breaks, caplog):
     cache = filled(tmp_path / "cache.db")
     breaks(cache.path)
     size = cache.path.stat().st_size
-    with pytest.warns(RuntimeWarning, match=r"cache\.db\.corrupt-2\d{7}T"):
-        filled(cache.path, "new ")
+    filled(cache.path, "new ")
+    [logged] = caplog.records
+    assert f"{cache.path}.corrupt-2" in logged.getMessage()
     [aside] = tmp_path.glob("cache.db.corrupt-*[0-9]")
     assert aside.stat().st_size >= size
     assert np.isnan(cache.scores("s", "0", ["1"])).all()
@@ -177,7 +183,7 @@ def test_threads_that_find_a_broken_file_rename_it_once(tmp_path):
         together.wait()
         cache.add_scores("s", "q", [str(worker)], [worker])
 
-    with pytest.warns(RuntimeWarning, match="corrupt"), ThreadPoolExecutor(8) as threads:
+    with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(8)))
     assert len(list(tmp_path.glob("cache.db.corrupt-*[0-9]"))) == 1
     assert cache.scores("s", "q", [str(i) for i in range(8)]).tolist() == list(range(8))
@@ -190,8 +196,7 @@ def test_the_log_of_a_broken_file_is_renamed_with_it(cache):
         cache.add_scores("s", "q", ["a"], [1.0])
         inode = cache.path.with_name("cache.db-wal").stat().st_ino
         BREAKS["header"](cache.path)
-        with pytest.warns(RuntimeWarning, match="corrupt"):
-            assert np.isnan(cache.scores("s", "q", ["a"])).all()
+        assert np.isnan(cache.scores("s", "q", ["a"])).all()
         [aside] = cache.path.parent.glob("cache.db.corrupt-*-wal")
         assert aside.stat().st_ino == inode
 
@@ -244,11 +249,73 @@ def test_a_path_that_cannot_be_opened_is_an_error_that_names_it(tmp_path):
         Cache(tmp_path)
 
 
-def test_a_file_that_stays_locked_is_an_error_that_names_it(cache, monkeypatch):
-    monkeypatch.setattr("conformal_retrievers.llm.cache.SECONDS", 0.05)
+# --- faults while it is used ----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def locked(cache):
     with sqlite(cache.path) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(OSError, match=rf"{cache.path}: .*locked"):
-            cache.add_scores("s", "q", ["a"], [1.0])
-        assert np.isnan(cache.scores("s", "q", ["a"])).all()  # reading needs no lock
-    cache.add_scores("s", "q", ["a"], [1.0])
+        yield
+
+
+@contextlib.contextmanager
+def locked_for_readers(cache):
+    with sqlite(cache.path) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@contextlib.contextmanager
+def full(cache):
+    """No file of this process grows any more, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@contextlib.contextmanager
+def without_folder(cache):
+    shutil.rmtree(cache.path.parent)
+    yield
+    cache.path.parent.mkdir()
+
+
+@contextlib.contextmanager
+def of_another_program(cache):
+    with sqlite(cache.path) as file:
+        file.execute("PRAGMA application_id = 7")
+    yield
+    cache.path.unlink()
+
+
+@pytest.mark.parametrize(
+    "fault", [locked, locked_for_readers, full, without_folder, of_another_program]
+)
+async def test_a_fault_loses_no_reply_and_waits_at_most_a_second(cache, fault, caplog):
+    asked = []
+
+    def complete(request):
+        asked.append(request.user)
+        return Reply(request.user)
+
+    async def acomplete(request):
+        return complete(request)
+
+    llm = LLM(complete, "m", acomplete)
+    requests = [Request("s", str(i)) for i in range(10)]
+    with fault(cache):
+        started = time.monotonic()
+        answers = ask(llm, requests, cache=cache) + await aask(llm, requests, cache=cache)
+        cache.add_scores("s", "q", ["a"], [1.0])
+        assert np.isnan(cache.scores("s", "q", ["a"])).all()
+        assert time.monotonic() - started < 2
+    assert [answer.text for answer in answers] == [str(i) for i in range(10)] * 2
+    assert len(asked) == 20
+    [logged] = caplog.records
+    assert str(cache.path) in logged.getMessage()
+    assert not ask(llm, requests, cache=cache)[0].cached  # the fault is over
+    assert ask(llm, requests, cache=cache)[0].cached
