@@ -473,13 +473,13 @@ MUTANTS = {
     ],
     "evaluation/verdict.py": [
         (
-            "m = round(min(coverage.n, coverage.effective_n))",
-            "m = round(coverage.n)",
+            "return round(min(coverage.n, coverage.effective_n))",
+            "return round(coverage.n)",
             "snippets of a query as independent evidence",
         ),
         (
-            "m = round(min(coverage.n, coverage.effective_n))",
-            "m = round(coverage.effective_n)",
+            "return round(min(coverage.n, coverage.effective_n))",
+            "return round(coverage.effective_n)",
             "more evidence than queries",
         ),
         (
@@ -498,23 +498,33 @@ MUTANTS = {
             "a Beta-binomial law off by one",
         ),
         (
+            "math.ceil(m * short)",
+            "math.floor(m * short)",
+            "one query enough to tell",
+        ),
+        (
+            "n=min(verdict.n for verdict in given)",
+            "n=worst.n",
+            "a group of a few queries unseen behind a large one",
+        ),
+        (
             "in_order = np.argsort(counts.order)",
             "in_order = np.arange(len(counts.order))",
             "bets in the order of the caller",
         ),
     ],
-    "evaluation/columns.py": [
+    "evaluation/measures.py": [
         ("        check_unique_ids(ids)\n", "", "a query that counts many times"),
         (
-            "check_new(ids if held_out else (), calibration.ids, SNIPPETS)",
+            "check_new(self.ids, calibration.ids, SNIPPETS)",
             "pass",
             "a calibration evaluated on its own queries",
         ),
     ],
     "evaluation/findings.py": [
         (
-            "d.removal <= LITTLE_REMOVED * scored",
-            "d.removal <= LITTLE_REMOVED",
+            "removal <= LITTLE_REMOVED * scored",
+            "removal <= LITTLE_REMOVED",
             "the scores blamed for what has none",
         ),
     ],

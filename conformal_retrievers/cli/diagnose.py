@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
 from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, print_table, say
 from conformal_retrievers.evaluation import diagnose as diagnosed
-from conformal_retrievers.evaluation.sweeps import SweepPoint
+from conformal_retrievers.evaluation.diagnosis import SweepPoint
 from conformal_retrievers.theory.intervals import percent
 
 
@@ -57,7 +56,8 @@ def diagnose(
         del numbers["calibration"]
         print_json({"left_out": new.left_out, "verdict": found.verdict, **numbers})
     else:
-        say(f"Queries: {found.n_queries:,}, with {found.n_snippets:,} snippets.")
+        measured = found.evaluation
+        say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} snippets.")
         say(f"Left out: {new.left_out:,}.\n\n{found}\n\nOver alpha, in %:\n")
         print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], map(_row, found.sweep))
     if found.fails:
@@ -65,11 +65,13 @@ def diagnose(
 
 
 def _row(point: SweepPoint) -> list[str]:
-    coverage = math.nan if point.coverage is None else point.coverage.estimate
     return [
         f"{point.alpha:g}",
         "–" if point.threshold is None else f"{point.threshold:.4g}",
-        *(percent(s, unit="") for s in (point.m1, point.m2, point.removal, coverage)),
+        *(
+            percent(s, unit="")
+            for s in (point.m1, point.m2, point.removal, point.coverage.estimate)
+        ),
     ]
 
 

@@ -18,9 +18,8 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import SNIPPETS, at_most
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.columns import Columns
 from conformal_retrievers.evaluation.evaluate import Evaluation, measure
-from conformal_retrievers.evaluation.measures import ratios
+from conformal_retrievers.evaluation.measures import Columns, ratios
 from conformal_retrievers.theory.intervals import check_level
 
 
@@ -95,11 +94,6 @@ def compare(
     level
         Share of the resamples that an interval spans, in (0, 1).
 
-    Returns
-    -------
-    Differences
-        Every share of an `Evaluation` by name; NaN if there is nothing to measure.
-
     Raises
     ------
     ValueError
@@ -115,9 +109,11 @@ def compare(
         raise ValueError(f"the scorers differ, {scorers}; give scored_by_other too")
     queries = list(scored)
     again = queries if scored_by_other is None else list(scored_by_other)
-    columns = (Columns.of(queries, one), Columns.of(again, other, name="scored_by_other"))
+    columns = (Columns.of(queries, one), Columns.of(again, other, "scored_by_other"))
     if columns[0].ids != columns[1].ids or columns[0].sizes.tolist() != columns[1].sizes.tolist():
         raise ValueError("scored_by_other has other queries than scored; give the same, in order")
+    for c, of in zip(columns, (one, other), strict=True):
+        c.held_out_from(of)
     counts = [c.counts(c.keeps(of)) for c, of in zip(columns, (one, other), strict=True)]
     misses_known = one.count_missed or other.count_missed or bool(columns[0].missed.any())
     ours, theirs = (ratios(c, misses_known=misses_known) for c in counts)

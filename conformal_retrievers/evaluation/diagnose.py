@@ -11,35 +11,29 @@ that of the judged ones, up to chance (`theory/exchangeability.py`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.columns import Columns, QueryCounts
-from conformal_retrievers.evaluation.diagnosis import (
-    Diagnosis,
-    GroupRow,
-    Judgements,
-    ScoreQuality,
-)
+from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
+from conformal_retrievers.evaluation.evaluate import evaluation_of
 from conformal_retrievers.evaluation.findings import findings
-from conformal_retrievers.evaluation.measures import END_TO_END, Share, guaranteed, shares
-from conformal_retrievers.evaluation.sweeps import (
-    ALPHAS,
-    bands,
-    over_alpha,
-    over_depth,
-    reference_lowest,
+from conformal_retrievers.evaluation.measures import Columns, guaranteed, shares
+from conformal_retrievers.theory.exchangeability import (
+    Comparison,
+    m1_band,
+    m2_band,
+    two_sample_test,
 )
-from conformal_retrievers.evaluation.verdict import coverage_p_value, verdict_on
-from conformal_retrievers.theory.exchangeability import Comparison, two_sample_test
-from conformal_retrievers.theory.intervals import Interval, auc, check_level, cluster_interval
+from conformal_retrievers.theory.intervals import Interval, auc, cluster_interval
+
+ALPHAS = tuple(k / 40 for k in range(1, 21))  # 0.025, 0.05, … 0.5
 
 
 def diagnose(
@@ -59,17 +53,12 @@ def diagnose(
     scored
         From `score_queries`; not judged if none has a relevant snippet, as in a filter log.
     reference
-        Queries like the calibration's, whose lowest scores stand in by default. The bands of m2, of
-        m1 by group and of both by depth need it.
+        Queries like the calibration's, whose lowest scores stand in by default. The bands of m2,
+        and of m1 by group, need it.
     alphas
         Swept together with the calibration's own; those that its delta cannot reach are left out.
     level
         Confidence of every interval, band and test, in (0, 1).
-
-    Returns
-    -------
-    Diagnosis
-        Its `judgements` are None if no query has a known relevant snippet.
 
     Raises
     ------
@@ -77,41 +66,22 @@ def diagnose(
         For no query, and for an id that occurs twice or belongs to the calibration.
     """
     check_subject(calibration, SNIPPETS)
-    check_level(level)
     new = Columns.of(scored, calibration)
-    known = None
-    if reference is not None:
-        known = Columns.of(reference, calibration, name="reference", held_out=False)
-    counts, thresholds = new.counts(new.keeps(calibration)), new.thresholds(calibration)
-    misses_known = calibration.count_missed or bool(new.missed.any())
-    measured = shares(counts, level, misses_known=misses_known)
-    groups = []
-    for group, part in counts.by_group.items():
-        if group is not None:
-            of_group = shares(part, level, misses_known=misses_known)
-            groups.append(_group_row(calibration, part, of_group, group, judged=new.judged))
-    m1_band, m2_band = bands(calibration, new, known, level)
+    known = None if reference is None else Columns.of(reference, calibration, "reference")
+    evaluation = evaluation_of(calibration, new, level)
+    within, over = _aucs(new, level)
+    of_m1, of_m2 = _bands(calibration, new, known, level)
     d = Diagnosis(
         calibration=calibration,
         level=level,
-        n_queries=len(new.sizes),
-        n_snippets=len(new.scores),
-        m1=measured["m1"].interval,
-        m2=measured["m2"].interval,
-        removal=measured["removal"].estimate,
-        keep_all=float(np.mean(np.isposinf(thresholds))),
-        keep_none=float(np.mean(np.isneginf(thresholds))),
-        held_out_verified=not new.judged or new.held_out_from(calibration),
-        m1_band=m1_band,
-        m2_band=m2_band,
+        evaluation=evaluation,
+        m1_band=of_m1,
+        m2_band=of_m2,
         comparison=_comparison(calibration, new, known),
-        judgements=_judgements(calibration, counts, measured, groups, _aucs(new, level))
-        if new.judged
-        else None,
-        scores=_score_quality(calibration, new),
-        sweep=over_alpha(calibration, new, known, alphas, level),
-        depths=over_depth(calibration, new, known, level),
-        groups=tuple(groups),
+        auc_within=within,
+        auc_over=over,
+        ties=_ties(calibration, new),
+        sweep=_sweep(calibration, new, known, alphas, level),
     )
     return replace(d, findings=findings(d))
 
@@ -119,45 +89,12 @@ def diagnose(
 def _comparison(
     calibration: Calibration, new: Columns, reference: Columns | None
 ) -> Comparison | None:
-    lowest, passed = reference_lowest(calibration, reference)
+    lowest, passed = _reference_lowest(calibration, reference)
     scored = np.isfinite(new.lowest)
     if not (len(lowest) and scored.any()):
         return None
     kept = int(np.count_nonzero((new.lowest <= new.thresholds(calibration)) & scored))
     return two_sample_test(lowest, new.lowest[scored], None if passed is None else (passed, kept))
-
-
-def _judgements(
-    calibration: Calibration,
-    counts: QueryCounts,
-    measured: dict[str, Share],
-    groups: Sequence[GroupRow],
-    aucs: tuple[Interval, float],
-) -> Judgements:
-    if calibration.by_group:
-        tested = [row.p_value for row in groups if row.p_value is not None]
-        p_value = min([1.0, *(len(tested) * p for p in tested)])
-    else:
-        p_value = coverage_p_value(calibration, measured[guaranteed(calibration)])
-    irrelevant_kept = counts.kept - counts.relevant_kept
-    return Judgements(
-        n_measured=_n_measured(calibration, counts),
-        n_relevant=int(counts.relevant.sum()),
-        n_missed=int(counts.missed.sum()),
-        recall_at_k=measured["recall@K"].interval,
-        coverage=measured[calibration.guarantee].interval,
-        end_to_end=measured[END_TO_END + calibration.guarantee].interval,
-        p_value=p_value,
-        relevant_kept=float(np.mean(counts.relevant_kept > 0)),
-        only_irrelevant=float(np.mean((counts.relevant_kept == 0) & (irrelevant_kept > 0))),
-        irrelevant_share=_ratio(irrelevant_kept.sum(), counts.kept.sum()),
-        auc_within=aucs[0],
-        auc_over=aucs[1],
-    )
-
-
-def _n_measured(calibration: Calibration, counts: QueryCounts) -> int:
-    return int(np.count_nonzero(counts.relevant + counts.missed * calibration.count_missed))
 
 
 def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
@@ -170,42 +107,76 @@ def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
     return cluster_interval(within, np.ones(len(within)), level), pooled
 
 
-def _score_quality(calibration: Calibration, queries: Columns) -> ScoreQuality:
+def _ties(calibration: Calibration, queries: Columns) -> Ties:
     scored = queries.scores[~np.isnan(queries.scores)]
     thresholds = queries.thresholds(calibration)[queries.query_of]
+    equal = int(np.count_nonzero(queries.scores == thresholds))
     own = sum((q.scores == calibration.threshold(q.group)).sum() for q in calibration.queries)
-    return ScoreQuality(
+    return Ties(
         n_scores=len(scored),
         distinct=len(np.unique(scored)),
-        at_threshold=_ratio((queries.scores == thresholds).sum(), len(scored)),
-        calibration_ties=_ratio(own, calibration.n_relevant),
-        unscorable=_ratio(len(queries.scores) - len(scored), len(queries.scores)),
+        at_threshold=equal / max(1, len(scored)),
+        calibration_ties=float(own / max(1, calibration.n_relevant)),
     )
 
 
-def _ratio(part: float, whole: float) -> float:
-    return float(part / whole) if whole else math.nan
-
-
-def _group_row(
+def _sweep(
     calibration: Calibration,
-    counts: QueryCounts,
-    measured: dict[str, Share],
-    group: str,
-    *,
-    judged: bool,
-) -> GroupRow:
-    share = measured[guaranteed(calibration)]
-    tested = verdict_on(calibration, share, group if calibration.by_group else None)
-    return GroupRow(
-        group=group,
-        threshold=calibration.threshold(group),
-        n_queries=len(counts.retrieved),
-        n_measured=_n_measured(calibration, counts) if judged else 0,
-        m1=measured["m1"].interval,
-        m2=measured["m2"].interval,
-        removal=measured["removal"].estimate,
-        recall_at_k=measured["recall@K"].interval if judged else None,
-        coverage=share.interval if judged else None,
-        p_value=tested.p_value if judged and tested is not None else None,
-    )
+    queries: Columns,
+    reference: Columns | None,
+    alphas: Sequence[float],
+    level: float,
+) -> tuple[SweepPoint, ...]:
+    """Return a point for each alpha and for the calibration's own, if its delta allows that."""
+
+    def point(c: Calibration) -> SweepPoint:
+        measured = shares(queries.counts(queries.keeps(c)), level, misses_known=True)
+        return SweepPoint(
+            c.alpha,
+            None if c.by_group else c.threshold(),
+            measured["m1"].estimate,
+            measured["m2"].estimate,
+            measured["removal"].estimate,
+            *_bands(c, queries, reference, level),
+            measured[guaranteed(c)].interval,
+        )
+
+    chosen = sorted({float(alpha) for alpha in (*alphas, calibration.alpha)})
+    if calibration.delta is not None and not calibration.by_group:
+        units = calibration.units()
+        chosen = [a for a in chosen if units.n >= units.n_needed(a, calibration.delta)]
+    return tuple(point(calibration.at(alpha)) for alpha in chosen)
+
+
+def _bands(
+    calibration: Calibration, queries: Columns, reference: Columns | None, level: float
+) -> tuple[Band | None, Band | None]:
+    """Return the bands of m1 and m2 for queries that are exchangeable with the reference."""
+    n_scored = int(np.count_nonzero(np.isfinite(queries.lowest)))
+    lowest, passed = _reference_lowest(calibration, reference)
+    one = two = None
+    if n_scored and len(lowest) and passed is not None:
+        one = m1_band(passed, len(lowest), n_scored, level)
+    n_new = int(np.count_nonzero(queries.sizes))
+    if reference is not None and n_new:
+        kept, some = reference.count(reference.keeps(calibration)), reference.sizes > 0
+        two = m2_band(kept[some] / reference.sizes[some], n_new, level)
+    return one, two
+
+
+def _reference_lowest(
+    calibration: Calibration, reference: Columns | None
+) -> tuple[NDArray[np.float64], int | None]:
+    """Return the lowest scores (N,) to compare queries with, and how many of them are kept.
+
+    They are those of the reference, or else of the calibration's own queries. The number is None
+    for a calibration by group, which does not record the group of each lowest score.
+    """
+    if reference is not None:
+        scored = np.isfinite(reference.lowest)
+        kept = reference.lowest <= reference.thresholds(calibration)
+        return reference.lowest[scored], int(np.count_nonzero(kept & scored))
+    lowest = np.array(calibration.lowest_scores)
+    if calibration.by_group:
+        return lowest, None
+    return lowest, int(np.count_nonzero(lowest <= calibration.threshold()))

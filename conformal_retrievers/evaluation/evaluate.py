@@ -17,8 +17,16 @@ from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.columns import Columns, QueryCounts
-from conformal_retrievers.evaluation.measures import END_TO_END, GUARANTEES, MOSTLY, Share, shares
+from conformal_retrievers.evaluation.measures import (
+    END_TO_END,
+    GUARANTEES,
+    MOSTLY,
+    Columns,
+    QueryCounts,
+    Share,
+    guaranteed,
+    shares,
+)
 from conformal_retrievers.evaluation.verdict import (
     OUT_OF_REACH,
     UNVERIFIED,
@@ -53,6 +61,7 @@ class Evaluation:
     m2: Share  # mean share of a query's snippets that is kept
     precision: Share  # share of the kept snippets that is relevant
     unscorable: Share  # share of all snippets
+    only_irrelevant: float  # share of queries that keep irrelevant snippets only
     verdict: Verdict | None = None  # None if nothing could be tested
     out_of_reach: bool = False  # missed snippets count, and no threshold reaches the target
     held_out_verified: bool = True  # ids prove that no query belongs to the calibration
@@ -102,8 +111,12 @@ def evaluate(
     twice or belongs to the calibration, and for a level outside (0, 1).
     """
     check_subject(calibration, SNIPPETS)
+    return evaluation_of(calibration, Columns.of(scored, calibration), level)
+
+
+def evaluation_of(calibration: Calibration, columns: Columns, level: float) -> Evaluation:
+    """Return what `evaluate` does, of queries as columns."""
     check_level(level)
-    columns = Columns.of(scored, calibration)
     counts = columns.counts(columns.keeps(calibration))
     whole = replace(
         _with_groups(counts, level, counts_missed=calibration.count_missed),
@@ -166,10 +179,10 @@ def _measured(c: QueryCounts, level: float, counts_missed: bool, misses_known: b
         m2=share["m2"],
         precision=share["precision"],
         unscorable=share["unscorable"],
+        only_irrelevant=float(np.mean((c.kept > 0) & (c.relevant_kept == 0))),
     )
 
 
 def _verdict(part: Evaluation, calibration: Calibration, group: str | None) -> Verdict | None:
-    measured = part.end_to_end if calibration.count_missed else part.coverage
-    found = verdict_on(calibration, measured[calibration.guarantee], group)
+    found = verdict_on(calibration, part.shares[guaranteed(calibration)], group)
     return found and replace(found, unscorable=part.unscorable.estimate)

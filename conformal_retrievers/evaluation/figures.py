@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
-from conformal_retrievers.evaluation.sweeps import DepthPoint, SweepPoint
 from conformal_retrievers.extras import require
 
 require("report", "matplotlib")
@@ -45,8 +44,7 @@ def coverage(d: Diagnosis) -> str:
     def draw(axes: Any) -> None:
         target = np.array([1 - point.alpha for point in d.sweep])
         axes.plot(target, target, color=GREY, linestyle="--", label="target")
-        intervals = [point.coverage for point in d.sweep if point.coverage is not None]
-        estimate, low, high = np.array(intervals).T
+        estimate, low, high = np.array([point.coverage for point in d.sweep]).T
         axes.fill_between(target, low, high, color=BLUE, alpha=0.2, linewidth=0)
         axes.plot(target, estimate, color=BLUE, label=f"measured, {100 * d.level:g} % interval")
         axes.axvline(d.target, color=GREY, linewidth=1, linestyle=":")
@@ -70,25 +68,18 @@ def sweep(d: Diagnosis) -> str:
 
     def draw(axes: Any) -> None:
         alphas = np.array([point.alpha for point in d.sweep])
-        _m1_and_m2(axes, alphas, d.sweep)
+        for name, color, style in (("m1", BLUE, "-"), ("m2", RED, "-.")):
+            bands = [getattr(point, f"{name}_band") for point in d.sweep]
+            if None not in bands:
+                low, high = np.array(bands).T
+                label = f"{name} if exchangeable"
+                axes.fill_between(alphas, low, high, color=color, alpha=0.18, lw=0, label=label)
+            values = [getattr(point, name) for point in d.sweep]
+            axes.plot(alphas, values, color=color, linestyle=style, label=name)
         axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="1 − α, not a target")
         axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
 
     return _svg(draw, xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
-
-
-def depths(d: Diagnosis) -> str:
-    """Draw m1 and m2 over the number of snippets retrieved, and recall if it is known."""
-
-    def draw(axes: Any) -> None:
-        k = np.array([point.k for point in d.depths])
-        _m1_and_m2(axes, k, d.depths)
-        recall = [point.recall.estimate for point in d.depths if point.recall is not None]
-        if recall:
-            axes.plot(k, recall, color=GREEN, linestyle=(0, (5, 1)), label="recall@K")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-
-    return _svg(draw, xlabel="K, snippets retrieved", ylabel="share", ylim=(0, 1.03))
 
 
 def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequence[float]) -> str:
@@ -126,18 +117,6 @@ def _bin_edges(scores: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.linspace(low, high, 41)
     half = max(abs(low), abs(high)) * 0.01 or 0.5
     return np.array([low - half, high + half])
-
-
-def _m1_and_m2(
-    axes: Any, x: NDArray[Any], points: Sequence[SweepPoint] | Sequence[DepthPoint]
-) -> None:
-    for name, color, style in (("m1", BLUE, "-"), ("m2", RED, "-.")):
-        bands = [getattr(point, f"{name}_band") for point in points]
-        if None not in bands:
-            low, high = np.array(bands).T
-            label = f"{name} if exchangeable"
-            axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0, label=label)
-        axes.plot(x, [getattr(p, name) for p in points], color=color, linestyle=style, label=name)
 
 
 def _svg(draw: Callable[[Any], None], **labels: Any) -> str:

@@ -1,4 +1,4 @@
-"""The rules that turn a diagnosis into findings, each a sentence with its evidence.
+"""The rules that turn a diagnosis into findings, each a sentence.
 
 A problem is a reason not to rely on the guarantee for these queries. Most problems are found by
 tests, each with a false alarm in at most a share 1 − level of cases: whether the lowest scores
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
-from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Judgements
-from conformal_retrievers.evaluation.measures import MOSTLY
-from conformal_retrievers.evaluation.verdict import OUT_OF_REACH, UNVERIFIED
+from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Severity
+from conformal_retrievers.evaluation.evaluate import Evaluation
+from conformal_retrievers.evaluation.measures import guaranteed
+from conformal_retrievers.evaluation.verdict import OUT_OF_REACH, UNVERIFIED, verdict_on
 from conformal_retrievers.theory.intervals import percent
 
 ALL_OR_NOTHING = 0.95  # m2 / m1 from which on queries are kept nearly whole or not at all
@@ -34,108 +35,115 @@ MEANING = {
 
 def findings(d: Diagnosis) -> tuple[Finding, ...]:
     """Return all findings, the problems first."""
-    found: list[Finding] = []
-    if d.judgements is not None:
-        for judged in (_coverage, _direction, _missing, _irrelevant, _groups):
-            found += judged(d, d.judgements)
-    for rule in (_scores, _ids, _m1, _removal, _ties, _unscorable):
-        found += rule(d)
+    of_judgements = (_coverage, _direction, _missing, _irrelevant, _groups, _ids)
+    of_scores = (_scores, _m1, _threshold, _removal, _ties, _unscorable)
+    rules = (of_judgements if d.judged else ()) + of_scores
+    found = [finding for rule in rules for finding in rule(d)]
     return tuple(sorted(found, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
 
 
 # --- what judgements show -------------------------------------------------------------------------
 
 
-def _coverage(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
-    coverage, by_group = d.coverage, d.calibration.by_group
-    if coverage is None or math.isnan(coverage.estimate):
+def _coverage(d: Diagnosis) -> Iterator[Finding]:
+    coverage, verdict, by_group = d.coverage, d.evaluation.verdict, d.calibration.by_group
+    if math.isnan(coverage.estimate):
         return
-    low = j.p_value <= 1 - d.level and not by_group  # by group each group is tested: `_groups`
     where = " in each group with a finite threshold" if by_group else ""
+    severity: Severity = "fine"
     chance = ""
-    if coverage.estimate < d.target and not by_group:
-        explained = "more than" if low else "within what"
-        chance = f", {explained} chance explains (p = {j.p_value:.2g})"
+    if verdict is not None:
+        low = verdict.p_value <= 1 - d.level and not by_group  # each group is tested: `_groups`
+        severity = "problem" if low else "notice" if verdict.too_few else "fine"
+        if coverage.estimate < d.target and not by_group:
+            explained = "more than" if low else "within what"
+            chance = f", {explained} chance explains (p = {verdict.p_value:.2g})"
     sentence = (
         f"Coverage ({MEANING[d.calibration.guarantee]}) is {coverage} on "
-        f"{_counted(j.n_measured, 'judged ')}; the target is "
+        f"{_measured(d.evaluation, d.calibration, 'judged ')}; the target is "
         f"{percent(d.target)}{where}{chance}."
     )
-    evidence = {"coverage": coverage.estimate, "target": d.target, "p_value": j.p_value}
-    yield Finding("coverage", "problem" if low else "fine", sentence, evidence)
+    yield Finding("coverage", severity, sentence)
 
 
-def _direction(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
-    within = j.auc_within
-    if math.isnan(j.auc_over):
+def _direction(d: Diagnosis) -> Iterator[Finding]:
+    if math.isnan(d.auc_over):
         return
-    evidence = {"auc_within": within.estimate, "high": within.high, "auc_over": j.auc_over}
-    auc = f"AUC {within.estimate:.2f} within queries, {j.auc_over:.2f} over all"
-    if within.high < 0.5:
+    auc = f"AUC {d.auc_within.estimate:.2f} within queries, {d.auc_over:.2f} over all"
+    if d.auc_within.high < 0.5:
         sentence = (
             f"Relevant snippets score higher than irrelevant ones ({auc}). Scores must be lower "
             "for relevant snippets: reverse their sign."
         )
-        yield Finding("direction", "problem", sentence, evidence)
-    elif min(within.estimate, j.auc_over) < WEAK_AUC:
+        yield Finding("direction", "problem", sentence)
+    elif min(d.auc_within.estimate, d.auc_over) < WEAK_AUC:
         sentence = (
             f"The scores hardly separate relevant from irrelevant snippets ({auc}; chance is 0.5), "
             "so the filter can remove little. This does not affect coverage."
         )
-        yield Finding("separation", "notice", sentence, evidence)
+        yield Finding("separation", "notice", sentence)
     else:
         sentence = f"The scores separate relevant from irrelevant snippets ({auc})."
-        yield Finding("separation", "fine", sentence, evidence)
+        yield Finding("separation", "fine", sentence)
 
 
-def _missing(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
-    if math.isnan(j.recall_at_k.estimate):
+def _missing(d: Diagnosis) -> Iterator[Finding]:
+    e = d.evaluation
+    end_to_end = e.end_to_end[d.calibration.guarantee]
+    if not e.recall_at_k.n:
         sentence = (
             "Recall@K and end-to-end coverage are unknown: every query has 0 missed relevant "
             "snippets, which can also mean that they were not counted."
         )
-        yield Finding("recall", "notice", sentence, {})
-    elif j.n_missed:
-        short = j.end_to_end.high < d.target
+        yield Finding("recall", "notice", sentence)
+    elif e.n_missed:
+        short = end_to_end.high < d.target
         sentence = (
-            f"The retriever missed some relevant snippets: recall@K is {j.recall_at_k}. If they "
-            f"count as dropped, coverage is {j.end_to_end}."
+            f"The retriever missed some relevant snippets: recall@K is {e.recall_at_k}. If they "
+            f"count as dropped, coverage is {end_to_end}."
         )
         if short:
             sentence += " No threshold brings missed snippets back; a deeper retriever might."
-        evidence = {"recall_at_k": j.recall_at_k.estimate, "end_to_end": j.end_to_end.estimate}
-        yield Finding("missing", "notice" if short else "fine", sentence, evidence)
+        yield Finding("missing", "notice" if short else "fine", sentence)
 
 
-def _irrelevant(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
-    if math.isnan(j.irrelevant_share):
+def _irrelevant(d: Diagnosis) -> Iterator[Finding]:
+    e = d.evaluation
+    if not e.precision.n:
         return
-    many = j.only_irrelevant > MANY_IRRELEVANT
+    many = e.only_irrelevant > MANY_IRRELEVANT
     sentence = (
-        f"{percent(j.irrelevant_share)} of the kept snippets are irrelevant. "
-        f"{percent(j.only_irrelevant)} of the queries keep irrelevant snippets only"
+        f"{percent(1 - e.precision.estimate)} of the kept snippets are irrelevant. "
+        f"{percent(e.only_irrelevant)} of the queries keep irrelevant snippets only"
         f"{', which raises m1' if many else ''}."
     )
-    evidence = {"irrelevant_share": j.irrelevant_share, "only_irrelevant": j.only_irrelevant}
-    yield Finding("irrelevant", "notice" if many else "fine", sentence, evidence)
+    yield Finding("irrelevant", "notice" if many else "fine", sentence)
 
 
-def _groups(d: Diagnosis, j: Judgements) -> Iterator[Finding]:
-    by_group = d.calibration.by_group
-    tested = [(row, row.p_value) for row in d.groups if row.p_value is not None]
-    for row, p in tested:
-        p_value = min(1.0, len(tested) * p)
-        if row.coverage is None or p_value > 1 - d.level:
+def _groups(d: Diagnosis) -> Iterator[Finding]:
+    c = d.calibration
+    parts = {name: part for name, part in d.evaluation.by_group.items() if name is not None}
+    tested = {
+        name: part.verdict if c.by_group else verdict_on(c, part.shares[guaranteed(c)])
+        for name, part in parts.items()
+    }
+    n_tested = sum(verdict is not None for verdict in tested.values())
+    for name, verdict in tested.items():
+        if verdict is None or (p_value := min(1.0, n_tested * verdict.p_value)) > 1 - d.level:
             continue
         sentence = (
-            f"In group {row.group!r}, coverage is {row.coverage} on "
-            f"{_counted(row.n_measured)}, below {percent(d.target)} (p = {p_value:.2g} for "
-            f"{len(tested)} groups)."
+            f"In group {name!r}, coverage is {verdict.coverage} on "
+            f"{_measured(parts[name], c)}, below {percent(d.target)} (p = {p_value:.2g} for "
+            f"{n_tested} groups)."
         )
-        if not by_group:
+        if not c.by_group:
             sentence += " A calibration by group covers each group."
-        evidence = {"coverage": row.coverage.estimate, "target": d.target, "p_value": p_value}
-        yield Finding("group", "problem" if by_group else "notice", sentence, evidence)
+        yield Finding("group", "problem" if c.by_group else "notice", sentence)
+
+
+def _ids(d: Diagnosis) -> Iterator[Finding]:
+    if not d.evaluation.held_out_verified:
+        yield Finding("ids", "notice", UNVERIFIED)
 
 
 # --- what the scores show -------------------------------------------------------------------------
@@ -147,14 +155,12 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         sentence = (
             "The scores cannot be compared with those of the calibration: one of the two has none."
         )
-        yield Finding("scores", "notice", sentence, {})
+        yield Finding("scores", "notice", sentence)
         return
-    names = ("p_value", "distance", "higher", "overlap", "n_reference", "n_new")
-    evidence = {name: getattr(c, name) for name in names}
     tested = f"{_counted(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
     if c.p_value > 1 - d.level:
         sentence = "The lowest scores of these queries look like those of the calibration"
-        yield Finding("scores", "fine", f"{sentence} ({tested}).", evidence)
+        yield Finding("scores", "fine", f"{sentence} ({tested}).")
         return
     if c.overlap == 0:
         how = "all are outside its range. Check the scorer, its scale and its sign"
@@ -168,97 +174,99 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         "These queries are not exchangeable with the calibration's. Their lowest scores "
         f"differ ({tested}): {how}."
     )
-    yield Finding("scores", "problem", sentence, evidence)
-
-
-def _ids(d: Diagnosis) -> Iterator[Finding]:
-    if not d.held_out_verified:
-        yield Finding("ids", "notice", UNVERIFIED, {})
+    yield Finding("scores", "problem", sentence)
 
 
 def _m1(d: Diagnosis) -> Iterator[Finding]:
-    j = d.judgements
-    evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "target": d.target}
-    kept = f"{percent(d.m1.estimate)} of the queries keep a snippet (m1)"
+    e = d.evaluation
+    m1 = e.m1.estimate
+    kept = f"{percent(m1)} of the queries keep a snippet (m1)"
     outside = False
     if d.m1_band is not None:
         low, high = d.m1_band
-        evidence |= {"band_low": low, "band_high": high}
-        outside = not low <= d.m1.estimate <= high
+        outside = not low <= m1 <= high
         kept += f"; the band for exchangeable queries is {percent(low)} to {percent(high)}"
-    if j is None:
-        meaning = f"m1 is not coverage and need not be {100 * d.target:.6g} %"
-    else:
-        evidence |= {"relevant_kept": j.relevant_kept, "only_irrelevant": j.only_irrelevant}
+    if d.judged:
         meaning = (
-            f"{percent(j.relevant_kept)} keep a relevant snippet, {percent(j.only_irrelevant)} "
-            "keep irrelevant ones only"
+            f"{percent(m1 - e.only_irrelevant)} keep a relevant snippet, "
+            f"{percent(e.only_irrelevant)} keep irrelevant ones only"
         )
-    yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.", evidence)
+    else:
+        meaning = f"m1 is not coverage and need not be {100 * d.target:.6g} %"
+    yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.")
 
 
-def _removal(d: Diagnosis) -> Iterator[Finding]:
-    c = d.calibration
-    evidence = {"m1": d.m1.estimate, "m2": d.m2.estimate, "removal": d.removal}
+def _threshold(d: Diagnosis) -> Iterator[Finding]:
+    c, e = d.calibration, d.evaluation
     if not c.by_group and c.threshold() == math.inf:
-        evidence = {"n_units": c.n_units[None], "n_needed": c.n_needed}
         few = (
             f"Everything is kept: the calibration has {c.n_units[None]} units and needs "
             f"{c.n_needed} for a finite threshold."
         )
         if c.count_missed:
-            yield Finding("threshold", "problem", OUT_OF_REACH, evidence)
+            yield Finding("threshold", "problem", OUT_OF_REACH)
         else:
-            yield Finding("threshold", "notice", few, evidence)
+            yield Finding("threshold", "notice", few)
         return
-    if d.keep_all > 0:
+    parts = e.by_group or {None: e}
+
+    def share_at(infinite: float) -> float:
+        at = (part.n_queries for name, part in parts.items() if c.threshold(name) == infinite)
+        return sum(at) / e.n_queries
+
+    if keep_all := share_at(math.inf):
         sentence = (
-            f"{percent(d.keep_all)} of the queries keep everything: their group is missing, "
+            f"{percent(keep_all)} of the queries keep everything: their group is missing, "
             "unknown to the calibration, or too small there."
         )
-        yield Finding("threshold", "notice", sentence, {"keep_all": d.keep_all})
-    if d.keep_none > 0:
-        some = f" in {percent(d.keep_none)} of the queries, by their group" if c.by_group else ""
+        yield Finding("threshold", "notice", sentence)
+    if keep_none := share_at(-math.inf):
+        some = f" in {percent(keep_none)} of the queries, by their group" if c.by_group else ""
         sentence = f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT}."
-        yield Finding("threshold", "notice", sentence, {"keep_none": d.keep_none})
-    m1, m2 = d.m1.estimate, d.m2.estimate
-    scored = 1 - d.scores.unscorable  # the others are kept, which is no fault of the scores
-    if scored > 0 and d.removal <= LITTLE_REMOVED * scored:
+        yield Finding("threshold", "notice", sentence)
+
+
+def _removal(d: Diagnosis) -> Iterator[Finding]:
+    e = d.evaluation
+    if not d.calibration.by_group and d.calibration.threshold() == math.inf:
+        return
+    m1, m2, removal = e.m1.estimate, e.m2.estimate, e.removal.estimate
+    scored = 1 - e.unscorable.estimate  # the others are kept, which is no fault of the scores
+    if scored > 0 and removal <= LITTLE_REMOVED * scored:
         sentence = (
-            f"The filter removes only {percent(d.removal)} of the snippets. Either the scores "
+            f"The filter removes only {percent(removal)} of the snippets. Either the scores "
             "separate relevant from irrelevant too poorly at this alpha, or nearly all snippets "
             "are relevant."
         )
-        yield Finding("removal", "notice", sentence, evidence)
+        yield Finding("removal", "notice", sentence)
     elif m1 < 1 and m2 >= ALL_OR_NOTHING * m1 > 0:
         sentence = (
             f"Queries keep nearly all of their snippets or none: m1 is {percent(m1)} and m2 "
             f"{percent(m2)}. The scores separate queries, not the snippets of a query."
         )
-        yield Finding("all-or-nothing", "notice", sentence, evidence)
+        yield Finding("all-or-nothing", "notice", sentence)
 
 
 def _ties(d: Diagnosis) -> Iterator[Finding]:
-    s = d.scores
-    evidence = {name: value for name, value in asdict(s).items() if name != "unscorable"}
-    values = f"The {s.n_scores} scores have {s.distinct} distinct values"
-    equal = f"{percent(s.at_threshold)} equal the threshold"
-    if s.at_threshold > MANY_TIES:
+    t = d.ties
+    values = f"The {t.n_scores} scores have {t.distinct} distinct values"
+    equal = f"{percent(t.at_threshold)} equal the threshold"
+    if t.at_threshold > MANY_TIES:
         sentence = (
-            f"{values}; {equal}, as do {percent(s.calibration_ties)} of the calibration's relevant "
+            f"{values}; {equal}, as do {percent(t.calibration_ties)} of the calibration's relevant "
             "scores. All of these snippets are kept, more than the guarantee needs; a tie-breaking "
             "score removes more."
         )
-        yield Finding("ties", "notice", sentence, evidence)
-    elif s.n_scores:
-        yield Finding("ties", "fine", f"{values}; {equal}.", evidence)
+        yield Finding("ties", "notice", sentence)
+    elif t.n_scores:
+        yield Finding("ties", "fine", f"{values}; {equal}.")
 
 
 def _unscorable(d: Diagnosis) -> Iterator[Finding]:
-    share = d.scores.unscorable
+    share = d.evaluation.unscorable.estimate
     if not share > 0:
         return
-    most = share >= MOSTLY
+    most = d.evaluation.mostly_unscorable
     advice = (
         "Coverage therefore tests nothing. Check that the scorer accepts these texts, and that "
         "the retriever passes its scores on."
@@ -266,7 +274,12 @@ def _unscorable(d: Diagnosis) -> Iterator[Finding]:
         else "They count in m1, but not in its band."
     )
     sentence = f"{percent(share)} of the snippets could not be scored and are kept. {advice}"
-    yield Finding("unscorable", "problem" if most else "notice", sentence, {"unscorable": share})
+    yield Finding("unscorable", "problem" if most else "notice", sentence)
+
+
+def _measured(e: Evaluation, c: Calibration, kind: str = "") -> str:
+    """Write the number of queries with a relevant snippet that counts."""
+    return _counted(int((e.end_to_end if c.count_missed else e.coverage)["any"].n), kind)
 
 
 def _counted(n: int, kind: str = "") -> str:

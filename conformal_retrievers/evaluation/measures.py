@@ -16,14 +16,19 @@ retrieved, recall@K and the end-to-end measures are unknown: NaN, not 100 %.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.evaluation.columns import Column, QueryCounts
+from conformal_retrievers.calibration.checks import check_new, check_unique_ids
+from conformal_retrievers.calibration.guarantees import Guarantee, digest
+from conformal_retrievers.calibration.subjects import SNIPPETS, at_most
+from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.intervals import (
     Interval,
     cluster_interval,
@@ -31,10 +36,133 @@ from conformal_retrievers.theory.intervals import (
     wilson_interval,
 )
 
+Column = NDArray[np.float64]
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
 END_TO_END = "end-to-end "
 YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
 MOSTLY = 0.5  # share of unscorable snippets from which on coverage tests nothing
+
+
+class QueryCounts(NamedTuple):
+    """What is kept of each of K queries, (K,) each."""
+
+    retrieved: Column
+    relevant: Column  # of those retrieved
+    missed: Column  # relevant, not retrieved
+    kept: Column
+    relevant_kept: Column
+    unscorable: Column
+    tokens: Column  # of those retrieved; NaN where they are unknown
+    tokens_kept: Column
+    order: NDArray[np.intp]  # a fixed order that does not depend on the scores
+    group: NDArray[np.object_]
+
+    @property
+    def by_group(self) -> dict[str | None, QueryCounts]:
+        """The queries of each group, those without a group last."""
+        groups = self.group.tolist()
+        return {
+            name: QueryCounts._make(column[[group == name for group in groups]] for column in self)
+            for name in sorted(set(groups), key=lambda name: (name is None, name or ""))
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """n queries with S snippets in all."""
+
+    scores: NDArray[np.float64]  # (S,)
+    relevant: NDArray[np.bool_]  # (S,)
+    tokens: NDArray[np.float64]  # (S,), NaN where they are unknown
+    query_of: NDArray[np.intp]  # (S,)
+    sizes: NDArray[np.intp]  # (n,), snippets
+    missed: NDArray[np.intp]  # (n,), relevant snippets that were not retrieved
+    groups: NDArray[np.object_]  # (n,), merged as the calibration merges them
+    ids: tuple[str | None, ...]
+
+    @classmethod
+    def of(
+        cls,
+        scored: Iterable[ScoredQuery],
+        calibration: Calibration | None = None,
+        name: str = "scored",
+    ) -> Columns:
+        """Return the queries as columns, in the groups of a calibration; errors use `name`."""
+        merged = (calibration.merge_groups or {}) if calibration else {}
+        given = list(scored)
+        for i, query in enumerate(given):
+            if not isinstance(query, ScoredQuery):
+                raise TypeError(f"{name}[{i}] is {query!r:.60}; give score_queries(scorer, judged)")
+        if not given:
+            raise ValueError(f"{name} is empty; give at least one query")
+        ids = tuple(query.id for query in given)
+        check_unique_ids(ids)
+        groups = [None if q.group is None else merged.get(q.group, q.group) for q in given]
+        sizes = np.array([len(query.scores) for query in given], dtype=np.intp)
+        return cls(
+            scores=np.concatenate([query.scores for query in given]),
+            relevant=np.concatenate([query.relevant for query in given]),
+            tokens=np.concatenate(
+                [np.full(len(q.scores), math.nan) if q.tokens is None else q.tokens for q in given]
+            ),
+            query_of=np.repeat(np.arange(len(sizes)), sizes),
+            sizes=sizes,
+            missed=np.array([query.missed for query in given], dtype=np.intp),
+            groups=np.array(groups, dtype=np.object_),
+            ids=ids,
+        )
+
+    def held_out_from(self, calibration: Calibration) -> bool:
+        """Return whether ids prove that no query is the calibration's; raise if one is."""
+        check_new(self.ids, calibration.ids, SNIPPETS)
+        return calibration.n_without_id == 0 and None not in self.ids
+
+    @cached_property
+    def order(self) -> NDArray[np.intp]:
+        """The place of each query in the order of a hash of its id, (n,)."""
+        hashed = sorted(range(len(self.ids)), key=lambda i: digest(self.ids[i], i))
+        return np.argsort(hashed)
+
+    @cached_property
+    def lowest(self) -> NDArray[np.float64]:
+        """The lowest finite score of each query, (n,); +inf for a query without one."""
+        lowest = np.full(len(self.sizes), math.inf)
+        finite = np.isfinite(self.scores)
+        np.minimum.at(lowest, self.query_of[finite], self.scores[finite])
+        return lowest
+
+    def count(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Count, for each query, the snippets of a mask (S,): (n,)."""
+        return np.bincount(self.query_of[mask], minlength=len(self.sizes))
+
+    def thresholds(self, calibration: Calibration) -> NDArray[np.float64]:
+        """Return the threshold of each query, (n,)."""
+        by_group = {group: calibration.threshold(group) for group in set(self.groups.tolist())}
+        return np.array([by_group[group] for group in self.groups.tolist()])
+
+    def keeps(self, calibration: Calibration) -> NDArray[np.bool_]:
+        """Return which snippets are kept, (S,), as `Calibration.keep` does."""
+        return at_most(self.scores, self.thresholds(calibration)[self.query_of])
+
+    def counts(self, keeps: NDArray[np.bool_]) -> QueryCounts:
+        """Return what a mask (S,) keeps of each query."""
+
+        def total(values: NDArray[np.bool_] | NDArray[np.float64]) -> Column:
+            sums = np.bincount(self.query_of, values, len(self.sizes))
+            return np.asarray(sums, dtype=np.float64)
+
+        return QueryCounts(
+            retrieved=self.sizes.astype(np.float64),
+            relevant=total(self.relevant),
+            missed=self.missed.astype(np.float64),
+            kept=total(keeps),
+            relevant_kept=total(keeps & self.relevant),
+            unscorable=total(np.isnan(self.scores)),
+            tokens=total(self.tokens),
+            tokens_kept=total(self.tokens * keeps),
+            order=self.order,
+            group=self.groups,
+        )
 
 
 @dataclass(frozen=True)

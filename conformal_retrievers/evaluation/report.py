@@ -18,9 +18,9 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnose import diagnose
-from conformal_retrievers.evaluation.diagnosis import Diagnosis
+from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis
 from conformal_retrievers.evaluation.findings import MEANING
-from conformal_retrievers.evaluation.sweeps import Band
+from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.extras import require
 from conformal_retrievers.theory.intervals import Interval, percent
 
@@ -56,11 +56,6 @@ def write(
     sources
         Where things come from, such as {"judged queries": "new.jsonl"}.
 
-    Returns
-    -------
-    Diagnosis
-        What the report shows.
-
     Raises
     ------
     OSError
@@ -88,11 +83,6 @@ def html(
         The diagnosis, and the queries that it was made from.
     title, sources
         As in `write`.
-
-    Returns
-    -------
-    str
-        The page, with its style and figures inside.
     """
     environment = Environment(
         loader=PackageLoader("conformal_retrievers.evaluation", ""),
@@ -111,10 +101,11 @@ def html(
         c=c,
         d=d,
         meaning=MEANING[c.guarantee],
+        guaranteed=guaranteed(c),
+        infinity=math.inf,
         thresholds=thresholds,
         pictures=_pictures(d, scored, list(thresholds.values())),
         provenance={f"{name}: {k}": v for name, of in given.items() for k, v in (of or {}).items()},
-        infinity=math.inf,
     )
 
 
@@ -122,23 +113,20 @@ def _pictures(
     d: Diagnosis, scored: Sequence[ScoredQuery], thresholds: Sequence[float]
 ) -> list[dict[str, str]]:
     shown: list[tuple[str, str, str, str]] = []  # name, alternative text, caption, SVG
-    if d.coverage is not None and not math.isnan(d.coverage.estimate):
+    if not math.isnan(d.coverage.estimate):
         alt = f"Coverage at the calibration's alpha: {d.coverage}; target {percent(d.target)}."
         caption = "Below the dashed line, too little is kept. The shaded area is the interval."
         shown.append(("Coverage", alt, caption, figures.coverage(d)))
-    alt = f"Share of snippets removed over alpha; {percent(d.removal)} at the calibration's."
+    alt = f"Share of snippets removed over alpha; {d.evaluation.removal} at the calibration's."
     caption = "What the filter saves. The dotted line is the calibration's α."
     shown.append(("Removal", alt, caption, figures.removal(d)))
-    alt = f"m1 and m2 over alpha; at the calibration's, m1 is {d.m1} and m2 is {d.m2}."
+    m1, m2 = d.evaluation.m1, d.evaluation.m2
+    alt = f"m1 and m2 over alpha; at the calibration's, m1 is {m1} and m2 is {m2}."
     caption = (
         f"The shaded bands hold for exchangeable queries in {100 * d.level:g} % of cases, at one α."
         " m1 counts irrelevant snippets too, so 1 − α is not its target."
     )
     shown.append(("m1 and m2 over α", alt, caption, figures.sweep(d)))
-    if d.depths:
-        alt = f"m1 and m2 of the first K snippets retrieved, for K from 1 to {d.depths[-1].k}."
-        caption = "At the same threshold. If recall@K still rises, a deeper retriever finds more."
-        shown.append(("m1 and m2 over K", alt, caption, figures.depths(d)))
     parts = _scores(d, scored)
     if any(np.isfinite(scores).any() for _, scores in parts):
         names = " and ".join(name for name, _ in parts)
@@ -157,7 +145,7 @@ def _pictures(
 
 def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, NDArray[np.float64]]]:
     """Return relevant and irrelevant scores, or unjudged ones and the calibration's relevant."""
-    if d.judgements is not None:
+    if d.judged:
         return [
             ("relevant", np.concatenate([q.scores[q.relevant] for q in scored])),
             ("irrelevant", np.concatenate([q.scores[~q.relevant] for q in scored])),

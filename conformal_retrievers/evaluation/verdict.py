@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.evaluation.columns import QueryCounts
-from conformal_retrievers.evaluation.measures import END_TO_END, MOSTLY, Share, guaranteed, ratios
+from conformal_retrievers.evaluation.measures import (
+    END_TO_END,
+    MOSTLY,
+    QueryCounts,
+    Share,
+    guaranteed,
+    ratios,
+)
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
 from conformal_retrievers.theory.tolerance import (
@@ -26,6 +35,9 @@ OUT_OF_REACH = (
     "queries are judged, for any threshold to reach the end-to-end target. Everything is kept."
 )
 
+SIGNIFICANT = 0.05
+SHORTFALL = 0.05  # a coverage this far below the target should not pass unseen
+
 UNVERIFIED = (
     "Cannot verify that these queries were held out: some queries, here or in the calibration, "
     "have no id. Give all of them ids and calibrate again; results on a calibration's own queries "
@@ -37,14 +49,16 @@ UNVERIFIED = (
 class Verdict:
     """Whether a measured coverage contradicts the guarantee.
 
-    In a calibration by group it is the verdict on the group with the lowest p-value, and `p_value`
-    is corrected for the number of groups (Bonferroni).
+    In a calibration by group it is the verdict on the group with the lowest p-value, `p_value` is
+    corrected for the number of groups (Bonferroni), and `n` is that of the smallest group.
     """
 
     measure: str  # what was measured, such as "query-recall coverage"
     target: float  # 1 − alpha
     coverage: Share
     p_value: float  # P(a coverage this low or lower) if the guarantee just holds
+    n: int  # queries that were measured, or independent snippets for "snippet"
+    needed: int  # how many can show a shortfall of 5 points, see `n_to_show_a_shortfall`
     group: str | None = None
     unscorable: float = 0.0  # share of all snippets; they are kept, which raises coverage
     group_p_value: float = math.nan  # before the correction
@@ -53,12 +67,27 @@ class Verdict:
     @property
     def fails(self) -> bool:
         """Whether coverage is significantly below the target: p < 0.05, one-sided."""
-        return self.p_value < 0.05
+        return self.p_value < SIGNIFICANT
 
     @property
     def untested(self) -> bool:
         """Whether half of the snippets or more could not be scored, which tests nothing."""
         return self.unscorable >= MOSTLY
+
+    @property
+    def too_few(self) -> bool:
+        """Whether the guarantee does not fail, but too little was measured to tell."""
+        return not self.fails and self.n < self.needed
+
+    @property
+    def shortage(self) -> str:
+        """How much was measured, and how much is needed."""
+        units = "independent snippets" if "snippet" in self.measure else "queries"
+        where = " in the smallest group" if self.tests > 1 else ""
+        return (
+            f"Too few to tell: {self.n:,} {units}{where}, {self.needed:,} needed to show a "
+            f"coverage {100 * SHORTFALL:g} points below the target."
+        )
 
     def __str__(self) -> str:
         where = f" in group {self.group!r}" if self.group is not None else ""
@@ -72,41 +101,32 @@ class Verdict:
             text = f"The guarantee fails: {seen} ({p_value} if it held)."
         elif self.untested:
             return f"The guarantee is not tested: {unscored} The {seen}."
+        elif self.too_few:
+            text = f"{self.shortage} The {seen} ({p_value})."
         else:
             text = f"No evidence against the guarantee: {seen} ({p_value})."
         return f"{text} {unscored}" if self.unscorable > 0 else text
 
 
 def verdict_on(
-    calibration: Calibration,
-    coverage: Share,
-    group: str | None = None,
-    *,
-    measure: str | None = None,
+    calibration: Calibration, coverage: Share, group: str | None = None
 ) -> Verdict | None:
-    """Return the verdict on a coverage measured of a calibration's guarantee, in a group if given.
+    """Return the verdict on the coverage of new units, in a group if given.
 
-    Parameters
-    ----------
-    calibration, coverage, group
-        The calibration, and the coverage of new units, in this group or in all of them.
-    measure
-        The name of the coverage if it is not the guarantee's own, such as "factuality".
-
-    Returns
-    -------
-    Verdict or None
-        None if nothing was measured, or the calibration keeps everything (threshold +inf) and
-        cannot fail.
+    It is None if nothing was measured, or the calibration keeps everything (threshold +inf) and
+    cannot fail.
     """
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
+    target = float(1 - exact_alpha(calibration.alpha))
     return Verdict(
-        measure or f"{guaranteed(calibration)} coverage",
-        float(1 - exact_alpha(calibration.alpha)),
-        coverage,
-        coverage_p_value(calibration, coverage, group),
-        group,
+        measure=f"{guaranteed(calibration)} coverage",
+        target=target,
+        coverage=coverage,
+        p_value=coverage_p_value(calibration, coverage, group),
+        n=_independent(coverage) if calibration.guarantee == "snippet" else round(coverage.n),
+        needed=n_to_show_a_shortfall(target),
+        group=group,
     )
 
 
@@ -116,8 +136,31 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict | None:
     if not given:
         return None
     worst = min(given, key=lambda verdict: verdict.p_value)
-    p_value = min(1.0, len(given) * worst.p_value)
-    return replace(worst, p_value=p_value, group_p_value=worst.p_value, tests=len(given))
+    return replace(
+        worst,
+        p_value=min(1.0, len(given) * worst.p_value),
+        n=min(verdict.n for verdict in given),
+        needed=n_to_show_a_shortfall(worst.target, SIGNIFICANT / len(given)),
+        group_p_value=worst.p_value,
+        tests=len(given),
+    )
+
+
+@cache
+def n_to_show_a_shortfall(target: float, level: float = SIGNIFICANT) -> int:
+    """Return how many units can show that coverage is 5 points below its target.
+
+    It is the lowest m with P(Binomial(m, target) ≤ ⌈m (target − 0.05)⌉) < level: a coverage 5
+    points below the target, rounded up, then fails an exact test.
+    """
+    short = max(Fraction(0), Fraction(str(target)) - Fraction(str(SHORTFALL)))
+    sizes = itertools.count(1)
+    return next(m for m in sizes if binomial_cdf(m, target)[math.ceil(m * short)] < level)
+
+
+def _independent(coverage: Share) -> int:
+    """Return how many independent units a coverage was measured on, at most."""
+    return round(min(coverage.n, coverage.effective_n))
 
 
 def coverage_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:
@@ -130,7 +173,7 @@ def coverage_p_value(calibration: Calibration, coverage: Share, group: str | Non
     numbers, and for all groups together. With delta, the guarantee is about nearly every
     calibration, and the number kept is Binomial(m, 1 − alpha). It is 1 if nothing was measured.
     """
-    m = round(min(coverage.n, coverage.effective_n))
+    m = _independent(coverage)
     if not m:
         return 1.0
     kept = math.ceil(coverage.estimate * m - 1e-9)

@@ -300,7 +300,7 @@ def test_where_nothing_has_a_score_the_exit_code_is_1(files, tmp_path):
     found = as_json("evaluate", *given, "--baselines", code=1)
     assert found["evaluation"]["unscorable"]["estimate"] == 1
     assert list(found["baselines"]) == [f"top {k}" for k in range(1, 6)]  # no score, no threshold
-    assert as_json("diagnose", *given, code=1)["scores"]["unscorable"] == 1
+    assert as_json("diagnose", *given, code=1)["evaluation"]["unscorable"]["estimate"] == 1
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_diagnose_prints_every_finding_once_and_a_sweep_over_alpha(files):
     assert len(re.findall(r"^0\.\d+ ", shown, re.M)) == len(found.sweep)
     fields = as_json("diagnose", files / "plain.json", files / "new.jsonl")
     assert fields["verdict"] == found.verdict
-    assert fields["judgements"]["coverage"][0] == found.judgements.coverage.estimate
+    assert fields["evaluation"]["coverage"]["query-recall"]["estimate"] == found.coverage.estimate
 
 
 def test_the_queries_of_the_calibration_give_the_range_of_m2(files):
@@ -405,8 +405,9 @@ def test_a_log_counts_a_query_that_comes_again_once_and_any_alpha(
     ours = [calibration.at(alpha) for alpha in (0.1, 0.2, 0.3)]
     log = logged(ours, tmp_path / "log.jsonl", queries=queries)
     found = as_json("diagnose", tmp_path / "c.json", "--log", log)
-    assert (found["n_queries"], found["n_snippets"], found["left_out"]) == (n, 10 * n, 0)
-    assert (found["judgements"], found["held_out_verified"]) == (None, True)
+    measured = found["evaluation"]
+    assert (measured["n_queries"], measured["n_snippets"], found["left_out"]) == (n, 10 * n, 0)
+    assert "ids" not in [finding["name"] for finding in found["findings"]]
 
 
 def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):

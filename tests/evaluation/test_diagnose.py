@@ -11,7 +11,9 @@ from drawn import draw, unjudged
 from scipy.stats import binomtest
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
+from conformal_retrievers.evaluation.verdict import coverage_p_value
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
+from conformal_retrievers.theory.intervals import percent
 
 CALIBRATION = Calibration.from_scores(
     [ScoredQuery([s, s + 1], [True, False]) for s in (0.1, 0.2, 0.25)],
@@ -48,28 +50,12 @@ def names(diagnosis, *severities):
 def test_four_queries_by_hand():
     d = diagnose(CALIBRATION, QUERIES)
     assert CALIBRATION.threshold() == 0.25
-    assert (d.n_queries, d.n_snippets) == (4, 9)
-    assert d.m1.estimate == 3 / 4
-    assert d.m2.estimate == pytest.approx((2 / 4 + 1 / 2 + 0 + 1) / 4, abs=1e-15)
-    assert d.removal == pytest.approx(5 / 9, abs=1e-15)
-    j = d.judgements
-    assert (d.coverage.estimate, j.end_to_end.estimate) == (1 / 3, 1 / 4)
-    assert (j.n_measured, j.n_relevant, j.n_missed) == (3, 4, 3)
-    assert j.recall_at_k.estimate == pytest.approx((2 / 4 + 1 + 1 + 0) / 4, abs=1e-15)
-    assert (j.relevant_kept, j.only_irrelevant) == (1 / 4, 2 / 4)
-    assert j.irrelevant_share == 3 / 4
-    assert j.auc_within.estimate == pytest.approx((2 / 4 + 0 + 0) / 3, abs=1e-15)
-
-
-def test_the_depth_cuts_each_list_in_the_retrievers_order():
-    d = diagnose(CALIBRATION, QUERIES)
-    assert [point.k for point in d.depths] == [1, 2, 3, 4]
-    first, second, *_, last = d.depths
-    assert (first.m1, first.m2) == (2 / 4, 2 / 4)  # of .1 | .9 | .7 | .1
-    assert first.recall.estimate == pytest.approx((1 / 4 + 1 + 0 + 0) / 4, abs=1e-15)
-    assert (second.m1, second.m2) == (3 / 4, (1 / 2 + 1 / 2 + 0 + 1) / 4)
-    assert (last.m1, last.m2) == (d.m1.estimate, d.m2.estimate)
-    assert last.recall == d.judgements.recall_at_k
+    assert d.evaluation == evaluate(CALIBRATION, QUERIES)
+    assert d.coverage.estimate == 1 / 3
+    assert d.evaluation.only_irrelevant == 2 / 4
+    assert d.auc_within.estimate == pytest.approx((2 / 4 + 0 + 0) / 3, abs=1e-15)
+    assert d.auc_over == pytest.approx(5.5 / 20, abs=1e-15)
+    assert (d.ties.n_scores, d.ties.distinct, d.ties.calibration_ties) == (9, 7, 1 / 3)
 
 
 def test_the_sweep_is_what_each_alpha_keeps():
@@ -77,38 +63,27 @@ def test_the_sweep_is_what_each_alpha_keeps():
     assert [point.alpha for point in d.sweep] == [0.2, 0.25, 0.5]
     everything, own, half = d.sweep
     assert (everything.threshold, everything.m1, everything.removal) == (math.inf, 1, 0)
-    assert (own.m1, own.removal, own.m1_band) == (d.m1.estimate, d.removal, d.m1_band)
+    e = d.evaluation
+    assert (own.m1, own.m2, own.removal) == tuple(
+        share.estimate for share in (e.m1, e.m2, e.removal)
+    )
+    assert (own.m1_band, own.coverage) == (d.m1_band, d.coverage)
     assert half.threshold == 0.2
     assert half.coverage.estimate == pytest.approx(1 / 3, abs=1e-15)
 
 
-def test_each_group_has_a_row():
-    a, b = diagnose(CALIBRATION, QUERIES).groups
-    assert (a.group, a.n_queries, a.n_measured, a.m1.estimate) == ("a", 2, 2, 1)
-    assert (b.group, b.n_queries, b.n_measured, b.m1.estimate) == ("b", 2, 1, 1 / 2)
-    assert (a.coverage.estimate, b.coverage.estimate) == (1 / 2, 0)
-    assert a.removal == 3 / 6
-    queries = [replace(q, missed=2 * (q.group == "b")) for q in QUERIES]
-    a, b = diagnose(CALIBRATION, queries).groups
-    assert (a.recall_at_k.estimate, b.recall_at_k.estimate) == (1, (1 / 3 + 0) / 2)
-
-
 def test_queries_without_a_known_relevant_snippet_are_not_judged():
-    d = diagnose(CALIBRATION, unjudged(QUERIES))
-    assert d.judgements is None
-    assert d.coverage is None
-    assert d.sweep[0].coverage is None
-    assert d.groups[0].coverage is None
-    same = diagnose(CALIBRATION, QUERIES)
-    for name in ("m1", "m2", "m1_band", "comparison"):
-        assert getattr(d, name) == getattr(same, name)
+    d, same = diagnose(CALIBRATION, unjudged(QUERIES)), diagnose(CALIBRATION, QUERIES)
+    assert (d.judged, same.judged) == (False, True)
+    assert math.isnan(d.coverage.estimate)
+    assert math.isnan(d.sweep[0].coverage.estimate)
+    assert "coverage" not in names(d)
+    assert (d.evaluation.m1, d.evaluation.m2) == (same.evaluation.m1, same.evaluation.m2)
+    assert (d.m1_band, d.comparison) == (same.m1_band, same.comparison)
 
 
-def test_recall_is_unknown_at_every_depth_without_missed_snippets():
+def test_recall_without_missed_snippets_is_unknown():
     d = diagnose(CALIBRATION, [replace(q, missed=0) for q in QUERIES])
-    assert math.isnan(d.judgements.recall_at_k.estimate)
-    assert math.isnan(d.judgements.end_to_end.estimate)
-    assert {point.recall for point in d.depths} == {None}
     assert "recall" in names(d, "notice")
     assert "missing" not in names(d)
 
@@ -116,13 +91,13 @@ def test_recall_is_unknown_at_every_depth_without_missed_snippets():
 def test_an_unscorable_snippet_is_kept_and_reported():
     scores = ([math.nan, 0.9], [0.9, 0.9], [])
     d = diagnose(CALIBRATION, [ScoredQuery(s, [False] * len(s)) for s in scores])
-    assert d.m1.estimate == pytest.approx(1 / 3, abs=1e-15)
-    assert d.m2.estimate == 1 / 4
-    assert by_name(d, "unscorable").evidence == {"unscorable": 1 / 4}
+    assert d.evaluation.m1.estimate == pytest.approx(1 / 3, abs=1e-15)
+    assert d.evaluation.m2.estimate == 1 / 4
+    assert "25.0 %" in by_name(d, "unscorable").sentence
     assert d.comparison.n_new == 2
 
 
-def test_invalid_queries_levels_and_alphas_are_refused(rng):
+def test_invalid_queries_levels_and_alphas_are_refused():
     own = ScoredQuery([0.3], [True], id="seen")
     calibration = calibrated([*CALIBRATION.queries, own], alpha=0.25)
     with pytest.raises(ValueError, match="'seen'"):
@@ -160,33 +135,9 @@ def test_exchangeable_queries_raise_alarms_no_more_often_than_allowed(guarantee)
         d = diagnose(calibrated(queries[:60], 0.2, guarantee=guarantee), queries[60:], alphas=())
         alarms["scores"] += by_name(d, "scores").severity == "problem"
         alarms["coverage"] += by_name(d, "coverage").severity == "problem"
-        alarms["band"] += not d.m1_band[0] <= d.m1.estimate <= d.m1_band[1]
+        alarms["band"] += not d.m1_band[0] <= d.evaluation.m1.estimate <= d.m1_band[1]
     for count in alarms.values():
         assert binomtest(count, 300, 0.05, alternative="greater").pvalue > 1e-4, alarms
-
-
-@pytest.mark.parametrize("guarantee", ["query-recall", "snippet", "all", "any"])
-@pytest.mark.parametrize("count_missed", [False, True])
-@pytest.mark.parametrize("by_group", [False, True])
-def test_a_diagnosis_measures_what_an_evaluation_does(guarantee, count_missed, by_group, rng):
-    queries = [
-        replace(q, group="ab"[i % 2], missed=int(i % 9 == 0))
-        for i, q in enumerate(draw(rng, 260, separation=2))
-    ]
-    options = {"guarantee": guarantee, "count_missed": count_missed, "by_group": by_group}
-    calibration = calibrated(queries[:130], 0.3, **options)
-    d, e = diagnose(calibration, queries[130:], alphas=()), evaluate(calibration, queries[130:])
-    measured = e.end_to_end if count_missed else e.coverage
-    assert d.coverage == measured[guarantee].interval
-    assert d.judgements.end_to_end == e.end_to_end[guarantee].interval
-    assert (d.m1, d.m2, d.removal) == (e.m1.interval, e.m2.interval, e.removal.estimate)
-    assert d.sweep[0].coverage == d.coverage
-    assert by_group or d.judgements.p_value == e.verdict.p_value
-    for row in d.groups:
-        part = e.by_group[row.group]
-        of_group = part.end_to_end if count_missed else part.coverage
-        assert row.coverage == of_group[guarantee].interval
-        assert not by_group or row.p_value == part.verdict.p_value
 
 
 def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
@@ -194,15 +145,12 @@ def test_a_reference_gives_the_bands_that_the_calibration_cannot(rng):
     own, new = queries[:100], queries[100:]
     calibration = calibrated(own)
     alone, held = diagnose(calibration, new), diagnose(calibration, new, reference=own)
-    assert (alone.m2_band, alone.depths[-1].m1_band) == (None, None)
+    assert alone.m2_band is None
     assert held.m1_band == alone.m1_band  # the reference's lowest scores are the calibration's own
     assert held.comparison == alone.comparison
     assert [p.m1_band for p in held.sweep] == [p.m1_band for p in alone.sweep]
-    assert held.m2_band[0] < held.m2.estimate < held.m2_band[1]
-    assert (held.depths[-1].m1_band, held.depths[-1].m2_band) == (held.m1_band, held.m2_band)
-    first = np.array([q.scores[0] for q in own]) <= calibration.threshold()
-    assert held.depths[0].m1_band == m1_band(int(first.sum()), 100, 100)
-    assert held.depths[0].m2_band == m2_band(first.astype(float), 100)
+    assert held.m2_band[0] < held.evaluation.m2.estimate < held.m2_band[1]
+    assert held.m2_band == next(p for p in held.sweep if p.alpha == 0.1).m2_band
     grouped = [replace(q, group="ab"[i % 2]) for i, q in enumerate(queries)]
     by_group = calibrated(grouped[:100], by_group=True)
     assert diagnose(by_group, grouped[100:]).m1_band is None
@@ -235,9 +183,10 @@ def test_m1_moves_with_misses_and_irrelevant_passes_but_coverage_does_not(
     queries = draw(rng, 6000, relevant=recall, separation=separation)
     d = diagnose(calibrated(queries[:3000]), queries[3000:], alphas=())
     assert d.coverage.estimate == pytest.approx(0.9, abs=0.025)  # four standard errors
-    assert d.m1.estimate == pytest.approx(m1, abs=0.04)
+    e = d.evaluation
+    assert e.m1.estimate == pytest.approx(m1, abs=0.04)
     if recall < 1:
-        assert d.judgements.end_to_end.estimate == pytest.approx(end_to_end, abs=0.045)
+        assert e.end_to_end["query-recall"].estimate == pytest.approx(end_to_end, abs=0.045)
     assert not d.fails
     assert by_name(d, "coverage").severity == "fine"
     assert ("recall" in names(d, "notice")) == (recall == 1)
@@ -251,14 +200,15 @@ def test_m1_moves_with_misses_and_irrelevant_passes_but_coverage_does_not(
 def test_a_shift_of_the_scores_is_found_without_judgements(rng):
     calibration = calibrated(draw(rng, 200))
     elsewhere = diagnose(calibration, unjudged(draw(rng, 50, shift=100)))
-    assert by_name(elsewhere, "scores").evidence["overlap"] == 0
+    assert elsewhere.comparison.overlap == 0
+    assert "outside" in by_name(elsewhere, "scores").sentence
     d = diagnose(calibration, unjudged(draw(rng, 200, shift=0.8)))
     found = by_name(d, "scores")
     assert (found.severity, d.fails) == ("problem", True)
-    assert found.evidence["higher"] > 0.6
+    assert d.comparison.higher > 0.6
     assert d.verdict.startswith("Do not rely on this calibration")
     assert found.sentence in d.verdict
-    assert not d.m1_band[0] <= d.m1.estimate
+    assert d.m1_band[0] > d.evaluation.m1.estimate
     assert by_name(d, "m1").severity == "notice"
 
 
@@ -268,14 +218,23 @@ def test_lost_coverage_is_a_problem(rng):
     d = diagnose(calibrated(draw(rng, 200)), harder)
     found = by_name(d, "coverage")
     assert found.severity == "problem"
-    assert found.evidence["p_value"] < 1e-4
+    assert d.evaluation.verdict.p_value < 1e-4
     assert found.sentence in d.verdict
+
+
+def test_too_few_queries_are_noticed(rng):
+    calibration = calibrated(draw(rng, 200))
+    few, enough = (diagnose(calibration, draw(rng, n)) for n in (126, 127))
+    assert by_name(few, "coverage").severity == "notice"
+    assert few.summary == few.evaluation.verdict.shortage
+    assert by_name(enough, "coverage").severity == "fine"
+    assert enough.summary.startswith("Coverage on these queries")
 
 
 def test_reversed_scores_are_a_problem(rng):
     d = diagnose(calibrated(draw(rng, 50)), [replace(q, scores=-q.scores) for q in draw(rng, 50)])
     assert by_name(d, "direction").severity == "problem"
-    assert by_name(d, "direction").evidence["auc_over"] < 0.1
+    assert d.auc_over < 0.1
 
 
 def test_scores_that_separate_queries_but_not_snippets_are_all_or_nothing(rng):
@@ -286,9 +245,8 @@ def test_scores_that_separate_queries_but_not_snippets_are_all_or_nothing(rng):
         ]
 
     d = diagnose(calibrated(flat(400), 0.2), flat(200))
-    found = by_name(d, "all-or-nothing")
-    assert found.evidence["m2"] == pytest.approx(found.evidence["m1"], abs=0.03)
-    assert "separation" in names(d, "notice")
+    assert {"all-or-nothing", "separation"} <= names(d, "notice")
+    assert d.evaluation.m2.estimate == pytest.approx(d.evaluation.m1.estimate, abs=0.03)
 
 
 def test_ties_at_the_threshold_are_noticed(rng):
@@ -297,16 +255,15 @@ def test_ties_at_the_threshold_are_noticed(rng):
         return [replace(q, scores=np.round(q.scores / 2).clip(0, 3)) for q in drawn]
 
     d = diagnose(calibrated(rated(100)), rated(100))
-    assert d.scores.distinct == 4
-    found = by_name(d, "ties")
-    assert found.severity == "notice"
-    assert found.evidence["at_threshold"] > 0.05
-    assert found.evidence["calibration_ties"] > 0.05
+    assert by_name(d, "ties").severity == "notice"
+    assert d.ties.distinct == 4
+    assert min(d.ties.at_threshold, d.ties.calibration_ties) > 0.05
 
 
 def test_a_filter_that_removes_little_or_nothing_is_noticed(rng):
     found = by_name(diagnose(calibrated(draw(rng, 5)), draw(rng, 20)), "threshold")
-    assert (found.severity, found.evidence["n_needed"]) == ("notice", 9)
+    assert found.severity == "notice"
+    assert "has 5 units and needs 9" in found.sentence
     weak = calibrated(draw(rng, 100, separation=0.3), 0.015)
     assert "removal" in names(diagnose(weak, draw(rng, 100, separation=0.3)), "notice")
     missed = calibrated(draw(rng, 100, relevant=0.5), count_missed=True)
@@ -327,7 +284,7 @@ def test_unscorable_snippets_are_a_problem_from_half_on(share, bad, rng):
     d = diagnose(calibrated(draw(rng, 100)), unscored(draw(rng, 100), share))
     found = by_name(d, "unscorable")
     assert found.severity == ("problem" if bad else "notice")
-    assert found.evidence == {"unscorable": share}
+    assert found.sentence.startswith(percent(share))
     assert found.sentence in d.verdict
     assert d.fails == bad
     assert "removal" not in names(d)
@@ -335,7 +292,7 @@ def test_unscorable_snippets_are_a_problem_from_half_on(share, bad, rng):
 
 def test_unscorable_snippets_are_not_taken_for_scores_that_separate_poorly(rng):
     d = diagnose(calibrated(draw(rng, 100)), unscored(draw(rng, 100), 0.97))
-    assert 0 < d.removal < 0.05
+    assert 0 < d.evaluation.removal.estimate < 0.05
     assert "removal" not in names(d)
     poor = calibrated(draw(rng, 100, separation=0), 0.02)
     d = diagnose(poor, unscored(draw(rng, 100, separation=0), 0.3))
@@ -358,39 +315,38 @@ def test_a_group_below_the_target_is_named(rng):
     found = by_name(d, "group")
     assert found.severity == "notice"
     assert "'hard'" in found.sentence
-    assert found.evidence["p_value"] == 2 * d.groups[1].p_value  # there are two groups
+    hard = d.evaluation.by_group["hard"].coverage["query-recall"]
+    p_value = 2 * coverage_p_value(d.calibration, hard)  # there are two groups
+    assert f"p = {p_value:.2g} for 2 groups" in found.sentence
     assert "group" not in names(diagnose(calibrated(two(), by_group=True), two()))
 
 
 def test_by_group_only_groups_with_a_threshold_are_tested_and_merged_ones_as_one(rng):
-    """The p-values are those of an evaluation of the same queries."""
     judged = [*of(rng, "a", 60), *of(rng, "b", 30), *of(rng, "c", 30), *of(rng, "few", 3)]
     calibration = calibrated(judged, by_group=True, merge_groups={"b": "bc", "c": "bc"})
     new = [*of(rng, "a", 60), *of(rng, "b", 40), *of(rng, "c", 8, 1.5), *of(rng, "few", 30, 9.0)]
     new += of(rng, "other", 9)
-    d, e = diagnose(calibration, new), evaluate(calibration, new)
-    assert {row.group: row.p_value for row in d.groups} == {
-        name: part.verdict and part.verdict.p_value for name, part in e.by_group.items()
-    }
-    assert {row.group for row in d.groups if row.p_value is None} == {"few", "other"}
-    assert (e.verdict.tests, d.judgements.p_value) == (2, e.verdict.p_value)
-    assert by_name(d, "coverage").severity == "fine"
-    worse = [*new, *of(rng, "b", 20, 9.0)]
-    found = by_name(diagnose(calibration, worse), "group")
-    assert (found.severity, "'bc'" in found.sentence) == ("problem", True)
-    assert found.evidence["p_value"] == evaluate(calibration, worse).verdict.p_value
+    d = diagnose(calibration, new)
+    assert {g for g, e in d.evaluation.by_group.items() if e.verdict is None} == {"few", "other"}
+    assert d.evaluation.verdict.tests == 2
+    assert by_name(d, "coverage").severity == "notice"  # 48 queries are too few
+    d = diagnose(calibration, [*new, *of(rng, "b", 20, 9.0)])
+    found = by_name(d, "group")
+    assert found.severity == "problem"
+    assert "'bc'" in found.sentence
+    assert f"p = {d.evaluation.verdict.p_value:.2g} for 2 groups" in found.sentence
 
 
 def test_queries_without_a_finite_threshold_are_noticed(rng):
     lost = [ScoredQuery([-math.inf, 3.0], [True, False], group="lost") for _ in range(30)]
     d = diagnose(calibrated(lost), draw(rng, 30))
-    assert (d.keep_all, d.removal) == (0, 1)
+    assert d.evaluation.removal.estimate == 1
     assert (by_name(d, "threshold").severity, d.fails) == ("notice", True)  # coverage fails
     calibration = calibrated([*lost, *of(rng, "a", 30)], by_group=True)
     d = diagnose(calibration, [*of(rng, "lost", 10), *of(rng, "a", 20)])
-    assert by_name(d, "threshold").evidence["keep_none"] == d.keep_none == 1 / 3
+    assert "33.3 % of the queries, by their group" in by_name(d, "threshold").sentence
     d = diagnose(calibration, [*of(rng, "a", 20), *of(rng, "unknown", 10)])
-    assert by_name(d, "threshold").evidence["keep_all"] == d.keep_all == 1 / 3
+    assert "33.3 % of the queries keep everything" in by_name(d, "threshold").sentence
 
 
 def test_queries_that_may_belong_to_the_calibration_are_noticed(rng):
@@ -407,7 +363,6 @@ def test_queries_that_may_belong_to_the_calibration_are_noticed(rng):
         (unknown, unjudged(new), True),  # scores of live traffic are taken for new
     ):
         d = diagnose(calibration, queries, alphas=())
-        assert d.held_out_verified is verified
         assert ("ids" in names(d, "notice")) == (not verified)
         assert verified or by_name(d, "ids").sentence in d.verdict
 
@@ -418,7 +373,6 @@ def test_queries_without_judgements_or_without_a_retrieved_relevant_snippet_conf
     assert str(d).count(by_name(d, "scores").sentence) == 1
     lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in draw(rng, 30)]
     d = diagnose(calibrated(draw(rng, 60)), lost)
-    assert d.judgements.n_measured == 0
-    assert d.judgements.recall_at_k.estimate == 0
+    assert d.evaluation.recall_at_k.estimate == 0
     assert "coverage" not in names(d)
     assert d.summary.startswith("Nothing contradicts")

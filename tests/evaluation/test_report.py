@@ -69,7 +69,7 @@ def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
     d = diagnose(calibration, queries)
     for part in (d.verdict, *(f.sentence for f in d.findings), calibration.statement):
         assert " ".join(part.split()) in page.words
-    assert percent(d.removal) in page.words
+    assert percent(d.evaluation.removal.estimate) in page.words
     assert calibration.checksum in page.words
     assert f"{calibration.threshold():.4g}" in page.words
     for point in d.sweep:
@@ -78,7 +78,7 @@ def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
     named = Page(html_of(calibration, queries, sources={"judged queries": "new.jsonl"}))
     assert "judged queries" in named.words
     assert "new.jsonl" in named.words
-    assert len(page.images) == 5
+    assert len(page.images) == 4
     assert all(len(image["alt"]) > 40 for image in page.images)
 
 
@@ -118,7 +118,7 @@ def test_text_of_the_data_is_escaped(calibration, queries):
 def test_the_page_and_its_pictures_need_no_network_and_have_no_date(calibration, queries):
     html = html_of(calibration, queries)
     sources = re.findall(r'(?:src|href)="([^"]{0,30})', html)
-    assert len(sources) == 6
+    assert len(sources) == 5
     assert all(source.startswith("data:") for source in sources)
     assert "url(" not in html
     assert "@import" not in html
@@ -131,7 +131,7 @@ def test_the_page_and_its_pictures_need_no_network_and_have_no_date(calibration,
 
 def test_without_judgements_there_is_no_coverage(calibration, rng):
     page = Page(html_of(calibration, unjudged(draw(rng, 70))))
-    assert len(page.images) == 4
+    assert len(page.images) == 3
     assert "Coverage is" not in page.words
     assert "Recall@K" not in page.words
     assert "not judged" in page.words
@@ -210,6 +210,6 @@ def test_a_browser_shows_it_without_scrolling_sideways(width, calibration, queri
     seen = json.loads(re.search(r'<pre id="out">(.+?)</pre>', shown.stdout)[1])
     assert seen["wide"] == width
     assert seen["scrolls"] == width
-    assert (seen["images"], seen["beyond"], seen["requests"]) == (5, 0, [])
+    assert (seen["images"], seen["beyond"], seen["requests"]) == (4, 0, [])
     assert seen["broken"] == []  # no word or number of a table goes over lines
     assert "CONSOLE" not in shown.stderr

@@ -11,10 +11,13 @@ from scipy.stats import betabinom, binom, binomtest, norm
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.calibration.guarantees import digest
-from conformal_retrievers.evaluation import fixed_thresholds, verdict_on
-from conformal_retrievers.evaluation.columns import Columns
-from conformal_retrievers.evaluation.measures import GUARANTEES, Share
-from conformal_retrievers.evaluation.verdict import coverage_p_value, lower_bounds
+from conformal_retrievers.evaluation import fixed_thresholds
+from conformal_retrievers.evaluation.measures import GUARANTEES, Columns, Share
+from conformal_retrievers.evaluation.verdict import (
+    coverage_p_value,
+    lower_bounds,
+    n_to_show_a_shortfall,
+)
 from conformal_retrievers.theory.tolerance import betting_p_value
 
 NINETY_NINE = np.linspace(0, 0.5, 99)
@@ -80,13 +83,6 @@ def test_missed_snippets_count_if_the_calibration_counts_them():
     assert verdict.fails
 
 
-def test_other_evaluations_name_what_they_measured():
-    share = Share.of_units([i < 40 for i in range(50)])
-    verdict = verdict_on(calibrated(guarantee="all"), share, measure="factuality")
-    assert "factuality is 80.0 %" in str(verdict)
-    assert verdict.p_value == pytest.approx(betabinom(50, 90, 10).cdf(40), rel=1e-9)
-
-
 def test_a_calibration_that_keeps_everything_has_no_verdict():
     calibration = calibrated([0.1])
     assert math.isinf(calibration.threshold())
@@ -128,7 +124,7 @@ def test_a_group_with_threshold_minus_infinity_is_among_those_tested():
     new = covered(50, 46, group="a") + unscored(50, 0, group="none")
     e, d = evaluate(calibration, new), diagnose(calibration, new)
     assert (e.verdict.group, e.verdict.tests, e.verdict.fails) == ("none", 2, True)
-    assert d.judgements.p_value == e.verdict.p_value
+    assert d.evaluation == e
 
 
 def unscored(n, none, **options):
@@ -167,6 +163,29 @@ def test_a_guarantee_that_holds_fails_in_at_most_5_of_100():
             alarms[guarantee] += verdict.fails
     for number in alarms.values():
         assert binomtest(number, 400, 0.05, alternative="greater").pvalue > 1e-4
+
+
+def test_fewer_queries_than_can_show_a_shortfall_of_5_points_are_too_few_to_tell():
+    """With alpha = 0.1: P(Bin(n, 0.9) ≤ ⌈0.85 n⌉) is below 0.05 from n = 127 on."""
+    assert binom(127, 0.9).cdf(108) < 0.05
+    assert all(binom(n, 0.9).cdf(math.ceil(85 * n / 100)) >= 0.05 for n in range(1, 127))
+    e = evaluate(calibrated(), covered(11, 8))
+    assert (e.verdict.n, e.verdict.needed, e.verdict.too_few) == (11, 127, True)
+    assert "Too few to tell: 11 queries, 127 needed" in str(e)
+    assert "No evidence" not in str(e)
+    enough = evaluate(calibrated(), covered(127, 113)).verdict
+    assert not enough.too_few
+    assert "No evidence" in str(enough)
+    failed = evaluate(calibrated(), covered(11, 3)).verdict
+    assert (failed.fails, failed.too_few) == (True, False)
+    by_group = Calibration.from_scores(
+        grouped(a=NINETY_NINE, b=NINETY_NINE), alpha=0.1, by_group=True, scorer="lookup"
+    )
+    new = covered(400, 370, group="a") + covered(12, 12, group="b")
+    verdict = evaluate(by_group, new).verdict
+    assert (verdict.group, verdict.n, verdict.tests) == ("a", 12, 2)
+    assert (verdict.needed, verdict.too_few) == (n_to_show_a_shortfall(0.9, 0.025), True)
+    assert [n_to_show_a_shortfall(t) for t in (0.99, 0.5, 0.01)] == [34, 300, 299]
 
 
 # --- lower bounds ---------------------------------------------------------------------------------
