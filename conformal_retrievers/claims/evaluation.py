@@ -148,6 +148,6 @@ def _measured(
         empty=Share.of_units(~any_kept, level),
         kept=Share.of_clusters(kept / claims, np.ones(len(answers)), level),
         kept_factual=Share.of_clusters(kept_factual[some] / factual[some], some[some], level),
-        verdict=verdict_on(calibration, factuality, group, measure="factuality"),
+        verdict=verdict_on(calibration, factuality, group),
         share=float(share),
     )

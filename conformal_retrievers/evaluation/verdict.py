@@ -13,6 +13,7 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.evaluation.measures import (
     END_TO_END,
     MOSTLY,
@@ -57,12 +58,13 @@ class Verdict:
     target: float  # 1 − alpha
     coverage: Share
     p_value: float  # P(a coverage this low or lower) if the guarantee just holds
-    n: int  # queries that were measured, or independent snippets for "snippet"
+    n: int  # units that were measured: queries or answers, or independent snippets for "snippet"
     needed: int  # how many can show a shortfall of 5 points, see `n_to_show_a_shortfall`
     group: str | None = None
     unscorable: float = 0.0  # share of all snippets; they are kept, which raises coverage
     group_p_value: float = math.nan  # before the correction
     tests: int = 1  # groups that were tested
+    units: str = "queries"
 
     @property
     def fails(self) -> bool:
@@ -82,7 +84,7 @@ class Verdict:
     @property
     def shortage(self) -> str:
         """How much was measured, and how much is needed."""
-        units = "independent snippets" if "snippet" in self.measure else "queries"
+        units = "independent snippets" if "snippet" in self.measure else self.units
         where = " in the smallest group" if self.tests > 1 else ""
         return (
             f"Too few to tell: {self.n:,} {units}{where}, {self.needed:,} needed to show a "
@@ -119,14 +121,16 @@ def verdict_on(
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
     target = float(1 - exact_alpha(calibration.alpha))
+    of_claims = calibration.subject == CLAIMS
     return Verdict(
-        measure=f"{guaranteed(calibration)} coverage",
+        measure="factuality" if of_claims else f"{guaranteed(calibration)} coverage",
         target=target,
         coverage=coverage,
         p_value=coverage_p_value(calibration, coverage, group),
         n=_independent(coverage) if calibration.guarantee == "snippet" else round(coverage.n),
         needed=n_to_show_a_shortfall(target),
         group=group,
+        units=calibration.subject.units,
     )
 
 
