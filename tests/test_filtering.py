@@ -16,7 +16,6 @@ from lookup import LookupScorer
 
 from conformal_retrievers import (
     Calibration,
-    CalibrationMismatch,
     ConformalFilter,
     NothingKept,
     ScoredQuery,
@@ -63,9 +62,6 @@ class AsyncRecorder(Recorder):
         return [0.3] * len(snippets)
 
 
-# --- what is kept ---------------------------------------------------------------------------------
-
-
 def test_a_filter_by_hand():
     filtered = filter_of()("q", ["far", "best", "just above", "at the threshold"])
     assert filtered.threshold == 0.4
@@ -89,23 +85,6 @@ def test_an_unscorable_snippet_is_kept_and_counted():
     assert strict("q", ["far", "best"]).kept.tolist() == [1]
 
 
-@pytest.mark.parametrize("guarantee", ["query-recall", "snippet"])
-@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.4, 0.5, 0.9])
-def test_snippets_are_kept_iff_their_p_value_is_above_alpha(guarantee, alpha, rng):
-    sizes = rng.integers(1, 6, size=14).tolist()
-    scored = [ScoredQuery(rng.integers(0, 9, n), [True] * n) for n in sizes]
-    calibration = Calibration.from_scores(scored, alpha=alpha, guarantee=guarantee, scorer="lookup")
-    filtered = ConformalFilter(LookupScorer({}), calibration).decide(rng.integers(-1, 10, 60))
-    assert filtered.kept.tolist() == np.flatnonzero(filtered.p_values > alpha).tolist()
-
-
-def test_snippets_may_be_strings_or_snippets_of_any_iterable():
-    for snippets in (iter(["far", "best"]), [Snippet("far"), Snippet("best", id="b")]):
-        assert filter_of()("q", snippets).kept.tolist() == [1]
-    with pytest.raises(TypeError, match="snippets is one str"):
-        filter_of()("q", "best")
-
-
 def test_deciding_from_scores_equals_calling():
     called = filter_of()("q", list(SCORES), group="g")
     decided = filter_of().decide(list(SCORES.values()), group="g")
@@ -114,9 +93,6 @@ def test_deciding_from_scores_equals_calling():
     for scores in ([[0.1, 0.2]], 0.1):
         with pytest.raises(ValueError, match="scores has shape"):
             filter_of().decide(scores)
-
-
-# --- nothing in, nothing kept ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
@@ -160,39 +136,10 @@ def test_an_error_carries_the_decision_even_through_pickle(scores, refusal, told
         assert (filtered.kept.tolist(), filtered.m1, filtered.m2) == told
 
 
-# --- a filter that cannot be built ----------------------------------------------------------------
-
-
-def test_a_filter_needs_a_calibration_of_its_scorer():
-    with pytest.raises(CalibrationMismatch, match=r"'lookup'.*'e5-base'") as error:
-        ConformalFilter(LookupScorer(SCORES, name="e5-base"), calibration_at())
-    assert isinstance(error.value, ValueError)
-
-    with pytest.raises(TypeError, match="calibration"):
-        ConformalFilter(LookupScorer(SCORES), "calibration.json")
-
-
 @pytest.mark.parametrize(("name", "value"), [("on_empty", "keep"), ("on_unscorable", "drop")])
 def test_an_unknown_option_is_an_error(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value!r}"):
         filter_of(**{name: value})
-
-
-# --- scorers that misbehave, sync and async -------------------------------------------------------
-
-
-async def test_a_scorer_that_returns_the_wrong_number_of_scores_is_named():
-    class Wrong:
-        name = "lookup"
-
-        def score(self, query, snippets):
-            return [0.1]
-
-    conformal_filter = ConformalFilter(Wrong(), calibration_at())
-    with pytest.raises(ValueError, match="'lookup'"):
-        conformal_filter("q", ["a", "b"])
-    with pytest.raises(ValueError, match="'lookup'"):
-        await conformal_filter.acall("q", ["a", "b"])
 
 
 async def test_a_scorer_without_ascore_runs_beside_the_event_loop():
@@ -218,9 +165,6 @@ async def test_ascore_is_awaited_instead_of_score():
     assert scorer.asked == [("async", "q")]
     assert filtered.kept.tolist() == [0, 1]
     assert filtered.group == "g"
-
-
-# --- one filter for everyone ----------------------------------------------------------------------
 
 
 async def test_inputs_are_not_changed():
@@ -284,9 +228,6 @@ def test_filters_and_decisions_can_be_pickled():
     assert summary(pickle.loads(pickle.dumps(filtered))) == summary(filtered)
 
 
-# --- the depth ------------------------------------------------------------------------------------
-
-
 async def test_more_snippets_than_the_calibrations_depth_warn_once():
     filter = ConformalFilter(Recorder(), calibration_at(retrieval={"k": 2}))
     with warnings.catch_warnings(record=True) as said:
@@ -347,9 +288,6 @@ async def test_deciding_with_a_query_checks_it_and_finds_its_group():
     assert (await keep.acall("longer", ["a"])).group == "long"
     with pytest.raises(ValueError, match="query is ' '"):
         keep.decide([0.1], query=" ")
-
-
-# --- no finite threshold --------------------------------------------------------------------------
 
 
 def test_a_filter_without_a_finite_threshold_logs_a_warning(caplog):

@@ -38,9 +38,6 @@ def test_the_threshold_is_the_tolerance_rank_of_the_units(guarantee, lists, alph
     assert calibration.threshold() >= replace(calibration, delta=None).threshold()
 
 
-# --- the order of the bets ------------------------------------------------------------------------
-
-
 def named_queries(rng, n=80):
     return [
         relevant(*rng.normal(size=rng.integers(1, 6)), id=f"query {i}", missed=int(i % 9 == 0))
@@ -57,9 +54,6 @@ def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
     calibration.save(tmp_path / "c.json")
     loaded = Calibration.load(tmp_path / "c.json")
     assert loaded.at(0.3).threshold() == calibration.at(0.3).threshold()
-
-
-# --- too few queries ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

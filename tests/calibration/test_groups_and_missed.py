@@ -11,8 +11,6 @@ from calibrations import calibration_of, every_guarantee, relevant
 from conformal_retrievers.calibration.guarantees import loss
 from conformal_retrievers.data.queries import ScoredQuery
 
-# --- groups ---------------------------------------------------------------------------------------
-
 
 def two_groups(alpha=0.2, **options):
     """Twenty queries of group "long" with scores 1 to 20, and five of "short" with 101 to 105."""
@@ -92,9 +90,6 @@ def test_groups_that_do_not_fit_are_named(error, options, message):
 def test_a_group_that_is_not_a_name_is_refused():
     with pytest.raises(TypeError, match=r"group is 0\.3.*at\(0\.3\)"):
         two_groups().threshold(0.3)
-
-
-# --- missed snippets ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

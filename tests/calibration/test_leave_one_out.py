@@ -62,9 +62,6 @@ def test_three_queries_left_out_by_hand():
     assert shares_left_out(queries, 0.4, "any") == [1, 1, 0]  # the lowest: 1, 2, 3
 
 
-# --- each query left out --------------------------------------------------------------------------
-
-
 @every_guarantee_of_queries
 @pytest.mark.parametrize("count_missed", [False, True])
 @given(queries=st.one_of(judged(missed=True), judged()), alpha=alphas)
@@ -137,9 +134,6 @@ def test_unscorable_snippets_that_count_as_kept_leave_the_guarantee_exact(guaran
         assert lost <= Fraction(3, 10) * 11
 
 
-# --- once through the calibration and the filter --------------------------------------------------
-
-
 @every_guarantee
 def test_the_filter_keeps_what_the_units_say(guarantee, rng):
     queries = [relevant(*rng.normal(size=rng.integers(1, 5)), missed=i % 2) for i in range(30)]
@@ -166,8 +160,6 @@ def test_the_thresholds_are_those_of_the_theorems_over_the_pooled_scores(queries
         "any": conformal_quantile([min(one) for one in scores], alpha),
     }
 
-
-# --- thresholds, p-values and other alphas --------------------------------------------------------
 
 AT = [*np.arange(-1, 7, 0.5).tolist(), math.inf, -math.inf]
 RUN_TIME_GROUPS = (None, "g", "h", "unseen")
@@ -219,9 +211,6 @@ def test_another_alpha_and_guarantee_are_those_of_calibrating_again(guarantee, d
             assert again.p_values(AT, group).tolist() == fresh.p_values(AT, group).tolist()
         assert (again.alpha, again.guarantee) == (fresh.alpha, fresh.guarantee)
     assert first.at(first.alpha) == first
-
-
-# --- what must not matter -------------------------------------------------------------------------
 
 
 @every_guarantee

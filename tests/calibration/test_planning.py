@@ -11,8 +11,6 @@ from scipy.stats import beta
 
 from conformal_retrievers.calibration.planning import chance_within, plan, smallest_alpha
 
-# --- before any snippet can be dropped ------------------------------------------------------------
-
 
 @every_guarantee
 @pytest.mark.parametrize(("alpha", "n"), [(0.1, 9), (0.05, 19), (0.01, 99), (0.2, 4), (0.3, 3)])
@@ -32,9 +30,6 @@ def test_the_planned_number_is_enough_to_calibrate_and_one_less_is_not(guarantee
         needed = plan(0.15, delta=0.1, guarantee=guarantee).feasible
         enough = [relevant(float(i)) for i in range(needed)]
         assert calibration_of(enough, 0.15, guarantee, delta=0.1).n_needed == needed
-
-
-# --- a coverage within some distance --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("within", "n"), [(0.05, 90), (0.03, 263), (0.02, 602), (0.01, 2429)])
@@ -59,9 +54,6 @@ def test_enough_is_what_a_search_of_every_number_finds(alpha, within, delta):
     assert planned.enough == n - good
 
 
-# --- the smallest alpha ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n", [1, 9, 19, 99])
 def test_the_smallest_alpha_by_hand(n):
     for exact, options in (
@@ -81,9 +73,6 @@ def test_the_smallest_alpha_is_the_inverse_of_the_plan(guarantee, delta):
         if alpha < 1:
             assert plan(alpha, delta=delta, guarantee=guarantee).feasible <= n
         assert plan(alpha - 2e-6, delta=delta, guarantee=guarantee).feasible > n
-
-
-# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,6 @@ def two_groups(**options):
     return calibration_of(queries, **options)
 
 
-# --- snippets -------------------------------------------------------------------------------------
-
 WORDS = {
     "query-recall": ("of the relevant snippets", "on average over queries"),
     "snippet": ("a relevant snippet", "with probability at least"),
@@ -156,9 +154,6 @@ def test_labels_by_an_llm_are_stated(labels, stated):
     for fact in stated or []:
         assert fact in basis
     assert stated or "LLM" not in basis
-
-
-# --- claims and flags -----------------------------------------------------------------------------
 
 
 def answers(subject, n=9, **options):

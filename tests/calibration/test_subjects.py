@@ -70,9 +70,6 @@ def test_what_is_unscorable_is_kept_or_dropped_as_the_guarantee_needs(subject, e
             check_on_unscorable(refused, subject)
 
 
-# --- every filter refuses the calibrations of the others ------------------------------------------
-
-
 class ClaimScorer:
     name = "lookup"
 

@@ -56,9 +56,6 @@ def test_a_level_outside_0_and_1_is_named(level):
         check_level(level)
 
 
-# --- intervals ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
 @pytest.mark.parametrize(
     ("k", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (3, 20), (50, 100), (899, 1000), (1, 3)]

@@ -1,4 +1,4 @@
-"""Thresholds and p-values: by hand, exactly for every data set, and in distribution."""
+"""Thresholds and p-values: by hand, and exactly for every data set."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from calibrations import alphas, judged
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta, kstest
 
 from conformal_retrievers.theory.ranks import (
     Masses,
@@ -35,9 +35,6 @@ def query_recall_threshold(scores, sizes, alpha):
 
 def snippet_p_values(scores, at):
     return p_values(np.sort(scores), p_value_steps(Masses.of([1] * len(scores))), at)
-
-
-# --- by hand --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,9 +95,6 @@ def test_without_scores_everything_is_kept():
     assert snippet_p_values(np.empty(0), [0.3]).tolist() == [1.0]
 
 
-# --- alpha and ranks ------------------------------------------------------------------------------
-
-
 def test_alpha_and_share_are_the_decimals_that_the_user_wrote():
     assert exact_alpha(0.1) == Fraction(1, 10) != Fraction(0.1)
     assert exact_alpha(np.float64(0.05)) == Fraction(1, 20)
@@ -141,17 +135,6 @@ def test_the_rank_is_exact_where_floats_are_wrong():
     assert wrong_in_floats == 867
 
 
-@pytest.mark.parametrize(
-    ("alpha", "needed"), [(0.5, 1), (0.3, 3), (0.2, 4), (0.1, 9), (0.05, 19), (0.01, 99)]
-)
-def test_the_number_of_queries_needed_is_the_first_that_gives_a_finite_threshold(alpha, needed):
-    assert queries_needed(alpha) == needed
-    for n, is_finite in ((needed, True), (needed - 1, False)):
-        scores = np.arange(n)
-        assert math.isfinite(conformal_quantile(scores, alpha)) == is_finite
-        assert math.isfinite(query_recall_threshold(scores, [1] * n, alpha)) == is_finite
-
-
 def test_the_number_of_queries_needed_is_exact_for_every_alpha():
     for alpha in (thousandths / 1000 for thousandths in range(1, 1000)):
         needed = queries_needed(alpha)
@@ -159,29 +142,11 @@ def test_the_number_of_queries_needed_is_exact_for_every_alpha():
         assert conformal_rank(needed - 1, alpha) > needed - 1
 
 
-# --- exactly, for every data set: no tolerance ----------------------------------------------------
-
-# alpha as hundredths and thousandths, so that (n + 1)(1 − alpha) is often a whole number
-alphas = st.one_of(
-    st.integers(1, 99).map(lambda i: Fraction(i, 100)),
-    st.integers(1, 999).map(lambda i: Fraction(i, 1000)),
-)
 distinct = st.lists(st.integers(-1000, 1000), min_size=1, max_size=30, unique=True)
 tied = st.lists(st.integers(0, 4), min_size=1, max_size=30)
-
-
-@st.composite
-def queries_of(draw, ties):
-    """Queries as lists of the scores of their relevant snippets."""
-    sizes = draw(st.lists(st.integers(1, 10), min_size=1, max_size=12))
-    n = sum(sizes)
-    values = st.integers(0, 5) if ties else st.integers(-(10**6), 10**6)
-    flat = draw(st.lists(values, min_size=n, max_size=n, unique=not ties))
-    ends = np.cumsum(sizes)
-    return [flat[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-
-
-any_queries = st.one_of(queries_of(ties=False), queries_of(ties=True))
+any_queries = st.one_of(judged(), judged(ties=False)).map(
+    lambda queries: [query.scores.tolist() for query in queries]
+)
 
 
 def quantile_of(scores, alpha):
@@ -197,23 +162,6 @@ def threshold_of(queries, alpha):
 def mass(queries, kept):
     """Σ over queries of the share of the query's scores that is kept."""
     return sum((Fraction(sum(map(kept, q)), len(q)) for q in queries), Fraction(0))
-
-
-def without(items, i):
-    return items[:i] + items[i + 1 :]
-
-
-@given(distinct, alphas)
-def test_leaving_each_distinct_score_out_keeps_exactly_the_rank_of_them(scores, alpha):
-    kept = sum(s <= quantile_of(without(scores, i), alpha) for i, s in enumerate(scores))
-    n = len(scores) - 1
-    assert kept == min(math.ceil((n + 1) * (1 - alpha)), n + 1)
-
-
-@given(tied, alphas)
-def test_leaving_each_tied_score_out_keeps_at_least_the_rank_of_them(scores, alpha):
-    kept = sum(s <= quantile_of(without(scores, i), alpha) for i, s in enumerate(scores))
-    assert kept >= math.ceil(len(scores) * (1 - alpha))
 
 
 @given(st.one_of(distinct, tied), alphas)
@@ -263,9 +211,6 @@ def test_a_snippet_p_value_is_above_alpha_exactly_if_the_score_is_kept(scores, a
         assert (value > float(alpha)) == (score <= threshold)
 
 
-# --- sums that floats get wrong -------------------------------------------------------------------
-
-
 def test_a_mass_that_is_reached_exactly_is_reached_although_floats_fall_short():
     # Ten snippets of one query, 0.4 × (1 + 1) = 0.8: the eighth reaches it.
     assert np.cumsum([0.1] * 10)[7] < 0.8
@@ -274,9 +219,6 @@ def test_a_mass_that_is_reached_exactly_is_reached_although_floats_fall_short():
     assert np.cumsum([0.1] * 90)[-1] < 9
     assert query_recall_threshold(np.arange(90), [10] * 90, 0.1) == 89
     assert query_recall_threshold(np.arange(90), [10] * 90, 0.099) == math.inf
-
-
-def test_a_mass_that_is_missed_by_a_hair_is_not_reached():
     # (1 − α) × 10 = 9.0000000001, and nine queries are 9: no tolerance for rounding.
     assert query_recall_threshold(np.arange(9), [1] * 9, 0.09999999999) == math.inf
     assert query_recall_threshold(np.arange(9), [1] * 9, 0.10000000001) == 8
@@ -302,19 +244,3 @@ def test_p_values_are_correctly_rounded_where_sums_exceed_what_a_float_counts():
     assert 2**53 < total < 2**63
     expected = [float(Fraction(sum(parts[i:].tolist(), new), total)) for i in range(201)]
     assert p_value_steps(Masses(parts, new)).tolist() == expected
-
-
-# --- in distribution ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("n", "alpha"), [(20, 0.1), (50, 0.1), (99, 0.05), (200, 0.2)])
-def test_the_threshold_of_uniform_scores_follows_the_beta_law(n, alpha, rng):
-    # Of U(0, 1) scores the threshold is its own coverage. False alarm 1e-4, seeded.
-    k = math.ceil((n + 1) * (1 - Fraction(str(alpha))))
-    draws = rng.random((3000, n))
-    pooled = [conformal_quantile(scores, alpha) for scores in draws]
-    assert kstest(pooled, beta(k, n + 1 - k).cdf).pvalue > 1e-4
-    # The test can tell: the neighbouring ranks fail it.
-    ordered = np.sort(draws, axis=1)
-    for neighbour in {k - 1, min(k + 1, n)} - {k}:
-        assert kstest(ordered[:, neighbour - 1], beta(k, n + 1 - k).cdf).pvalue < 1e-4
