@@ -10,9 +10,9 @@ frameworks' callbacks and to a `FilterLog`, like those of snippets (`monitoring/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from pydantic import JsonValue
@@ -101,9 +101,12 @@ class AnswerFilter:
     def __post_init__(self) -> None:
         if not isinstance(self.filter, ClaimFilter):
             raise TypeError(f"filter is a {type(self.filter).__name__}; give a ClaimFilter")
-        check_llm(self.llm)
-        if self.merge_with is not None:
-            check_llm(self.merge_with, "merge_with")
+        for name, llm in (("llm", self.llm), ("merge_with", self.merge_with or self.llm)):
+            check_llm(llm, name)
+
+    @cached_property
+    def _allowing(self) -> ClaimFilter:
+        return replace(self.filter, on_empty="allow")  # what is raised has the whole answer
 
     def __call__(
         self, query: str, answer: str, documents: Iterable[Snippet | str], group: str | None = None
@@ -114,10 +117,8 @@ class AnswerFilter:
         ----------
         query, answer
             A question and its answer.
-        documents
-            The texts or snippets that the answer was written from.
-        group
-            The query's group, as in `ClaimFilter`.
+        documents, group
+            As in `ClaimFilter`.
 
         Raises
         ------
@@ -127,8 +128,7 @@ class AnswerFilter:
         """
         documents = as_snippets(documents, "documents")  # before anything is asked and paid for
         divided = decompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
-        with self._nothing_kept(answer, divided):
-            claims = self.filter(query, divided.claims, documents, group)
+        claims = self._allowing(query, divided.claims, documents, group)
         merged = None
         if self.merge_with is not None:
             merged = merge(self.merge_with, query, claims.kept_claims, cache=self.cache)
@@ -140,23 +140,11 @@ class AnswerFilter:
         """As `__call__`, without blocking the event loop."""
         documents = as_snippets(documents, "documents")
         divided = await adecompose(self.llm, query, answer, prompt=self.prompt, cache=self.cache)
-        with self._nothing_kept(answer, divided):
-            claims = await self.filter.acall(query, divided.claims, documents, group)
+        claims = await self._allowing.acall(query, divided.claims, documents, group)
         merged = None
         if self.merge_with is not None:
             merged = await amerge(self.merge_with, query, claims.kept_claims, cache=self.cache)
         return self._filtered(answer, divided, claims, merged)
-
-    @contextmanager
-    def _nothing_kept(self, answer: str, divided: Decomposition) -> Iterator[None]:
-        """Put the filtered answer into this filter's `NothingKept`, in place of its claims."""
-        try:
-            yield
-        except NothingKept as error:
-            if not error.of(self.filter.calibration):  # of a filter inside the scorer
-                raise
-            filtered = self._filtered(answer, divided, error.filtered, None)
-            raise NothingKept(str(error), filtered) from None
 
     def _filtered(
         self, answer: str, divided: Decomposition, claims: FilteredClaims, merged: Merged | None
@@ -166,12 +154,13 @@ class AnswerFilter:
         filtered = FilteredAnswer(
             answer, text or self.abstention, claims, divided.reason, merged, usage
         )
-        if divided.reason is not None and self.filter.on_empty == "raise":
-            raise NothingKept(
-                f"nothing is kept of the answer, because {self.llm.name!r} did not divide it into "
-                f"claims: {divided.reason}",
-                filtered,
-            )
+        reason = None
+        if divided.reason is not None:
+            reason = f"{self.llm.name!r} did not divide it into claims: {divided.reason}"
+        elif claims.claims and not claims.keeps.any():
+            reason = f"none of its {len(claims.claims)} claims is above {claims.threshold:.6g}"
+        if reason is not None and self.filter.on_empty == "raise":
+            raise NothingKept(f"nothing is kept of the answer, because {reason}", filtered)
         return filtered
 
 

@@ -14,7 +14,7 @@ import gzip
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ class AnnotatedAnswer:
     @property
     def annotated(self) -> bool:
         """Whether every claim that has a relevance is annotated; the others are always dropped."""
-        pairs = zip(self.factual, self.relevance, strict=True)
+        pairs = zip(self.factual, self.relevance.tolist(), strict=True)
         return all(f is not None or math.isnan(r) for f, r in pairs)
 
 
@@ -79,29 +79,22 @@ def answer_scores(answers: Sequence[AnnotatedAnswer], share: float = 1.0) -> NDA
     [0.4]
     """
     needed = exact_share(share)
-    sizes = np.array([len(answer.factual) for answer in answers], dtype=np.int64)
-    relevance = np.concatenate([np.empty(0), *(answer.relevance for answer in answers)])
-    annotations = list(chain.from_iterable(answer.factual for answer in answers))
-    scored = ~np.isnan(relevance)
-    of = np.arange(len(answers)).repeat(sizes)[scored]
     if not all(answer.annotated for answer in answers):
         raise ValueError("factual is None for a claim with a relevance; leave its answer out")
-    factual = np.fromiter(annotations, dtype=bool)[scored]  # None becomes False, and is not scored
-    relevance = relevance[scored]
+    return np.array([_score(answer, needed) for answer in answers], dtype=np.float64)
 
-    # For each answer, from the highest relevance down: the number of claims, and of factual ones.
-    # Claims of equal relevance enter together, so only the last of them is tested.
-    order = np.lexsort((-relevance, of))
-    of, relevance, factual = of[order], relevance[order], factual[order]
-    start = np.searchsorted(of, of)
-    above = np.arange(len(of)) - start + 1
-    n_factual = np.cumsum(factual)
-    n_factual = n_factual - (n_factual - factual)[start]
-    last = np.append((of[1:] != of[:-1]) | (relevance[1:] != relevance[:-1]), True)[: len(of)]
-    short = last & (n_factual * needed.denominator < above * needed.numerator)
-    scores = np.full(len(answers), -math.inf)
-    np.maximum.at(scores, of[short], relevance[short])
-    return scores
+
+def _score(answer: AnnotatedAnswer, share: Fraction) -> float:
+    pairs = zip(answer.relevance.tolist(), answer.factual, strict=True)
+    claims = sorted(((r, bool(f)) for r, f in pairs if not math.isnan(r)), reverse=True)
+    n_factual = 0
+    for n, (relevance, factual) in enumerate(claims, start=1):
+        n_factual += factual
+        # Claims of equal relevance are kept together, so only the last of them is tested.
+        last = n == len(claims) or claims[n][0] < relevance
+        if last and n_factual * share.denominator < n * share.numerator:
+            return float(relevance)
+    return -math.inf
 
 
 def as_claims(claims: Iterable[str]) -> tuple[str, ...]:

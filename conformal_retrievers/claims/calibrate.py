@@ -2,9 +2,7 @@
 
 The answers' scores S (answers.py) go into a `Calibration` with the guarantee "all", one score an
 answer: its threshold q is the k(n, α)-th smallest S, and a new exchangeable answer has S ≤ q with
-probability ≥ 1 − α. Relevance is high for a good claim, so the comparison is the other one:
-
-    keep c  iff  R(c) > q
+probability ≥ 1 − α. A claim c is kept iff R(c) > q.
 
 Sources: Feng et al. 2025, Conformal-RAG (arXiv 2506.20978, eq. 4, which keeps R(c) ≥ q, and so
 keeps the false claim itself if relevances tie); Mohri and Hashimoto 2024 (arXiv 2402.10978,

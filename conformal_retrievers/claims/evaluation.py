@@ -20,7 +20,6 @@ from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import Verdict, verdict_on, worst_of
 from conformal_retrievers.theory.intervals import check_level, percent
-from conformal_retrievers.theory.ranks import exact_alpha
 
 UNVERIFIED = (
     "Cannot verify that these answers were held out: some of them, or of the calibration's, have "
@@ -32,7 +31,6 @@ UNVERIFIED = (
 class ClaimEvaluation:
     """Shares measured on annotated answers, each with its interval over answers."""
 
-    target: float  # 1 − alpha
     n_answers: int
     left_out: int  # answers without claims, or with an unannotated one
     factuality: Share  # answers whose kept claims are factual (all, or a share), or none is kept
@@ -73,16 +71,14 @@ class ClaimEvaluation:
             )
         width = max(28, *map(len, rows))
         lines = [
-            f"Answers: {self.n_answers}, {self.left_out} left out; target {percent(self.target)}",
+            f"Answers: {self.n_answers}, {self.left_out} left out",
             *(f"{name:<{width}} {value}" for name, value in rows.items()),
         ]
         if self.unknown_groups:
             unknown = ", ".join(map(repr, self.unknown_groups))
             lines.append(f"The calibration does not know {unknown}: no claim is kept there.")
-        if self.untested:
-            lines.append("The guarantee is not tested, because no claim of any answer is kept.")
-        else:
-            lines.append(str(self.verdict))
+        untested = "The guarantee is not tested, because no claim of any answer is kept."
+        lines.append(untested if self.untested else str(self.verdict))
         return "\n".join(lines if self.held_out_verified else [*lines, UNVERIFIED])
 
 
@@ -140,7 +136,6 @@ def _measured(
     any_kept, some = kept > 0, factual > 0
     factuality = Share.of_units(right, level)
     return ClaimEvaluation(
-        target=float(1 - exact_alpha(calibration.alpha)),
         n_answers=len(answers),
         left_out=0,
         factuality=factuality,

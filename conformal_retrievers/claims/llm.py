@@ -68,14 +68,12 @@ def _decompose_requests(query: str, answer: str, prompt: Prompt | None) -> list[
 
 
 def _decomposition(answers: Answers) -> Decomposition:
-    usage = Usage.of(answers)
-    if not answers:
-        return Decomposition((), None, usage)
-    fields, reason = reply_fields(answers[0])
+    fields, reason = reply_fields(answers[0]) if answers else ({"claims": []}, None)
     claims = fields.get("claims")
     if not isinstance(claims, list) or not all(isinstance(claim, str) for claim in claims):
-        return Decomposition((), reason or "unreadable", usage)
-    return Decomposition(tuple(claim.strip() for claim in claims if claim.strip()), None, usage)
+        return Decomposition((), reason or "unreadable", Usage.of(answers))
+    texts = tuple(claim.strip() for claim in claims if claim.strip())
+    return Decomposition(texts, None, Usage.of(answers))
 
 
 def _is_divided(place: int, reply: Reply) -> bool:
@@ -120,19 +118,13 @@ def annotate(
         As in `decompose`; a reply is {"reason", "verdict"}, with a `ClaimVerdict`.
     query, claims
         A question, and the claims of its answer.
-    reference
-        A right answer, or the documents that have it; it must not be blank.
-    documents
-        Texts or snippets that count as true, like the reference.
+    reference, documents
+        A right answer, which must not be blank, and texts or snippets that count as true like it.
     prompt
         Has the fields $query, $reference, $documents and $claim.
     concurrency
         The largest number of requests at a time.
 
-    Raises
-    ------
-    ValueError
-        For a blank reference and a prompt with other fields.
     """
     if not reference.strip():
         raise ValueError(f"reference is {reference!r:.20}; give the text of a right answer")
@@ -187,11 +179,7 @@ class Merged:
 
 
 def joined(claims: Iterable[str]) -> str:
-    """Return claims as sentences, one after the other.
-
-    >>> joined(["Ada wrote it", "It is long!"])
-    'Ada wrote it. It is long!'
-    """
+    """Return claims as sentences, one after the other."""
     ends = (".", "!", "?", "…", ":", ";")
     return " ".join(claim if claim.endswith(ends) else f"{claim}." for claim in claims)
 

@@ -163,15 +163,12 @@ def _attention(
     recorder = _RECORDER.get()
     if recorder is not None:
         other = [n for n in ("softcap", "s_aux", "position_bias") if kwargs.get(n) is not None]
+        if kwargs.get("is_causal") is False or not getattr(module, "is_causal", True):
+            other.append("later tokens")
         if other:
             raise ValueError(
-                f"{type(module).__name__} changes its attention weights by {other[0]}; give a "
-                "model with plain softmax attention"
-            )
-        if kwargs.get("is_causal") is False or not getattr(module, "is_causal", True):
-            raise ValueError(
-                f"{type(module).__name__} also attends to later tokens; give a causal language "
-                "model"
+                f"the attention of {type(module).__name__} depends on {other[0]}; give a causal "
+                "language model with plain softmax attention"
             )
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer: int = module.layer_idx  # type: ignore[assignment]

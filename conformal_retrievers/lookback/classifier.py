@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -17,12 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conformal_retrievers.data.files import (
-    Kind,
-    explain,
-    read_envelope,
-    write_envelope,
-)
+from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.lookback.ratios import (
@@ -36,7 +31,7 @@ from conformal_retrievers.lookback.ratios import (
 from conformal_retrievers.theory.intervals import Interval, auc, check_level
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class FactualityClassifier:
     """A logistic regression from lookback ratios to the confidence in an answer; made by `fit`."""
 
@@ -45,9 +40,11 @@ class FactualityClassifier:
     layers: int
     heads: int
     n_snippets: int  # the largest number K of snippets in a prompt
-    coefficients: Values
+    coefficients: Values = field(repr=False)
     intercept: float
-    fitted_on: frozenset[str]  # digests of the answers of the fit, which must not calibrate
+    fitted_on: frozenset[str] = field(
+        repr=False
+    )  # digests of the answers of the fit, which must not calibrate
 
     def __post_init__(self) -> None:
         if not self.model.isprintable():
@@ -78,22 +75,14 @@ class FactualityClassifier:
         _check_both(consistent)
         first = answers[0].ratios
         layers, heads = first.context.shape
-        shape = (first.model, layers, heads, variant, n_snippets)
+        shape = (first.model, variant, layers, heads, n_snippets)
         table = np.stack([_features_of(answer.ratios, *shape) for answer in answers])
         empty = np.flatnonzero(np.isnan(table).any(axis=1))
         if len(empty):
             raise ValueError(f"answers[{empty[0]}] has no token, so no ratios; leave it out")
         fitted = LogisticRegression(max_iter=1000, class_weight="balanced").fit(table, consistent)
-        return cls(
-            first.model,
-            variant,
-            layers,
-            heads,
-            n_snippets,
-            fitted.coef_[0].astype(np.float64),
-            float(fitted.intercept_[0]),
-            frozenset(answer.ratios.digest for answer in answers),
-        )
+        weights, fitted_on = fitted.coef_[0], frozenset(a.ratios.digest for a in answers)
+        return cls(*shape, weights.astype(np.float64), float(fitted.intercept_[0]), fitted_on)
 
     def predict_proba(self, ratios: Iterable[LookbackRatios]) -> Values:
         """Return the confidence in each answer, (n,): the probability that it is consistent.
@@ -104,7 +93,7 @@ class FactualityClassifier:
         """
         from scipy.special import expit
 
-        shape = (self.model, self.layers, self.heads, self.variant, self.n_snippets)
+        shape = (self.model, self.variant, self.layers, self.heads, self.n_snippets)
         rows = [_features_of(one, *shape) @ self.coefficients for one in ratios]
         log_odds = np.array(rows, dtype=np.float64) + self.intercept
         return np.asarray(expit(log_odds))
@@ -128,10 +117,8 @@ class FactualityClassifier:
             Consistent and inconsistent ones; an answer without a token has confidence 0.
         rng
             Draws the resamples, of consistent and inconsistent answers apart.
-        level
-            Confidence level of the interval, in (0, 1).
-        resamples
-            Number of bootstrap resamples.
+        level, resamples
+            Confidence level of the interval, in (0, 1), and number of bootstrap resamples.
 
         Raises
         ------
@@ -188,9 +175,6 @@ class FactualityClassifier:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def __repr__(self) -> str:
-        return f"FactualityClassifier({self.name!r}, {len(self.fitted_on)} answers)"
-
 
 def _check_both(consistent: NDArray[np.bool_]) -> None:
     if consistent.all() or not consistent.any():
@@ -201,7 +185,7 @@ def _check_both(consistent: NDArray[np.bool_]) -> None:
 
 
 def _features_of(
-    ratios: LookbackRatios, model: str, layers: int, heads: int, variant: Variant, n_snippets: int
+    ratios: LookbackRatios, model: str, variant: Variant, layers: int, heads: int, n_snippets: int
 ) -> Values:
     if (ratios.model, *ratios.context.shape) != (model, layers, heads):
         raise ValueError(
@@ -213,12 +197,8 @@ def _features_of(
 
 # --- the file -------------------------------------------------------------------------------------
 
-KIND = Kind(
-    "conformal-retrievers/factuality-classifier",
-    1,
-    saved_by="FactualityClassifier.save",
-    what="classifier",
-)
+FORMAT = "conformal-retrievers/factuality-classifier"
+KIND = Kind(FORMAT, 1, saved_by="FactualityClassifier.save", what="classifier")
 Count = Annotated[int, Field(gt=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 

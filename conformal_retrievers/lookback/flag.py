@@ -4,16 +4,13 @@ The threshold is the ⌈(n+1)(1−α)⌉-th smallest confidence of n inconsisten
 flagged iff its confidence is at most the threshold:
 
     P(answer flagged | answer inconsistent) ≥ 1 − α
-
-This is the guarantee for snippets with the confidence as an answer's score, and inconsistent
-answers in the place of relevant snippets.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,19 +69,12 @@ class FactualityFlag:
         check_same_scorer(self.classifier.name, calibrated=self.calibration.scorer)
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
-        """Return the confidence in an answer and whether it is flagged.
-
-        By group, an answer to a question of an unknown group is flagged, with a warning.
-        """
+        """Return the confidence in an answer and whether it is flagged, as for an unknown group."""
         c = self.calibration
         if not c.knows(group):
-            # The same text for every group and query, so Python shows it once.
-            warnings.warn(
-                "the group of a question is not in the calibration "
-                f"({', '.join(map(repr, c.n_units))}), so its answer is flagged; give the group of "
-                "each question, or calibrate with more groups",
-                stacklevel=2,
-            )
+            known = ", ".join(map(repr, c.n_units))
+            text = f"the group of a question is not among {known}; its answer is flagged"
+            warnings.warn(text, stacklevel=2)  # the same text and place: Python shows it once
         [confidence] = self.classifier.predict_proba([ratios])
         [flagged] = c.keep([confidence], group)
         return Confidence(float(confidence), bool(flagged))
@@ -134,21 +124,14 @@ def calibrate_flag(
         Gives each answer its confidence.
     alpha
         Miscoverage rate in (0, 1): the share of inconsistent answers that may pass unflagged.
-    delta, by_group
-        As in `calibrate`.
-    labels
-        Facts about the judgements, such as `ConsistencyLabels.labels`; written into the file.
+    delta, by_group, labels
+        As in `calibrate`; `ConsistencyLabels.labels` are such labels.
 
     Raises
     ------
     ValueError
         If an answer occurs twice, has no token or was fitted on, none is inconsistent, or there are
         too few for delta.
-
-    Warns
-    -----
-    UserWarning
-        If consistent answers have clearly less confidence than inconsistent ones.
     """
     check_flags(by_group=by_group)
     given = all_of(JudgedRatios, answers, "answers")
@@ -164,7 +147,8 @@ def calibrate_flag(
             f"answers has {len(given)} consistent and no inconsistent ones; judge more, because "
             "the inconsistent ones set the threshold"
         )
-    _warn_if_reversed(confidence, given)
+    kinds = np.array([answer.consistent for answer in given], dtype=bool)
+    _warn_if_reversed(confidence[kinds], confidence[~kinds])
     one = np.ones(1, dtype=bool)
     calibration = Calibration(
         alpha,
@@ -202,15 +186,12 @@ class FlagEvaluation:
         )
 
 
-def _warn_if_reversed(confidence: NDArray[np.float64], answers: Sequence[JudgedRatios]) -> None:
+def _warn_if_reversed(consistent: NDArray[np.float64], inconsistent: NDArray[np.float64]) -> None:
     # Not an error: refusing by this check would bias the calibrations that pass it.
-    consistent = np.array([answer.consistent for answer in answers])
-    if not consistent.any():
-        return
-    area = auc(confidence[~consistent], confidence[consistent])
+    m, n = len(consistent), len(inconsistent)
+    area = auc(inconsistent, consistent) if m else 1.0
     # The AUC of an uninformative confidence has variance (m + n + 1)/12mn (Mann and Whitney).
-    m, n = int(consistent.sum()), int((~consistent).sum())
-    if area < 0.5 - 1.96 * math.sqrt((m + n + 1) / (12 * m * n)):
+    if area < 0.5 - 1.96 * math.sqrt((m + n + 1) / max(1, 12 * m * n)):
         warnings.warn(
             f"consistent answers have less confidence than inconsistent ones (AUC {area:.2f}, "
             "clearly below 0.5); check that True means consistent, or fit on more answers",

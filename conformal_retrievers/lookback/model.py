@@ -55,11 +55,7 @@ class LocalModel:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        name: str | None = None,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str | None = None
     ) -> None:
         name = name or getattr(model.config, "_name_or_path", "")
         if not name:
@@ -81,9 +77,8 @@ class LocalModel:
     ) -> list[Generated]:
         """Answer prompts as one batch, and return each answer with its attention.
 
-        `generation` is the model's own by default. It may sample, but not use beam search or
-        predict several tokens at a time. Raises ValueError for such settings, if a prompt and
-        `max_new_tokens` do not fit the model, or if a text has a special token in it.
+        `generation` is the model's own by default. It may sample. Raises ValueError for beam search
+        and several tokens at a time, for too long a prompt, and for a special token in a text.
         """
         max_new_tokens = check_count(max_new_tokens, "max_new_tokens")
         tokens = [self._tokens(i, prompt, max_new_tokens) for i, prompt in enumerate(prompts)]
@@ -126,14 +121,11 @@ class LocalModel:
         """Return the attention with which the model would give these answers, in one pass.
 
         An answer is text as the model would write it after the prompt (often with a leading space),
-        or token ids, such as `Generated.tokens`. Raises ValueError unless there is one answer for
-        each prompt, it has a token and only the model's own, and both fit the model.
+        or token ids, such as `Generated.tokens`. Raises ValueError unless each prompt has an answer
+        of one token or more, and both fit the model.
         """
         if len(prompts) != len(answers):
-            raise ValueError(
-                f"answers has {len(answers)} items for {len(prompts)} prompts; give one answer for "
-                "each prompt"
-            )
+            raise ValueError(f"{len(answers)} answers for {len(prompts)} prompts; give one of each")
         given = [self._answer(i, answer) for i, answer in enumerate(answers)]
         pairs = zip(prompts, given, strict=True)
         tokens = [self._tokens(i, p, len(a)) for i, (p, a) in enumerate(pairs)]
@@ -164,8 +156,7 @@ class LocalModel:
         self, means: NDArray[np.float32], tokens: PromptTokens, answer: Sequence[int]
     ) -> SegmentAttention:
         """Return an answer's own tokens and segments, out of those of its batch."""
-        k = len(tokens.lengths) - 2
-        segments = [*range(k + 2), means.shape[-1] - 1]
+        segments = [*range(len(tokens.lengths)), means.shape[-1] - 1]
         read = json.dumps([tokens.ids, [*answer]])
         return SegmentAttention(
             means[: len(answer)][..., segments],
@@ -184,11 +175,10 @@ class LocalModel:
         if not ids:
             raise ValueError(f"answers[{number}] is {answer!r}, which has no token; leave it out")
         known = self.model.config.get_text_config().vocab_size
-        unknown = next((token for token in ids if not 0 <= token < known), None)
-        if unknown is not None:
+        if not 0 <= min(ids) <= max(ids) < known:
             raise ValueError(
-                f"answers[{number}] has the token {unknown}, but {self.name!r} has {known} tokens; "
-                "give the ids of its own tokenizer"
+                f"answers[{number}] has tokens from {min(ids)} to {max(ids)}, but {self.name!r} "
+                f"has {known}; give the ids of its own tokenizer"
             )
         return ids
 
@@ -208,9 +198,8 @@ def _check_attention(model: PreTrainedModel, name: str) -> None:
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
-    # Some models count positions from behind their padding, and generate() does not correct that.
-    # For others it counts them from the mask if they take position_ids: decoders of
-    # encoder-decoders, such as Bart's, do not.
+    # Some models count positions from behind their padding. For others generate() counts them from
+    # the mask if they take position_ids; decoders such as Bart's do not.
     padded = any(hasattr(m, "create_position_ids_from_input_ids") for m in model.modules())
     if padded or "position_ids" not in inspect.signature(model.forward).parameters:
         reason = "has positions that depend on its padding"

@@ -353,7 +353,7 @@ def test_factuality_and_its_cost_by_hand():
             answer([0.9], "?"),
         ],
     )
-    assert (measured.n_answers, measured.left_out, measured.target) == (4, 2, 0.6)
+    assert (measured.n_answers, measured.left_out, measured.verdict.target) == (4, 2, 0.6)
     assert measured.factuality.estimate == 3 / 4
     assert measured.factuality_if_any.estimate == pytest.approx(2 / 3)
     assert measured.empty.estimate == 1 / 4

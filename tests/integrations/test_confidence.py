@@ -309,7 +309,7 @@ def test_a_flag_by_group_uses_the_group_of_the_question(model, flag, expected):
         assert asked == [QUESTION]
         given = {"question": QUESTION, "context": list(CHUNKS), "group": group}
         assert runnable.invoke(given).response_metadata["factuality"] == said
-    with pytest.warns(UserWarning, match=r"group of a question .*\('lenient', 'strict'\)"):
+    with pytest.warns(UserWarning, match="group"):
         ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
     assert ungrouped.response_metadata["factuality"]["flagged"]
 

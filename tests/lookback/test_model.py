@@ -461,10 +461,10 @@ def test_a_chat_template_that_changes_the_text_is_refused():
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ([" six"], "answers has 1 items for 2 prompts"),
+        ([" six"], "1 answers for 2 prompts"),
         ([" six", ""], r"answers\[1\] is '', which has no token"),
-        ([(5, 6), (5, 400)], r"answers\[1\] has the token 400"),
-        ([(5, 6), (5, -1)], r"answers\[1\] has the token -1"),
+        ([(5, 6), (5, 400)], r"answers\[1\] .* 400"),
+        ([(5, 6), (5, -1)], r"answers\[1\] .* -1"),
     ],
 )
 def test_answers_that_do_not_fit_prompts_or_model_are_refused(answers, message):
