@@ -88,6 +88,7 @@ class Calibration(Thresholds):
         checks.check_scorable(scored, scorer, on_unscorable)
         checks.check_scored(scored, SNIPPETS)
         checks.warn_if_reversed(scored)
+        checks.warn_if_path(scorer)
         known = [query for query in scored if query.relevant.any() or query.missed]
         unknown = [query for query in scored if not (query.relevant.any() or query.missed)]
         return cls(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -196,6 +197,17 @@ def warn_if_reversed(scored: Sequence[ScoredQuery]) -> None:
         warnings.warn(
             f"relevant snippets score higher than irrelevant ones (AUC {area:.2f}, below 0.5). A "
             "score is lower for more relevant snippets: give a distance, or negate a similarity",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def warn_if_path(scorer: str) -> None:
+    """Warn if the scorer's name contains a path, which is another one on another machine."""
+    if re.search(r"(?<![^\s(,=])(~|\.{1,2})?[/\\][\w.]|\b[A-Za-z]:[/\\]", str(scorer)):
+        warnings.warn(
+            f"scorer {scorer!r} is named by a path, so a machine with another path refuses the "
+            "calibration. Give the scorer name=, or --name on the command line",
             UserWarning,
             stacklevel=3,
         )

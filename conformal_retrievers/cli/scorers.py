@@ -44,7 +44,7 @@ def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
     try:
-        encoder = SentenceTransformer(model)
+        encoder = SentenceTransformer(model, trust_remote_code=False)
     except Exception as error:  # whatever the client of the hub raises
         raise ValueError(
             f"model {model!r} cannot be loaded ({type(error).__name__}); give with --model the "

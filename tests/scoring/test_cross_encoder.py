@@ -1,13 +1,15 @@
-"""Cross-encoders: the real class with a small model of random weights, and plain functions."""
+"""Models: the real classes with a small model of random weights, plain functions, and attacks."""
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 
 from conformal_retrievers import CrossEncoderScorer, Snippet
+from conformal_retrievers.cli.scorers import embedding_scorer
 
 QUESTION = "what is the highest mountain"
 
@@ -29,6 +31,24 @@ def test_the_score_is_minus_the_logit_of_the_real_class(tmp_path, toy_corpus):
     two = CrossEncoder(str(saved_cross_encoder(tmp_path / "two", labels=2)), device="cpu")
     with pytest.raises(ValueError, match=r"'two labels'.*\(9, 2\)"):
         CrossEncoderScorer.from_sentence_transformers(two, name="two labels").score(QUESTION, texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["modules.json", "config.json"])
+def test_the_code_in_a_models_folder_is_not_run(tmp_path, file):
+    from tiny_models import saved_cross_encoder
+
+    folder, ran = saved_cross_encoder(tmp_path / "model", labels=1), tmp_path / "ran"
+    (folder / "evil.py").write_text(f"import os\nos.mkdir({str(ran)!r})\nclass Evil: pass\n")
+    if file == "modules.json":
+        content = [{"idx": 0, "name": "0", "path": "", "type": "evil.Evil"}]
+    else:
+        loaded = dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "evil.Evil")
+        content = {"model_type": "evil", "auto_map": loaded}
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="model"):
+        embedding_scorer(str(folder), "cosine(evil)")
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("logits", [[1.0], [[1.0], [2.0]], 1.0, [1.0, 2.0, 3.0]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -27,6 +28,7 @@ from conformal_retrievers import (
     Scorer,
     Snippet,
     TieBreak,
+    calibrate,
     score_queries,
 )
 from conformal_retrievers.llm.cache import Cache
@@ -361,6 +363,17 @@ def test_a_masked_score_is_missing_whatever_it_hides():
     np.testing.assert_array_equal(calibration.keep(-masked + 1), [False, True])
     with pytest.raises(ValueError, match="relevant"):
         ScoredQuery([0.1, 0.9], masked > 0.5)
+
+
+@pytest.mark.parametrize("path", ["/srv/model", "~/model", "./model", "C:\\model"])
+def test_a_path_in_a_scorers_name_is_warned_of(path):
+    judged = [JudgedQuery("q", ["a", "bb"], [True, False])]
+    with pytest.warns(UserWarning, match="name="):
+        calibrate(judged, EmbeddingScorer(embed, f"cosine({path})"), alpha=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("cosine(org/model)", "m, url=http://host/v1", "a ≤ 0.5, b / c"):
+            Calibration.from_scores([ScoredQuery([0, 1], [True, False])], alpha=0.5, scorer=name)
 
 
 def test_only_a_scorer_scores_queries():
