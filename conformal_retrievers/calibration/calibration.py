@@ -160,7 +160,7 @@ class Calibration(Thresholds):
                 other_ids=tuple(stored.other_ids),
                 lowest_scores=tuple(stored.lowest_scores),
             )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
         record.check_derived(where, stored, calibration._record)
         return calibration

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.subjects import Subject
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, check_names
 from conformal_retrievers.theory.intervals import auc
 
 
@@ -160,6 +160,7 @@ def check_groups(
         raise ValueError("merge_groups is given without by_group=True; give both or neither")
     merged = merge_groups or {}
     for one, other in merged.items():
+        check_names("merge_groups", group=other)
         if merged.get(other, other) != other:
             raise ValueError(
                 f"merge_groups maps {one!r} to {other!r}, which it maps to another group. Map each "
@@ -230,7 +231,16 @@ def with_retrieval(
             )
         if known:
             found[name] = known.pop()
+    check_retrieval(found)
     return found or None
+
+
+def check_retrieval(retrieval: Mapping[str, JsonValue] | None) -> None:
+    """Raise unless the retriever has a printable name and k is 1 or more, where they are known."""
+    k = (retrieval or {}).get("k")
+    check_names("retrieval", retriever=(retrieval or {}).get("retriever"))
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+        raise ValueError(f"retrieval: k is {k!r}; give the number of snippets that are asked for")
 
 
 def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,6 +25,7 @@ from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import KeepsAt
 from conformal_retrievers.data import files
 from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.text import printable
 
 FORMAT: Final = "conformal-retrievers/calibration"
 VERSION: Final = 2
@@ -35,7 +37,7 @@ SHARED = (
     *("relative_to_query", "scorer_provenance", "n_without_relevant", "retrieval", "labels"),
     *("details", "library", "created"),
 )
-EXACT = ("threshold", "n_queries", "n_relevant")  # derived from the scores
+EXACT = ("threshold", "n_queries", "n_relevant", "queries")  # what the scores give
 ROUNDED = ("design_effect", "effective_n")  # likewise, but another machine may round otherwise
 
 INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for them
@@ -46,6 +48,7 @@ Score = Annotated[
     PlainSerializer(lambda score: NAMES.get(score, score)),
 ]
 Threshold = float | KeepsAt
+Name = Annotated[str, AfterValidator(printable)]
 
 
 class Fields(BaseModel):
@@ -99,7 +102,7 @@ class Record(Fields):
     """The fields of a calibration file, in their order, without the checksum."""
 
     format: Literal["conformal-retrievers/calibration"] = FORMAT
-    version: Literal[2] = VERSION
+    version: int = Field(VERSION, ge=VERSION, le=VERSION)  # unlike Literal, refuses 2.0
     subject: Literal["snippets", "claims", "flags"]
     guarantee: Guarantee
     alpha: float
@@ -119,8 +122,8 @@ class Record(Fields):
     retrieval: dict[str, JsonValue] | None
     labels: dict[str, JsonValue] | None
     details: dict[str, JsonValue]
-    library: str
-    created: str
+    library: Name
+    created: Name
     other_ids: list[str]
     lowest_scores: list[float]
     queries: list[QueryRow]
@@ -146,8 +149,8 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
         if value == follows or (name in ROUNDED and math.isclose(value, follows, rel_tol=1e-3)):
             continue
         raise ValueError(
-            f"{where}: its field {name!r} is {value!r}, but the other fields give {follows!r}; "
-            "calibrate and save again"
+            f"{where}: its field {name!r} is {value!r:.60}, but the other fields give "
+            f"{follows!r:.60}; calibrate and save again"
         )
     lowest, n = stored.lowest_scores, len(stored.queries) + stored.n_without_relevant
     for name, fits in (

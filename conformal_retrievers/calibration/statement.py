@@ -159,7 +159,7 @@ def _snippets(c: Thresholds) -> list[str]:
         llm = f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"
         audit, checked = labels.get("audit"), "not audited"
         if isinstance(audit, dict):
-            checked = f"a person audited {audit.get('audited')} labels"
+            checked = f"a person audited {audit.get('audited')!r} labels"
         sentences.append(f"Relevance was labelled by {llm} ({checked}).")
     return sentences
 

@@ -59,6 +59,7 @@ class Thresholds:
         object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
         object.__setattr__(self, "delta", check_guarantee(self.guarantee, self.delta))
         checks.check_name(self.scorer)
+        checks.check_retrieval(self.retrieval)
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
         checks.check_scored(self.queries, self.subject, self.other_ids)
         checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)

@@ -278,15 +278,16 @@ def test_a_scorer_that_scores_no_relevant_snippet_is_refused(on_unscorable):
         (ValueError, {"scorer": "two\nlines"}),
         (ValueError, {"labels": {"x": math.nan}}),
         (ValueError, {"retrieval": {"x": {1, 2}}}),
+        (ValueError, {"retrieval": {"k": 0}}),
     ],
 )
 def test_an_argument_out_of_range_is_named(error, options):
-    with pytest.raises(error, match=f"^{next(iter(options))} is"):
+    with pytest.raises(error, match=f"^{next(iter(options))}(: k)? is"):
         calibration_of(**options)
     shared = {"alpha": 0.4} | {k: v for k, v in options.items() if "scorer" not in k}
     unpaid = {"alpha", "guarantee", "delta", "retrieval", "labels"}
     if options.keys() <= unpaid and options != {"delta": 0.1}:
-        with pytest.raises(error, match=f"{next(iter(options))} is"):
+        with pytest.raises(error, match=f"{next(iter(options))}(: k)? is"):
             calibrate([JudgedQuery("q", ["a"], [True])], Unpaid(), **shared)
     if "alpha" in options:
         with pytest.raises(error, match="alpha is"):

@@ -75,6 +75,7 @@ def test_merged_groups_share_a_threshold():
             {"by_group": True, "merge_groups": {"g": "h", "h": "x"}},
             "merge_groups maps 'g'",
         ),
+        (ValueError, {"by_group": True, "merge_groups": {"g": "\x1b"}}, "merge_groups: group is"),
         (TypeError, {"by_group": True, "merge_groups": ["g"]}, "merge_groups is"),
         (TypeError, {"by_group": True, "merge_groups": {"g": 5}}, "merge_groups is"),
     ],
