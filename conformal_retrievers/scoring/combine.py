@@ -109,9 +109,8 @@ class TieBreak(CombinedScorer):
     """Scores by `scorer`, and snippets with equal scores by `then`: lexicographic order.
 
     A threshold on coarse scores, such as ratings, keeps all ties at once and so more than it needs
-    to. The score is that of `scorer` rounded to a float32 and moved towards the next float32 by the
-    score of `then`, in 2²⁹ steps. Scores with the same float32 count as tied. Scores beyond the
-    range of a float32 become ±inf. NaN of either scorer is NaN.
+    to. Scores with the same float32 count as tied. Scores beyond the range of a float32 become
+    ±inf. NaN of either scorer is NaN.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -141,8 +140,8 @@ class TieBreak(CombinedScorer):
 def lexicographic(first: ArrayLike, second: ArrayLike) -> Scores:
     """Return numbers (n,) in the order of `first` (n,) as float32, with ties ordered by `second`.
 
-    It is p + (p⁺ − p)·u, with the first as a float32 p, the next one p⁺ and u in [0, 1) from the
-    second. That is exact, because 24 bits and 29 bits fit into the 53 of a float64.
+    It is p + (p⁺ − p)·u, with the first as a float32 p, the next one p⁺, and u in [0, 1) from the
+    second in 2²⁹ steps. That is exact: 24 bits and 29 bits fit into the 53 of a float64.
 
     >>> lexicographic([0.5, 0.5, 0.1], [2.0, 1.0, 3.0]).argsort()
     array([2, 1, 0])
@@ -250,27 +249,25 @@ class CachedScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the scores (n,), from the cache if it has them."""
-        snippets = as_snippets(snippets)
         scores, unknown = self._known(query, snippets)
         if unknown:
-            self._learn(query, unknown, score_snippets(self.scorer, query, unknown), scores)
+            scores[np.isnan(scores)] = new = score_snippets(self.scorer, query, unknown)
+            self._add(query, unknown, new)
         return scores
 
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`."""
-        snippets = as_snippets(snippets)
         scores, unknown = await asyncio.to_thread(self._known, query, snippets)
         if unknown:
-            new = await ascore_snippets(self.scorer, query, unknown)
-            await asyncio.to_thread(self._learn, query, unknown, new, scores)
+            scores[np.isnan(scores)] = new = await ascore_snippets(self.scorer, query, unknown)
+            await asyncio.to_thread(self._add, query, unknown, new)
         return scores
 
-    def _known(self, query: str, snippets: Sequence[Snippet]) -> tuple[Scores, list[Snippet]]:
+    def _known(self, query: str, snippets: Sequence[Snippet | str]) -> tuple[Scores, list[Snippet]]:
         """Return the cached scores, NaN for the others, and the snippets without one."""
-        scores = self.cache.scores(self.name, query, [s.text for s in snippets])
-        return scores, [snippets[i] for i in np.flatnonzero(np.isnan(scores)).tolist()]
+        given = as_snippets(snippets)
+        scores = self.cache.scores(self.name, query, [s.text for s in given])
+        return scores, [given[i] for i in np.flatnonzero(np.isnan(scores)).tolist()]
 
-    def _learn(self, query: str, unknown: list[Snippet], new: ArrayLike, scores: Scores) -> None:
-        """Cache the new scores, and write them into `scores` in place of NaN."""
-        self.cache.add_scores(self.name, query, [s.text for s in unknown], new)
-        scores[np.isnan(scores)] = new
+    def _add(self, query: str, snippets: list[Snippet], scores: Scores) -> None:
+        self.cache.add_scores(self.name, query, [s.text for s in snippets], scores)

@@ -70,12 +70,8 @@ def regress(
     scales[np.ptp(table, axis=0) == 0] = 1.0
     fitted = LogisticRegression(C=C, max_iter=10_000)
     fitted.fit((table - means) / scales, relevant, sample_weight=weights)
-    return Regression(
-        tuple(means.tolist()),
-        tuple(scales.tolist()),
-        tuple(fitted.coef_[0].tolist()),
-        float(fitted.intercept_[0]),
-    )
+    rows = [tuple(row.tolist()) for row in (means, scales, fitted.coef_[0])]
+    return Regression._make([*rows, float(fitted.intercept_[0])])
 
 
 @dataclass(frozen=True)
@@ -144,12 +140,8 @@ class LearnedScorer(CombinedScorer):
                     f"{name} is {fields.get(name)!r} in the provenance and {value!r} here; give "
                     "the scorers of the fit in their order, or fit again"
                 )
-        regression = Regression(
-            tuple(fields["means"]),
-            tuple(fields["scales"]),
-            tuple(fields["coefficients"]),
-            fields["intercept"],
-        )
+        rows = [tuple(fields[name]) for name in ("means", "scales", "coefficients")]
+        regression = Regression._make([*rows, fields["intercept"]])
         return cls(parts, fields["context"], regression, frozenset(fields["fitted_on"]))
 
     @property
@@ -190,9 +182,9 @@ def _table(
 ) -> tuple[NDArray[np.bool_], Values]:
     """Return which snippets (n,) can be scored, and the features of those."""
     scores = np.column_stack(columns)
-    known = np.isfinite(scores).all(axis=1)
     contexts = get_args(Context)  # from the least to the most
-    missing = contexts[: contexts.index(context)]
-    known &= np.array([context_of([s]) not in missing for s in snippets], dtype=bool)
+    too_little = contexts[: contexts.index(context)]
+    known = np.isfinite(scores).all(axis=1)
+    known &= np.array([context_of([s]) not in too_little for s in snippets], dtype=bool)
     chosen = [s for s, k in zip(snippets, known, strict=True) if k]
     return known, features(scores[known], chosen, context)
