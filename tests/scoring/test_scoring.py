@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from bm25s.stopwords import STOPWORDS_EN
 from hypothesis import given
 from hypothesis import strategies as st
 from lookup import LookupScorer
@@ -134,9 +135,8 @@ async def test_embeddings_of_snippets_are_reused_if_allowed(snippets, own_query)
 
 def test_embeddings_of_snippets_are_ignored_by_default(snippets):
     wrong = [Snippet(s.text, embedding=np.ones(27)) for s in snippets]
-    scorer = EmbeddingScorer(embed, name="e")
+    reuse, scorer = (EmbeddingScorer(embed, "e", reuse_embeddings=b) for b in (True, False))
     assert scorer.score("q", wrong).tolist() == scorer.score("q", snippets).tolist()
-    reuse = EmbeddingScorer(embed, name="e", reuse_embeddings=True)
     assert np.ptp(reuse.score("q", wrong)) == 0
     with pytest.raises(ValueError, match="shape"):
         reuse.score("q", [Snippet("a", embedding=[1.0, 2.0, 3.0]), Snippet("b")])
@@ -190,16 +190,10 @@ def test_an_embedder_that_returns_other_than_a_vector_for_each_text_is_named(vec
 # --- BM25 -----------------------------------------------------------------------------------------
 
 WORD = re.compile(r"(?u)\b\w\w+\b")
-STOP_WORDS = set(  # Lucene's
-    WORD.findall(
-        "an and are as at be but by for if in into is it no not of on or such that the their then "
-        "there these they this to was will with"
-    )
-)
 
 
 def tokens(text):
-    return [w for w in WORD.findall(text.lower()) if w not in STOP_WORDS]
+    return [w for w in WORD.findall(text.lower()) if w not in STOPWORDS_EN]
 
 
 def lucene_bm25(query, corpus, k1=1.5, b=0.75):
@@ -235,16 +229,10 @@ def test_bm25_cannot_score_a_blank_text_or_one_outside_its_corpus(toy_corpus):
     scores = scorer.score(QUESTION, ["elsewhere", "   ", "", corpus[0]])
     assert np.isnan(scores).tolist() == [True, True, True, False]
     assert not scorer.score("the astronaut", corpus[:-1]).any()  # no word in common
+    assert scorer.name == BM25Scorer([*corpus, corpus[0]]).name  # a repeated text is one text
+    assert scorer.name != BM25Scorer(corpus[:-1]).name
     with pytest.raises(ValueError, match="corpus"):
         BM25Scorer(["the", "of it", " "])
-
-
-def test_the_name_of_a_bm25_scorer_changes_with_its_corpus(toy_corpus):
-    texts = list(toy_corpus.values())
-    name = BM25Scorer(texts).name
-    assert name == BM25Scorer([*texts, texts[0]]).name  # a repeated text is one text
-    assert name != BM25Scorer(texts[:-1]).name
-    assert name != BM25Scorer([*texts[:-1], texts[-1] + "!"]).name
 
 
 # --- retrieval scores and functions ---------------------------------------------------------------
