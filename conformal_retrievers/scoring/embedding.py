@@ -59,7 +59,10 @@ class EmbeddingScorer:
         """Whether a score depends on texts alone, and not on the snippets' own embeddings."""
         return not self.reuse_embeddings
 
-    takes_texts = text_only  # a text scores as its snippet does
+    @property
+    def takes(self) -> set[type]:
+        """Texts, or the vectors that this model made of them."""
+        return {list, np.ndarray} if self.reuse_embeddings else {str}
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return 1 − cosine for each snippet, (n,)."""
@@ -110,8 +113,11 @@ class EmbeddingScorer:
 
     def _sources(self, snippets: Sequence[Any]) -> tuple[list[Any], list[str]]:
         """Return each snippet's text or own vector, or None if it is blank; and the m texts."""
-        if {*map(type, snippets)} == {str}:
-            sources = [t if t and not t.isspace() else None for t in snippets]
+        kinds = {*map(type, snippets)}
+        if kinds == {str}:
+            sources = [text if text and not text.isspace() else None for text in snippets]
+        elif kinds <= self.takes:
+            sources = list(snippets)
         else:
             sources = [self._source(snippet) for snippet in as_snippets(snippets)]
         return sources, [source for source in sources if isinstance(source, str)]

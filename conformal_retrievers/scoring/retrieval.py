@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from types import NoneType
+from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike
 
@@ -30,6 +31,7 @@ class RetrievalScorer:
     retriever: str
     higher_is_better: bool
     text_only: ClassVar[bool] = False
+    takes: ClassVar[set[type]] = {float, NoneType}
 
     @property
     def name(self) -> str:
@@ -37,12 +39,11 @@ class RetrievalScorer:
         return f"retrieval({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
-        """Return the score of each snippet, (n,)."""
-        return self.from_retrieval_scores([s.retrieval_score for s in as_snippets(snippets)])
-
-    def from_retrieval_scores(self, retrieval_scores: Sequence[float | None]) -> Scores:
-        """Return the scores (n,) that belong to these retrieval scores."""
-        scores = as_scores(retrieval_scores, f"retrieval scores of {self.retriever!r}")
+        """Return the score of each snippet, or of each retrieval score, (n,)."""
+        known: Sequence[Any] = snippets
+        if not {*map(type, snippets)} <= self.takes:
+            known = [s.retrieval_score for s in as_snippets(snippets)]
+        scores = as_scores(known, f"retrieval scores of {self.retriever!r}")
         return -scores if self.higher_is_better else scores
 
 

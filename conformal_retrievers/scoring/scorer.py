@@ -8,7 +8,7 @@ names. A scorer may also have these attributes:
     ascore              the asynchronous twin of `score`
     relative_to_query   whether a snippet's score depends on the query's other snippets
     text_only           False if a score depends on more than the texts of query and snippet
-    takes_texts         whether `score` takes texts, too: no snippets are made for them
+    takes               types that `score` takes in place of snippets, so that none need be made
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on
     provenance          what it was made from, as JSON
@@ -66,8 +66,8 @@ def check_scorer(scorer: object) -> None:
         )
 
 
-def as_taken(scorer: Scorer, snippets: Iterable[Snippet | str]) -> Sequence[Any]:
-    """Return snippets as a scorer takes them: texts, if they are and it does, otherwise snippets.
+def as_taken(scorer: Scorer, snippets: Iterable[Any]) -> Sequence[Any]:
+    """Return snippets, texts or what else a scorer `takes` as it takes them.
 
     >>> from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer
     >>> as_taken(EmbeddingScorer(len, "e"), ["a"])
@@ -75,8 +75,9 @@ def as_taken(scorer: Scorer, snippets: Iterable[Snippet | str]) -> Sequence[Any]
     >>> as_taken(RetrievalScorer("store", higher_is_better=True), ["a"])[0].text
     'a'
     """
-    takes_texts = getattr(scorer, "takes_texts", False)
-    if takes_texts and isinstance(snippets, list) and {*map(type, snippets)} == {str}:
+    known = "takes" in vars(type(scorer))  # a subclass may take less
+    takes: set[type] = getattr(scorer, "takes", set()) if known else set()
+    if isinstance(snippets, list) and {*map(type, snippets)} <= takes:
         return snippets
     return as_snippets(snippets)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from conformal_retrievers import Filtered, Scorer, Snippet
+from conformal_retrievers import EmbeddingScorer, Filtered, Scorer, Snippet
 from conformal_retrievers.monitoring import json_number
 
 
@@ -45,7 +45,7 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     """
     snippets = []
     for document in as_documents(documents):
-        metadata = document.metadata or {}  # None, if one was made without pydantic's checks
+        metadata = document.metadata or {}  # it may have been set to None
         source, score = metadata.get("source"), metadata.get("relevance_score")
         snippets.append(
             Snippet(
@@ -58,9 +58,9 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     return snippets
 
 
-def to_score(scorer: Scorer, documents: Sequence[Document]) -> list[str] | list[Snippet]:
-    """Return what a scorer needs of documents: their texts, if it takes texts, or snippets."""
-    if getattr(scorer, "takes_texts", False):
+def to_score(scorer: Scorer, documents: Sequence[Document]) -> list[Any]:
+    """Return what a scorer needs of documents: their texts, if these are enough, or snippets."""
+    if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:  # a subclass may need more
         return [document.page_content for document in documents]
     return to_snippets(documents)
 

@@ -14,11 +14,11 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import WithJsonSchema, field_serializer
 
-from conformal_retrievers import Calibration, ConformalFilter, Filtered, RetrievalScorer, Scorer
+from conformal_retrievers import Calibration, ConformalFilter, Scorer
 from conformal_retrievers.calibration import OnUnscorable
 from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
 from llama_index.postprocessor.conformal.events import rerank_events
-from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_snippets
+from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_score
 from llama_index.postprocessor.conformal.scorers import AnyScorer, as_scorer, llm_scorer
 
 dispatcher = get_dispatcher(__name__)
@@ -107,9 +107,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         with rerank_events(query, nodes, self.filter, self.callback_manager) as outcome:
-            filtered = self._known(query, nodes)
-            if filtered is None:
-                filtered = self.filter(query.query_str, to_snippets(nodes))
+            filtered = self.filter(query.query_str, to_score(self.filter.scorer, nodes))
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
@@ -119,19 +117,10 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         with rerank_events(query, nodes, self.filter, self.callback_manager) as outcome:
-            filtered = self._known(query, nodes)
-            if filtered is None:
-                filtered = await self.filter.acall(query.query_str, to_snippets(nodes))
+            given = to_score(self.filter.scorer, nodes)
+            filtered = await self.filter.acall(query.query_str, given)
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
-
-    def _known(self, query: QueryBundle, nodes: list[NodeWithScore]) -> Filtered | None:
-        """Decide by the retriever's own scores if they are the score: without making snippets."""
-        scorer = self.filter.scorer
-        if type(scorer) is not RetrievalScorer:  # a subclass may score by more than the number
-            return None
-        scores = scorer.from_retrieval_scores([node.score for node in nodes])
-        return self.filter.decide(scores, query=query.query_str)
 
 
 def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: AnyScorer | None) -> Scorer:
