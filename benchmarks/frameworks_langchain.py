@@ -176,8 +176,8 @@ def reuse() -> list[str]:
             return model.encode([text])[0].tolist()
 
     corpus = docstring_corpus()
-    texts = list(dict.fromkeys(s.text for q in corpus.questions for s in q.relevant))[:100]
-    question = corpus.questions[0].text
+    texts = list(dict.fromkeys(s.text for q in corpus.questions for s in q.snippets))[:100]
+    question = corpus.questions[0].query
     vectors = model.encode([question, *texts], normalize_embeddings=True)
     similarities = (vectors[1:] @ vectors[0]).tolist()
     # As a retriever returns them that writes its own similarities, as rerankers do.

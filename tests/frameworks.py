@@ -79,14 +79,14 @@ class MiniLMEmbedding(BaseEmbedding):
 def snippets() -> tuple[Snippet, ...]:
     """Return some 170 windows of the standard library's docstrings, those of 80 questions."""
     questions = docstring_corpus().questions[::8][:80]
-    return tuple(dict.fromkeys(s for question in questions for s in question.relevant))
+    return tuple(dict.fromkeys(s for question in questions for s in question.snippets))
 
 
 @cache
 def judged() -> tuple[JudgedQuery, ...]:
     """Return the 80 questions, each judged against the whole corpus."""
     return tuple(
-        JudgedQuery(q.text, snippets(), [s in q.relevant for s in snippets()], id=q.id)
+        JudgedQuery(q.query, snippets(), [s in q.snippets for s in snippets()], id=q.id)
         for q in docstring_corpus().questions[::8][:80]
     )
 

@@ -14,15 +14,17 @@ from conformal_retrievers.version import __version__
 require("cli", "typer", "rich")
 import typer
 
+from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import calibrate
 from conformal_retrievers.cli.claims import app as claims
-from conformal_retrievers.cli.demo import demo
-from conformal_retrievers.cli.diagnose import diagnose, report
+from conformal_retrievers.cli.diagnose import diagnose
 from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.plan import plan
 from conformal_retrievers.cli.show import show
+from conformal_retrievers.cli.terminal import Commands
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,6 +50,17 @@ def main(
     """Filter retrieved snippets with a guarantee on the relevant ones."""
 
 
-for command in (calibrate, show, evaluate, diagnose, report, plan, demo):
+def demo(alpha: options.Alpha = 0.1) -> None:
+    """Filter the docstrings of Python's standard library.
+
+    Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
+    """
+    require("demo", "bm25s", "jinja2", "langchain_conformal", "llama_index", "matplotlib", "regex")
+    from conformal_retrievers.cli.demo import run
+
+    run(alpha)
+
+
+for command in (calibrate, show, evaluate, diagnose, plan, demo):
     app.command()(command)
 app.add_typer(claims, name="claims")

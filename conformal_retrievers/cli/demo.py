@@ -6,39 +6,32 @@ frameworks filter the other half with the same calibration file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
 import numpy as np
+from langchain_core.documents import Document
+from llama_index.core.schema import NodeWithScore, TextNode
 
 from conformal_retrievers.calibration.calibration import Calibration, calibrate
-from conformal_retrievers.cli import options
-from conformal_retrievers.cli.docstrings import Index, docstring_corpus
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_table, say, tracked
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.cli.docstrings import docstring_corpus
+from conformal_retrievers.cli.terminal import print_table, say
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.evaluation import Evaluation, evaluate, measure
-from conformal_retrievers.extras import require
+from conformal_retrievers.evaluation.report import write
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.scoring import Scorer, score_queries
+from conformal_retrievers.scoring.bm25 import BM25Scorer
+from langchain_conformal import ConformalCompressor
+from llama_index.postprocessor.conformal import ConformalPostprocessor
 
 K = 20
 
 
-def demo(alpha: options.Alpha = 0.1) -> None:
-    """Filter the docstrings of Python's standard library.
-
-    Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
-    """
-    with bad_data_in_one_line():
-        require("demo", "bm25s", "langchain_conformal", "llama_index", "matplotlib", "regex")
-        run(alpha)
-
-
 def run(alpha: float) -> None:
     """Run the demo; raise RuntimeError if the two frameworks keep different snippets."""
-    from conformal_retrievers.evaluation.report import write
-
     file, page = Path("calibration.json"), Path("report.html")
     say("1 Read the docstrings of Python's standard library")
     corpus = docstring_corpus()
@@ -47,21 +40,21 @@ def run(alpha: float) -> None:
         f"{len(corpus.questions)} are the questions; the text after them is relevant."
     )
     say(f"\n2 Retrieve {K} snippets for each question with BM25")
-    index = Index(corpus.snippets, K)
+    by_text = {snippet.text: snippet for snippet in corpus.snippets}
+    scorer = BM25Scorer(by_text)
     judged = [
-        question.judged.retrieved_as(index.search(question.text))
-        for question in tracked(corpus.questions, "Retrieving")
+        query.retrieved_as(retrieved(query.query, scorer, by_text), retriever=scorer.name, k=K)
+        for query in corpus.questions
     ]
     order = np.random.default_rng(0).permutation(len(judged))
     half, other_half = ([judged[i] for i in part] for part in np.array_split(order, 2))
 
     say(f"\n3 Calibrate on {len(half)} of the questions\n")
-    scorer = index.bm25
     calibration = calibrate(
         half,
         scorer,
         alpha=alpha,
-        retrieval={"retriever": scorer.name, "k": K, "chunking": "500 characters, 100 shared"},
+        retrieval={"chunking": "500 characters, 100 shared"},
         labels={"source": "the docstring that the question comes from"},
     )
     calibration.save(file)
@@ -92,18 +85,21 @@ def run(alpha: float) -> None:
     say(f"Saved as {file}, with figures in {page}")
 
 
+def retrieved(query: str, bm25: BM25Scorer, by_text: Mapping[str, Snippet]) -> list[Snippet]:
+    """Return the K snippets with the highest BM25, best first, ties in the order of the corpus."""
+    similarities = bm25.similarities(query)
+    return [
+        replace(by_text[bm25.corpus[i]], retrieval_score=float(similarities[i]))
+        for i in np.argsort(-similarities, kind="stable")[:K]
+    ]
+
+
 def kept_in_both_frameworks(path: Path, scorer: Scorer, judged: Sequence[JudgedQuery]) -> int:
     """Return how many snippets both frameworks keep; raise RuntimeError if they keep others."""
-    from langchain_core.documents import Document
-    from llama_index.core.schema import NodeWithScore, TextNode
-
-    from langchain_conformal import ConformalCompressor
-    from llama_index.postprocessor.conformal import ConformalPostprocessor
-
     langchain = ConformalCompressor.from_calibration(path, scorer=scorer)
     llama_index = ConformalPostprocessor.from_calibration(path, scorer=scorer)
     n_kept = 0
-    for query in tracked(judged, "Filtering"):
+    for query in judged:
         text, snippets = query.query, query.snippets
         documents = [Document(s.text, id=s.id) for s in snippets]
         nodes = [NodeWithScore(node=TextNode(text=s.text, id_=str(s.id))) for s in snippets]

@@ -14,11 +14,9 @@ import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from types import ModuleType
-
-import numpy as np
+from typing import NamedTuple
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.windows import split_snippets
@@ -32,47 +30,11 @@ MIN_REST = 200  # characters: with fewer, there is hardly anything to find
 SUMMARY_WORDS = range(5, 31)
 
 
-@dataclass(frozen=True)
-class Question:
-    """A docstring's first sentence, and the snippets that the rest of it was cut into."""
+class DocstringCorpus(NamedTuple):
+    """The snippets of all docstrings, and queries with those of them that are relevant."""
 
-    id: str
-    text: str
-    relevant: tuple[Snippet, ...]
-
-    @property
-    def judged(self) -> JudgedQuery:
-        """The question with all its relevant snippets, before anything is retrieved."""
-        return JudgedQuery(self.text, self.relevant, [True] * len(self.relevant), id=self.id)
-
-
-class Index:
-    """A BM25 index that returns the best snippets for a query, ties in the order of the corpus.
-
-    The similarity is the snippet's `retrieval_score`.
-    """
-
-    def __init__(self, snippets: Sequence[Snippet], k: int) -> None:
-        from conformal_retrievers.scoring.bm25 import BM25Scorer
-
-        self.k = k
-        self.snippets = {snippet.text: snippet for snippet in snippets}
-        self.bm25 = BM25Scorer(self.snippets)
-
-    def search(self, query: str) -> list[Snippet]:
-        """Return the k snippets of highest BM25, best first."""
-        similarities = self.bm25.similarities(query)
-        best = np.argsort(-similarities, kind="stable")[: self.k]
-        found = [(self.snippets[self.bm25.corpus[i]], float(similarities[i])) for i in best]
-        return [replace(snippet, retrieval_score=similarity) for snippet, similarity in found]
-
-
-@dataclass(frozen=True)
-class DocstringCorpus:
-    """The snippets of all docstrings, and the questions whose answers are among them."""
-
-    snippets: tuple[Snippet, ...]
-    questions: tuple[Question, ...]
+    snippets: list[Snippet]
+    questions: list[JudgedQuery]
 
 
 def docstring_corpus() -> DocstringCorpus:
@@ -84,7 +46,7 @@ def docstring_corpus() -> DocstringCorpus:
         if len(summary.split()) in SUMMARY_WORDS and len(rest) > MIN_REST:
             asked.setdefault(summary, name)
     snippets: dict[str, Snippet] = {}  # by text, so that equal windows are one snippet
-    questions: list[Question] = []
+    questions: list[JudgedQuery] = []
     for name, docstring in docstrings.items():
         summary, rest = split_summary(docstring)
         text = rest if summary in asked else docstring
@@ -94,8 +56,9 @@ def docstring_corpus() -> DocstringCorpus:
         windows = split_snippets(text, size=500, overlap=100, document=name)
         own = [snippets.setdefault(window.text, window) for window in windows]
         if asked.get(summary) == name:
-            questions.append(Question(name, summary, tuple(dict.fromkeys(own))))
-    return DocstringCorpus(tuple(snippets.values()), tuple(questions))
+            own = list(dict.fromkeys(own))
+            questions.append(JudgedQuery(summary, own, [True] * len(own), id=name))
+    return DocstringCorpus(list(snippets.values()), questions)
 
 
 def split_summary(docstring: str) -> tuple[str, str]:

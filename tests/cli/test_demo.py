@@ -69,8 +69,8 @@ def test_no_snippet_begins_with_a_question_and_the_answers_are_snippets():
     assert len(corpus.questions) > 400
     texts = {s.id: s.text for s in corpus.snippets}
     for question in corpus.questions:
-        assert 5 <= len(question.text.split()) <= 30
-        assert question.relevant
-        assert all(texts[snippet.id] == snippet.text for snippet in question.relevant)
-    starts = tuple(question.text for question in corpus.questions)
+        assert 5 <= len(question.query.split()) <= 30
+        assert question.snippets
+        assert all(texts[snippet.id] == snippet.text for snippet in question.snippets)
+    starts = tuple(question.query for question in corpus.questions)
     assert not any(" ".join(s.text.split()).startswith(starts) for s in corpus.snippets)
