@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from conformal_retrievers.extras import missing
@@ -14,7 +15,11 @@ def main() -> None:
         sys.exit(message)
     from conformal_retrievers.cli import app
 
-    app(prog_name="conformal-retrievers")
+    try:
+        app(prog_name="conformal-retrievers")
+    finally:
+        with contextlib.suppress(OSError):  # on a full device, an error was printed before
+            sys.stdout.close()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,10 @@ class CalibrationMismatch(ValueError):
     """A calibration was made with another scorer, or is about another subject."""
 
 
+class ReversedScores(UserWarning):
+    """Relevant snippets score higher than irrelevant ones."""
+
+
 def check_subject(calibration: object, expected: Subject) -> None:
     """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
     found = getattr(calibration, "subject", None)
@@ -198,7 +202,7 @@ def warn_if_reversed(scored: Sequence[ScoredQuery]) -> None:
         warnings.warn(
             f"relevant snippets score higher than irrelevant ones (AUC {area:.2f}, below 0.5). A "
             "score is lower for more relevant snippets: give a distance, or negate a similarity",
-            UserWarning,
+            ReversedScores,
             stacklevel=3,
         )
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.calibration import calibrate as calibrated
+from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import judged_queries, scored
-from conformal_retrievers.cli.scorers import scorer_named
+from conformal_retrievers.cli.inputs import judged_queries, scorer_named
 from conformal_retrievers.cli.show import facts_of
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, say
-from conformal_retrievers.scoring.scorer import relative_to_query
+from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 
 
 def calibrate(
@@ -49,48 +50,56 @@ def calibrate(
             "RATE", "Leave out each query with this probability, for evaluate.", min=0, max=0.99
         ),
     ] = 0.0,
+    force: Annotated[
+        bool, options.flag("--force", "Save even if relevant snippets score worse than others.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus)
     if scorer == "retrieval" and better is None:
-        raise typer.BadParameter("the scorer retrieval needs --better higher or --better lower")
-    if scorer == "embedding" and model is None:
-        raise typer.BadParameter("the scorer embedding needs a model; give it with --model MODEL")
+        raise OptionNeeded(
+            "the scorer retrieval needs to know which scores are better: higher for similarities, "
+            "lower for distances",
+            "--better higher",
+        )
+    if name is not None and model is None:
+        raise OptionNeeded("--name is the name of a model", "--model MODEL")
     names = {
         "retrieval": f"retrieval({retriever}, {better})",
         "bm25": "bm25s(",
         "embedding": f"cosine({name or model})",
     }
-    with bad_data_in_one_line():
-        chosen = scorer_named(names[scorer], model=model, corpus=corpus, judged=judged)
-        rng = np.random.default_rng(0)
-        queries = (q for q in judged_queries(judged, run, k) if rng.random() >= hold_out)
-        calibrated = Calibration.from_scores(
-            scored(chosen, queries),
+    chosen = scorer_named(names[scorer], model=model, corpus=corpus, judged=judged)
+    rng = np.random.default_rng(0)
+    queries = [q for q in judged_queries(judged, run, k) if rng.random() >= hold_out]
+    if hold_out and any(query.id is None for query in queries):
+        raise ValueError(
+            "some queries have no id; give each query an id, so that evaluate can leave out those "
+            "of the calibration (--hold-out)"
+        )
+    with warnings.catch_warnings():
+        if scorer == "retrieval" and not force:
+            warnings.simplefilter("error", ReversedScores)
+        calibration = calibrated(
+            queries,
+            chosen,
             alpha=alpha,
-            scorer=chosen.name,
             guarantee=guarantee,
             delta=delta,
             by_group=by_group,
             count_missed=count_missed,
             on_unscorable=on_unscorable,
-            relative_to_query=relative_to_query(chosen),
-            retrieval=None if run is None else {"run": Path(run).name, "k": k},
+            retrieval=None if run is None else {"run": Path(run).name},
             labels={"source": judged.name},
+            progress=sys.stderr.isatty(),
         )
-        if hold_out and calibrated.n_without_id:
-            raise ValueError(
-                f"{calibrated.n_without_id} queries have no id; give each query an id, so that "
-                "evaluate can leave out those of the calibration (--hold-out)"
-            )
-    save(calibrated, out, as_json)
+    save(calibration, out, as_json)
 
 
 def save(calibration: Calibration, out: Path, as_json: bool) -> None:
     """Save a calibration, and print its statement, or its facts as JSON."""
-    with bad_data_in_one_line():
-        calibration.save(out)
+    calibration.save(out)
     if as_json:
         print_json({"file": str(out), **facts_of(calibration)})
     else:

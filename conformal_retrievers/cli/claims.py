@@ -12,8 +12,7 @@ from conformal_retrievers.claims import calibrate_claims, evaluate_claims, read_
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import save
 from conformal_retrievers.cli.inputs import load_calibration
-from conformal_retrievers.cli.show import show
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, say
+from conformal_retrievers.cli.terminal import print_json, say
 from conformal_retrievers.theory.ranks import exact_share
 
 app = typer.Typer(no_args_is_help=True, help="Filter the claims of generated answers.")
@@ -43,17 +42,16 @@ def calibrate(
 ) -> None:
     """Calibrate a filter of claims, and save the calibration."""
     options.check_out(out, answers)
-    with bad_data_in_one_line():
-        calibration = calibrate_claims(
-            read_answers(answers),
-            alpha=alpha,
-            scorer=scorer,
-            by_group=by_group,
-            delta=delta,
-            share=share,
-            on_unscorable=on_unscorable,
-            labels={"source": answers.name},
-        )
+    calibration = calibrate_claims(
+        read_answers(answers),
+        alpha=alpha,
+        scorer=scorer,
+        by_group=by_group,
+        delta=delta,
+        share=share,
+        on_unscorable=on_unscorable,
+        labels={"source": answers.name},
+    )
     save(calibration, out, as_json)
 
 
@@ -69,16 +67,15 @@ def evaluate(
     Exits with 1 if factuality is significantly below its target (p < 0.05, one-sided), or if no
     answer keeps any claim. Leaves out answers with an id of the calibration.
     """
-    with bad_data_in_one_line():
-        tested = load_calibration(calibration, alpha, CLAIMS)
-        given = read_answers(answers)
-        new = [answer for answer in given if answer.id not in tested.ids]
-        left_out = len(given) - len(new)
-        if left_out and not new:
-            raise ValueError(
-                f"{answers}: all {left_out} answers belong to the calibration; give other answers"
-            )
-        measured = evaluate_claims(tested, new)
+    tested = load_calibration(calibration, alpha, CLAIMS)
+    given = read_answers(answers)
+    new = [answer for answer in given if answer.id not in tested.ids]
+    left_out = len(given) - len(new)
+    if left_out and not new:
+        raise ValueError(
+            f"{answers}: all {left_out} answers belong to the calibration; give other answers"
+        )
+    measured = evaluate_claims(tested, new)
     if as_json:
         tests = {"fails": measured.fails, "untested": measured.untested}
         print_json({"left_out": left_out, "evaluation": measured, **tests})
@@ -88,6 +85,3 @@ def evaluate(
             say(f"Left out, as part of the calibration: {left_out:,}.")
     if measured.fails or measured.untested:
         raise typer.Exit(1)
-
-
-app.command()(show)

@@ -10,7 +10,7 @@ import typer
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, print_table, say
+from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation import Evaluation, fixed_thresholds, top_k
 from conformal_retrievers.evaluation import evaluate as measured
@@ -38,11 +38,10 @@ def evaluate(
     guarantee is out of reach, or if half of the snippets have no score. Leaves out queries with an
     id of the calibration.
     """
-    with bad_data_in_one_line():
-        tested = load_calibration(calibration, alpha)
-        new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
-        result = measured(tested, new.queries)
-        others = _baselines(new.queries) if baselines else {}
+    tested = load_calibration(calibration, alpha)
+    new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
+    result = measured(tested, new.queries)
+    others = _baselines(new.queries) if baselines else {}
     if as_json:
         print_json({"left_out": new.left_out, "evaluation": result, "baselines": others})
     else:

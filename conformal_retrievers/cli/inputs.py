@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+import sys
+import warnings
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,15 +16,16 @@ import typer
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
-from conformal_retrievers.cli.scorers import scorer_named
-from conformal_retrievers.cli.terminal import tracked
-from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.cli.terminal import OptionNeeded
+from conformal_retrievers.data.beir import read_beir, read_corpus
 from conformal_retrievers.data.jsonl import iter_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.text import visible
+from conformal_retrievers.extras import require
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.monitoring.events import scores_of
 from conformal_retrievers.monitoring.log import read_log
-from conformal_retrievers.scoring import Scorer, score_queries
+from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Scorer, score_queries
 
 
 def load_calibration(
@@ -33,24 +37,59 @@ def load_calibration(
     return calibration if alpha is None else calibration.at(alpha)
 
 
-def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[JudgedQuery]:
-    """Return the judged queries of a file, or those of a BEIR folder and a run.
+def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: Path) -> Scorer:
+    """Return the scorer of a name, such as a calibration has; a name never says what is loaded.
 
-    Exits with 2 for a folder without a run, or a file with one.
+    Raises OptionNeeded without the model or the corpus that it needs, and ValueError for a scorer
+    that only Python can make.
     """
+    if match := re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name):
+        return RetrievalScorer(match[1], higher_is_better=match[2] == "higher")
+    if name.startswith("cosine("):
+        if model is None:
+            raise OptionNeeded(f"the scorer {name!r} needs its embedding model", "--model MODEL")
+        return embedding_scorer(model, name)
+    if name.startswith("bm25s("):
+        if corpus is None and not judged.is_dir():
+            raise OptionNeeded("the scorer bm25 needs a corpus", "--corpus FILE")
+        from conformal_retrievers.scoring.bm25 import BM25Scorer
+
+        return BM25Scorer(read_corpus(corpus or judged).values())
+    raise ValueError(
+        f"the calibration has scorer {name!r}, which the command line cannot make; evaluate in "
+        "Python: evaluate(calibration, score_queries(scorer, judged))"
+    )
+
+
+def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
+    """Return the cosine scorer of a sentence-transformers model, under a name.
+
+    The model is in a folder, the local cache or the hub; ValueError if it is nowhere.
+    """
+    require("embedding", "sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
+    try:
+        encoder = SentenceTransformer(model, trust_remote_code=False)
+    except Exception as error:  # whatever the client of the hub raises
+        raise ValueError(
+            f"model {model!r} cannot be loaded ({type(error).__name__}); give with --model the "
+            "folder of a sentence-transformers model, or its name on the hub"
+        ) from error
+    return EmbeddingScorer(lambda texts: encoder.encode(texts, show_progress_bar=False), name)
+
+
+def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[JudgedQuery]:
+    """Return the judged queries of a file, or those of a BEIR folder and a run."""
     if path.is_dir():
         if run is None:
-            raise typer.BadParameter(f"{path} is a folder; give its run file with --run FILE")
+            raise OptionNeeded(f"{path} is a folder, which needs a run", "--run FILE")
         return read_beir(path, run, k=k)
     if run is not None or k is not None:
         raise typer.BadParameter(f"{path} is a file; --run and --k are for BEIR folders")
     return iter_jsonl(path)
-
-
-def scored(scorer: Scorer, queries: Iterable[JudgedQuery]) -> Iterator[ScoredQuery]:
-    """Yield the queries with their scores, one by one, so that no text stays in memory."""
-    for query in tracked(queries, "Scoring"):
-        yield from score_queries(scorer, [query])
 
 
 class New(NamedTuple):
@@ -58,45 +97,52 @@ class New(NamedTuple):
 
     queries: list[ScoredQuery]
     left_out: int
-    reference: list[ScoredQuery] | None = None  # those that it was made from
+    reference: list[ScoredQuery] | None = None  # those that it was made from, if all were given
 
 
 def new_queries(
     calibration: Calibration,
     judged: Path,
     *,
-    reference: Path | None = None,
     run: str | None,
     k: int | None,
     model: str | None,
     corpus: Path | None,
 ) -> New:
-    """Score judged queries with the scorer of a calibration, and leave out its own queries by id.
+    """Score judged queries with the scorer of a calibration, and set apart its own queries by id.
 
     A BEIR run is read to the depth of the calibration unless `k` is given. Raises ValueError if no
-    query is new, or none of `reference` is the calibration's.
+    query is new.
     """
     scorer = scorer_named(calibration.scorer, model=model, corpus=corpus, judged=judged)
     ConformalFilter(scorer, calibration)  # refuses another scorer
     if k is None and run is not None:
         k = calibration.k
-    given = list(scored(scorer, judged_queries(judged, run, k)))
-    new = [query for query in given if query.id not in calibration.ids]
-    if given and not new:
+    queries = list(judged_queries(judged, run, k))
+    _warn_if_retrieved_otherwise(queries, calibration)
+    scored = score_queries(scorer, queries, progress=sys.stderr.isatty())
+    new = [query for query in scored if query.id not in calibration.ids]
+    own = [query for query in scored if query.id in calibration.ids]
+    if own and not new:
         raise ValueError(
-            f"{judged}: all {len(given)} queries belong to the calibration; give other queries, or "
+            f"{judged}: all {len(own)} queries belong to the calibration; give other queries, or "
             "calibrate with --hold-out 0.5"
         )
-    own = None
-    if reference is not None:
-        theirs = scored(scorer, judged_queries(reference, run if reference.is_dir() else None, k))
-        own = [query for query in theirs if query.id in calibration.ids]
-        if not own:
-            raise ValueError(
-                f"reference {reference} has no query of the calibration; give the file that it was "
-                "made from"
+    return New(new, len(own), own if own and len(own) == len(calibration.ids) else None)
+
+
+def _warn_if_retrieved_otherwise(queries: list[JudgedQuery], calibration: Calibration) -> None:
+    """Warn if queries name another retriever or depth than the calibration."""
+    for name in ("retriever", "k"):
+        calibrated = (calibration.retrieval or {}).get(name)
+        others = {getattr(query, name) for query in queries} - {None, calibrated}
+        if calibrated is not None and others:
+            warnings.warn(
+                f"judged queries have {name} {', '.join(sorted(map(repr, others)))}, but the "
+                f"calibration has {calibrated!r}; its guarantee is for that {name} only",
+                UserWarning,
+                stacklevel=2,
             )
-    return New(new, len(given) - len(new), own)
 
 
 def logged_queries(path: Path, calibration: Calibration) -> New:
@@ -118,9 +164,9 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
         if event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha"))):
             left_out += 1
             continue
-        scores, id = scores_of(event), event.get("query") or f"event {n_events}"
-        none = np.zeros(len(scores), dtype=bool)
-        new.setdefault(id, ScoredQuery(scores, none, id=id, group=event.get("group")))
+        scores, id = scores_of(event), visible(event.get("query") or f"event {n_events}")
+        none, group = np.zeros(len(scores), dtype=bool), event.get("group")
+        new.setdefault(id, ScoredQuery(scores, none, id=id, group=group and visible(str(group))))
     if not new:
         raise ValueError(
             f"{path} has {n_events} events, none of this calibration; give a log of its filter"

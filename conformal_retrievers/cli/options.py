@@ -93,8 +93,9 @@ Better = Annotated[
     option("higher|lower", "For retrieval: which scores are better (lower: distances)."),
 ]
 Retriever = Annotated[str, option("NAME", "For retrieval: the name of the retriever.")]
-MODEL = option("MODEL", "For embedding: a sentence-transformers model, a path or a name.")
-Model = Annotated[str | None, MODEL]
+Model = Annotated[
+    str | None, option("MODEL", "For embedding: a sentence-transformers model, a path or a name.")
+]
 ModelName = Annotated[
     str | None,
     option(
@@ -108,14 +109,6 @@ Corpus = Annotated[
         "FILE",
         "For bm25: the retrievable texts, in the format of a BEIR corpus.jsonl. A snippet is found "
         "in it by its exact text: title, a space and text.",
-        exists=True,
-    ),
-]
-Reference = Annotated[
-    Path | None,
-    option(
-        "JUDGED",
-        "The judged queries of the calibration, which give the expected range of m2.",
         exists=True,
     ),
 ]

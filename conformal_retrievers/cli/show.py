@@ -7,7 +7,7 @@ from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.terminal import bad_data_in_one_line, print_json, print_table, say
+from conformal_retrievers.cli.terminal import print_json, print_table, say
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 HEADS = {
@@ -22,8 +22,7 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
 
     Reads calibrations of snippets, claims and flags.
     """
-    with bad_data_in_one_line():
-        shown = Calibration.load(calibration)
+    shown = Calibration.load(calibration)
     facts = facts_of(shown)
     if as_json:
         print_json({"file": str(calibration), **facts})

@@ -1,62 +1,76 @@
-"""How the commands print: one line for bad data, tables for people, JSON for programs."""
+"""How the commands print: one line for an error, tables for people, JSON for programs."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import shlex
+import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from textwrap import fill
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import track
+from typer.core import TyperGroup
 
-Item = TypeVar("Item")
-
-
-def fail(message: str) -> NoReturn:
-    """Print an error on one line of standard error, and exit with 1."""
-    typer.echo(f"Error: {' '.join(message.split())}", err=True)
-    raise typer.Exit(1)
+from conformal_retrievers.calibration.checks import ReversedScores
+from conformal_retrievers.data.text import visible
 
 
-@contextmanager
-def bad_data_in_one_line() -> Iterator[None]:
-    """Turn an error about data, files or missing packages into one line and exit code 1.
+class OptionNeeded(ValueError):
+    """A command lacks an option; it is wrong, but the data may be good."""
 
-    Warnings become one line each.
-    """
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            yield
-    except OSError as error:
-        path = f": {error.filename}" if error.filename and error.strerror else ""
-        fail(f"{error.strerror or error}{path}")
-    except (ValueError, ModuleNotFoundError) as error:
-        fail(str(error))
-    finally:
-        for warning in caught:
-            if issubclass(warning.category, UserWarning):
-                typer.echo(f"Warning: {warning.message}", err=True)
+    def __init__(self, reason: str, option: str) -> None:
+        super().__init__(reason)
+        self.option = option
 
 
-def tracked(items: Iterable[Item], description: str) -> Iterable[Item]:
-    """Yield the items, with a progress bar on standard error if that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return items
-    return track(items, description=description, console=console, transient=True)
+class Commands(TyperGroup):
+    """Commands that turn an error about data, files or packages into one line and an exit code."""
+
+    def main(self, args: Iterable[str] | None = None, **more: Any) -> Any:
+        """Run a command; exit with 1 after an error, with 2 if the command lacks an option."""
+        given = sys.argv[1:] if args is None else list(args)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", UserWarning)
+                return super().main(given, **more)
+        except OptionNeeded as error:
+            whole = shlex.join(["conformal-retrievers", *given])
+            _fail(f"{error}. Type: {whole} {error.option}", code=2)
+        except OSError as error:
+            path = f": {error.filename}" if error.filename and error.strerror else ""
+            _fail(f"{error.strerror or error}{path}")
+        except (ValueError, ModuleNotFoundError) as error:
+            _fail(str(error))
+        except ReversedScores as error:
+            _fail(f"{error}. Change --better, or save the calibration anyway with --force")
+        finally:
+            for warning in caught:
+                if issubclass(warning.category, UserWarning):
+                    _print(f"Warning: {_one_line(warning.message)}", err=True)
+
+
+def _fail(message: str, code: int = 1) -> NoReturn:
+    _print(f"Error: {_one_line(message)}", err=True)
+    sys.exit(code)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _print(text: str, *, err: bool = False) -> None:
+    """Print lines; everything that the commands print goes through here."""
+    typer.echo("\n".join(map(visible, text.split("\n"))), err=err)
 
 
 def say(text: object = "") -> None:
     """Print a text in lines of at most 80 characters."""
     for line in str(text).split("\n"):
-        typer.echo(fill(line, 80, break_long_words=False, break_on_hyphens=False))
+        _print(fill(line, 80, break_long_words=False, break_on_hyphens=False))
 
 
 def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
@@ -65,9 +79,9 @@ def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for i, (name, *cells) in enumerate(lines):
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        typer.echo("  ".join([name.ljust(widths[0]), *numbers]).rstrip())
+        _print("  ".join([name.ljust(widths[0]), *numbers]).rstrip())
         if i == 0:
-            typer.echo("  ".join("─" * width for width in widths))
+            _print("  ".join("─" * width for width in widths))
 
 
 def print_json(value: object) -> None:
@@ -75,7 +89,7 @@ def print_json(value: object) -> None:
 
     A number that is not finite becomes null, and the key None (queries without a group) "".
     """
-    typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+    _print(json.dumps(_plain(value), indent=2, ensure_ascii=False))
 
 
 def _plain(value: Any) -> Any:

