@@ -270,7 +270,7 @@ def test_the_commands_of_the_readme_work_as_pasted(tmp_path):
 def test_a_calibration_never_names_the_model_that_is_loaded(files, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     judged, out = files / "new.jsonl", tmp_path / "c.json"
-    Calibration.from_scores(new_scored(files), alpha=0.1, scorer="cosine(./m)").save(out)
+    Calibration.from_scores(new_scored(files), alpha=0.1, scorer="cosine(m)").save(out)
     for command in ("evaluate", "diagnose"):
         whole = f"conformal-retrievers {command} {out} {judged} --model MODEL"
         assert whole in error_of(command, out, judged, code=2)
