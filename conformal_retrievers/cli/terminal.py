@@ -8,7 +8,7 @@ import math
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import Any, NoReturn
 
@@ -30,13 +30,13 @@ class OptionNeeded(ValueError):
 class Commands(TyperGroup):
     """Commands that turn an error about data, files or packages into one line and an exit code."""
 
-    def main(self, args: Iterable[str] | None = None, **more: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *more: Any, **others: Any) -> Any:
         """Run a command; exit with 1 after an error, with 2 if the command lacks an option."""
         given = sys.argv[1:] if args is None else list(args)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
-                return super().main(given, **more)
+                return super().main(given, *more, **others)
         except OptionNeeded as error:
             whole = shlex.join(["conformal-retrievers", *given])
             _fail(f"{error}. Type: {whole} {error.option}", code=2)
