@@ -128,6 +128,8 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
         fields = json.loads(
             text, object_pairs_hook=without_repetition, parse_constant=_finite, parse_float=_finite
         )
+        stored = fields.pop("sha256", None) if isinstance(fields, dict) else None
+        found = checksum(fields)
     except (ValueError, RecursionError) as error:  # the latter for endlessly nested lists
         raise _incomplete(where, kind, error) from None
     if not isinstance(fields, dict) or fields.get("format") != kind.format:
@@ -140,12 +142,11 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
             f"{where} has version {fields.get('version')!r}, but this library reads version "
             f"{kind.version}; upgrade conformal-retrievers, or make and save the {kind.what} again"
         )
-    stored = fields.pop("sha256", None)
-    if stored != checksum(fields):
+    if stored != found:
         raise ValueError(
             f"{where} was changed after it was written: its field 'sha256' is {stored!r}, but the "
-            f"other fields give {checksum(fields)!r}; restore the original file, or make and save "
-            f"the {kind.what} again"
+            f"other fields give {found!r}; restore the original file, or make and save the "
+            f"{kind.what} again"
         )
     return fields
 

@@ -21,13 +21,15 @@ from __future__ import annotations
 import bisect
 import hashlib
 import math
+import threading
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
@@ -43,19 +45,27 @@ JUMPS = 0.01  # how often the bet on the ranks changes sides
 DIRECTIONS = (-1.0, 0.0, 1.0)
 STAKES = (0.05, 0.1, 0.2, 0.4, 0.8)  # λ as shares of the largest bet, 1/u
 
+CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid")  # when a state is loaded
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Total = Annotated[float, Field(ge=0)]
+Capitals = Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=3, max_length=3)]
+LogStakes = Annotated[list[float], Field(min_length=len(STAKES), max_length=len(STAKES))]
+
 
 @dataclass(frozen=True)
 class Counts:
     """What a filter did to the queries of a stream; counts of several streams can be added."""
 
-    queries: int = 0
-    snippets: int = 0
-    kept: int = 0
-    unscorable: int = 0
-    with_kept: int = 0  # queries with a kept snippet
-    share_kept: float = 0.0  # the sum over queries
-    judged: int = 0
-    lost: float = 0.0  # the sum over judged queries
+    __pydantic_config__ = CHECKED
+
+    queries: Count = 0
+    snippets: Count = 0
+    kept: Count = 0
+    unscorable: Count = 0
+    with_kept: Count = 0  # queries with a kept snippet
+    share_kept: Total = 0.0  # the sum over queries
+    judged: Count = 0
+    lost: Total = 0.0  # the sum over judged queries
 
     @classmethod
     def of_query(cls, snippets: int, kept: int, unscorable: int) -> Counts:
@@ -124,15 +134,17 @@ class MonitorStatus:
 class _State:
     """The state of a monitor, and the fields of its file."""
 
+    __pydantic_config__ = CHECKED
+
     calibration: str  # the checksum
-    level: float
+    level: Annotated[float, Field(gt=0, lt=1)]
     seed: int
     live: list[float] = field(default_factory=list)  # the lowest scores seen, in their order
-    capitals: list[float] = field(default_factory=lambda: [1 / 3] * 3)
+    capitals: Capitals = field(default_factory=lambda: [1 / 3] * 3)
     log_drift: float = 0.0
-    most_log_drift: float = 0.0
-    log_stakes: list[float] = field(default_factory=lambda: [0.0] * len(STAKES))
-    most_log_harm: float = 0.0
+    most_log_drift: Total = 0.0
+    log_stakes: LogStakes = field(default_factory=lambda: [0.0] * len(STAKES))
+    most_log_harm: Total = 0.0
     counts: Counts = field(default_factory=Counts)
 
 
@@ -140,22 +152,25 @@ class Monitor:
     """Watches a stream of queries that are filtered with one calibration.
 
     `level` in (0, 1) bounds the probability of a false alarm, of drift and of harm each, over the
-    whole stream. `seed` decides how equal scores are ranked. If several workers share a stream,
-    give each a monitor of level / workers, and add up their counts. A monitor stores one number for
-    each query. Raises ValueError for a calibration without lowest scores.
+    whole stream. `seed` decides how equal scores are ranked. Threads may share a monitor; processes
+    that share a stream each need a monitor of level / processes, whose counts add up. A monitor
+    stores one number for each query. Raises ValueError for a calibration without lowest scores.
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
         check_subject(calibration, SNIPPETS)
         check_probability("level", level, "the probability of a false alarm")
+        if not isinstance(seed, (int, np.integer)):
+            raise TypeError(f"seed is {seed!r:.40}; give an integer")
         if not calibration.lowest_scores:
             raise ValueError(
                 "the calibration has no lowest scores; calibrate again with the scores of all "
                 "snippets, not only of the relevant ones"
             )
         self.calibration = calibration
-        self._state = _State(calibration.checksum, level, seed)
+        self._state = _State(calibration.checksum, float(level), int(seed))
         self._ordered = list(calibration.lowest_scores)
+        self._lock = threading.Lock()
 
     def observe(self, scores: ArrayLike, group: str | None = None) -> MonitorStatus:
         """Observe the scores (n,) of all snippets that were retrieved for a new query."""
@@ -163,11 +178,13 @@ class Monitor:
         if s.ndim != 1:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         kept = int(np.count_nonzero(self.calibration.keep(s, group)))
-        self._state.counts += Counts.of_query(len(s), kept, int(np.count_nonzero(np.isnan(s))))
+        one = Counts.of_query(len(s), kept, int(np.count_nonzero(np.isnan(s))))
         finite = s[np.isfinite(s)]
-        if len(finite):
-            self._bet_on_rank(float(finite.min()))
-        return self.status
+        with self._lock:
+            self._state.counts += one
+            if len(finite):
+                self._bet_on_rank(float(finite.min()))
+            return self._status()
 
     def observe_judged(self, query: ScoredQuery) -> MonitorStatus:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
@@ -177,11 +194,25 @@ class Monitor:
         """
         if query.id in self.calibration.ids:
             raise ValueError(f"{query.name} is one of the calibration's queries; give new ones")
-        u = self._tolerated
-        lost = self._loss(query)
-        if lost is None:
-            return self.status
-        self._state.counts += Counts(judged=1, lost=lost)
+        u, lost = self._tolerated, self._loss(query)
+        with self._lock:
+            if lost is not None:
+                self._state.counts += Counts(judged=1, lost=lost)
+                self._bet_on_loss(lost, u)
+            return self._status()
+
+    @property
+    def status(self) -> MonitorStatus:
+        """The counts and the evidence so far."""
+        with self._lock:
+            return self._status()
+
+    def _status(self) -> MonitorStatus:
+        most = (self._state.most_log_drift, self._state.most_log_harm)
+        drift, harm = (math.exp(min(log, 700.0)) for log in most)
+        return MonitorStatus(self._state.level, self._state.counts, drift, harm)
+
+    def _bet_on_loss(self, lost: float, u: float) -> None:
         logs = [
             log + math.log1p(stake / u * (lost - u))
             for log, stake in zip(self._state.log_stakes, STAKES, strict=True)
@@ -190,14 +221,6 @@ class Monitor:
         most = max(logs)
         mixed = most + math.log(sum(math.exp(log - most) for log in logs) / len(logs))
         self._state.most_log_harm = max(self._state.most_log_harm, mixed)
-        return self.status
-
-    @property
-    def status(self) -> MonitorStatus:
-        """The counts and the evidence so far."""
-        most = (self._state.most_log_drift, self._state.most_log_harm)
-        drift, harm = (math.exp(min(log, 700.0)) for log in most)
-        return MonitorStatus(self._state.level, self._state.counts, drift, harm)
 
     def _bet_on_rank(self, lowest: float) -> None:
         p = self._smoothed_rank(lowest)
@@ -243,7 +266,9 @@ class Monitor:
 
     def save(self, path: str | Path) -> None:
         """Write the state as JSON, whole or not at all; raise OSError if it cannot be written."""
-        fields = {"format": KIND.format, "version": KIND.version, **asdict(self._state)}
+        with self._lock:
+            state = asdict(self._state)
+        fields = {"format": KIND.format, "version": KIND.version, **state}
         write_envelope(path, fields, what=KIND.what)
 
     @classmethod
@@ -253,13 +278,15 @@ class Monitor:
         Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
         try:
-            state = TypeAdapter(_State).validate_python(read_envelope(path, KIND))
+            fields = read_envelope(path, KIND)
+            del fields["format"], fields["version"]
+            state = TypeAdapter(_State).validate_python(fields)
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}") from None
         if state.calibration != calibration.checksum:
             raise ValueError(
-                f"{path} watches another calibration ({state.calibration[:12]}, not "
-                f"{calibration.checksum[:12]}); load that one, or start a new Monitor"
+                f"{path} watches another calibration ({state.calibration[:12]!r}, not "
+                f"{calibration.checksum[:12]!r}); load that one, or start a new Monitor"
             )
         monitor = cls(calibration, state.level, seed=state.seed)
         monitor._state = state

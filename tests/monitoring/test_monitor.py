@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from scipy.stats import binomtest
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import digest
 from conformal_retrievers.data.files import write_envelope
-from conformal_retrievers.monitoring.monitor import Counts, MonitorStatus, _uniform
+from conformal_retrievers.monitoring.monitor import KIND, Counts, MonitorStatus, _uniform
 from conformal_retrievers.theory.tolerance import betting_lower
 
 FALSE_ALARM = 1e-4
@@ -233,23 +235,80 @@ def test_a_saved_monitor_continues_unchanged(tmp_path):
     assert first._state == whole._state
 
 
-def test_a_broken_file_or_one_of_another_calibration_is_refused(tmp_path):
-    rng = np.random.default_rng(97)
-    calibration, other = calibration_of(rng), calibration_of(rng)
+def test_threads_that_share_a_monitor_lose_nothing(tmp_path):
+    calibration = calibration_of(np.random.default_rng(3))
+    monitor, scores = Monitor(calibration), np.random.default_rng(4).normal(size=2000)
+
+    def observe(i):
+        monitor.observe([scores[i]])
+        monitor.observe_judged(ScoredQuery([scores[i]], [True]))
+        if i % 100 == 0:
+            monitor.save(tmp_path / f"{i}.json")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(observe, range(2000)))
+    finally:
+        sys.setswitchinterval(interval)
+    counts = monitor.status.counts
+    assert (counts.queries, counts.judged, len(monitor._state.live)) == (2000, 2000, 2000)
+    for path in tmp_path.iterdir():
+        state = Monitor.load(path, calibration)._state
+        assert len(state.live) == state.counts.queries
+
+
+def saved(path, **changed):
+    """A saved state with some fields changed, and the checksum that belongs to it."""
+    calibration = calibration_of(np.random.default_rng(97))
+    monitor = Monitor(calibration, np.float32(0.05), seed=np.int64(3))
+    monitor.observe([1.0])
+    monitor.save(path)
+    fields = {**json.loads(path.read_text()), **changed}
+    del fields["sha256"]
+    write_envelope(path, fields, what="monitor")
+    return calibration
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("level", 5),
+        ("seed", None),
+        ("live", ["nan"]),
+        ("live", [10**400]),
+        ("capitals", [0, 0, 0]),
+        ("capitals", [0.5, 0.5]),
+        ("log_stakes", []),
+        ("log_drift", "inf"),
+        ("most_log_harm", -1),
+        ("queries", {"queries": 10**400}),
+        ("kept", {"kept": -1}),
+        ("other", 1),
+    ],
+)
+def test_a_state_that_no_monitor_saves_is_refused_by_its_field(field, value, tmp_path):
+    name = "counts" if isinstance(value, dict) else field
+    calibration = saved(tmp_path / "m.json", **{name: value})
+    with pytest.raises(ValueError, match=rf"m\.json.*{field}"):
+        Monitor.load(tmp_path / "m.json", calibration)
+
+
+def test_a_file_that_is_no_saved_state_is_refused(tmp_path):
     path = tmp_path / "m.json"
-    Monitor(calibration).save(path)
+    calibration = saved(path)
+    assert Monitor.load(path, calibration).status.counts.queries == 1
     with pytest.raises(ValueError, match=r"m\.json watches another calibration"):
-        Monitor.load(path, other)
+        Monitor.load(path, calibration_of(np.random.default_rng(1)))
     content = json.loads(path.read_text())
-    changed = {**content, "seed": 1}
-    without = {name: value for name, value in content.items() if name not in ("seed", "sha256")}
-    for broken in ("", "[]", json.dumps({**content, "format": "x"}), json.dumps(changed)):
+    changed = json.dumps({**content, "seed": 1})
+    start = f'{{"format": "{KIND.format}", "version": 1, "live": '
+    deep = [f"{start}{'[' * n}{']' * n}}}" for n in range(800, 1000)]
+    for broken in ("", "[]", json.dumps({**content, "format": "x"}), changed, *deep):
         path.write_text(broken)
         with pytest.raises(ValueError, match=r"m\.json"):
             Monitor.load(path, calibration)
-    write_envelope(path, without, what="monitor")
-    with pytest.raises(ValueError, match="seed"):
-        Monitor.load(path, calibration)
     with pytest.raises(FileNotFoundError):
         Monitor.load(tmp_path / "none.json", calibration)
 
@@ -259,6 +318,8 @@ def test_invalid_arguments_are_named():
     for level in (0, 1, -0.1, math.nan):
         with pytest.raises(ValueError, match="level"):
             Monitor(calibration, level)
+    with pytest.raises(TypeError, match="seed"):
+        Monitor(calibration, seed="1")
     with pytest.raises(ValueError, match="scores"):
         Monitor(calibration).observe([[1.0, 2.0]])
     by_snippet = Calibration.from_scores(
