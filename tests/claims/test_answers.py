@@ -22,11 +22,15 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_openai import ChatOpenAI
-from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
+from llama_index.core.base.response.schema import (
+    AsyncStreamingResponse,
+    PydanticResponse,
+    StreamingResponse,
+)
 from llama_index.core.llms import MockLLM
-from llama_index.core.schema import QueryBundle
+from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.schema import QueryBundle, TextNode
 from llama_index.llms.openai_like import OpenAILike
-from pydantic import BaseModel
 from scipy.stats import betabinom
 
 from conformal_retrievers import ConformalFilter, NothingKept, calibrate
@@ -108,20 +112,13 @@ def by_hand(texts):
 def test_both_frameworks_filter_answers_from_question_to_text(
     llm, llm_server, snippet_filter, own_loop, http
 ):
-    def text(documents):
-        return "\n\n".join(document.page_content for document in documents)
+    def asked(given):
+        texts = [document.page_content for document in given["context"]]
+        return {"context": "\n\n".join(texts), "question": given["question"]}
 
     retriever = ConformalRetriever(retriever=langchain_retriever(4), filter=snippet_filter)
     chat = ChatOpenAI(model="m", base_url=llm_server.url, api_key="none", temperature=0)
-    answering = RunnablePassthrough.assign(
-        answer={
-            "context": lambda given: text(given["context"]),
-            "question": lambda g: g["question"],
-        }
-        | PROMPT
-        | chat
-        | StrOutputParser()
-    )
+    answering = RunnablePassthrough.assign(answer=asked | PROMPT | chat | StrOutputParser())
     chain = {"question": RunnablePassthrough(), "context": retriever} | answering
 
     # Questions whose right snippets are known have a reference answer, and are annotated by it.
@@ -156,21 +153,11 @@ def test_both_frameworks_filter_answers_from_question_to_text(
     # The same filter behind each framework's own generation keeps the same of the same answer.
     answers = AnswerFilter(ClaimFilter(scorer, calibration), llm)
     filtering = chain | answer_filter_runnable(answers)
-    engine = ClaimFilterQueryEngine(
-        vector_index().as_query_engine(
-            llm=OpenAILike(
-                model="m",
-                api_base=llm_server.url,
-                api_key="none",
-                is_chat_model=True,
-                temperature=0,
-                http_client=http,
-            ),
-            similarity_top_k=4,
-            node_postprocessors=[ConformalPostprocessor(filter=snippet_filter)],
-        ),
-        answers,
-    )
+    at = {"api_base": llm_server.url, "api_key": "none", "http_client": http}
+    like = OpenAILike(model="m", is_chat_model=True, temperature=0, **at)
+    post = ConformalPostprocessor(filter=snippet_filter)
+    inner = vector_index().as_query_engine(llm=like, similarity_top_k=4, node_postprocessors=[post])
+    engine = ClaimFilterQueryEngine(inner, answers)
     invented, kept = [], 0
     for query in new[:6]:
         message = filtering.invoke(query.query)
@@ -217,23 +204,19 @@ async def test_an_answer_is_divided_filtered_and_stated_again(llm, llm_server):
     assert again.text == filtered.text
 
 
-async def test_a_merged_text_is_outside_the_guarantee(llm):
+async def test_a_merged_text_is_outside_the_guarantee_and_nothing_is_not_merged(llm, llm_server):
     answers = AnswerFilter(by_hand([]), llm, merge_with=llm)
     for filtered in (
         answers("q", "It is red. It is low.", []),
         await answers.acall("q", "It is red. It is low.", []),
     ):
         assert filtered.text == "In short: It is red."
-        assert not filtered.guaranteed
-        assert filtered.details["guaranteed"] is False
+        assert filtered.guaranteed is filtered.details["guaranteed"] is False
         assert filtered.usage.requests == 2
-
-
-def test_without_a_kept_claim_the_filter_abstains_and_does_not_merge(llm, llm_server):
-    answers = AnswerFilter(by_hand([]), llm, merge_with=llm, abstention="No.")
-    assert answers("q", "It is low.", []).text == "No."
-    assert len(llm_server.bodies) == 1
-    assert answers("q", " ", []).text == "No."
+    abstaining = replace(answers, abstention="No.")
+    for answer in ("It is low.", " "):
+        assert abstaining("q", answer, []).text == "No."
+    assert len(llm_server.bodies) == 5  # "It is low." is divided, and nothing is merged
 
 
 @pytest.mark.parametrize(
@@ -293,14 +276,11 @@ def test_the_runnable_refuses_an_invalid_input(llm, given, error, message):
 def test_the_runnable_passes_the_group_on(llm):
     answers = [AnnotatedAnswer([r], [False], group=g) for g, r in (("x", 0.5), ("y", 0.95)) * 4]
     calibration = calibrate_claims(answers, alpha=0.4, scorer="lookup", by_group=True)
-    runnable = answer_filter_runnable(
-        AnswerFilter(ClaimFilter(by_hand([]).scorer, calibration), llm, abstention="No.")
-    )
+    claim_filter = replace(by_hand([]), calibration=calibration)
+    runnable = answer_filter_runnable(AnswerFilter(claim_filter, llm, abstention="No."))
     given = {"question": "q", "context": [], "answer": "It is red."}
     said = [runnable.invoke(given | {"group": group}).text for group in ("x", "y")]
     assert said == ["It is red.", "No."]
-    with pytest.warns(UserWarning, match="group of a query is None"):
-        assert runnable.invoke(given).text == "No."
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
@@ -342,17 +322,10 @@ async def test_a_stream_is_collected_and_filtered_as_a_whole(llm):
 
 
 def test_an_engine_without_text_answers_is_refused(llm, own_loop):
-    from llama_index.core.base.response.schema import PydanticResponse
+    class Structured(CustomQueryEngine):
+        def custom_query(self, query_str):
+            return PydanticResponse(TextNode(text="red"))
 
-    class Colour(BaseModel):
-        name: str
-
-    class Structured(type(vector_index().as_query_engine(llm=MockLLM()))):
-        def _query(self, query_bundle):
-            return PydanticResponse(Colour(name="red"))
-
-    inner = vector_index().as_query_engine(llm=MockLLM())
-    structured = Structured(inner.retriever, inner._response_synthesizer)
-    engine = ClaimFilterQueryEngine(structured, AnswerFilter(by_hand([]), llm))
+    engine = ClaimFilterQueryEngine(Structured(), AnswerFilter(by_hand([]), llm))
     with pytest.raises(TypeError, match="PydanticResponse"):
         engine.query("q")

@@ -8,13 +8,7 @@ import pytest
 from claims_server import llm_at, model
 from llm_server import fields_of
 
-from conformal_retrievers.claims import (
-    adecompose,
-    amerge,
-    annotate,
-    decompose,
-    merge,
-)
+from conformal_retrievers.claims import adecompose, amerge, annotate, decompose, merge
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.reply import Reply, Unanswered
@@ -53,11 +47,8 @@ async def test_an_answer_is_divided_into_its_claims(llm, llm_server):
     assert await adecompose(llm, QUERY, "Ada wrote it.  She lived in London.") == divided
     schema = llm_server.bodies[0]["response_format"]["json_schema"]["schema"]
     assert schema["required"] == ["claims"]
-
-
-def test_a_blank_answer_has_no_claims_and_is_not_sent(llm, llm_server):
     assert decompose(llm, QUERY, " \n").claims == ()
-    assert llm_server.bodies == []
+    assert len(llm_server.bodies) == 2  # a blank answer is not sent
 
 
 @pytest.mark.parametrize(

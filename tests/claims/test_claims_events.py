@@ -41,15 +41,13 @@ class Lookup:
 
 
 class Failing(Lookup):
-    def relevance(self, query, claims, documents):
-        raise RuntimeError("no model")
+    """May raise what a filter raises, as a scorer that asks another filter would."""
 
-
-class Refusing(Lookup):
-    """Raises what a filter raises, as one that asks another filter may."""
+    def __init__(self, error):
+        self.error = error
 
     def relevance(self, query, claims, documents):
-        raise NothingKept("nothing in the scorer", None)
+        raise self.error
 
 
 def answer_filter(*claims, scorer=None, reply=None, alpha=0.4, on_empty="allow", **options):
@@ -170,33 +168,45 @@ def told(handler):
     return sum(counts.values(), Counts()), [{**r, "calibration": "", "time": ""} for r in rows]
 
 
-async def test_langchain_counts_and_logs_answers_without_a_kept_claim(tmp_path):
+def raising(expected):
+    return pytest.raises(NothingKept) if expected else nullcontext()
+
+
+async def test_both_frameworks_count_and_log_answers_without_a_kept_claim(listening, tmp_path):
     async def of(on_empty):
-        handler = ConformalCallbackHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
+        chains = ConformalCallbackHandler(FilterLog(tmp_path / f"chains {on_empty}.jsonl"))
+        engines = listening(ConformalEventHandler(FilterLog(tmp_path / f"{on_empty}.jsonl")))
         collector = RunCollectorCallbackHandler()
         for claims, options in ALL:
-            runnable = answer_filter_runnable(answer_filter(*claims, on_empty=on_empty, **options))
-            for call in (runnable.invoke, runnable.ainvoke):
+            answers = answer_filter(*claims, on_empty=on_empty, **options)
+            config = {"callbacks": [chains, collector]}
+            chain = answer_filter_runnable(answers).with_config(config)
+            engine = ClaimFilterQueryEngine(Fixed(), answers)
+            for call, given in (
+                (chain.invoke, GIVEN),
+                (chain.ainvoke, GIVEN),
+                (engine.query, "q"),
+                (engine.aquery, "q"),
+            ):
                 with raising(on_empty == "raise" and "red" not in claims):
-                    await finished(call(GIVEN, {"callbacks": [handler, collector]}))
+                    await finished(call(given))
+        get_dispatcher().event_handlers.remove(engines)
         children = [run.child_runs[0] for run in collector.traced_runs]
         assert [child.error for child in children] == [None] * 6
-        return *told(handler), [child.outputs["kept"] for child in children]
+        return told(chains), told(engines), [child.outputs["kept"] for child in children]
 
     allowed, raised = await of("allow"), await of("raise")
     assert raised == allowed
-    assert (raised[0].queries, raised[0].m1) == (6, pytest.approx(1 / 3))
-    assert [row["undivided"] for row in raised[1]] == [None] * 4 + ["unanswered"] * 2
-
-
-def raising(expected):
-    return pytest.raises(NothingKept) if expected else nullcontext()
+    for counts, rows in raised[:2]:
+        assert (counts.queries, counts.m1) == (6, pytest.approx(1 / 3))
+        assert [row["undivided"] for row in rows] == [None] * 4 + ["unanswered"] * 2
 
 
 async def test_a_refusal_inside_the_scorer_is_not_a_decision(listening):
     """Nor is it for a filter of answers alone, or with on_empty="raise"."""
     seen, kept = Seen(), listening(Kept(events=[]))
-    refusing = answer_filter(scorer=Refusing(), on_empty="raise")
+    scorer = Failing(NothingKept("nothing in the scorer", None))
+    refusing = answer_filter(scorer=scorer, on_empty="raise")
     runnable = answer_filter_runnable(refusing).with_config(callbacks=[seen])
     engine = ClaimFilterQueryEngine(Fixed(), refusing)
     for call in (
@@ -262,29 +272,10 @@ async def test_both_events_come_in_pairs_inside_a_span(listening):
 def test_a_failing_filter_still_emits_the_second_event(listening):
     kept = listening(Kept(events=[]))
     with pytest.raises(RuntimeError, match="no model"):
-        engine(scorer=Failing()).query("q")
+        engine(scorer=Failing(RuntimeError("no model"))).query("q")
     start, end = of_claims(kept.events)
     assert isinstance(start, ConformalClaimsStartEvent)
     assert end.decision is None
-
-
-async def test_llama_index_counts_and_logs_answers_without_a_kept_claim(listening, tmp_path):
-    async def of(on_empty):
-        handler = ConformalEventHandler(FilterLog(tmp_path / f"{on_empty}.jsonl"))
-        listening(handler)
-        for claims, options in ALL:
-            filtering = ClaimFilterQueryEngine(
-                Fixed(), answer_filter(*claims, on_empty=on_empty, **options)
-            )
-            for call in (filtering.query, filtering.aquery):
-                with raising(on_empty == "raise" and "red" not in claims):
-                    await finished(call("q"))
-        get_dispatcher().event_handlers.remove(handler)
-        return told(handler)
-
-    allowed, raised = await of("allow"), await of("raise")
-    assert raised == allowed
-    assert (raised[0].queries, raised[0].m1) == (6, pytest.approx(1 / 3))
 
 
 async def test_openinference_spans_have_the_decision(llama_index_instrumentor, tracing):

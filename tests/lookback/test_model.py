@@ -19,6 +19,8 @@ from tiny_models import (
     tiny,
     word_tokenizer,
 )
+from tokenizers import Regex, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     AddedToken,
     BertConfig,
@@ -94,37 +96,22 @@ def assert_as_expected(model, prompt, answer, attention, within=1e-5):
 
 # --- it is that -----------------------------------------------------------------------------------
 
-BATCHES = {
-    "one": PROMPTS[:1],
-    "four of four lengths": PROMPTS,
-}
 
-
-@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_generating_gives_the_ratios_of_the_full_attention(architecture, prompts):
+def test_generating_gives_the_ratios_of_the_full_attention(architecture):
     model = local(architecture)
-    for prompt, generated in zip(prompts, model.generate(prompts, max_new_tokens=7), strict=True):
+    for prompt, generated in zip(PROMPTS, model.generate(PROMPTS, max_new_tokens=7), strict=True):
         assert len(generated.tokens) == 7
         assert_as_expected(model.model, prompt, generated.tokens, generated.attention)
 
 
-@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_one_pass_gives_the_ratios_of_the_full_attention(architecture, prompts):
+def test_one_pass_gives_the_ratios_of_the_full_attention(architecture):
     model = local(architecture)
-    answers = [(17, 300, 5, 5, 42), (9,), (250, 251), (99, 98, 97, 96, 95, 94, 93)][: len(prompts)]
-    for prompt, answer, attention in zip(
-        prompts, answers, model.read(prompts, answers), strict=True
-    ):
+    answers = [(17, 300, 5, 5, 42), (9,), (250, 251), (99, 98, 97, 96, 95, 94, 93)]
+    read = model.read(PROMPTS, answers)
+    for prompt, answer, attention in zip(PROMPTS, answers, read, strict=True):
         assert_as_expected(model.model, prompt, answer, attention)
-
-
-def test_the_attention_in_these_tests_is_far_from_even():
-    weights, _, _ = full_attention(tiny("llama"), PROMPTS[0], (1, 2, 3))
-    rows = weights[:, :, -3:]
-    assert rows.max() > 20 / rows.shape[-1]
-    assert np.abs(rows[:, 0] - rows[:, 1]).max() > 0.1  # heads that share keys
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -141,52 +128,38 @@ def test_the_answer_is_that_of_plain_generation(architecture):
 def test_long_answers_are_reduced_block_by_block(monkeypatch):
     model = local("llama")
     answers = [tuple(range(20, 50)), tuple(range(60, 80))]
-    whole = model.read(PROMPTS[:2], answers)
-    monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", 4000)
-    for one, other in zip(whole, model.read(PROMPTS[:2], answers), strict=True):
-        np.testing.assert_allclose(one.means, other.means, atol=1e-7)
-    monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", 1)
-    assert_as_expected(model.model, PROMPTS[0], answers[0], model.read(PROMPTS[:1], answers[:1])[0])
-
-
-def by_hand(query, key, prompt, last):
-    """Eq. 7 in float64 of one sequence without padding: the last rows over two segments and output.
-
-    `query` is (H, Q, d) and scaled, `key` (G, N, d); the segments are the prompt's halves.
-    """
-    heads, n_keys = query.shape[0], key.shape[1]
-    key = key.double().repeat_interleave(heads // key.shape[0], dim=0)
-    scores = query.double()[:, -last:] @ key.transpose(1, 2)
-    future = torch.arange(n_keys) > torch.arange(n_keys - last, n_keys)[:, None]
-    weights = scores.masked_fill(future, float("-inf")).softmax(-1)
-    before = weights[..., :prompt].unflatten(-1, (2, prompt // 2)).mean(-1)
-    counts = torch.arange(n_keys - last, n_keys) + 1 - prompt
-    output = weights[..., prompt:].sum(-1) / counts.clamp(min=1)
-    return torch.cat([before, output[..., None]], -1).transpose(0, 1).numpy()
+    for block in (4000, 1):
+        monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", block)
+        for i, attention in enumerate(model.read(PROMPTS[:2], answers)):
+            assert_as_expected(model.model, PROMPTS[i], answers[i], attention)
 
 
 HALVES = PromptTokens([7] * 20, np.repeat([0, 1], 10), np.array([10, 10]))
 
 
+def recorded(query, key, mask=None, scaling=0.4):
+    """The means over two segments and output, for six answers' tokens after a prompt of 20."""
+    recorder = Recorder([HALVES], 20, last_row_alone=False)
+    recorder.record(0, query, key, mask, scaling)
+    return recorder.means(1, 1)
+
+
 @pytest.mark.parametrize("size", [1.0, 60.0], ids=["plain", "q · k beyond float16"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_products_of_queries_and_keys_are_float32(dtype, size, monkeypatch):
     """Under autocast and block by block too."""
     torch.manual_seed(1)
     query = (size * torch.randn(1, 4, 25, 64)).to(dtype)
     key = (size * torch.randn(1, 2, 25, 64)).to(dtype)
-    scaling = 0.7 / size**2
     assert ((query[0, :2] @ key[0, 0].T).abs().max() == math.inf) == (
         dtype == torch.float16 and size > 1
     )
-    expected = by_hand(query[0].double() * scaling, key[0], 20, 6)
+    expected = recorded(query.double(), key.double(), scaling=0.7 / size**2)
     for block, autocast in ((2**20, False), (2**20, True), (900, False)):
         monkeypatch.setattr("conformal_retrievers.lookback.attention.BLOCK", block)
-        recorder = Recorder([HALVES], 20, last_row_alone=False)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            recorder.record(0, query, key, None, scaling)
-        [found] = recorder.means(1, 1)
-        np.testing.assert_allclose(found[:, 0], expected, atol=1e-5)
+            found = recorded(query, key, scaling=0.7 / size**2)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -196,13 +169,11 @@ def test_additive_masks_equal_boolean_ones(dtype):
     seen = torch.ones(25, 25, dtype=torch.bool).tril()
     seen[:, 3:6] = False
     added = torch.zeros(25, 25, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
-    means = []
-    for mask in (None, seen[None, None], added[None, None]):
-        recorder = Recorder([HALVES], 20, last_row_alone=False)
-        recorder.record(0, query, key, mask, 0.4)
-        means.append(recorder.means(1, 1))
-    np.testing.assert_allclose(means[2], means[1], atol=1e-7)
-    assert np.abs(means[0] - means[1]).max() > 0.01
+    unmasked, expected, found = (
+        recorded(query, key, mask) for mask in (None, seen[None, None], added[None, None])
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+    assert np.abs(unmasked - expected).max() > 0.01
 
 
 def test_sampled_answers_are_recorded():
@@ -246,49 +217,35 @@ def test_an_answer_without_a_token_has_no_ratios():
 # --- segments -------------------------------------------------------------------------------------
 
 
-def test_segments_are_counted_in_tokens_word_by_word():
+@pytest.mark.parametrize(("chat", "lengths"), [(False, [3, 2, 3, 5]), (True, [5, 2, 3, 5])])
+def test_segments_are_counted_in_tokens_word_by_word(chat, lengths):
+    """A chat template's own words belong to the preamble and the question."""
     words = ["Be", "brief", ".", "one", "two", "three", "What", "is", "it", "?", "Answer:", "so"]
-    model = LocalModel(tiny("llama"), word_tokenizer(words), name="words")
-    prompt = RagPrompt("What is it ?", ("one two", "three three three"), preamble="Be brief .")
+    tokenizer = word_tokenizer([*words, "<|user|>", "<|assistant|>"])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A" if chat else "$A", special_tokens=[("<s>", 1)]
+    )
+    if chat:
+        tokenizer.chat_template = (
+            "{{ bos_token }} <|user|> {{ messages[0]['content'] | trim }} <|assistant|>"
+        )
+    model = LocalModel(tiny("llama"), tokenizer, name="words")
+    prompt = RagPrompt("What is it ? ", ("one two", "three three three"), preamble=" Be brief .")
     [attention] = model.read([prompt], ["so so"])
-    assert attention.lengths.tolist() == [3, 2, 3, 5]
+    assert attention.lengths.tolist() == lengths
     assert attention.means.shape == (2, 3, 4, 5)
     assert attention.model == "words"
 
 
-def test_a_chat_template_counts_to_preamble_and_question():
-    from tokenizers.processors import TemplateProcessing
-
-    words = ["Be", "brief", ".", "one", "two", "What", "?", "<|user|>", "<|assistant|>"]
-    tokenizer = word_tokenizer(words)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
-    tokenizer.chat_template = (
-        "{{ bos_token }} <|user|> {{ messages[0]['content'] | trim }} <|assistant|>"
-    )
-    model = LocalModel(tiny("llama"), tokenizer, name="chat")
-    prompt = RagPrompt("What ? ", ("one", "two two"), preamble=" Be brief .")
-    [attention] = model.read([prompt], ["one"])
-    assert attention.lengths.tolist() == [5, 1, 2, 3]
-
-
-def test_a_tokenizers_truncation_is_not_applied():
-    model = local("llama")
-    [whole] = model.read(PROMPTS[:1], [" six hours"])
-    model.tokenizer.backend_tokenizer.enable_truncation(5)
-    [again] = model.read(PROMPTS[:1], [" six hours"])
-    np.testing.assert_array_equal(again.means, whole.means)
-
-
 def test_text_and_its_tokens_are_the_same_answer():
     model = local("llama")
-    text = " six hours"
-    ids = model.tokenizer(text)["input_ids"]
-    one, other = model.read(PROMPTS[:2], [text, ids])
-    alone, also = (model.read([prompt], [ids])[0] for prompt in PROMPTS[:2])
-    np.testing.assert_allclose(one.means, alone.means, atol=1e-6)
-    np.testing.assert_allclose(other.means, also.means, atol=1e-6)
+    ids = model.tokenizer(" six hours")["input_ids"]
+    model.tokenizer.backend_tokenizer.enable_truncation(5)  # is not applied
+    for text, tokens in zip(
+        model.read(PROMPTS[:2], [" six hours"] * 2), model.read(PROMPTS[:2], [ids] * 2), strict=True
+    ):
+        np.testing.assert_array_equal(text.means, tokens.means)
+        assert text.answer == tokens.answer
 
 
 # --- the model is left as it was ------------------------------------------------------------------
@@ -392,24 +349,18 @@ def test_models_whose_ratios_would_be_wrong_are_refused(make, message):
         LocalModel(tiny("llama"), bpe_tokenizer())
 
 
-def test_a_model_that_attends_to_later_tokens_is_refused():
+def test_models_whose_attention_is_not_plain_and_causal_are_not_read():
     bert = BertLMHeadModel(BertConfig(**SHAPE, pad_token_id=0)).eval()
-    with pytest.raises(ValueError, match="BertSelfAttention"):
-        LocalModel(bert, bpe_tokenizer(), name="bert").read(PROMPTS[:1], [(5, 6)])
-
-
-def test_layers_that_do_not_attend_once_each_raise():
-    model = local("llama")
-    model.model.model.layers[2].self_attn.layer_idx = 1
-    with pytest.raises(ValueError, match="2 of 3 layers"):
-        model.read(PROMPTS[:1], [(5, 6)])
-
-
-def test_a_model_in_training_mode_is_not_read():
-    model = local("llama")
-    model.model.train()
-    with pytest.raises(ValueError, match="training mode"):
-        model.read(PROMPTS[:1], [(5, 6)])
+    shared, training = local("llama"), local("llama")
+    shared.model.model.layers[2].self_attn.layer_idx = 1
+    training.model.train()
+    for model, message in (
+        (LocalModel(bert, bpe_tokenizer(), name="bert"), "BertSelfAttention"),
+        (shared, "2 of 3 layers"),
+        (training, "training mode"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.read(PROMPTS[:1], [(5, 6)])
 
 
 def test_a_prompt_needs_a_question_and_snippets():
@@ -440,22 +391,15 @@ def test_control_tokens_in_texts_are_refused():
         model.read(PROMPTS[:1], ["six</s>"])
 
 
-def test_a_snippet_without_a_token_of_its_own_is_refused():
-    from tokenizers import Regex, pre_tokenizers
-
+def test_snippets_without_a_token_and_templates_that_change_the_text_are_refused():
     tokenizer = word_tokenizer(["a"])
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^a-z]+"), "removed")
     model = LocalModel(tiny("llama"), tokenizer, name="letters")
     with pytest.raises(ValueError, match=r"prompts\[0\].snippets\[1\] is '—'"):
         model.read([RagPrompt("a", ("a", "—"), preamble="")], ["a"])
-
-
-def test_a_chat_template_that_changes_the_text_is_refused():
-    tokenizer = bpe_tokenizer()
     tokenizer.chat_template = "{{ messages[0]['content'] | upper }}"
-    model = LocalModel(tiny("llama"), tokenizer, name="loud")
     with pytest.raises(ValueError, match="chat template"):
-        model.generate(PROMPTS[:1], max_new_tokens=2)
+        model.read([RagPrompt("a", ("a", "a"), preamble="")], ["a"])
 
 
 @pytest.mark.parametrize(
@@ -498,15 +442,10 @@ def test_the_models_own_cache_setting_is_not_used(generation):
     """A static cache has room for keys that do not exist yet."""
     model = local("llama")
     model.model.generation_config.cache_implementation = "static"
-    for prompt, one in zip(
-        PROMPTS, model.generate(PROMPTS, max_new_tokens=6, generation=generation), strict=True
-    ):
-        assert_as_expected(model.model, prompt, one.tokens, one.attention)
-
-
-def test_an_answer_needs_room_for_a_token():
+    [one] = model.generate(PROMPTS[:1], max_new_tokens=6, generation=generation)
+    assert_as_expected(model.model, PROMPTS[0], one.tokens, one.attention)
     with pytest.raises(ValueError, match="max_new_tokens"):
-        local("llama").generate(PROMPTS[:1], max_new_tokens=0)
+        model.generate(PROMPTS, max_new_tokens=0)
 
 
 def test_the_digest_of_an_answer_is_the_same_in_another_batch():
@@ -531,7 +470,7 @@ def test_attention_other_than_plain_softmax_is_refused(name):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("prompts", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["one", "four"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_on_cuda_the_ratios_are_those_of_the_cpu(architecture, prompts):
     model, there = local(architecture), local(architecture)
