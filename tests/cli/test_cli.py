@@ -466,7 +466,7 @@ def test_control_characters_of_files_are_printed_visibly(files, tmp_path):
     bad, out = "\x1b[2J\x9b\u202e\n", tmp_path / "c.json"
     facts = {"source": bad, bad: bad}
     made = Calibration.load(files / "by_group.json")
-    replace(made, labels=facts, retrieval=facts, created=bad, library=bad).save(out)
+    replace(made, labels=facts, retrieval=facts).save(out)
     (tmp_path / "bad.jsonl").write_text(json.dumps({bad: 1}))
     for command in (("show", out), ("evaluate", out, files / "new.jsonl")):
         for options in ((), ("--json",)):
