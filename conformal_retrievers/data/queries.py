@@ -178,7 +178,7 @@ class ScoredQuery:
             object.__setattr__(self, name, array)
         object.__setattr__(self, "missed", _count(where, "missed", self.missed, least=0))
         if self.tokens is not None:
-            tokens = np.array(self.tokens, dtype=np.float64)
+            tokens = np.array(as_scores(self.tokens, f"{where}: tokens"))
             if tokens.shape != scores.shape or not ((tokens >= 0) & np.isfinite(tokens)).all():
                 raise ValueError(
                     f"{where}: tokens is {self.tokens!r:.60}; give a finite number, 0 or more, for "

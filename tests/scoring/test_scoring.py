@@ -351,6 +351,8 @@ def test_a_masked_score_is_missing_whatever_it_hides():
     np.testing.assert_array_equal(calibration.keep(-masked + 1), [False, True])
     with pytest.raises(ValueError, match="relevant"):
         ScoredQuery([0.1, 0.9], masked > 0.5)
+    with pytest.raises(ValueError, match="tokens"):
+        ScoredQuery([0.1, 0.9], [True, False], tokens=masked)
 
 
 @pytest.mark.parametrize("path", ["/srv/model", "~/model", "./model", "C:\\model"])
