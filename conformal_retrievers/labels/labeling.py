@@ -68,8 +68,7 @@ class Labelled:
 
     judged: tuple[JudgedQuery, ...]
     labels: Mapping[str, JsonValue]  # the origin, for `calibrate(labels=)`
-    # Queries with snippets without a verdict, and why, by the place of the snippet.
-    unlabelled: tuple[tuple[AnsweredQuery, Mapping[int, str]], ...] = ()
+    unlabelled: tuple[tuple[AnsweredQuery, Mapping[int, str]], ...] = ()  # why, by snippet's place
     usage: Usage = field(default_factory=Usage)
 
 
