@@ -279,6 +279,8 @@ def test_a_filtered_retriever_is_refused(conformal_filter, wrapped):
     filtered = ConformalRetriever(retriever=FOUND, filter=conformal_filter)
     with pytest.raises(ValueError, match=r"ConformalRetriever.*\.retriever"):
         langchain_conformal.judge_retriever(wrapped(filtered), [QUERY])
+    with pytest.raises(ValueError, match=r"ConformalRetriever.*\.retriever"):
+        ConformalRetriever(retriever=wrapped(filtered), filter=conformal_filter)
     (judged,) = langchain_conformal.judge_retriever(filtered.retriever, [QUERY])
     assert [snippet.text for snippet in judged.snippets] == ["near", "far"]
 

@@ -14,8 +14,14 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 from lookup import LookupScorer
 from pydantic import ValidationError
 
-from conformal_retrievers import Calibration, ConformalFilter, RetrievalScorer, ScoredQuery
-from langchain_conformal import ConformalCompressor, ConformalRetriever
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    RetrievalScorer,
+    ScoredQuery,
+)
+from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
 
 SCORES = {"near": 0.1, "far": 0.9, "middle": 0.4, "odd": math.nan}
 KEPT = ["near", "middle", "odd"]
@@ -147,6 +153,17 @@ def test_an_infinite_score_has_a_name_because_json_has_no_number_for_it(score, n
     (kept,) = everything.compress_documents([Document("a")], "q")
     assert kept.metadata["conformal_score"] == name
     json.dumps(kept.metadata, allow_nan=False)
+
+
+async def test_a_document_may_have_lost_its_metadata(compressor):
+    given = Document("near")
+    given.metadata = None
+    (kept,) = await both(compressor, [given])
+    assert kept.metadata == {"conformal_score": 0.1, "conformal_p_value": 1.0}
+    (judged,) = judge_retriever(
+        RunnableLambda(lambda query: [given]), [JudgedQuery("q", ["near"], [True])]
+    )
+    assert judged.relevant == (True,)
 
 
 @pytest.mark.parametrize(("prefix", "names"), [("cf.", {"cf.score", "cf.p_value"}), (None, set())])

@@ -16,6 +16,7 @@ from frameworks import K, MiniLMEmbeddings, documents, halves, snippets
 from langchain_chroma import Chroma
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -142,10 +143,10 @@ def test_the_wrong_direction_of_scores_gives_a_warning(store, tmp_path, monkeypa
 # --- the depth, and what else is recorded ---------------------------------------------------------
 
 
-def small(k, texts=("a", "b", "c", "d")):
+def small(k, **options):
     store = InMemoryVectorStore(MiniLMEmbeddings())
-    store.add_documents([Document(text, id=text) for text in texts])
-    return store.as_retriever(search_kwargs={} if k is None else {"k": k})
+    store.add_documents([Document(text, id=text) for text in "abcd"])
+    return store.as_retriever(search_kwargs={} if k is None else {"k": k}, **options)
 
 
 def opened(k):
@@ -178,13 +179,6 @@ def test_judged_queries_carry_the_retrievers_name_and_depth(retriever, name, k, 
     assert read_jsonl(tmp_path / "judged.jsonl") == [judged_query]
 
 
-def filtered_at(k, asked):
-    """Return a retriever that is asked for `asked` documents, with a calibration at depth k."""
-    scorer = FunctionScorer(lambda query, texts: [float(text != query) for text in texts], "same")
-    calibration = calibrate(judge_retriever(small(k), [QUERY]), scorer, alpha=0.5)
-    return ConformalRetriever(retriever=small(asked), filter=ConformalFilter(scorer, calibration))
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_the_configuration_of_a_caller_reaches_the_retriever(asynchronous):
     scorer = FunctionScorer(lambda query, texts: [0.1] * len(texts), "constant")
@@ -200,24 +194,36 @@ async def test_the_configuration_of_a_caller_reaches_the_retriever(asynchronous)
     assert [len(documents) for documents in (*alone, *batch)] == [4, 2, 2, 2]
 
 
+class Other(BaseRetriever):
+    def _get_relevant_documents(self, query, *, run_manager):
+        return [Document("b", id="b")]
+
+
 @pytest.mark.parametrize(
-    ("asked", "kwargs", "message"),
+    ("retriever", "kwargs", "name", "warning"),
     [
-        (3, {}, None),
-        (2, {}, "the retriever is asked for 2 documents"),
-        (3, {"k": 1}, "the retriever is asked for 1 documents"),
-        (4, {}, "more snippets than k = 3"),
+        (small(3), {}, None, None),
+        (small(2), {}, None, "the retriever is asked for 2 documents"),
+        (small(3), {"k": 1}, None, "the retriever is asked for 1 documents"),
+        (small(4), {}, None, "more snippets than k = 3"),
+        (small(3, search_type="mmr"), {}, None, "the retriever is InMemoryVectorStore"),
+        (Other(), {}, None, "the retriever is Other"),
+        (Other(), {}, "a name of its own", None),
     ],
 )
-def test_another_depth_than_the_calibrated_one_gives_one_warning(asked, kwargs, message):
-    retriever = filtered_at(3, asked)
-    for call in (retriever.invoke, lambda *a, **k: asyncio.run(retriever.ainvoke(*a, **k))):
+def test_another_retriever_or_depth_than_the_calibrated_one_gives_one_warning(
+    retriever, kwargs, name, warning
+):
+    scorer = FunctionScorer(lambda query, texts: [float(text != query) for text in texts], "same")
+    calibration = calibrate(judge_retriever(small(3), [QUERY], name=name), scorer, alpha=0.5)
+    filtered = ConformalRetriever(retriever=retriever, filter=ConformalFilter(scorer, calibration))
+    for call in (filtered.invoke, lambda *a, **k: asyncio.run(filtered.ainvoke(*a, **k))):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             for _ in range(3):
                 call("b", **kwargs)
-        assert len(caught) == (message is not None)
-        assert all(str(warning.message).startswith(message) for warning in caught)
+        assert len(caught) == (warning is not None)
+        assert all(str(one.message).startswith(warning) for one in caught)
 
 
 # --- another alpha at run time --------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import Any
 
-from langchain_core.retrievers import RetrieverLike
+from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
@@ -17,6 +18,8 @@ from conformal_retrievers import ConformalFilter, JudgedQuery
 from conformal_retrievers.llm.wire import model_name
 from conformal_retrievers.scoring import judged_queries
 from langchain_conformal.documents import to_snippets
+
+OF_A_STORE = re.compile(r"\w+\(.+, \w+\)")  # the name that `name_of` gives
 
 
 def judge_retriever(
@@ -57,7 +60,7 @@ def judge_retriever(
             f"retriever is a {type(retriever).__name__}; give a retriever, such as "
             "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
         )
-    _check_unfiltered(retriever)
+    check_unfiltered(retriever)
     queries = judged_queries(judged)
     retrieved = retriever.batch(
         [query.query for query in queries], config={"max_concurrency": max_concurrency}
@@ -71,16 +74,28 @@ def judge_retriever(
     ]
 
 
-def _check_unfiltered(retriever: RetrieverLike) -> None:
+def check_unfiltered(retriever: RetrieverLike) -> None:
+    """Raise ValueError for a retriever that filters: a filter of what it kept loses more."""
     within, _ = _unbound(retriever)
     compressor = getattr(within, "base_compressor", None)
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
         if isinstance(getattr(part, "filter", None), ConformalFilter):
             raise ValueError(
-                f"retriever is a {type(within).__name__}, which already filters. Judge the one "
-                "inside (.retriever or .base_retriever): a calibration on what a filter kept "
-                "loses more each time"
+                f"retriever is a {type(within).__name__}, which already filters, and a filter of "
+                "what another kept loses more; give the one inside, .retriever or .base_retriever"
             )
+
+
+def other_name(retriever: RetrieverLike, calibrated: str | None) -> str | None:
+    """Return the retriever's name if it differs from the calibrated one's, None if unknown.
+
+    A name that the user chose is not compared.
+    """
+    known = isinstance(_unbound(retriever)[0], BaseRetriever)
+    if not known or calibrated is None or not OF_A_STORE.fullmatch(calibrated):
+        return None
+    name = name_of(retriever)
+    return None if name == calibrated else name
 
 
 def name_of(retriever: RetrieverLike) -> str:

@@ -18,7 +18,7 @@ from pydantic import ConfigDict
 from conformal_retrievers import ConformalFilter
 from langchain_conformal.documents import as_documents, kept_documents
 from langchain_conformal.events import afilter_in_run, filter_in_run
-from langchain_conformal.judge import depth_of
+from langchain_conformal.judge import check_unfiltered, depth_of, other_name
 from langchain_conformal.scorers import FromCalibration
 
 
@@ -30,8 +30,9 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
     `retriever` is any runnable from a query to documents, at the depth that was calibrated at; it
     receives the keyword arguments of `invoke` and what is `configurable` in its config. An iterator
     that it returns is read once. `alpha` is another risk than the calibration's, which
-    `configurable_fields(alpha=…)` opens to callers; ValueError if it is not in (0, 1). Warns if the
-    retriever is asked for fewer documents than k, the depth that was calibrated at.
+    `configurable_fields(alpha=…)` opens to callers. Warns if the retriever is asked for fewer
+    documents than k, the depth that was calibrated at, or is known to be another one. Raises
+    ValueError for an alpha outside (0, 1), and for a retriever that filters already.
     """
 
     retriever: RetrieverLike
@@ -42,8 +43,9 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     def model_post_init(self, context: Any, /) -> None:
-        """Raise ValueError for an alpha at which the calibration has no threshold."""
+        """Raise ValueError for an invalid alpha and for a retriever that filters already."""
         super().model_post_init(context)
+        check_unfiltered(self.retriever)
         self._filter_at_alpha()
 
     def invoke(
@@ -94,20 +96,22 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
     def _configured(
         self, configurable: dict[str, Any] | None, kwargs: dict[str, Any]
     ) -> Runnable[str, list[Document]]:
-        """Return the retriever as a caller configures it; warn if it returns fewer than k."""
+        """Return the retriever as a caller configures it; warn if another was calibrated."""
         retriever = self.retriever
         if configurable:
             config = RunnableConfig(configurable=configurable)
             retriever = RunnableBinding(bound=retriever, config=config)
-        k, calibrated = kwargs.get("k", depth_of(retriever)), self.filter.calibration.k
-        if k is not None and calibrated is not None and k < calibrated:
-            # One text from one line: Python shows it once. The filter warns of a larger k.
-            warnings.warn(
-                f"the retriever is asked for {k} documents, but was calibrated at k = "
-                f"{calibrated}: the guarantee does not cover what it returns then; retrieve "
-                f"{calibrated}, or calibrate at {k}",
-                stacklevel=1,
-            )
+        calibration = self.filter.calibration
+        calibrated = (calibration.retrieval or {}).get("retriever")
+        # Of warnings with one text and line Python shows the first.
+        if name := other_name(retriever, calibrated):
+            text = f"the retriever is {name}, but {calibrated} was calibrated"
+            warnings.warn(f"{text}: calibrate with the one that you filter", stacklevel=1)
+        k = kwargs.get("k", depth_of(retriever))
+        if k is not None and calibration.k is not None and k < calibration.k:
+            # The filter warns of a larger k.
+            text = f"the retriever is asked for {k} documents, but {calibration.k} were calibrated"
+            warnings.warn(f"{text}: retrieve {calibration.k}, or calibrate at {k}", stacklevel=1)
         return retriever
 
 

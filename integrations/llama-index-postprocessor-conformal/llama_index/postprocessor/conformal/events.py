@@ -114,7 +114,15 @@ def rerank_events(
     conformal_filter: ConformalFilter,
     callbacks: CallbackManager,
 ) -> Iterator[Outcome]:
-    """Emit the events of a filter of snippets around a block that fills in the `Outcome`."""
+    """Emit the events of a filter of snippets around a block that fills in the `Outcome`.
+
+    Parameters
+    ----------
+    query, nodes, conformal_filter
+        What is decided about, and what decides.
+    callbacks
+        The deprecated callback manager, which gets a RERANKING event if it has a handler.
+    """
     outcome, scorer = Outcome(), conformal_filter.scorer.name
     listened, started = _has_listener(), None
     if callbacks.handlers:
