@@ -43,24 +43,23 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
             "AnswerFilter(claim_filter, as_llm(chat))"
         )
 
-    def run_of(question: str, config: RunnableConfig) -> FilterRun[FilteredAnswer]:
+    def run_of(given: AnswerInput, config: RunnableConfig) -> FilterRun[FilteredAnswer]:
+        arguments = _arguments(given)
         return FilterRun(
             CLAIMS_EVENT,
             answer_filter.filter.calibration,
-            lambda filtered: event_of(filtered, query=question),
-            {"query": question},
+            lambda: answer_filter(*arguments),
+            lambda: answer_filter.acall(*arguments),
+            lambda filtered: event_of(filtered, query=given["question"]),
+            {"query": given["question"]},
             config,
         )
 
     def filter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
-        arguments = _arguments(given)
-        run = run_of(given["question"], config)
-        return _message(run.decide(lambda: answer_filter(*arguments)))
+        return _message(run_of(given, config).decide())
 
     async def afilter_answer(given: AnswerInput, config: RunnableConfig) -> AIMessage:
-        arguments = _arguments(given)
-        run = run_of(given["question"], config)
-        return _message(await run.adecide(lambda: answer_filter.acall(*arguments)))
+        return _message(await run_of(given, config).adecide())
 
     runnable = RunnableLambda(filter_answer, afunc=afilter_answer, name="conformal_answer_filter")
     return runnable.with_types(input_type=AnswerInput)

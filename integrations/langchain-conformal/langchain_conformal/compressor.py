@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -12,7 +13,7 @@ from typing_extensions import TypedDict  # pydantic requires this one below Pyth
 
 from conformal_retrievers import ConformalFilter
 from langchain_conformal.documents import as_documents, check_input, kept_documents
-from langchain_conformal.events import afilter_in_run, filter_in_run
+from langchain_conformal.events import filter_run
 from langchain_conformal.scorers import FromCalibration
 
 
@@ -41,7 +42,7 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     ) -> list[Document]:
         """Return copies of the documents that are kept for the query."""
         documents = as_documents(documents)
-        filtered = filter_in_run(self.filter, query, documents, callbacks)
+        filtered = filter_run(self.filter, query, documents, callbacks).decide()
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def acompress_documents(
@@ -49,7 +50,7 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     ) -> list[Document]:
         """Return what `compress_documents` returns, without blocking the event loop."""
         documents = as_documents(documents)
-        filtered = await afilter_in_run(self.filter, query, documents, callbacks)
+        filtered = await filter_run(self.filter, query, documents, callbacks).adecide()
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:
@@ -58,17 +59,15 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
         It raises TypeError for an input that is not a mapping, and ValueError for a missing key.
         """
 
-        def compress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
+        def arguments(given: CompressorInput, config: RunnableConfig) -> tuple[Any, ...]:
             check_input(given, "query", "documents")
-            return self.compress_documents(
-                given["documents"], given["query"], config.get("callbacks")
-            )
+            return given["documents"], given["query"], config.get("callbacks")
+
+        def compress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
+            return self.compress_documents(*arguments(given, config))
 
         async def acompress(given: CompressorInput, config: RunnableConfig) -> list[Document]:
-            check_input(given, "query", "documents")
-            return await self.acompress_documents(
-                given["documents"], given["query"], config.get("callbacks")
-            )
+            return await self.acompress_documents(*arguments(given, config))
 
         runnable = RunnableLambda(compress, afunc=acompress, name="conformal_compressor")
         return runnable.with_types(input_type=CompressorInput, output_type=list[Document])

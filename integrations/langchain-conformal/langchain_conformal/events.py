@@ -36,45 +36,47 @@ Decided = TypeVar("Decided")
 class FilterRun(Generic[Decided]):
     """Runs one decision of a filter, with an event; both have the same name.
 
-    If the filter with this calibration refuses, its decision is reported like any other, and the
-    error is raised after the run.
+    `call` and `acall` decide. If the filter with this calibration refuses, its decision is reported
+    like any other, and the error is raised after the run.
     """
 
     name: str
     calibration: object
+    call: Callable[[], Decided]
+    acall: Callable[[], Awaitable[Decided]]
     to_event: Callable[[Decided], dict[str, Any]]
     inputs: dict[str, Any]
     config: RunnableConfig
     decided: Any = None
     refused: Refused | None = None
 
-    def decide(self, decide: Callable[[], Decided]) -> Decided:
-        """Return what the function decides."""
+    def decide(self) -> Decided:
+        """Return what `call` decides."""
 
         def run(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
             with self._refusals():
-                self.decided = decide()
+                self.decided = self.call()
             event = self.to_event(self.decided)
             dispatch_custom_event(self.name, deepcopy(event), config=config)
             return event
 
         if not self._has_handlers():
-            return decide()
+            return self.call()
         RunnableLambda(run, name=self.name).invoke(self.inputs, self.config)
         return self._result()
 
-    async def adecide(self, decide: Callable[[], Awaitable[Decided]]) -> Decided:
-        """Return what the function decides, without blocking the event loop."""
+    async def adecide(self) -> Decided:
+        """Return what `acall` decides."""
 
         async def run(_: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
             with self._refusals():
-                self.decided = await decide()
+                self.decided = await self.acall()
             event = self.to_event(self.decided)
             await adispatch_custom_event(self.name, deepcopy(event), config=config)
             return event
 
         if not self._has_handlers():
-            return await decide()
+            return await self.acall()
         await RunnableLambda(run, name=self.name).ainvoke(self.inputs, self.config)
         return self._result()
 
@@ -97,10 +99,10 @@ class FilterRun(Generic[Decided]):
         return decided
 
 
-def filter_in_run(
+def filter_run(
     conformal_filter: ConformalFilter, query: str, documents: list[Document], callbacks: Callbacks
-) -> Filtered:
-    """Filter a query's documents in a run of their own.
+) -> FilterRun[Filtered]:
+    """Return the run that filters a query's documents.
 
     Parameters
     ----------
@@ -109,26 +111,12 @@ def filter_in_run(
     callbacks
         Those of the run above. None means the run that is current in this context.
     """
-    run = _run_of(conformal_filter, query, documents, callbacks)
-    return run.decide(lambda: conformal_filter(query, to_score(conformal_filter.scorer, documents)))
-
-
-async def afilter_in_run(
-    conformal_filter: ConformalFilter, query: str, documents: list[Document], callbacks: Callbacks
-) -> Filtered:
-    """Do what `filter_in_run` does, without blocking the event loop."""
-    run = _run_of(conformal_filter, query, documents, callbacks)
-    return await run.adecide(
-        lambda: conformal_filter.acall(query, to_score(conformal_filter.scorer, documents))
-    )
-
-
-def _run_of(
-    conformal_filter: ConformalFilter, query: str, documents: list[Document], callbacks: Callbacks
-) -> FilterRun[Filtered]:
+    given = to_score(conformal_filter.scorer, documents)
     return FilterRun(
         EVENT,
         conformal_filter.calibration,
+        lambda: conformal_filter(query, given),
+        lambda: conformal_filter.acall(query, given),
         lambda filtered: event_of(filtered, query=query),
         {"query": query, "k": len(documents)},
         ensure_config({"callbacks": callbacks}),

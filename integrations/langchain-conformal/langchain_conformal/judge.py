@@ -86,16 +86,13 @@ def check_unfiltered(retriever: RetrieverLike) -> None:
             )
 
 
-def other_name(retriever: RetrieverLike, calibrated: str | None) -> str | None:
-    """Return the retriever's name if it differs from the calibrated one's, None if unknown.
-
-    A name that the user chose is not compared.
-    """
+def other_name(retriever: RetrieverLike, calibrated: object) -> str | None:
+    """Return the retriever's name if it is known not to be the calibrated one's."""
+    if not isinstance(calibrated, str) or not OF_A_STORE.fullmatch(calibrated):
+        return None  # a name that the user chose cannot be compared
     known = isinstance(_unbound(retriever)[0], BaseRetriever)
-    if not known or calibrated is None or not OF_A_STORE.fullmatch(calibrated):
-        return None
     name = name_of(retriever)
-    return None if name == calibrated else name
+    return name if known and name != calibrated else None
 
 
 def name_of(retriever: RetrieverLike) -> str:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict
 
 from conformal_retrievers import ConformalFilter
 from langchain_conformal.documents import as_documents, kept_documents
-from langchain_conformal.events import afilter_in_run, filter_in_run
+from langchain_conformal.events import filter_run
 from langchain_conformal.judge import check_unfiltered, depth_of, other_name
 from langchain_conformal.scorers import FromCalibration
 
@@ -71,7 +71,7 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
         retriever = self._configured(configurable, kwargs)
         found = retriever.invoke(query, config={"callbacks": run_manager.get_child()}, **kwargs)
         documents, callbacks = as_documents(found), run_manager.get_child()
-        filtered = filter_in_run(self._filter_at_alpha(), query, documents, callbacks)
+        filtered = filter_run(self._filter_at_alpha(), query, documents, callbacks).decide()
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def _aget_relevant_documents(
@@ -87,7 +87,8 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
         documents, callbacks = as_documents(found), run_manager.get_child()
-        filtered = await afilter_in_run(self._filter_at_alpha(), query, documents, callbacks)
+        run = filter_run(self._filter_at_alpha(), query, documents, callbacks)
+        filtered = await run.adecide()
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     def _filter_at_alpha(self) -> ConformalFilter:

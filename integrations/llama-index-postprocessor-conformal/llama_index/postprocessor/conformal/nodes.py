@@ -41,16 +41,15 @@ def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
 
 def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> list[Any]:
     """Return what a scorer needs of nodes: scores, vectors or texts where these are enough."""
-    given: list[Any]
+    given: list[Any] = []
     if type(scorer) is RetrievalScorer:  # a subclass may need more
         given = [node.score for node in nodes]
     elif type(scorer) is EmbeddingScorer and scorer.reuse_embeddings:
         given = [node.node.embedding for node in nodes]
     elif type(scorer) is EmbeddingScorer:
         given = [node.node.get_content(MetadataMode.NONE) for node in nodes]
-    else:
-        return to_snippets(nodes)
-    return given if {*map(type, given)} <= scorer.takes else to_snippets(nodes)
+    enough = given and {*map(type, given)} <= getattr(scorer, "takes", set())
+    return given if enough else to_snippets(nodes)
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
