@@ -120,7 +120,7 @@ def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
 
 def described(judged: list[JudgedQuery]) -> str:
     retrieved = np.array([sum(query.relevant) for query in judged])
-    known = retrieved + np.array([query.missed for query in judged])
+    known = retrieved + np.array([query.missed or 0 for query in judged])
     per_query = np.mean(retrieved[known > 0] / known[known > 0])
     return (
         f"{len(judged)} queries, {np.count_nonzero(known)} with a known relevant snippet, "

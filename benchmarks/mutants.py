@@ -170,11 +170,11 @@ MUTANTS = {
     "data/queries.py": [
         ("j for j in candidates if j not in taken", "j for j in candidates", "one for two"),
         (
-            "missed=self.missed + not_returned",
+            "missed=(self.missed or 0) + not_returned",
             "missed=not_returned",
             "missed ones forgotten",
         ),
-        ("dtype=np.float64) + 0.0", "dtype=np.float64)", "a score of minus zero"),
+        ('scores") + 0.0', 'scores")', "a score of minus zero"),
     ],
     "calibration/subjects.py": [
         (
@@ -201,12 +201,12 @@ MUTANTS = {
             "the highest score for 'any'",
         ),
         (
-            "np.full(q.missed * self.count_missed, math.inf)",
-            "np.full(q.missed * (not self.count_missed), math.inf)",
+            "np.full(q.n_missed * self.count_missed, math.inf)",
+            "np.full(q.n_missed * (not self.count_missed), math.inf)",
             "missed snippets count where they do not",
         ),
         (
-            "if len(q.scores) or (self.count_missed and q.missed)]",
+            "if len(q.scores) or (self.count_missed and q.n_missed)]",
             "if len(q.scores)]",
             "a query that missed everything does not enter",
         ),
@@ -221,8 +221,8 @@ MUTANTS = {
             "ranks within a query taken for scores of single snippets",
         ),
         (
-            "known = int(query.relevant.sum()) + query.missed * count_missed",
-            "known = int(query.relevant.sum()) + query.missed",
+            "known = int(query.relevant.sum()) + query.n_missed * count_missed",
+            "known = int(query.relevant.sum()) + query.n_missed",
             "missed snippets always lost",
         ),
         (
@@ -461,13 +461,13 @@ MUTANTS = {
     ],
     "evaluation/compare.py": [
         (
-            "one.count_missed or other.count_missed or bool(columns[0].missed.any())",
+            "one.count_missed or other.count_missed or not np.isnan(columns[0].missed).all()",
             "True",
             "recall of 100 % where nobody knows",
         ),
         (
-            "one.count_missed or other.count_missed or bool(columns[0].missed.any())",
-            "bool(columns[0].missed.any())",
+            "one.count_missed or other.count_missed or not np.isnan(columns[0].missed).all()",
+            "not np.isnan(columns[0].missed).all()",
             "unknown what a calibration says is known",
         ),
     ],

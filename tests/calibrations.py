@@ -81,7 +81,7 @@ def judged(draw, *, ties=True, missed=False, groups=False, most=9):
 
 def counted(query, count_missed):
     """Return the relevant scores of a query, +inf for those that were missed."""
-    return [*query.scores.tolist(), *[math.inf] * (query.missed * count_missed)]
+    return [*query.scores.tolist(), *[math.inf] * (query.n_missed * count_missed)]
 
 
 def covered(query, guarantee, threshold, count_missed=False):

@@ -45,7 +45,7 @@ def loss(
     guarantee, count_missed
         As in `calibrate`.
     """
-    known = int(query.relevant.sum()) + query.missed * count_missed
+    known = int(query.relevant.sum()) + query.n_missed * count_missed
     if not known:
         return None
     share = float((keeps & query.relevant).sum()) / known
@@ -87,13 +87,13 @@ class Units:
     @cached_property
     def contributing(self) -> list[ScoredQuery]:
         """The queries that have a relevant score."""
-        return [q for q in self.queries if len(q.scores) or (self.count_missed and q.missed)]
+        return [q for q in self.queries if len(q.scores) or (self.count_missed and q.n_missed)]
 
     @cached_property
     def scores_by_query(self) -> list[NDArray[np.float64]]:
         """The scores of each contributing query's unit, or units, ascending."""
         scores = [
-            np.append(q.scores, np.full(q.missed * self.count_missed, math.inf))
+            np.append(q.scores, np.full(q.n_missed * self.count_missed, math.inf))
             for q in self.contributing
         ]
         if self.guarantee == "all":

@@ -62,7 +62,7 @@ class QueryRow(Fields):
 
     id: str | None
     group: str | None
-    missed: int = Field(ge=0)
+    missed: int | None = Field(ge=0)  # 0: none was missed; None: unknown
     scores: list[Score]
 
     @classmethod

@@ -93,7 +93,7 @@ def _why_none(c: Thresholds, group: str | None) -> str:
     if c.subject != SNIPPETS:
         return "no finite threshold gives this guarantee"
     found = sum(len(query.scores) for query in units.queries)
-    missed = sum(query.missed for query in units.queries) * c.count_missed
+    missed = sum(query.n_missed for query in units.queries) * c.count_missed
     dropped = sum(int((query.scores == math.inf).sum()) for query in units.queries)
     if dropped:
         cause = f"the scorer gives {dropped} of {found} relevant snippets a score of inf"
@@ -179,10 +179,13 @@ def _claims(c: Thresholds) -> list[str]:
 
 
 def _not_covered(c: Thresholds) -> str:
-    if c.count_missed:
+    if c.count_missed and c.misses_known:
         return "relevant snippets that were not judged"
-    here = f", here {c.n_missed} of {c.n_relevant + c.n_missed} known ones" if c.n_missed else ""
-    return c.subject.not_covered + here
+    if c.count_missed:
+        return "relevant snippets that were not retrieved, because no query has `missed`"
+    if c.subject != SNIPPETS or not c.misses_known:
+        return c.subject.not_covered
+    return f"{c.subject.not_covered}, here {c.n_missed} of {c.n_relevant + c.n_missed} known ones"
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:

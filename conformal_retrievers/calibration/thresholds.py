@@ -140,7 +140,12 @@ class Thresholds:
     @property
     def n_missed(self) -> int:
         """The number of known relevant snippets that were not retrieved."""
-        return sum(query.missed for query in self.queries)
+        return sum(query.n_missed for query in self.queries)
+
+    @property
+    def misses_known(self) -> bool:
+        """Whether any query states how many relevant snippets were missed; others have 0 then."""
+        return any(query.missed is not None for query in self.queries)
 
     @property
     def n_units(self) -> Mapping[str | None, int]:

@@ -43,7 +43,7 @@ class QueryRow(_Row):
     id: str | None = None
     query: str
     group: str | None = None
-    missed: Any = 0
+    missed: Any = None
     retriever: str | None = None
     k: Any = None
     snippets: list[SnippetRow]
@@ -59,8 +59,9 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
 
     A line is {"id", "query", "group", "missed", "retriever", "k", "snippets": [{"id", "text",
     "relevant", "document", "position", "retrieval_score"}]}; "query", "snippets", "text" and
-    "relevant" are required. Blank lines are skipped. Raises ValueError naming the file, the line
-    and the field.
+    "relevant" are required. "missed" is the number of known relevant snippets that were not
+    retrieved: 0 if there are none, absent if that is unknown. Blank lines are skipped. Raises
+    ValueError naming the file, the line and the field.
     """
     for place, row in rows(path, QueryRow):
         try:

@@ -58,7 +58,7 @@ class JudgedQuery:
     relevant: tuple[bool, ...]
     id: str | None = None
     group: str | None = None  # a property of the query that is known at run time
-    missed: int = 0  # known relevant snippets that the retriever did not return
+    missed: int | None = None  # known relevant snippets that were not retrieved; None if unknown
     retriever: str | None = None  # what returned the snippets; judge_retriever fills it in
     k: int | None = None  # how many snippets it was asked for
 
@@ -70,7 +70,7 @@ class JudgedQuery:
         *,
         id: str | None = None,
         group: str | None = None,
-        missed: int = 0,
+        missed: int | None = None,
         retriever: str | None = None,
         k: int | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class JudgedQuery:
             "group": group,
             "missed": _count(where, "missed", missed, least=0),
             "retriever": retriever,
-            "k": None if k is None else _count(where, "k", k, least=1),
+            "k": _count(where, "k", k, least=1),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -137,7 +137,7 @@ class JudgedQuery:
             self,
             snippets=retrieved,
             relevant=tuple(j is not None for j in found),
-            missed=self.missed + not_returned,
+            missed=(self.missed or 0) + not_returned,
             retriever=retriever,
             k=k,
         )
@@ -155,7 +155,7 @@ class ScoredQuery:
     relevant: NDArray[np.bool_]  # (n,)
     id: str | None = field(default=None, kw_only=True)
     group: str | None = field(default=None, kw_only=True)
-    missed: int = field(default=0, kw_only=True)
+    missed: int | None = field(default=None, kw_only=True)  # None if unknown
     tokens: NDArray[np.float64] | None = field(default=None, kw_only=True, repr=False)  # (n,)
     # Why a snippet has no score, where that is known, by its place.
     unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
@@ -185,6 +185,11 @@ class ScoredQuery:
                     "each snippet"
                 )
             object.__setattr__(self, "tokens", tokens)
+
+    @property
+    def n_missed(self) -> int:
+        """How many relevant snippets are known to be missed: 0 if `missed` is unknown."""
+        return self.missed or 0
 
     @property
     def name(self) -> str:
@@ -258,7 +263,9 @@ def _judgement(where: str, i: int, value: object) -> bool:
     )
 
 
-def _count(where: str, name: str, value: Any, *, least: int) -> int:
+def _count(where: str, name: str, value: Any, *, least: int) -> int | None:
+    if value is None:
+        return None
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not (whole and least <= value <= MAX_COUNT):
         raise ValueError(

@@ -42,8 +42,8 @@ from conformal_retrievers.theory.intervals import check_level
 class Evaluation:
     """What `evaluate` measured; each `Share` has its interval over queries.
 
-    If no query has a missed snippet, `end_to_end` and `recall_at_k` are NaN, except for a
-    calibration that counts missed ones: its queries record them.
+    If no query has `missed`, `end_to_end` and `recall_at_k` are NaN, except for a calibration that
+    counts missed snippets: its queries record them.
     """
 
     n_queries: int
@@ -151,7 +151,7 @@ def measure(
 
 def _with_groups(c: QueryCounts, level: float, *, counts_missed: bool = False) -> Evaluation:
     """Return the measures of some queries, and of each group if any has one; without verdicts."""
-    misses_known = counts_missed or bool(c.missed.any())
+    misses_known = counts_missed or not np.isnan(c.missed).all()
     groups = {} if set(c.group.tolist()) == {None} else c.by_group
     whole, *parts = (
         _measured(part, level, counts_missed, misses_known) for part in (c, *groups.values())
@@ -166,7 +166,7 @@ def _measured(c: QueryCounts, level: float, counts_missed: bool, misses_known: b
     return Evaluation(
         n_queries=len(c.retrieved),
         n_relevant=int(c.relevant.sum()),
-        n_missed=int(c.missed.sum()),
+        n_missed=int(np.nansum(c.missed)),
         n_snippets=int(c.retrieved.sum()),
         coverage={name: share[name] for name in GUARANTEES},
         coverage_std=float(np.std(recalls)) if len(recalls) > 1 else math.nan,

@@ -92,8 +92,8 @@ def _missing(d: Diagnosis) -> Iterator[Finding]:
     end_to_end = e.end_to_end[d.calibration.guarantee]
     if not e.recall_at_k.n:
         sentence = (
-            "Recall@K and end-to-end coverage are unknown: every query has 0 missed relevant "
-            "snippets, which can also mean that they were not counted."
+            "Recall@K and end-to-end coverage are unknown: no query has `missed`, the number of "
+            "known relevant snippets that were not retrieved."
         )
         yield Finding("recall", "notice", sentence)
     elif e.n_missed:

@@ -9,7 +9,7 @@ missed, S_q all its snippets and K_q the kept ones:
     m1            Σ 1{K > 0} / Σ 1    m2    Σ K/S / Σ 1          precision  Σ C / Σ K
 
 over the queries whose denominator is above 0. End to end, missed snippets count as dropped: N + M
-stands for N. If no query has a missed snippet, as in files that were judged from what was
+stands for N. If no query states its missed snippets, as in files that were judged from what was
 retrieved, recall@K and the end-to-end measures are unknown: NaN, not 100 %.
 """
 
@@ -48,7 +48,7 @@ class QueryCounts(NamedTuple):
 
     retrieved: Column
     relevant: Column  # of those retrieved
-    missed: Column  # relevant, not retrieved
+    missed: Column  # relevant, not retrieved; NaN if unknown
     kept: Column
     relevant_kept: Column
     unscorable: Column
@@ -76,7 +76,7 @@ class Columns:
     tokens: NDArray[np.float64]  # (S,), NaN where they are unknown
     query_of: NDArray[np.intp]  # (S,)
     sizes: NDArray[np.intp]  # (n,), snippets
-    missed: NDArray[np.intp]  # (n,), relevant snippets that were not retrieved
+    missed: Column  # (n,), relevant snippets that were not retrieved; NaN if unknown
     groups: NDArray[np.object_]  # (n,), merged as the calibration merges them
     ids: tuple[str | None, ...]
 
@@ -107,7 +107,7 @@ class Columns:
             ),
             query_of=np.repeat(np.arange(len(sizes)), sizes),
             sizes=sizes,
-            missed=np.array([query.missed for query in given], dtype=np.intp),
+            missed=np.array([query.missed for query in given], dtype=np.float64),  # None is NaN
             groups=np.array(groups, dtype=np.object_),
             ids=ids,
         )
@@ -154,7 +154,7 @@ class Columns:
         return QueryCounts(
             retrieved=self.sizes.astype(np.float64),
             relevant=total(self.relevant),
-            missed=self.missed.astype(np.float64),
+            missed=self.missed,
             kept=total(keeps),
             relevant_kept=total(keeps & self.relevant),
             unscorable=total(np.isnan(self.scores)),
@@ -209,7 +209,7 @@ def ratios(c: QueryCounts, *, misses_known: bool) -> dict[str, tuple[Column, Col
 
     Unless `misses_known`, the wholes of recall@K and of the end-to-end measures are 0.
     """
-    known = (c.relevant + c.missed) * misses_known
+    known = (c.relevant + np.nan_to_num(c.missed)) * misses_known
     one = np.ones_like(c.retrieved)
 
     def coverages(of: Column) -> dict[str, tuple[Column, Column]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
 
+from conformal_retrievers.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import loss
 from conformal_retrievers.data.queries import ScoredQuery
 
@@ -143,3 +145,17 @@ def test_the_loss_of_a_query_by_hand(guarantee, keeps, losses):
     irrelevant = ScoredQuery([0.3], [False], missed=1)
     assert loss(irrelevant, np.array([True]), guarantee, count_missed=False) is None
     assert loss(irrelevant, np.array([True]), guarantee, count_missed=True) == 1
+
+
+def test_a_query_without_missed_snippets_is_not_one_whose_missed_snippets_are_unknown():
+    known = calibration_of([relevant(0.1, 0.2, id="a", missed=0), relevant(0.3, id="b")])
+    unknown = calibration_of([relevant(0.1, 0.2, id="a"), relevant(0.3, id="b")])
+    assert (known.misses_known, unknown.misses_known) == (True, False)
+    assert known.statement.endswith("does not return, here 0 of 3 known ones.")
+    assert unknown.statement.endswith("does not return.")
+    for calibration in (known, unknown):
+        again = Calibration.from_json(calibration.to_json())
+        assert [q.missed for q in again.queries] == [q.missed for q in calibration.queries]
+        counting = replace(calibration, count_missed=True)
+        assert counting.threshold() == calibration.threshold()
+        assert ("no query has `missed`" in counting.statement) == (calibration is unknown)

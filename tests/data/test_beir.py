@@ -49,6 +49,7 @@ def test_a_folder_is_read_by_hand(beir):
         ],
         [True, False, True],
         id="q1",
+        missed=0,
     )
     assert (second.query, second.group) == ("Wie früh?", "deutsch")
     assert (second.relevant, second.missed) == ((False,), 1)

@@ -27,6 +27,7 @@ QUERIES = [
         k=3,
     ),
     JudgedQuery("nothing retrieved", [], []),
+    JudgedQuery("nothing missed", [], [], missed=0),
 ]
 
 
@@ -48,6 +49,7 @@ def test_a_line_needs_only_query_and_text_and_relevant(tmp_path):
     )
     first, second = read_jsonl(path)
     assert first == JudgedQuery("q", ["a"], [True])
+    assert first.missed is None  # unknown; 0 is known
     assert second == JudgedQuery("r", [Snippet("a", id="8")], [False], id="7")
 
 

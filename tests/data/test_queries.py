@@ -17,7 +17,7 @@ def test_strings_become_snippets_and_judgements_become_bools():
     assert query.snippets == (Snippet("a"), Snippet("b", id="s1"))
     assert query.relevant == (True, False)
     assert all(type(judgement) is bool for judgement in query.relevant)
-    assert (query.id, query.group, query.missed) == (None, None, 0)
+    assert (query.id, query.group, query.missed) == (None, None, None)
     assert JudgedQuery("q", [], [], missed=1).snippets == ()
 
 

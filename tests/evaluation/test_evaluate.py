@@ -197,12 +197,15 @@ def test_a_level_outside_0_to_1_is_refused():
 
 
 def test_recall_and_end_to_end_shares_are_unknown_without_missed_snippets():
-    e = measure([replace(query, missed=0) for query in QUERIES], KEPT)
+    e = measure([replace(query, missed=None) for query in QUERIES], KEPT)
     for share in (e.recall_at_k, *e.end_to_end.values()):
         assert math.isnan(share.estimate)
         assert (share.low, share.high, share.n) == (0, 1, 0)
     assert "nan" not in str(e)
     assert e.coverage == measure(QUERIES, KEPT).coverage
+    none_missed = measure([replace(query, missed=0) for query in QUERIES], KEPT)
+    assert none_missed.recall_at_k.estimate == 1
+    assert none_missed.end_to_end == none_missed.coverage
 
 
 def test_recall_of_a_group_is_known_if_any_group_has_missed_snippets():

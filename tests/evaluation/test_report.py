@@ -155,7 +155,7 @@ def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibrati
     elif case == "one query":
         assert "1 query with 10 snippets" in html_of(calibration, queries[:1])
     elif case == "none missed":
-        page = Page(html_of(calibration, [replace(q, missed=0) for q in queries]))
+        page = Page(html_of(calibration, [replace(q, missed=None) for q in queries]))
         assert "unknown" in page.words
         assert "End to end" not in page.words
         assert "nan" not in page.words
