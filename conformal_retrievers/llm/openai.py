@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import weakref
-from collections.abc import AsyncGenerator, Mapping
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from conformal_retrievers.extras import require
@@ -52,16 +55,11 @@ def openai_llm(
         Fields added to the body of every request; None removes a field. Reasoning models of OpenAI
         take {"temperature": None}, servers without JSON schemas {"response_format": None}.
     timeout, max_retries
-        Seconds for each try, and how often a failed try is repeated.
+        Seconds for each try until its whole reply is there, and how often a failed try is repeated.
     name
         The identity of the model; by default `model` with its `fields`. The server is not in it, so
         a calibration holds on another machine. Give a name if two servers give other weights
         (quantised ones, for example) the same model name.
-
-    Returns
-    -------
-    LLM
-        With `complete` and its asynchronous twin `acomplete`.
 
     Raises
     ------
@@ -70,13 +68,12 @@ def openai_llm(
     """
     require("llm", "openai")
     from httpx import Response
-    from openai import AsyncOpenAI, OpenAI
+    from openai import OpenAI
 
     key = "none" if base_url is not None and api_key is None else api_key
     fields = dict(fields or {})
-    settings: dict[str, Any] = {"base_url": base_url, "timeout": timeout}
-    client = OpenAI(api_key=key, max_retries=max_retries, **settings)
-    settings |= {"api_key": client.api_key, "max_retries": max_retries}
+    with OpenAI(base_url=base_url, api_key=key) as client:  # raises without a key
+        settings = str(client.base_url), client.api_key, timeout, max_retries
 
     def body(request: Request) -> dict[str, Any]:
         messages = [
@@ -87,38 +84,57 @@ def openai_llm(
         given = {name: value for name, value in options.items() if value is not None}
         return {"model": model, "messages": messages, **given}
 
-    def complete(request: Request) -> Reply:
-        return _reply(client.post(PATH, cast_to=Response, body=body(request)).content)
+    async def post(request: Request) -> Reply:
+        client = _client(asyncio.get_running_loop(), *settings)
+        return _reply((await client.post(PATH, cast_to=Response, body=body(request))).content)
+
+    def submit(request: Request) -> Future[Reply]:
+        return asyncio.run_coroutine_threadsafe(post(request), _loop())
 
     async def acomplete(request: Request) -> Reply:
-        async_client = await _client_of_this_loop(AsyncOpenAI, settings)
-        response = await async_client.post(PATH, cast_to=Response, body=body(request))
-        return _reply(response.content)
+        return await asyncio.wrap_future(submit(request))
 
     parts = f" {json.dumps(fields, sort_keys=True)}" if fields else ""
-    # The client is in reference cycles, and their collection may leave its sockets open.
-    weakref.finalize(complete, client.close)
-    return LLM(complete, name or f"{model}{parts}", acomplete)
+    return LLM(lambda request: submit(request).result(), name or f"{model}{parts}", acomplete)
 
 
-# The connections of an asynchronous client belong to an event loop, so each loop has its own client
-# for each server. An asynchronous generator holds it: the loop closes that when it ends.
-_CLIENTS: dict[tuple[asyncio.AbstractEventLoop, object], tuple[Any, AsyncGenerator[Any]]] = {}
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop, in a thread of its own, that sends all requests.
+
+    A blocking client could not end a try in time, and loops of callers would need a client each.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="openai_llm", daemon=True).start()
+    return loop
 
 
-async def _client_of_this_loop(kind: Any, settings: dict[str, Any]) -> Any:
-    key = asyncio.get_running_loop(), tuple(settings.values())
-    if key not in _CLIENTS:
-        for ended in [other for other in list(_CLIENTS) if other[0].is_closed()]:
-            _CLIENTS.pop(ended, None)
-        generator = _open(kind(**settings))
-        _CLIENTS[key] = await anext(generator), generator
-    return _CLIENTS[key][0]
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork does not have the thread
 
 
-async def _open(client: Any) -> AsyncGenerator[Any]:
-    async with client:
-        yield client
+@cache
+def _client(loop: object, base_url: str, key: str, timeout: float, max_retries: int) -> Any:
+    """Return the client, with connections of this loop, of all models with these settings."""
+    import anyio
+    import httpx
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+    class Client(DefaultAsyncHttpxClient):
+        async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+            try:
+                with anyio.fail_after(timeout):  # httpx's own timeouts are for each read
+                    return await super().send(request, **options)
+            except TimeoutError:
+                raise httpx.TimeoutException(f"{timeout} s have passed", request=request) from None
+
+    return AsyncOpenAI(
+        base_url=base_url,
+        api_key=key,
+        timeout=timeout,
+        max_retries=max_retries,
+        http_client=Client(),
+    )
 
 
 def _reply(content: bytes) -> Reply:

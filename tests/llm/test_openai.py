@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import os
+import subprocess
+import sys
+import time
 
 import openai
 import pytest
@@ -130,6 +133,14 @@ async def test_invalid_log_probabilities_and_counts_are_none(llm_server, model, 
     assert reply.text in ("YES", "NO")
 
 
+async def test_a_try_ends_at_its_timeout_even_if_a_body_arrives_in_drips(llm_server):
+    llm_server.trouble = lambda body, times: "drips"
+    llm = openai_llm("m", base_url=llm_server.url, max_retries=0, timeout=0.3)
+    started = time.monotonic()
+    assert "APITimeoutError" in str(await both(llm))
+    assert time.monotonic() - started < 2
+
+
 @pytest.mark.parametrize("trouble", ["slow", "dropped"])
 async def test_a_timeout_and_a_broken_connection_leave_the_request_unanswered(llm_server, trouble):
     llm_server.trouble = lambda body, times: trouble
@@ -173,25 +184,35 @@ async def test_a_reply_has_the_reason_why_it_ended(llm_server, model, trouble, f
     assert (await both(model)).finish == finish
 
 
-def test_event_loops_have_clients_of_their_own_that_models_share(llm_server):
-    async def ask_with_new_models():
-        for _ in range(2):
-            await aask(openai_llm("m", base_url=llm_server.url), [REQUEST])
-            gc.collect()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    for loops in (1, 2):
-        asyncio.run(ask_with_new_models())
-        gc.collect()  # an unclosed connection would warn here, which is an error
-        assert len({headers["from"] for headers in llm_server.headers}) == loops
+def test_event_loops_share_the_connections_of_a_model(llm_server, model):
+    for _ in range(2):
+        asyncio.run(aask(model, [REQUEST]))
+    ask(model, [REQUEST])
+    assert len({headers["from"] for headers in llm_server.headers}) == 1
 
 
-def test_a_model_that_is_dropped_closes_its_connections(llm_server, monkeypatch):
-    closed = []
-    monkeypatch.setattr(openai.OpenAI, "close", lambda client: closed.append(client))
-    openai_llm("m", base_url=llm_server.url)
-    gc.collect()
-    assert len(closed) == 1
+FORK = """
+import os, sys
+from conformal_retrievers.llm import openai_llm
+from conformal_retrievers.llm.prompt import Prompt
+
+request = Prompt("Rate.", "<query>\\n$query\\n</query>\\n<snippet>\\n$snippet\\n</snippet>")
+request = request.request({"query": "q", "snippet": "s"})
+llm = openai_llm("m", base_url=sys.argv[1])
+llm.complete(request)
+if os.fork() == 0:
+    llm.complete(request)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_has_connections_of_its_own_and_leaves_nothing_open(llm_server):
+    command = [sys.executable, "-W", "error", "-c", FORK, llm_server.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len({headers["from"] for headers in llm_server.headers}) == 2
 
 
 async def test_fields_go_into_the_body_and_the_name_and_none_leaves_one_out(llm_server):
