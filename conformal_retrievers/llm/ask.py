@@ -26,11 +26,12 @@ from conformal_retrievers.llm.reply import (
     object_schema,
     reply_fields,
 )
-from conformal_retrievers.llm.wire import has_no_access, outcome_of
+from conformal_retrievers.llm.wire import NO_ACCESS, marks_of, outcome_of
 
 logger = logging.getLogger("conformal_retrievers")
 
 T = TypeVar("T")
+AsyncComplete = Callable[[Request], Awaitable[Reply]]
 Asked = TypeVar("Asked")  # what `ask` returns, or what `aask` is awaited for
 
 
@@ -49,7 +50,7 @@ class LLM:
 
     complete: Callable[[Request], Reply]
     name: str
-    acomplete: Callable[[Request], Awaitable[Reply]] | None = None
+    acomplete: AsyncComplete | None = None
 
 
 def is_whole(place: int, reply: Reply) -> bool:
@@ -86,11 +87,6 @@ def ask(
         Known replies. A reply is stored as it comes: an interrupted run continues where it stopped.
     progress
         Whether to show a progress bar.
-
-    Returns
-    -------
-    list of Reply or Unanswered
-        One for each request, (n,).
     """
     return _Run(llm, requests, is_answer, concurrency, cache).in_threads(progress)
 
@@ -126,9 +122,9 @@ class _Run:
 
     llm: LLM
     requests: Sequence[Request]
-    is_answer: Callable[[int, Reply], bool] = is_whole
-    concurrency: int = 8
-    cache: Cache | None = None
+    is_answer: Callable[[int, Reply], bool]
+    concurrency: int
+    cache: Cache | None
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -161,9 +157,7 @@ class _Run:
                 self.stopped.set()  # requests that have not started return at once
         return self.finished()
 
-    async def in_tasks(
-        self, acomplete: Callable[[Request], Awaitable[Reply]]
-    ) -> list[Reply | Unanswered]:
+    async def in_tasks(self, acomplete: AsyncComplete) -> list[Reply | Unanswered]:
         loop = asyncio.get_running_loop()
         slots = _slots(asyncio.Semaphore, loop, self.llm, self.concurrency)
         todo = iter(await asyncio.to_thread(self.read_cache))
@@ -194,10 +188,9 @@ class _Run:
         if self.cache is not None:
             stored = self.cache.replies(self.llm.name, (r.as_json() for r in self.requests))
             for i, text in enumerate(stored):
-                if text is not None:
-                    with suppress(TypeError, ValueError):  # a damaged entry
-                        reply = Reply(**json.loads(text), cached=True)
-                        self.answers[i] = reply if self.is_answer(i, reply) else None
+                with suppress(TypeError, ValueError):  # there is no entry, or a damaged one
+                    reply = Reply(**json.loads(text or ""), cached=True)
+                    self.answers[i] = reply if self.is_answer(i, reply) else None
         return [i for i, answer in enumerate(self.answers) if answer is None]
 
     def failed(self, i: int, error: Exception) -> None:
@@ -214,15 +207,13 @@ class _Run:
 
     def finished(self) -> list[Reply | Unanswered]:
         """Return the answers; log the failed ones, which a filter only sees as unscorable."""
-        failed = [
-            answer
-            for i, answer in enumerate(self.answers)
-            if isinstance(answer, Unanswered) or not self.is_answer(i, answer)
-        ]
-        n = len(self.answers)
-        if failed and len(failed) == n and all(map(has_no_access, failed)):
-            raise failed[-1].__cause__ or failed[-1]
+        n, failed = len(self.answers), []
+        for i, answer in enumerate(self.answers):
+            if isinstance(answer, Unanswered) or not self.is_answer(i, answer):
+                failed.append(answer)
         if failed:
+            if all(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for a in self.answers):
+                raise failed[-1].__cause__ or failed[-1]
             level = logging.ERROR if len(failed) == n else logging.WARNING
             message = "%s did not answer %d of %d requests; the last: %s"
             logger.log(level, message, self.llm.name, len(failed), n, failure_of(failed[-1]))
@@ -247,7 +238,8 @@ def ask_verdicts(
     """
     keys = [request.as_json() for request in requests]
     different = dict(zip(keys, requests, strict=True))
-    answers = ask(llm, list(different.values()), is_answer=_has_verdict, **options)
+    options["is_answer"] = lambda _, reply: isinstance(verdict_of(reply), bool)
+    answers = ask(llm, list(different.values()), **options)
     values = dict(zip(different, map(verdict_of, answers), strict=True))
     return [values[key] for key in keys], Usage.of(answers)
 
@@ -256,19 +248,12 @@ def verdict_of(answer: Reply | Unanswered) -> bool | str:
     """Return whether a reply says yes, or why it has no verdict; that never counts as a no."""
     fields, _ = reply_fields(answer)
     verdict = str(fields.get("verdict")).strip().lower()
-    if verdict in ("yes", "no"):
-        return verdict == "yes"
-    return failure_of(answer)
-
-
-def _has_verdict(place: int, reply: Reply) -> bool:
-    return isinstance(verdict_of(reply), bool)
+    return verdict == "yes" if verdict in ("yes", "no") else failure_of(answer)
 
 
 # --- the bound, the bar and the checks ------------------------------------------------------------
 
-# A semaphore for each model and bound, and with `acomplete` for each event loop. It lives as long
-# as a call holds it.
+# A semaphore for each model and bound, and with `acomplete` for each event loop.
 _SLOTS: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
 

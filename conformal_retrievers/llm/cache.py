@@ -1,8 +1,7 @@
 """A cache of scores and of an LLM's replies in one SQLite file.
 
 Each value is stored under a SHA-256: a score of scorer, query and text, a reply of model and
-request. A score is the eight bytes of the float, so it comes back bit for bit. The file contains
-replies, but no queries and no snippets.
+request. A score comes back bit for bit. The file contains replies, but no queries and no snippets.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ logger = logging.getLogger("conformal_retrievers")
 APPLICATION = 0x636F6E66  # "conf": the application id in the header of the SQLite file
 VERSION = 2
 SECONDS = 0.5  # to wait for another process that writes; an operation waits at most twice
-TABLE = "CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+TABLE = "CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
 
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
@@ -97,14 +96,9 @@ class Cache:
     # --- the file ---------------------------------------------------------------------------------
 
     def _values(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        wanted = list(keys)
-
-        def select(connection: sqlite3.Connection) -> list[bytes | None]:
-            statement = "SELECT value FROM entries WHERE key = ?"
-            rows = [connection.execute(statement, (key,)).fetchone() for key in wanted]
-            return [None if row is None else row[0] for row in rows]
-
-        return self._attempt(select) or [None] * len(wanted)
+        wanted, statement = list(keys), "SELECT value FROM entries WHERE key = ?"
+        rows = self._attempt(lambda c: [c.execute(statement, (k,)).fetchone() for k in wanted])
+        return [None if row is None else row[0] for row in rows or [None] * len(wanted)]
 
     def _add(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         rows = list(entries)
@@ -150,10 +144,9 @@ class Cache:
         with closing(connection):  # which rolls back what was not committed
             if not _has_table(connection, self.path):
                 connection.execute("BEGIN IMMEDIATE")
-                if not _has_table(connection, self.path):  # nor has another process created it
-                    connection.execute(TABLE)
-                    connection.execute(f"PRAGMA application_id = {APPLICATION}")
-                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.execute(TABLE)  # unless another process has created it meanwhile
+                connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
                 connection.execute("COMMIT")
             with suppress(sqlite3.OperationalError):  # locked, perhaps by one that does the same
                 connection.execute("PRAGMA journal_mode = WAL")

@@ -13,20 +13,13 @@ from functools import cache
 from typing import Any
 
 from conformal_retrievers.extras import require
+from conformal_retrievers.llm import wire
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply, Unanswered
-from conformal_retrievers.llm.wire import (
-    finish_of,
-    first_of,
-    first_token_in,
-    openai_options,
-    part_of,
-    tokens_in,
-)
+from conformal_retrievers.llm.wire import part_of
 
-# Not `client.chat.completions.create`: it knows OpenAI's fields only, checks requests slowly and
-# replies not at all.
+# Not `client.chat.completions.create`, which knows OpenAI's fields only and checks them slowly.
 PATH = "/chat/completions"
 
 
@@ -64,7 +57,7 @@ def openai_llm(
     Raises
     ------
     openai.OpenAIError
-        Here or when the model is asked, if a retry cannot help (a wrong key).
+        Here without a key, and when the model is asked, as for `ask`.
     """
     require("llm", "openai")
     from httpx import Response
@@ -74,13 +67,14 @@ def openai_llm(
     fields = dict(fields or {})
     with OpenAI(base_url=base_url, api_key=key) as client:  # raises without a key
         settings = str(client.base_url), client.api_key, timeout, max_retries
+    _loop()  # now, before several threads ask
 
     def body(request: Request) -> dict[str, Any]:
         messages = [
             {"role": "system", "content": request.system},
             {"role": "user", "content": request.user},
         ]
-        options = {"temperature": 0, **openai_options(request), **fields}
+        options = {"temperature": 0, **wire.openai_options(request), **fields}
         given = {name: value for name, value in options.items() if value is not None}
         return {"model": model, "messages": messages, **given}
 
@@ -100,10 +94,7 @@ def openai_llm(
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop, in a thread of its own, that sends all requests.
-
-    A blocking client could not end a try in time, and loops of callers would need a client each.
-    """
+    """Return the loop, in a thread of its own, of all requests; blocking ones have no deadline."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="openai_llm", daemon=True).start()
     return loop
@@ -128,13 +119,8 @@ def _client(loop: object, base_url: str, key: str, timeout: float, max_retries: 
             except TimeoutError:
                 raise httpx.TimeoutException(f"{timeout} s have passed", request=request) from None
 
-    return AsyncOpenAI(
-        base_url=base_url,
-        api_key=key,
-        timeout=timeout,
-        max_retries=max_retries,
-        http_client=Client(),
-    )
+    own = Client(timeout=timeout)
+    return AsyncOpenAI(base_url=base_url, api_key=key, max_retries=max_retries, http_client=own)
 
 
 def _reply(content: bytes) -> Reply:
@@ -142,7 +128,7 @@ def _reply(content: bytes) -> Reply:
     completion = None
     with suppress(ValueError, RecursionError):
         completion = json.loads(content)
-    choice = first_of(completion, "choices")
+    choice = wire.first_of(completion, "choices")
     message, usage = part_of(choice, "message"), part_of(completion, "usage")
     text, refusal = part_of(message, "content"), part_of(message, "refusal")
     if not isinstance(message, dict) or not isinstance(text, str | None):
@@ -150,8 +136,8 @@ def _reply(content: bytes) -> Reply:
         raise Unanswered(f"the server's answer is not a Chat Completion: {start!r:.200}")
     return Reply(
         text or str(refusal or ""),
-        "refusal" if refusal else finish_of(part_of(choice, "finish_reason")),
-        first_token_in(part_of(choice, "logprobs")),
-        tokens_in(part_of(usage, "prompt_tokens")),
-        tokens_in(part_of(usage, "completion_tokens")),
+        "refusal" if refusal else wire.finish_of(part_of(choice, "finish_reason")),
+        wire.first_token_in(part_of(choice, "logprobs")),
+        wire.tokens_in(part_of(usage, "prompt_tokens")),
+        wire.tokens_in(part_of(usage, "completion_tokens")),
     )

@@ -46,8 +46,7 @@ class Prompt:
     def __post_init__(self) -> None:
         if in_system := _fields(self.system):
             raise ValueError(
-                f"system has the fields {sorted(in_system)}, but the texts that fill fields are "
-                "not trusted; move them into the user's message"
+                f"system has the fields {sorted(in_system)}; move them into the user's message"
             )
 
     @classmethod
@@ -68,11 +67,6 @@ class Prompt:
         return cls.parse(file.read_text(encoding="utf-8"))
 
     @property
-    def fields(self) -> frozenset[str]:
-        """The names of the fields."""
-        return _fields(self.user)
-
-    @property
     def hash(self) -> str:
         """The first twelve digits of the SHA-256 of both messages: the prompt's identity."""
         return short_hash([self.system, self.user])
@@ -83,8 +77,8 @@ class Prompt:
         The options are the other fields of `Request`. Raises ValueError if `values` has other names
         than the prompt's fields.
         """
-        if set(values) != self.fields:
-            raise ValueError(f"values has the fields {sorted(values)}; give {sorted(self.fields)}")
+        if set(values) != (fields := _fields(self.user)):
+            raise ValueError(f"values has the fields {sorted(values)}; give {sorted(fields)}")
         user = Template(self.user).substitute({k: as_data(v) for k, v in values.items()})
         return Request(Template(self.system).substitute(), user, **options)
 
@@ -93,9 +87,9 @@ def check_fields(prompt: Prompt, *fields: str) -> None:
     """Raise TypeError unless it is a prompt, and ValueError unless it has exactly these fields."""
     if not isinstance(prompt, Prompt):
         raise TypeError(f"prompt is {prompt!r:.60}; give a Prompt, such as Prompt.parse(text)")
-    if prompt.fields != set(fields):
+    if (found := _fields(prompt.user)) != set(fields):
         raise ValueError(
-            f"prompt has the fields {sorted(prompt.fields)}; its user's message needs exactly "
+            f"prompt has the fields {sorted(found)}; its user's message needs exactly "
             f"{', '.join(f'${name}' for name in fields)}"
         )
 

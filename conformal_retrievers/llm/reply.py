@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,17 +42,14 @@ class Usage:
     completion_tokens: int = 0
 
     @classmethod
-    def of(cls, answers: Iterable[Reply | Unanswered]) -> Usage:
+    def of(cls, answers: Sequence[Reply | Unanswered]) -> Usage:
         """Return the usage of these answers of `ask`."""
-        usage = cls()
-        for answer in answers:
-            if isinstance(answer, Unanswered):
-                usage += cls(1, unanswered=1)
-            elif answer.cached:
-                usage += cls(1, cached=1)
-            else:
-                usage += cls(1, 0, 0, answer.prompt_tokens, answer.completion_tokens)
-        return usage
+        replies = [answer for answer in answers if isinstance(answer, Reply)]
+        paid = [reply for reply in replies if not reply.cached]
+        prompt = sum(reply.prompt_tokens for reply in paid)
+        completion = sum(reply.completion_tokens for reply in paid)
+        n, known = len(answers), len(replies)
+        return cls(n, known - len(paid), n - known, prompt, completion)
 
     def __add__(self, other: Usage) -> Usage:
         both = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -112,10 +109,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of an object with exactly these fields.
-
-    It has no bounds for numbers, which not every server knows; the reader checks them.
-    """
+    """Return the JSON schema of an object with exactly these fields."""
     return {
         "type": "object",
         "properties": dict(properties),

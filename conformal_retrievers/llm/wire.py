@@ -36,8 +36,9 @@ def openai_options(request: Request) -> dict[str, Any]:
     return options
 
 
-_NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}
-_NO_CONNECTION |= {"ClientConnectorError", "NewConnectionError", "EndpointConnectionError"}
+# Marks of an exception that concerns every request if each has one. A firewall may refuse the text
+# of one with 403.
+NO_ACCESS = {403, "ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}
 
 
 def outcome_of(error: Exception) -> Reply | Unanswered:
@@ -46,7 +47,7 @@ def outcome_of(error: Exception) -> Reply | Unanswered:
     A cancellation and the status 401 (a wrong key) and 404 (an unknown model) concern every one. A
     prompt that the server filters is refused. Anything else leaves its request unanswered.
     """
-    marks = _marks(error)
+    marks = marks_of(error)
     if isinstance(error, CancelledError) or marks & {401, 404}:
         raise error
     if marks & {"content_filter", "ContentFilterFinishReasonError"}:
@@ -60,25 +61,19 @@ def outcome_of(error: Exception) -> Reply | Unanswered:
     return unanswered
 
 
-def has_no_access(answer: object) -> bool:
-    """Return whether a request had no connection, or the status 403.
-
-    It concerns every request only if all have it: a firewall may refuse the text of one.
-    """
-    return isinstance(answer, Unanswered) and bool(_marks(answer) & {*_NO_CONNECTION, 403})
-
-
-def _marks(error: BaseException | None) -> set[object]:
+def marks_of(error: BaseException | None) -> set[object]:
     """Return the class names, HTTP statuses and codes of an exception and of its causes.
 
     HTTP clients give their exceptions these attributes, and frameworks wrap them.
     """
-    if error is None:
-        return set()
-    parts = error, part_of(error, "response")
-    found = [part_of(part, name) for part in parts for name in ("status_code", "code")]
-    marks = {type(error).__name__, *(mark for mark in found if isinstance(mark, int | str))}
-    return marks | _marks(error.__cause__ or error.__context__)
+    marks: set[object] = set()
+    while error is not None:
+        marks.add(type(error).__name__)
+        for part in (error, part_of(error, "response")):
+            found = part_of(part, "status_code"), part_of(part, "code")
+            marks |= {mark for mark in found if isinstance(mark, int | str)}
+        error = error.__cause__ or error.__context__
+    return marks
 
 
 # --- replies --------------------------------------------------------------------------------------
@@ -177,34 +172,25 @@ def name_of(
 ) -> str:
     """Return the name of a framework's model with all that changes its answers.
 
-    A calibration with one model holds for every model of equal name. The name has no keys and no
-    address of a server.
+    A calibration with one model holds for every model of equal name, in any framework. The name has
+    no keys and no address of a server.
+
+    >>> name_of("gpt-4o", temperature=0.2, settings={"top_p": 0.1})
+    'gpt-4o {"top_p": 0.1}, temperature=0.2'
 
     Parameters
     ----------
-    model
-        The framework's name for the model.
+    model, settings
+        The framework's name for the model, and the settings that are in the name.
     temperature
         Is in the name unless it is 0.
-    settings
-        The other settings, all of which are in the name.
     options
         What turns a request into arguments; the name has " as text" for None.
-
-    Returns
-    -------
-    str
-        The same for the same model in every framework.
 
     Raises
     ------
     ValueError
         For a model without a name and for `options` other than `openai_options` and None.
-
-    Examples
-    --------
-    >>> name_of("gpt-4o", temperature=0.2, settings={"top_p": 0.1})
-    'gpt-4o {"top_p": 0.1}, temperature=0.2'
     """
     if model is None or options not in (None, openai_options):
         raise ValueError(
