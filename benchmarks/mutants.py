@@ -382,11 +382,7 @@ MUTANTS = {
         ),
     ],
     "labels/labeling.py": [
-        (
-            "            if snippet.text.strip():\n",
-            "            if snippet.text:\n",
-            "blank snippets are sent",
-        ),
+        ("if s.text.strip()]", "if s.text]", "blank snippets are sent"),
         ("if not fact.strip():", "if not fact:", "a blank fact is asked about"),
     ],
     "labels/audit.py": [
