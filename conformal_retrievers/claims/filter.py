@@ -67,10 +67,7 @@ class ClaimFilter:
             )
         check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
         if self.on_empty not in ("allow", "raise"):
-            raise ValueError(
-                f"on_empty is {self.on_empty!r}; give 'allow' or 'raise': keeping the best claim "
-                "would break the guarantee"
-            )
+            raise ValueError(f"on_empty is {self.on_empty!r}; give 'allow' or 'raise'")
 
     def __call__(
         self,
@@ -92,8 +89,6 @@ class ClaimFilter:
 
         Raises
         ------
-        ValueError
-            Unless the scorer returns one number for each claim.
         NothingKept
             If no claim is kept and `on_empty` is "raise".
         """
@@ -133,19 +128,13 @@ class ClaimFilter:
         if group is None and self.group_of is not None:
             group = self.group_of(query)
         if claims and not self.calibration.knows(group):
-            warnings.warn(
-                f"group of a query is {group!r}, which the calibration does not have, so no claim "
-                f"of its answer is kept; it has {tuple(self.calibration.n_units)}. Give group=, or "
-                "group_of= to the filter",
-                stacklevel=1,
-            )
+            known = ", ".join(map(repr, self.calibration.n_units))
+            text = f"group of a query is {group!r}, so no claim is kept: the calibration knows"
+            warnings.warn(f"{text} {known}. Pass one as group=", stacklevel=1)
         keeps = self.calibration.keep(r, group)
         filtered = FilteredClaims(r, keeps, self.calibration, group, claims)
         if self.on_empty == "raise" and claims and not keeps.any():
-            best = "nan" if np.isnan(r).all() else f"{np.nanmax(r):.6g}"
-            raise NothingKept(
-                f"none of {len(claims)} claims is kept: the best relevance is {best}, the "
-                f"threshold {filtered.threshold:.6g}",
-                filtered,
-            )
+            best, q = np.fmax.reduce(r), filtered.threshold
+            text = f"none of {len(claims)} claims is kept: the best relevance is {best:.6g}"
+            raise NothingKept(f"{text}, the threshold {q:.6g}", filtered)
         return filtered

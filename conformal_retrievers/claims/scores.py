@@ -43,10 +43,10 @@ def claim_relevance(
     """Return max(0, max_j cos(query, d_j) · cos(claim, d_j)) of each claim, (p,).
 
     The vectors are query (d,), claims (p, d) and documents (m, d); without documents R is 0. As
-    printed, two negative cosines give a positive product; retrieved documents rarely have them.
-    Vectors that are zero, not finite, or have such squares have no direction: such a document
-    supports nothing, and such a claim or query gives NaN. Three float32 arrays are multiplied as
-    float32. Raises ValueError for other shapes. Algorithm 1 of arXiv 2506.20978.
+    printed, two negative cosines give a positive product. A vector whose square is 0 or not finite
+    has no direction: such a document supports nothing, and such a claim or query gives NaN. Three
+    float32 arrays are multiplied as float32. Raises ValueError for other shapes. Algorithm 1 of
+    arXiv 2506.20978.
 
     >>> claim_relevance([1, 0], [[3, 4], [0, 1]], documents=[[2, 0]]).round(6).tolist()
     [0.6, 0.0]

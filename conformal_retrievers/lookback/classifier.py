@@ -51,10 +51,7 @@ class FactualityClassifier:
             raise ValueError(f"model is {self.model!r:.80}; give a printable name")
         size = self.layers * self.heads * (self.n_snippets if self.variant == "snippets" else 1)
         if self.coefficients.shape != (size,):
-            raise ValueError(
-                f"coefficients has shape {self.coefficients.shape} instead of ({size},); fit and "
-                "save again"
-            )
+            raise ValueError(f"coefficients has shape {self.coefficients.shape} for {size} ratios")
 
     @classmethod
     def fit(
@@ -164,16 +161,15 @@ class FactualityClassifier:
         Raises ValueError if the file is incomplete, changed or of another version; OSError if it
         cannot be read.
         """
+        fields = read_envelope(path, KIND)
         try:
-            f = _Fields.model_validate(read_envelope(path, KIND))
-        except ValidationError as error:
-            raise ValueError(f"{path}: {explain(error)}; fit and save again") from None
-        weights = np.array(f.coefficients, dtype=np.float64)
-        shape = (f.model, f.variant, f.layers, f.heads, f.n_snippets)
-        try:
+            f = _Fields.model_validate(fields)
+            weights = np.array(f.coefficients, dtype=np.float64)
+            shape = (f.model, f.variant, f.layers, f.heads, f.n_snippets)
             return cls(*shape, weights, f.intercept, frozenset(f.fitted_on))
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            found = explain(error) if isinstance(error, ValidationError) else error
+            raise ValueError(f"{path}: {found}; fit and save again") from None
 
 
 def _check_both(consistent: NDArray[np.bool_]) -> None:

@@ -12,26 +12,19 @@ import pytest
 import torch
 import transformers
 from langchain_core.documents import Document
-from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 from langchain_openai import ChatOpenAI
 from llama_index.core import SummaryIndex
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.schema import TextNode
 from llama_index.llms.huggingface import HuggingFaceLLM
 from llama_index.llms.openai_like import OpenAILike
 from tiny_models import bpe_tokenizer, local, tiny
 from transformers import GenerationConfig
 
-from conformal_retrievers import (
-    Calibration,
-    CalibrationMismatch,
-    ConformalFilter,
-    RetrievalScorer,
-    ScoredQuery,
-)
+from conformal_retrievers import Calibration, CalibrationMismatch, ScoredQuery
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag, calibrate_flag
@@ -39,13 +32,13 @@ from conformal_retrievers.lookback.model import LocalModel
 from conformal_retrievers.lookback.prompt import RagPrompt
 from conformal_retrievers.lookback.ratios import JudgedRatios, lookback_ratios
 from langchain_conformal.confidence import confidence_runnable
-from llama_index.postprocessor.conformal import ConformalPostprocessor
 from llama_index.postprocessor.conformal.confidence import ConfidenceQueryEngine
 
 pytestmark = pytest.mark.slow
 
 QUESTION = "How long to wait?"
 CHUNKS = ("Wait six hours after the last drink.", "Tylenol and alcohol strain the liver.")
+GIVEN = {"question": QUESTION, "context": list(CHUNKS)}
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +52,8 @@ def flag(model):
     rng = np.random.default_rng(4)
     prompts = [RagPrompt(f"{QUESTION} {i}", CHUNKS) for i in range(48)]
     answers = model.generate(prompts, max_new_tokens=3)
-    judged = [
-        JudgedRatios(lookback_ratios(answer.attention), bool(rng.random() < 0.5))
-        for answer in answers
-    ]
+    ratios = [lookback_ratios(answer.attention) for answer in answers]
+    judged = [JudgedRatios(one, bool(rng.random() < 0.5)) for one in ratios]
     classifier = FactualityClassifier.fit(judged[:24], n_snippets=2)
     inconsistent = [JudgedRatios(one.ratios, False) for one in judged[24:]]
     return calibrate_flag(inconsistent, classifier, alpha=0.3)
@@ -76,25 +67,32 @@ def expected(model, flag):
     return generated.text, {"confidence": said.value, "flagged": said.flagged}
 
 
-class OneScore(BaseNodePostprocessor):
-    """Gives all nodes the similarity 0.5, as a retriever might."""
-
+class KeepsNothing(BaseNodePostprocessor):
     def _postprocess_nodes(self, nodes, query_bundle=None):
-        return [NodeWithScore(node=one.node, score=0.5) for one in nodes]
+        return []
 
 
-def engine_of(chunks):
+def engine_of(chunks, *postprocessors):
     index = SummaryIndex([TextNode(text=text) for text in chunks])
-    return index.as_query_engine(llm=MockLLM())
+    return index.as_query_engine(llm=MockLLM(), node_postprocessors=[*postprocessors])
+
+
+def pipeline_of(folder, **settings):
+    return HuggingFacePipeline.from_model_id(folder, "text-generation", pipeline_kwargs=settings)
+
+
+def network_of(folder, **settings):
+    return HuggingFaceLLM(
+        model_name=folder, tokenizer_name=folder, device_map="cpu", max_new_tokens=3, **settings
+    )
 
 
 async def test_the_answer_of_a_chain_has_its_confidence(model, flag, expected):
     runnable = confidence_runnable(model, flag, max_new_tokens=5)
-    given = {"question": QUESTION, "context": [Document(CHUNKS[0]), Document(CHUNKS[1])]}
-    for message in (runnable.invoke(given), await runnable.ainvoke(given)):
+    documents = {"question": QUESTION, "context": [Document(text) for text in CHUNKS]}
+    for message in (runnable.invoke(GIVEN), await runnable.ainvoke(documents)):
         assert message.text == expected[0]
         assert message.response_metadata["factuality"] == expected[1]
-    assert runnable.invoke({**given, "context": list(CHUNKS)}).text == expected[0]
 
 
 async def test_the_answer_of_an_engine_has_its_confidence(model, flag, expected):
@@ -122,24 +120,17 @@ def kept_flag(folder, flag):
 
 
 def test_a_pipeline_of_langchain_huggingface_can_be_used(folder, kept_flag, expected):
-    given = {"question": QUESTION, "context": list(CHUNKS)}
-    pipeline = HuggingFacePipeline.from_model_id(
-        folder, "text-generation", pipeline_kwargs={"max_new_tokens": 3}
-    )
-    chat = ChatHuggingFace(llm=pipeline)
+    pipeline = pipeline_of(folder, max_new_tokens=3)
     assert pipeline.invoke("How long").startswith("How long")  # it runs by itself
-    for llm in (pipeline, chat):
+    for llm in (pipeline, ChatHuggingFace(llm=pipeline)):
         runnable = confidence_runnable(llm, kept_flag, max_new_tokens=5)
-        message = runnable.invoke(given)
+        [message] = runnable.stream(GIVEN)  # as one piece
         assert message.text == expected[0]
         assert message.response_metadata["factuality"] == pytest.approx(expected[1])
-        assert [chunk.text for chunk in runnable.stream(given)] == [expected[0]]  # as one piece
 
 
 def test_a_hugging_face_llm_of_llama_index_can_be_used(folder, kept_flag, expected):
-    llm = HuggingFaceLLM(
-        model_name=folder, tokenizer_name=folder, device_map="cpu", max_new_tokens=3
-    )
+    llm = network_of(folder)
     assert llm.complete("How long").text
     engine = ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
     response = engine.query(QUESTION)
@@ -148,12 +139,11 @@ def test_a_hugging_face_llm_of_llama_index_can_be_used(folder, kept_flag, expect
 
 
 def test_a_chat_model_brings_its_own_template(folder, kept_flag):
-    pipeline = HuggingFacePipeline.from_model_id(folder, "text-generation")
+    pipeline = pipeline_of(folder)
     tokenizer = bpe_tokenizer()
     tokenizer.chat_template = "Q: {{ messages[0]['content'] }} A:"
     chat = ChatHuggingFace(llm=pipeline, tokenizer=tokenizer)
-    given = {"question": QUESTION, "context": list(CHUNKS)}
-    said = confidence_runnable(chat, kept_flag, max_new_tokens=5).invoke(given)
+    said = confidence_runnable(chat, kept_flag, max_new_tokens=5).invoke(GIVEN)
     by_hand = LocalModel(pipeline.pipeline.model, tokenizer)
     [generated] = by_hand.generate([RagPrompt(QUESTION, CHUNKS)], max_new_tokens=5)
     expected = kept_flag(lookback_ratios(generated.attention))
@@ -206,12 +196,11 @@ def test_the_page_about_confidence_runs_from_top_to_bottom(tmp_path, monkeypatch
     [
         (QUESTION, TypeError, "input"),
         ({"question": QUESTION}, ValueError, "context"),
-        ({"question": QUESTION, "context": CHUNKS[0]}, TypeError, "context"),
-        ({"question": QUESTION, "context": Document(CHUNKS[0])}, TypeError, "context"),
-        ({"question": QUESTION, "context": {"answer": CHUNKS}}, TypeError, "context"),
-        ({"question": QUESTION, "context": []}, ValueError, "context"),
+        (GIVEN | {"context": CHUNKS[0]}, TypeError, "context"),
+        (GIVEN | {"context": Document(CHUNKS[0])}, TypeError, "context"),
+        (GIVEN | {"context": {"answer": CHUNKS}}, TypeError, "context"),
+        (GIVEN | {"context": []}, ValueError, "context"),
     ],
-    ids=["text", "no context", "one text", "one document", "a mapping", "empty"],
 )
 def test_an_invalid_input_is_named(model, flag, given, error, field):
     with pytest.raises(error, match=field):
@@ -219,40 +208,24 @@ def test_an_invalid_input_is_named(model, flag, given, error, field):
 
 
 def test_settings_that_would_be_dropped_are_refused(folder, kept_flag):
-    def pipeline(**settings):
-        return HuggingFacePipeline.from_model_id(
-            folder, "text-generation", pipeline_kwargs={"max_new_tokens": 9, **settings}
-        )
-
     made_with_settings = transformers.pipeline("text-generation", folder, do_sample=True)
     for llm, field in (
-        (pipeline(do_sample=True), "do_sample"),
+        (pipeline_of(folder, max_new_tokens=9, do_sample=True), "do_sample"),
         (HuggingFacePipeline(pipeline=made_with_settings), "do_sample"),
-        (ChatHuggingFace(llm=pipeline(do_sample=True)), "do_sample"),
-        (ChatHuggingFace(llm=pipeline(), temperature=1.5), "temperature"),
+        (ChatHuggingFace(llm=pipeline_of(folder, do_sample=True)), "do_sample"),
+        (ChatHuggingFace(llm=pipeline_of(folder), temperature=1.5), "temperature"),
     ):
         with pytest.raises(ValueError, match=field):
             confidence_runnable(llm, kept_flag, max_new_tokens=5)
     for field, value in (("generate_kwargs", {"top_k": 3}), ("system_prompt", "Be brief.")):
-        llm = HuggingFaceLLM(
-            model_name=folder, tokenizer_name=folder, device_map="cpu", **{field: value}
-        )
+        llm = network_of(folder, **{field: value})
         with pytest.raises(ValueError, match=field):
             ConfidenceQueryEngine(engine_of(CHUNKS), llm, kept_flag, max_new_tokens=5)
 
 
 async def test_without_a_kept_node_the_answer_is_empty_and_flagged(model, flag):
     """An answer without confidence is flagged, as everywhere."""
-    nothing_kept = ConformalPostprocessor(
-        filter=ConformalFilter(
-            RetrievalScorer("any", higher_is_better=True),
-            Calibration.from_scores(
-                [ScoredQuery([-9.0], [True])] * 9, alpha=0.2, scorer="retrieval(any, higher)"
-            ),
-        )
-    )
-    index = SummaryIndex([TextNode(text=text) for text in CHUNKS])
-    inner = index.as_query_engine(llm=MockLLM(), node_postprocessors=[OneScore(), nothing_kept])
+    inner = engine_of(CHUNKS, KeepsNothing())
     engine = ConfidenceQueryEngine(inner, model, flag, max_new_tokens=5)
     for response in (engine.query(QUESTION), await engine.aquery(QUESTION)):
         assert str(response) == str(inner.query(QUESTION)) == "Empty Response"
@@ -261,12 +234,7 @@ async def test_without_a_kept_node_the_answer_is_empty_and_flagged(model, flag):
 
 
 def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
-    network = HuggingFaceLLM(
-        model_name=folder, tokenizer_name=folder, device_map="cpu", stopping_ids=[7]
-    )
-    sampling = HuggingFacePipeline.from_model_id(
-        folder, "text-generation", pipeline_kwargs={"do_sample": True}
-    )
+    network, sampling = network_of(folder, stopping_ids=[7]), pipeline_of(folder, do_sample=True)
     local = LocalModel(sampling.pipeline.model, sampling.pipeline.tokenizer)
     prompt = partial(RagPrompt, preamble="Be brief.")
     [long] = local.generate([prompt(QUESTION, CHUNKS)], max_new_tokens=5)
@@ -276,7 +244,7 @@ def test_generation_and_prompt_are_those_of_the_calibration(folder, kept_flag):
     runnable = confidence_runnable(sampling, kept_flag, **settings)
     engine = ConfidenceQueryEngine(engine_of(CHUNKS), network, kept_flag, **settings)
     short = local.tokenizer.decode(long.tokens[:2])
-    assert runnable.invoke({"question": QUESTION, "context": list(CHUNKS)}).text == short
+    assert runnable.invoke(GIVEN).text == short
     assert engine.query(QUESTION).response == short
 
 
@@ -296,33 +264,15 @@ def test_a_flag_by_group_uses_the_group_of_the_question(model, flag, expected):
     runnable = confidence_runnable(model, grouped, max_new_tokens=5)
     for group, flagged in (("lenient", False), ("strict", True)):
         said = {"confidence": confidence, "flagged": flagged}
-        asked = []
-
-        def group_of(question, group=group, asked=asked):
-            asked.append(question)
-            return group
-
+        of = {QUESTION: group}.__getitem__
         engine = ConfidenceQueryEngine(
-            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group=group_of
+            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group=of
         )
         assert engine.query(QUESTION).metadata["factuality"] == said
-        assert asked == [QUESTION]
-        given = {"question": QUESTION, "context": list(CHUNKS), "group": group}
+        given = GIVEN | {"group": group}
         assert runnable.invoke(given).response_metadata["factuality"] == said
     with pytest.warns(UserWarning, match="group"):
-        ungrouped = runnable.invoke({"question": QUESTION, "context": list(CHUNKS)})
-    assert ungrouped.response_metadata["factuality"]["flagged"]
-
-
-def test_a_hosted_model_is_refused(flag):
-    hosted = ChatOpenAI(model="gpt", api_key="none")
-    like = OpenAILike(model="gpt", api_key="none")
-    for llm, name in ((hosted, "ChatOpenAI"), (FakeListChatModel(responses=["a"]), "FakeListChat")):
-        with pytest.raises(TypeError, match=f"llm is a {name}.*"):
-            confidence_runnable(llm, flag, max_new_tokens=5)
-    for llm, name in ((like, "OpenAILike"), (MockLLM(), "MockLLM")):
-        with pytest.raises(TypeError, match=f"llm is a {name}"):
-            ConfidenceQueryEngine(engine_of(CHUNKS), llm, flag, max_new_tokens=5)
+        assert runnable.invoke(GIVEN).response_metadata["factuality"]["flagged"]
 
 
 def in_either_framework(llm, flag):
@@ -333,24 +283,18 @@ def in_either_framework(llm, flag):
     )
 
 
+def test_a_hosted_model_is_refused(flag):
+    hosted = ChatOpenAI(model="gpt", api_key="none")
+    for llm in (hosted, OpenAILike(model="gpt", api_key="none"), MockLLM()):
+        for make in in_either_framework(llm, flag):
+            with pytest.raises(TypeError, match=f"llm is a {type(llm).__name__}"):
+                make()
+
+
 def test_a_flag_of_another_model_is_refused_before_a_question_is_asked(flag):
     renamed = LocalModel(tiny("llama"), bpe_tokenizer(), name="other")
-    for make in in_either_framework(renamed, flag):
-        with pytest.raises(CalibrationMismatch, match="'llama' .* 'other'") as e:
-            make()
-        assert "name='llama'" in str(e.value)
     deeper = LocalModel(tiny("llama", num_hidden_layers=4), bpe_tokenizer(), name="llama")
-    for make in in_either_framework(deeper, flag):
-        with pytest.raises(
-            CalibrationMismatch, match="of 3 layers of 4 heads, .* of 4 layers of 4"
-        ):
-            make()
-
-
-def test_an_answer_without_a_token_is_flagged_without_confidence(flag):
-    model = local("llama")
-    [one] = model.generate([RagPrompt(QUESTION, CHUNKS)], max_new_tokens=1)
-    model.model.generation_config.eos_token_id = one.tokens[0]
-    given = {"question": QUESTION, "context": list(CHUNKS)}
-    said = confidence_runnable(model, flag, max_new_tokens=2).invoke(given)
-    assert said.response_metadata["factuality"] == {"confidence": None, "flagged": True}
+    for llm, message in ((renamed, "'other' .* name='llama'"), (deeper, "3 layers .* 4 layers")):
+        for make in in_either_framework(llm, flag):
+            with pytest.raises(CalibrationMismatch, match=message):
+                make()
