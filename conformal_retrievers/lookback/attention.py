@@ -74,9 +74,8 @@ class Recorder:
                 f"{(len(self.member), rows, keys)}; give a model and generation settings that "
                 "read one token of each sequence per call"
             )
-        if self.member.device != query.device:
-            self.member = self.member.to(query.device)
-        n_keys, n_queries = key.shape[2], query.shape[2]
+        self.member = self.member.to(query.device)
+        _, n_queries, n_keys = read
         first = n_queries - 1 if self.last_row_alone else self.prompt - 1
         block = max(1, BLOCK // (query.shape[0] * query.shape[1] * n_keys))
         blocks = [slice(i, min(i + block, n_queries)) for i in range(first, n_queries, block)]

@@ -200,9 +200,6 @@ def _warn_if_reversed(consistent: NDArray[np.float64], inconsistent: NDArray[np.
         )
 
 
-# --- the model that a flag belongs to -------------------------------------------------------------
-
-
 def check_flag(flag: object, model: Any) -> None:
     """Raise TypeError unless `flag` is a flag, `CalibrationMismatch` for one of another model.
 

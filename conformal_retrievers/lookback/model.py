@@ -107,12 +107,8 @@ class LocalModel:
         answers = [_until(row, ending) for row in output[:, ids.shape[1] :].tolist()]
         means = recorder.means(self.layers, output.shape[1] - ids.shape[1])
         return [
-            Generated(
-                str(self.tokenizer.decode(answer, skip_special_tokens=True)),
-                tuple(answer),
-                self._attention(means[i], one, answer),
-            )
-            for i, (one, answer) in enumerate(zip(tokens, answers, strict=True))
+            Generated(str(self.tokenizer.decode(a, skip_special_tokens=True)), tuple(a), attention)
+            for a, attention in zip(answers, self._attention(means, tokens, answers), strict=True)
         ]
 
     def read(
@@ -146,24 +142,19 @@ class LocalModel:
             self.model.base_model(
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
             )
-        means = recorder.means(self.layers, 1)
-        return [
-            self._attention(means[i], one, answer)
-            for i, (one, answer) in enumerate(zip(tokens, given, strict=True))
-        ]
+        return self._attention(recorder.means(self.layers, 1), tokens, given)
 
     def _attention(
-        self, means: NDArray[np.float32], tokens: PromptTokens, answer: Sequence[int]
-    ) -> SegmentAttention:
-        """Return an answer's own tokens and segments, out of those of its batch."""
-        segments = [*range(len(tokens.lengths)), means.shape[-1] - 1]
-        read = json.dumps([tokens.ids, [*answer]])
-        return SegmentAttention(
-            means[: len(answer)][..., segments],
-            tokens.lengths,
-            self.name,
-            hashlib.sha256(read.encode()).hexdigest()[:12],
-        )
+        self, means: NDArray[np.float32], prompts: list[PromptTokens], answers: list[list[int]]
+    ) -> list[SegmentAttention]:
+        """Return each answer's own tokens and segments, out of those of the batch."""
+        found = []
+        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+            segments = [*range(len(prompt.lengths)), means.shape[-1] - 1]
+            own = means[i, : len(answer)][..., segments]
+            digest = hashlib.sha256(json.dumps([prompt.ids, answer]).encode()).hexdigest()[:12]
+            found.append(SegmentAttention(own, prompt.lengths, self.name, digest))
+        return found
 
     def _answer(self, number: int, answer: str | Sequence[int]) -> list[int]:
         if isinstance(answer, str):

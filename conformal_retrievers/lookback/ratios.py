@@ -118,8 +118,7 @@ def features(ratios: LookbackRatios, variant: Variant, n_snippets: int) -> Value
     ValueError for an unknown variant, or more than K snippets.
     """
     if variant not in get_args(Variant):
-        known = ", ".join(map(repr, get_args(Variant)))
-        raise ValueError(f"variant is {variant!r}; give one of {known}")
+        raise ValueError(f"variant is {variant!r}; give one of {get_args(Variant)}")
     missing = n_snippets - ratios.snippets.shape[-1]
     if missing < 0:
         raise ValueError(
@@ -135,12 +134,7 @@ def features(ratios: LookbackRatios, variant: Variant, n_snippets: int) -> Value
 
 def _scaled(values: Values) -> Values:
     spread = np.ptp(values)
-    if spread == 0:
-        return np.zeros_like(values)
-    return np.asarray((values - values.min()) / spread)
-
-
-# --- judged answers -------------------------------------------------------------------------------
+    return np.zeros_like(values) if spread == 0 else np.asarray((values - values.min()) / spread)
 
 
 @dataclass(frozen=True)
