@@ -121,27 +121,14 @@ def compare(
     parts = [column for measures in (ours, theirs) for name in names for column in measures[name]]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
     estimates = _differences(table.sum(axis=0)[None])[0]
-    drawn = _differences(resampled_sums(table, resamples, rng))
+    n = len(table)
+    times = (np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(resamples))
+    drawn = _differences(np.array([of_each @ table for of_each in times]))
     ends = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return Differences(
         (name, Difference(float(estimate), float(low), float(high)))
         for name, estimate, low, high in zip(names, estimates, *ends, strict=True)
     )
-
-
-def resampled_sums(
-    table: NDArray[np.float64], resamples: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Return the sums of the columns (resamples, columns) over rows drawn with replacement."""
-    n = len(table)
-    at_once = max(1, math.floor(1_000_000 / n))  # a few MB, however many queries
-    sums = []
-    for start in range(0, resamples, at_once):
-        size = min(at_once, resamples - start)
-        drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
-        sums.append(times.astype(np.float64) @ table)
-    return np.concatenate(sums)
 
 
 def _differences(sums: NDArray[np.float64]) -> NDArray[np.float64]:

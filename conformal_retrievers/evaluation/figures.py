@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def sweep(d: Diagnosis) -> str:
     return _svg(draw, xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
 
 
-def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Sequence[float]) -> str:
+def histogram(parts: Sequence[tuple[str, NDArray[np.float64]]], thresholds: Iterable[float]) -> str:
     """Draw the distributions of scores, by name, and the thresholds."""
 
     def draw(axes: Any) -> None:

@@ -95,6 +95,8 @@ def html(
     c = d.calibration
     thresholds = {group or "all queries": c.threshold(group) for group in c.n_units}
     given = {"retrieval": c.retrieval, "labels": c.labels, "scorer": c.scorer_provenance}
+    scores = _scores(d, scored)
+    some_score = any(np.isfinite(of_kind).any() for _, of_kind in scores)
     return environment.get_template("report.html.jinja").render(
         title=title,
         sources=dict(sources or {}),
@@ -102,45 +104,20 @@ def html(
         d=d,
         meaning=MEANING[c.guarantee],
         guaranteed=guaranteed(c),
-        infinity=math.inf,
         thresholds=thresholds,
-        pictures=_pictures(d, scored, list(thresholds.values())),
+        coverage=None if math.isnan(d.coverage.estimate) else _image(figures.coverage(d)),
+        removal=_image(figures.removal(d)),
+        sweep=_image(figures.sweep(d)),
+        histogram=_image(figures.histogram(scores, thresholds.values())) if some_score else None,
+        kinds=" and ".join(name for name, _ in scores),
         provenance={f"{name}: {k}": v for name, of in given.items() for k, v in (of or {}).items()},
+        infinity=math.inf,
     )
 
 
-def _pictures(
-    d: Diagnosis, scored: Sequence[ScoredQuery], thresholds: Sequence[float]
-) -> list[dict[str, str]]:
-    shown: list[tuple[str, str, str, str]] = []  # name, alternative text, caption, SVG
-    if not math.isnan(d.coverage.estimate):
-        alt = f"Coverage at the calibration's alpha: {d.coverage}; target {percent(d.target)}."
-        caption = "Below the dashed line, too little is kept. The shaded area is the interval."
-        shown.append(("Coverage", alt, caption, figures.coverage(d)))
-    alt = f"Share of snippets removed over alpha; {d.evaluation.removal} at the calibration's."
-    caption = "What the filter saves. The dotted line is the calibration's α."
-    shown.append(("Removal", alt, caption, figures.removal(d)))
-    m1, m2 = d.evaluation.m1, d.evaluation.m2
-    alt = f"m1 and m2 over alpha; at the calibration's, m1 is {m1} and m2 is {m2}."
-    caption = (
-        f"The shaded bands hold for exchangeable queries in {100 * d.level:g} % of cases, at one α."
-        " m1 counts irrelevant snippets too, so 1 − α is not its target."
-    )
-    shown.append(("m1 and m2 over α", alt, caption, figures.sweep(d)))
-    parts = _scores(d, scored)
-    if any(np.isfinite(scores).any() for _, scores in parts):
-        names = " and ".join(name for name, _ in parts)
-        alt = f"Histograms of the scores: {names}, with the threshold."
-        caption = (
-            "Left of the threshold, snippets are kept. The further apart, the more is removed."
-        )
-        shown.append(("Scores", alt, caption, figures.histogram(parts, thresholds)))
-    # An image of its own: what is inside cannot meet the page's ids, styles or text.
-    source = "data:image/svg+xml;base64,"
-    return [
-        {"name": n, "alt": a, "caption": c, "src": source + base64.b64encode(svg.encode()).decode()}
-        for n, a, c, svg in shown
-    ]
+def _image(svg: str) -> str:
+    """Return the source of an image: what is inside cannot meet the page's ids, styles or text."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, NDArray[np.float64]]]:
