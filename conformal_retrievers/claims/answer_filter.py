@@ -175,23 +175,15 @@ def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str,
     `undivided` and `guaranteed` are those of `FilteredAnswer`.
     """
     claims, calibration = filtered.claims, filtered.claims.calibration
-    return build_event(
-        CLAIMS_EVENT,
-        claims,
-        query,
-        {
-            "calibration": calibration.checksum,
-            "scorer": calibration.scorer,
-            "alpha": calibration.alpha,
-            "share": float(share_of(calibration)),
-        },
-        {
-            "threshold": calibration.subject.threshold_name(claims.threshold),
-            "relevance": [json_number(r) for r in claims.relevance.tolist()],
-            "undivided": filtered.undivided,
-            "guaranteed": filtered.guaranteed,
-        },
-    )
+    fields = {
+        "query": query,
+        "share": float(share_of(calibration)),
+        "threshold": calibration.subject.threshold_name(claims.threshold),
+        "relevance": [json_number(r) for r in claims.relevance.tolist()],
+        "undivided": filtered.undivided,
+        "guaranteed": filtered.guaranteed,
+    }
+    return build_event(CLAIMS_EVENT, claims, fields)
 
 
 def annotate_span(filtered: FilteredAnswer) -> None:

@@ -111,13 +111,7 @@ def _ties(calibration: Calibration, queries: Columns) -> Ties:
     scored = queries.scores[~np.isnan(queries.scores)]
     thresholds = queries.thresholds(calibration)[queries.query_of]
     equal = int(np.count_nonzero(queries.scores == thresholds))
-    own = sum((q.scores == calibration.threshold(q.group)).sum() for q in calibration.queries)
-    return Ties(
-        n_scores=len(scored),
-        distinct=len(np.unique(scored)),
-        at_threshold=equal / max(1, len(scored)),
-        calibration_ties=float(own / max(1, calibration.n_relevant)),
-    )
+    return Ties(len(scored), len(np.unique(scored)), equal / max(1, len(scored)))
 
 
 def _sweep(

@@ -22,8 +22,7 @@ class Ties:
 
     n_scores: int
     distinct: int
-    at_threshold: float  # share of these scores that equal their threshold
-    calibration_ties: float  # the same of the calibration's relevant scores
+    at_threshold: float  # share that equals its threshold
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.verdict import OUT_OF_REACH, UNVERIFIED, verdict_on
 from conformal_retrievers.theory.intervals import percent
 
-ALL_OR_NOTHING = 0.95  # m2 / m1 from which on queries are kept nearly whole or not at all
 LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
 MANY_IRRELEVANT = 0.05  # share of queries that keep irrelevant snippets only
 MANY_TIES = 0.01  # share of scores that equal the threshold
@@ -35,8 +34,8 @@ MEANING = {
 
 def findings(d: Diagnosis) -> tuple[Finding, ...]:
     """Return all findings, the problems first."""
-    of_judgements = (_coverage, _direction, _missing, _irrelevant, _groups, _ids)
-    of_scores = (_scores, _m1, _threshold, _removal, _ties, _unscorable)
+    of_judgements = (_coverage, _direction, _missing, _irrelevant, _groups)
+    of_scores = (_scores, _m1, _removal, _ties, _unscorable)
     rules = (of_judgements if d.judged else ()) + of_scores
     found = [finding for rule in rules for finding in rule(d)]
     return tuple(sorted(found, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
@@ -47,6 +46,8 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
 
 def _coverage(d: Diagnosis) -> Iterator[Finding]:
     coverage, verdict, by_group = d.coverage, d.evaluation.verdict, d.calibration.by_group
+    if not d.evaluation.held_out_verified:
+        yield Finding("ids", "notice", UNVERIFIED)
     if math.isnan(coverage.estimate):
         return
     where = " in each group with a finite threshold" if by_group else ""
@@ -141,20 +142,13 @@ def _groups(d: Diagnosis) -> Iterator[Finding]:
         yield Finding("group", "problem" if c.by_group else "notice", sentence)
 
 
-def _ids(d: Diagnosis) -> Iterator[Finding]:
-    if not d.evaluation.held_out_verified:
-        yield Finding("ids", "notice", UNVERIFIED)
-
-
 # --- what the scores show -------------------------------------------------------------------------
 
 
 def _scores(d: Diagnosis) -> Iterator[Finding]:
     c = d.comparison
     if c is None:
-        sentence = (
-            "The scores cannot be compared with those of the calibration: one of the two has none."
-        )
+        sentence = "The scores cannot be compared: these queries, or the calibration's, have none."
         yield Finding("scores", "notice", sentence)
         return
     tested = f"{_counted(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
@@ -196,17 +190,17 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
     yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.")
 
 
-def _threshold(d: Diagnosis) -> Iterator[Finding]:
+def _removal(d: Diagnosis) -> Iterator[Finding]:
     c, e = d.calibration, d.evaluation
     if not c.by_group and c.threshold() == math.inf:
-        few = (
+        if c.count_missed:
+            yield Finding("threshold", "problem", OUT_OF_REACH)
+            return
+        sentence = (
             f"Everything is kept: the calibration has {c.n_units[None]} units and needs "
             f"{c.n_needed} for a finite threshold."
         )
-        if c.count_missed:
-            yield Finding("threshold", "problem", OUT_OF_REACH)
-        else:
-            yield Finding("threshold", "notice", few)
+        yield Finding("threshold", "notice", sentence)
         return
     parts = e.by_group or {None: e}
 
@@ -224,27 +218,14 @@ def _threshold(d: Diagnosis) -> Iterator[Finding]:
         some = f" in {percent(keep_none)} of the queries, by their group" if c.by_group else ""
         sentence = f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT}."
         yield Finding("threshold", "notice", sentence)
-
-
-def _removal(d: Diagnosis) -> Iterator[Finding]:
-    e = d.evaluation
-    if not d.calibration.by_group and d.calibration.threshold() == math.inf:
-        return
-    m1, m2, removal = e.m1.estimate, e.m2.estimate, e.removal.estimate
-    scored = 1 - e.unscorable.estimate  # the others are kept, which is no fault of the scores
-    if scored > 0 and removal <= LITTLE_REMOVED * scored:
+    removal, scored = e.removal.estimate, 1 - e.unscorable.estimate
+    if scored > 0 and removal <= LITTLE_REMOVED * scored:  # unscorable snippets are not to blame
         sentence = (
             f"The filter removes only {percent(removal)} of the snippets. Either the scores "
             "separate relevant from irrelevant too poorly at this alpha, or nearly all snippets "
             "are relevant."
         )
         yield Finding("removal", "notice", sentence)
-    elif m1 < 1 and m2 >= ALL_OR_NOTHING * m1 > 0:
-        sentence = (
-            f"Queries keep nearly all of their snippets or none: m1 is {percent(m1)} and m2 "
-            f"{percent(m2)}. The scores separate queries, not the snippets of a query."
-        )
-        yield Finding("all-or-nothing", "notice", sentence)
 
 
 def _ties(d: Diagnosis) -> Iterator[Finding]:
@@ -253,9 +234,8 @@ def _ties(d: Diagnosis) -> Iterator[Finding]:
     equal = f"{percent(t.at_threshold)} equal the threshold"
     if t.at_threshold > MANY_TIES:
         sentence = (
-            f"{values}; {equal}, as do {percent(t.calibration_ties)} of the calibration's relevant "
-            "scores. All of these snippets are kept, more than the guarantee needs; a tie-breaking "
-            "score removes more."
+            f"{values}; {equal}. All of these snippets are kept, more than the guarantee needs; a "
+            "tie-breaking score removes more."
         )
         yield Finding("ties", "notice", sentence)
     elif t.n_scores:

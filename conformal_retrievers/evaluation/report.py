@@ -7,14 +7,16 @@ Everything that comes from the data is escaped.
 from __future__ import annotations
 
 import base64
+import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.subjects import Scores
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnose import diagnose
@@ -26,11 +28,24 @@ from conformal_retrievers.theory.intervals import Interval, percent
 
 require("report", "jinja2", "matplotlib")
 
+import matplotlib
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
 
-from conformal_retrievers.evaluation import figures
-
-TITLE = "Can this filter be trusted here?"
+BLUE, RED, GREEN, GREY = "#0072b2", "#c04a00", "#00785a", "#595959"  # legible on white
+STYLE: Any = {  # versions of matplotlib differ in how they type its keys
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "font.size": 9.5,
+    "grid.alpha": 0.35,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "svg.fonttype": "none",  # the reader's own font
+    "svg.hashsalt": "conformal_retrievers",
+}
 
 
 def write(
@@ -40,7 +55,6 @@ def write(
     *,
     reference: Iterable[ScoredQuery] | None = None,
     level: float = 0.95,
-    title: str = TITLE,
     sources: Mapping[str, str] | None = None,
 ) -> Diagnosis:
     """Diagnose the queries, write the report to a file, and return the diagnosis.
@@ -51,8 +65,6 @@ def write(
         An old file stays until the new one is complete.
     calibration, scored, reference, level
         As in `diagnose`, which raises ValueError for what is invalid.
-    title
-        The heading of the page.
     sources
         Where things come from, such as {"judged queries": "new.jsonl"}.
 
@@ -63,27 +75,15 @@ def write(
     """
     given = list(scored)
     d = diagnose(calibration, given, reference=reference, level=level)
-    page = html(d, given, title=title, sources=sources)
+    page = html(d, given, sources)
     write_whole(path, page.encode("utf-8"), what="report")
     return d
 
 
 def html(
-    d: Diagnosis,
-    scored: Sequence[ScoredQuery],
-    *,
-    title: str = TITLE,
-    sources: Mapping[str, str] | None = None,
+    d: Diagnosis, scored: Sequence[ScoredQuery], sources: Mapping[str, str] | None = None
 ) -> str:
-    """Return a diagnosis of scored queries as one HTML page.
-
-    Parameters
-    ----------
-    d, scored
-        The diagnosis, and the queries that it was made from.
-    title, sources
-        As in `write`.
-    """
+    """Return a diagnosis of scored queries as one HTML page; `sources` as in `write`."""
     environment = Environment(
         loader=PackageLoader("conformal_retrievers.evaluation", ""),
         autoescape=True,
@@ -98,29 +98,23 @@ def html(
     scores = _scores(d, scored)
     some_score = any(np.isfinite(of_kind).any() for _, of_kind in scores)
     return environment.get_template("report.html.jinja").render(
-        title=title,
         sources=dict(sources or {}),
         c=c,
         d=d,
         meaning=MEANING[c.guarantee],
         guaranteed=guaranteed(c),
         thresholds=thresholds,
-        coverage=None if math.isnan(d.coverage.estimate) else _image(figures.coverage(d)),
-        removal=_image(figures.removal(d)),
-        sweep=_image(figures.sweep(d)),
-        histogram=_image(figures.histogram(scores, thresholds.values())) if some_score else None,
+        coverage=None if math.isnan(d.coverage.estimate) else _draw_coverage(d),
+        removal=_draw_removal(d),
+        sweep=_draw_sweep(d),
+        histogram=_draw_histogram(scores, thresholds.values()) if some_score else None,
         kinds=" and ".join(name for name, _ in scores),
         provenance={f"{name}: {k}": v for name, of in given.items() for k, v in (of or {}).items()},
         infinity=math.inf,
     )
 
 
-def _image(svg: str) -> str:
-    """Return the source of an image: what is inside cannot meet the page's ids, styles or text."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-
-
-def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, NDArray[np.float64]]]:
+def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, Scores]]:
     """Return relevant and irrelevant scores, or unjudged ones and the calibration's relevant."""
     if d.judged:
         return [
@@ -145,3 +139,101 @@ def _ends(ends: Interval | Band | None) -> str:
     if ends is None or ends[-2:] == (0, 1):
         return "–"
     return f"[{100 * ends[-2]:.1f}, {100 * ends[-1]:.1f}]"
+
+
+# --- pictures, without text of the data -----------------------------------------------------------
+
+
+def _draw_coverage(d: Diagnosis) -> str:
+    """Draw measured coverage, with its interval, against its target over alpha."""
+
+    def draw(axes: Any) -> None:
+        target = np.array([1 - point.alpha for point in d.sweep])
+        axes.plot(target, target, color=GREY, linestyle="--", label="target")
+        estimate, low, high = np.array([point.coverage for point in d.sweep]).T
+        axes.fill_between(target, low, high, color=BLUE, alpha=0.2, linewidth=0)
+        axes.plot(target, estimate, color=BLUE, label=f"measured, {100 * d.level:g} % interval")
+        axes.axvline(d.target, color=GREY, linewidth=1, linestyle=":")
+
+    return _image(draw, xlabel="target coverage, 1 − α", ylabel="coverage")
+
+
+def _draw_removal(d: Diagnosis) -> str:
+    """Draw the share of snippets that is removed, over alpha."""
+
+    def draw(axes: Any) -> None:
+        alphas = [point.alpha for point in d.sweep]
+        axes.plot(alphas, [point.removal for point in d.sweep], color=GREEN)
+        axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
+
+    return _image(draw, xlabel="α", ylabel="snippets removed", ylim=(0, 1))
+
+
+def _draw_sweep(d: Diagnosis) -> str:
+    """Draw m1 and m2 over alpha with their bands, and the line 1 − α."""
+
+    def draw(axes: Any) -> None:
+        alphas = np.array([point.alpha for point in d.sweep])
+        for name, color, style in (("m1", BLUE, "-"), ("m2", RED, "-.")):
+            bands = [getattr(point, f"{name}_band") for point in d.sweep]
+            if None not in bands:
+                low, high = np.array(bands).T
+                label = f"{name} if exchangeable"
+                axes.fill_between(alphas, low, high, color=color, alpha=0.18, lw=0, label=label)
+            values = [getattr(point, name) for point in d.sweep]
+            axes.plot(alphas, values, color=color, linestyle=style, label=name)
+        axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="1 − α, not a target")
+        axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
+
+    return _image(draw, xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
+
+
+def _draw_histogram(parts: Sequence[tuple[str, Scores]], thresholds: Iterable[float]) -> str:
+    """Draw the distributions of scores, by name, and the thresholds."""
+
+    def draw(axes: Any) -> None:
+        # Beyond what an axis can span, a score is drawn at its end.
+        finite = [(name, scores[np.isfinite(scores)].clip(-1e300, 1e300)) for name, scores in parts]
+        pooled = np.concatenate([scores for _, scores in finite])
+        edges = _bin_edges(pooled)
+        looks = ((BLUE, "-"), (RED, (0, (2, 1))))
+        for (name, scores), (color, line) in zip(finite, looks, strict=False):
+            axes.hist(
+                scores,
+                edges,
+                weights=np.full(len(scores), 1 / max(1, len(scores))),
+                histtype="stepfilled",
+                facecolor=matplotlib.colors.to_rgba(color, 0.25),
+                edgecolor=color,
+                linestyle=line,
+                label=f"{name} ({len(scores)})",
+            )
+        drawn = sorted({min(max(t, -1e300), 1e300) for t in thresholds if math.isfinite(t)})
+        for i, threshold in enumerate(drawn):
+            label = None if i else ("threshold" if len(drawn) == 1 else "thresholds of the groups")
+            axes.axvline(threshold, color="black", linestyle="--", linewidth=1.4, label=label)
+
+    return _image(draw, xlabel="score, lower = more relevant", ylabel="share of each kind")
+
+
+def _bin_edges(scores: Scores) -> Scores:
+    """Return the edges of 40 bins over all scores, or of one around scores that hardly differ."""
+    low, high = float(scores.min()), float(scores.max())
+    if high - low > 1e-9 * max(abs(low), abs(high)):
+        return np.linspace(low, high, 41)
+    half = max(abs(low), abs(high)) * 0.01 or 0.5
+    return np.array([low - half, high + half])
+
+
+def _image(draw: Callable[[Any], None], **labels: Any) -> str:
+    """Return the source of an image: what is inside cannot meet the page's ids, styles or text."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.6, 3.3))
+        axes: Any = figure.subplots()
+        draw(axes)
+        axes.set(**labels)
+        if axes.get_legend_handles_labels()[0]:
+            figure.legend(loc="outside upper left", ncols=2)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue().encode()).decode()

@@ -17,6 +17,7 @@ from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.evaluation.measures import (
     END_TO_END,
     MOSTLY,
+    Column,
     QueryCounts,
     Share,
     guaranteed,
@@ -198,17 +199,18 @@ def lower_bounds(
     Whole queries have Clopper and Pearson's bound, shares of a query a betting bound. "snippet" has
     none: snippets of a query are kept and dropped together.
     """
-    bounds: dict[Guarantee, float] = {}
     measures = ratios(counts, misses_known=True)
     in_order = np.argsort(counts.order)  # bets must not depend on the scores
-    names: tuple[Guarantee, ...] = ("query-recall", "all", "any")
-    for name in names:
+
+    def units(name: Guarantee) -> Column:
         parts, wholes = measures[END_TO_END * end_to_end + name]
-        units = parts[in_order][wholes[in_order] > 0]
-        if not len(units):
-            bounds[name] = 0.0
-        elif name == "query-recall":
-            bounds[name] = betting_lower(units, 1 - level)
-        else:
-            bounds[name] = binomial_lower(int(units.sum()), len(units), 1 - level)
-    return bounds
+        return parts[in_order][wholes[in_order] > 0]
+
+    n = len(units("any"))
+    if not n:
+        return {"query-recall": 0.0, "all": 0.0, "any": 0.0}
+    return {
+        "query-recall": betting_lower(units("query-recall"), 1 - level),
+        "all": binomial_lower(int(units("all").sum()), n, 1 - level),
+        "any": binomial_lower(int(units("any").sum()), n, 1 - level),
+    }

@@ -29,41 +29,31 @@ def event_of(filtered: Filtered, *, query: str | None = None) -> dict[str, Any]:
     `scores` are in the retriever's order, None for a snippet that could not be scored and "inf" for
     one that the scorer dropped. `threshold` is "keep_all" if everything is kept.
     """
-    c = filtered.calibration
-    calibrated = {
-        "calibration": c.checksum,
-        "scorer": c.scorer,
-        "guarantee": c.guarantee,
-        "alpha": c.alpha,
-    }
-    decision = {
+    fields = {
+        "query": query,
+        "guarantee": filtered.calibration.guarantee,
         "threshold": json_number(filtered.threshold, "keep_all"),
         "scores": [json_number(score, "inf") for score in filtered.scores.tolist()],
         "m1": filtered.m1,
         "m2": filtered.m2,
     }
-    return build_event(EVENT, filtered, query, calibrated, decision)
+    return build_event(EVENT, filtered, fields)
 
 
-def build_event(
-    name: str,
-    decided: Decision,
-    query: str | None,
-    calibrated: Mapping[str, Any],
-    decision: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return an event: the fields of either kind, around those of its calibration and decision."""
+def build_event(name: str, decided: Decision, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event: what events of snippets and of claims share, and the fields of one kind."""
     return {
         "event": name,
         "version": VERSION,
         "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        **calibrated,
+        "calibration": decided.calibration.checksum,
+        "scorer": decided.calibration.scorer,
+        "alpha": decided.calibration.alpha,
         "group": decided.group,
-        "query": query,
         "k": len(decided.keeps),
         "kept": decided.kept.tolist(),
         "unscorable": decided.unscorable.tolist(),
-        **decision,
+        **fields,
     }
 
 

@@ -11,6 +11,7 @@ from drawn import draw, unjudged
 from scipy.stats import binomtest
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
+from conformal_retrievers.evaluation.diagnosis import Ties
 from conformal_retrievers.evaluation.verdict import coverage_p_value
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 from conformal_retrievers.theory.intervals import percent
@@ -55,7 +56,7 @@ def test_four_queries_by_hand():
     assert d.evaluation.only_irrelevant == 2 / 4
     assert d.auc_within.estimate == pytest.approx((2 / 4 + 0 + 0) / 3, abs=1e-15)
     assert d.auc_over == pytest.approx(5.5 / 20, abs=1e-15)
-    assert (d.ties.n_scores, d.ties.distinct, d.ties.calibration_ties) == (9, 7, 1 / 3)
+    assert d.ties == Ties(n_scores=9, distinct=7, at_threshold=0)
 
 
 def test_the_sweep_is_what_each_alpha_keeps():
@@ -236,18 +237,6 @@ def test_reversed_scores_are_a_problem(rng):
     assert d.auc_over < 0.1
 
 
-def test_scores_that_separate_queries_but_not_snippets_are_all_or_nothing(rng):
-    def flat(n):
-        return [
-            ScoredQuery(np.full(6, rng.normal()) + rng.normal(0, 1e-3, 6), [True] + [False] * 5)
-            for _ in range(n)
-        ]
-
-    d = diagnose(calibrated(flat(400), 0.2), flat(200))
-    assert {"all-or-nothing", "separation"} <= names(d, "notice")
-    assert d.evaluation.m2.estimate == pytest.approx(d.evaluation.m1.estimate, abs=0.03)
-
-
 def test_ties_at_the_threshold_are_noticed(rng):
     def rated(n):
         drawn = draw(rng, n, separation=3)
@@ -256,7 +245,7 @@ def test_ties_at_the_threshold_are_noticed(rng):
     d = diagnose(calibrated(rated(100)), rated(100))
     assert by_name(d, "ties").severity == "notice"
     assert d.ties.distinct == 4
-    assert min(d.ties.at_threshold, d.ties.calibration_ties) > 0.05
+    assert d.ties.at_threshold > 0.05
 
 
 def test_a_filter_that_removes_little_or_nothing_is_noticed(rng):

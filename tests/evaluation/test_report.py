@@ -108,11 +108,11 @@ def test_extreme_scores_have_a_histogram(scores):
 
 
 def test_text_of_the_data_is_escaped(calibration, queries):
-    html = html_of(calibration, queries, title=HOSTILE)
+    html = html_of(calibration, queries, sources={HOSTILE: HOSTILE})
     assert "<script" not in html
     page = Page(html)
     assert page.tags.count("title") == 1
-    assert page.text.count(HOSTILE) >= 4  # title, heading, scorer, group, provenance
+    assert page.text.count(HOSTILE) >= 5  # sources, scorer, group, provenance
 
 
 def test_the_page_and_its_pictures_need_no_network_and_have_no_date(calibration, queries):
