@@ -34,15 +34,11 @@ def calibrate(
     delta: options.Delta = None,
     by_group: options.ByGroup = False,
     count_missed: Annotated[
-        bool,
-        options.flag("--count-missed", "Count relevant snippets that are missed as dropped."),
+        bool, options.flag("--count-missed", "Count relevant snippets that are missed as dropped.")
     ] = False,
     on_unscorable: Annotated[
         Literal["raise", "keep"],
-        options.option(
-            "raise|keep",
-            "If a relevant snippet has no score: stop, or count it as kept.",
-        ),
+        options.option("raise|keep", "A relevant snippet has no score: stop, or count it as kept."),
     ] = "raise",
     hold_out: Annotated[
         float,
@@ -58,26 +54,20 @@ def calibrate(
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus)
     if scorer == "retrieval" and better is None:
-        raise OptionNeeded(
-            "the scorer retrieval needs to know which scores are better: higher for similarities, "
-            "lower for distances",
-            "--better higher",
-        )
+        reason = "the scorer retrieval needs --better higher, or --better lower for distances"
+        raise OptionNeeded(reason, "--better higher")
     if name is not None and model is None:
         raise OptionNeeded("--name is the name of a model", "--model MODEL")
     names = {
         "retrieval": f"retrieval({retriever}, {better})",
         "bm25": "bm25s(",
-        "embedding": f"cosine({name or model})",
+        "embedding": f"cosine({name or model or 'MODEL'})",
     }
     chosen = scorer_named(names[scorer], model=model, corpus=corpus, judged=judged)
     rng = np.random.default_rng(0)
     queries = [q for q in judged_queries(judged, run, k) if rng.random() >= hold_out]
     if hold_out and any(query.id is None for query in queries):
-        raise ValueError(
-            "some queries have no id; give each query an id, so that evaluate can leave out those "
-            "of the calibration (--hold-out)"
-        )
+        raise ValueError("--hold-out needs an id for each query; give those without id one")
     with warnings.catch_warnings():
         if scorer == "retrieval" and not force:
             warnings.simplefilter("error", ReversedScores)

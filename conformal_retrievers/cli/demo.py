@@ -19,7 +19,7 @@ from conformal_retrievers.calibration.calibration import Calibration, calibrate
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.cli.terminal import print_table, say
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.evaluation import Evaluation, evaluate, measure
+from conformal_retrievers.evaluation import evaluate, top_k
 from conformal_retrievers.evaluation.report import write
 from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.scoring import Scorer, score_queries
@@ -71,13 +71,10 @@ def run(alpha: float) -> None:
         f"Retrieved:  {result.recall_at_k} of all relevant snippets; the others are lost\n\n"
         "Relevant snippets kept and all snippets removed, % [95 % interval]:\n"
     )
-    print_table(
-        ["", "kept, by query", "kept, pooled", "removed"],
-        _comparison(calibration, other_half, scored),
-    )
+    print_table(["", "kept, by query", "kept, pooled", "removed"], _comparison(calibration, scored))
     say(
-        "\nThe other filters are set, with hindsight, to remove about as much. None of them has a "
-        "guarantee: how much they keep is known only once it is measured.\n"
+        "\nThe top k is chosen with hindsight, to remove about as much. It has no guarantee: how "
+        "much it keeps is known only once it is measured.\n"
     )
     say("5 Look at one question")
     _print_example(ConformalFilter(scorer, calibration), other_half)
@@ -111,51 +108,27 @@ def kept_in_both_frameworks(path: Path, scorer: Scorer, judged: Sequence[JudgedQ
     return n_kept
 
 
-def _comparison(
-    calibration: Calibration, judged: Sequence[JudgedQuery], scored: Sequence[ScoredQuery]
-) -> Iterator[list[str]]:
-    """Yield a row for each alpha, and for each filter at it."""
+def _comparison(calibration: Calibration, scored: Sequence[ScoredQuery]) -> Iterator[list[str]]:
+    """Yield a row for each alpha, for the filter, and for the top k that keep about as many."""
     for alpha in sorted({0.05, 0.1, 0.2, calibration.alpha}):
         at = calibration.at(alpha)
         number = sum(int(at.keep(query.scores).sum()) for query in scored)
+        k = max(1, round(number / len(scored)))
         yield [f"target {100 * (1 - alpha):g} %, α = {alpha:g}", "", "", ""]
-        filters = {"conformal": evaluate(at, scored), **_baselines(judged, scored, number)}
-        for name, found in filters.items():
+        for name, found in ("conformal", evaluate(at, scored)), (f"top {k}", top_k(scored)[k]):
             shares = (found.coverage["query-recall"], found.coverage["snippet"], found.removal)
             yield [f"  {name}", *(share.interval.written(unit="") for share in shares)]
 
 
-def _baselines(
-    judged: Sequence[JudgedQuery], scored: Sequence[ScoredQuery], number: int
-) -> dict[str, Evaluation]:
-    """Measure the top k and a threshold on the similarity that keep about this number of snippets.
-
-    The threshold is a share of the query's best similarity.
-    """
-    similarities = [np.array([s.retrieval_score for s in query.snippets]) for query in judged]
-    shares = [similarity / similarity.max() for similarity in similarities]
-    share = np.sort(np.concatenate(shares))[-number]
-    k = max(1, round(number / len(judged)))
-    masks = {
-        f"top {k}": [np.arange(len(s)) < k for s in shares],
-        f"BM25 ≥ {share:.2f} of best": [s >= share for s in shares],
-    }
-    return {name: measure(scored, mask) for name, mask in masks.items()}
-
-
 def _print_example(conformal: ConformalFilter, judged: Sequence[JudgedQuery]) -> None:
-    """Print what is kept of one query, and the dropped snippets with the lowest scores.
-
-    The query is the first that keeps two to six snippets, a relevant one among them.
-    """
+    """Print the lowest scores of a query that keeps two to six snippets, a relevant one too."""
     decided = [(query, conformal(query.query, query.snippets)) for query in judged]
     good = (
         (query, filtered)
         for query, filtered in decided
-        if 2 <= len(filtered.kept) <= 6 and any(query.relevant[i] for i in filtered.kept)
+        if 2 <= len(filtered.kept) <= 6 and np.take(query.relevant, filtered.kept).any()
     )
     query, filtered = next(good, decided[0])
-    nearest = sorted(filtered.dropped, key=lambda i: float(filtered.scores[i]))[:4]
     say(f"“{query.query}”\n")
     print_table(
         ["", "relevant", "score", "p", "snippet".ljust(42)],
@@ -167,7 +140,7 @@ def _print_example(conformal: ConformalFilter, judged: Sequence[JudgedQuery]) ->
                 f"{filtered.p_values[i]:.3f}",
                 shorten(query.snippets[i].text, 42, placeholder=" …").ljust(42),
             ]
-            for i in [*filtered.kept, *nearest]
+            for i in np.argsort(filtered.scores)[: len(filtered.kept) + 4]
         ),
     )
     say(

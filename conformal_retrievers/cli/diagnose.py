@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
@@ -46,7 +47,7 @@ def diagnose(
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
     if out is not None:
         options.check_out(out, calibration, judged, log, corpus)
-    tested = load_calibration(calibration)
+    tested = load_calibration(calibration, None, SNIPPETS)
     if log is not None:
         new = logged_queries(log, tested)
     else:

@@ -8,6 +8,7 @@ import numpy as np
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
@@ -38,7 +39,7 @@ def evaluate(
     guarantee is out of reach, or if half of the snippets have no score. Leaves out queries with an
     id of the calibration.
     """
-    tested = load_calibration(calibration, alpha)
+    tested = load_calibration(calibration, alpha, SNIPPETS)
     new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
     result = measured(tested, new.queries)
     others = _baselines(new.queries) if baselines else {}

@@ -15,7 +15,7 @@ import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
-from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
+from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import read_beir, read_corpus
 from conformal_retrievers.data.jsonl import iter_jsonl
@@ -28,9 +28,7 @@ from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Scorer, score_queries
 
 
-def load_calibration(
-    path: Path, alpha: float | None = None, about: Subject = SNIPPETS
-) -> Calibration:
+def load_calibration(path: Path, alpha: float | None, about: Subject) -> Calibration:
     """Read a calibration, at another alpha if one is given; ValueError for another subject."""
     calibration = Calibration.load(path)
     check_subject(calibration, about)
@@ -40,8 +38,7 @@ def load_calibration(
 def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: Path) -> Scorer:
     """Return the scorer of a name, such as a calibration has; a name never says what is loaded.
 
-    Raises OptionNeeded without the model or the corpus that it needs, and ValueError for a scorer
-    that only Python can make.
+    Raises ValueError for a scorer that only Python can make.
     """
     if match := re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name):
         return RetrievalScorer(match[1], higher_is_better=match[2] == "higher")
@@ -62,10 +59,7 @@ def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: P
 
 
 def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
-    """Return the cosine scorer of a sentence-transformers model, under a name.
-
-    The model is in a folder, the local cache or the hub; ValueError if it is nowhere.
-    """
+    """Return the cosine scorer of a sentence-transformers model; ValueError if it is nowhere."""
     require("embedding", "sentence_transformers")
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
@@ -140,7 +134,6 @@ def _warn_if_retrieved_otherwise(queries: list[JudgedQuery], calibration: Calibr
             warnings.warn(
                 f"judged queries have {name} {', '.join(sorted(map(repr, others)))}, but the "
                 f"calibration has {calibrated!r}; its guarantee is for that {name} only",
-                UserWarning,
                 stacklevel=2,
             )
 

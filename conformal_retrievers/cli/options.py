@@ -23,7 +23,7 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(name, help=help)
 
 
-def argument(metavar: str, help: str, **more: Any) -> Any:
+def path(metavar: str, help: str, **more: Any) -> Any:
     """Return the declaration of an argument that is a path."""
     return typer.Argument(metavar=metavar, help=help, exists=True, **more)
 
@@ -43,20 +43,20 @@ def passes(check: Callable[[float], object]) -> Callable[[float | None], float |
 
 
 _ALPHA = "The risk: 0.1 keeps at least 90 % on average."
-_JUDGED = argument(
+_JUDGED = path(
     "JUDGED", "Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder."
 )
 
 CalibrationFile = Annotated[
-    Path, argument("CALIBRATION", "A file that calibrate wrote.", dir_okay=False)
+    Path, path("CALIBRATION", "A file that calibrate wrote.", dir_okay=False)
 ]
 Judged = Annotated[Path, _JUDGED]
 OptionalJudged = Annotated[Path | None, _JUDGED]
 Answers = Annotated[
     Path,
-    argument(
+    path(
         "ANSWERS",
-        'Annotated answers, one a line: {"id", "group", "claims": [{"relevance", "factual"}]}.',
+        'Annotated answers: {"id", "group", "claims": [{"relevance", "factual"}]} a line.',
         dir_okay=False,
     ),
 ]
@@ -69,8 +69,7 @@ Delta = Annotated[
     float | None,
     option(
         "SHARE",
-        "The share of calibrations that may miss the guarantee. Without it, the guarantee holds "
-        "on average over calibrations.",
+        "The share of calibrations that may fall short. Default: an average over them.",
         callback=passes(check_delta),
     ),
 ]
@@ -98,19 +97,11 @@ Model = Annotated[
 ]
 ModelName = Annotated[
     str | None,
-    option(
-        "NAME",
-        "For embedding: the model's name in the chain to filter. Default: the value of --model.",
-    ),
+    option("NAME", "For embedding: the name in the chain to filter. Default: that of --model."),
 ]
 Corpus = Annotated[
     Path | None,
-    option(
-        "FILE",
-        "For bm25: the retrievable texts, in the format of a BEIR corpus.jsonl. A snippet is found "
-        "in it by its exact text: title, a space and text.",
-        exists=True,
-    ),
+    option("FILE", "For bm25: the retrievable texts, as in a BEIR corpus.jsonl.", exists=True),
 ]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 

@@ -69,6 +69,6 @@ def _at(calibration: Calibration, alpha: float) -> Calibration | None:
 
 
 def _cell(threshold: float | str | None) -> str:
-    if isinstance(threshold, float):
-        return f"{threshold:.4g}"
-    return "–" if threshold is None else threshold.removeprefix("keep_")
+    if isinstance(threshold, str):
+        return threshold.removeprefix("keep_")
+    return "–" if threshold is None else f"{threshold:.4g}"

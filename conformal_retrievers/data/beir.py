@@ -33,7 +33,8 @@ def read_beir(
     Parameters
     ----------
     folder
-        Has corpus.jsonl, queries.jsonl and qrels.tsv (or qrels/test.tsv), each also as .gz.
+        Has corpus.jsonl, queries.jsonl (with "group", if known) and qrels.tsv (or qrels/test.tsv),
+        each also as .gz.
     run
         A path, inside the folder or not, of tab-separated lines query-id, corpus-id, rank, score
         (score may be empty), or of TREC's six columns.
@@ -41,11 +42,6 @@ def read_beir(
         How many snippets to keep of each query, the best by rank; all by default.
     min_score
         The qrels score from which on a snippet is relevant.
-
-    Returns
-    -------
-    list of JudgedQuery
-        With the name of the query's group from queries.jsonl, if it has one.
 
     Raises
     ------

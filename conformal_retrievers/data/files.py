@@ -58,7 +58,7 @@ def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
 def _remove_left_over(folder: Path) -> None:
     """Remove the temporary files of processes that were killed while they wrote."""
     for file in folder.glob(".conformal-*.tmp"):
-        with contextlib.suppress(FileNotFoundError):  # another process removed it
+        with contextlib.suppress(OSError):  # another process removed it, or another user's
             if time.time() - file.stat().st_mtime > STALE:
                 file.unlink()
 
@@ -164,11 +164,11 @@ def _json(value: Any) -> str:
 
 def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; raise ValueError, naming the field, for one that occurs twice."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"field {twice!r} occurs twice")
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"field {name!r} occurs twice")
+        fields[name] = value
     return fields
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.text import printable
+from conformal_retrievers.data.text import visible
 
 T = TypeVar("T")
 MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
@@ -93,15 +93,16 @@ class JudgedQuery:
             object.__setattr__(self, name, value)
         for i, s in enumerate(self.snippets):
             check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
-        if len(self.snippets) != len(self.relevant):
+        n = len(self.snippets)
+        if n != len(self.relevant):
             raise ValueError(
-                f"{where}: {len(self.snippets)} snippets but {len(self.relevant)} judgements in "
-                "relevant; give one for each snippet"
+                f"{where}: {n} snippets but {len(self.relevant)} judgements in relevant; give one "
+                "for each snippet"
             )
-        if self.k is not None and len(self.snippets) > self.k:
+        if self.k is not None and n > self.k:
             raise ValueError(
-                f"{where}: k is {self.k}, but there are {len(self.snippets)} snippets; give the "
-                "number of snippets that the retriever was asked for"
+                f"{where}: k is {self.k}, but there are {n} snippets; give the number of snippets "
+                "that the retriever was asked for"
             )
         ids = [s.id for s in self.snippets if s.id is not None]
         if len(set(ids)) < len(ids):
@@ -229,9 +230,8 @@ def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
 
 def query_name(id: str | None, query: str) -> str:
     """Return the query's name in messages."""
-    if id is not None:
-        return f"query {id!r}"
-    return f"query {query[:60] + '…' if len(query) > 60 else query!r}"
+    shortened = query[:60] + "…" if len(query) > 60 else query
+    return f"query {id or shortened!r}"
 
 
 def check_texts(where: str, **values: object) -> None:
@@ -249,10 +249,8 @@ def check_names(where: str, **names: object) -> None:
     """Raise as `check_texts` does, and ValueError for a name with a control character."""
     check_texts(where, **names)
     for field_name, name in names.items():
-        try:
-            printable(str(name))
-        except ValueError as error:
-            raise ValueError(f"{where}: {field_name} is {name!r}; {error}") from None
+        if visible(str(name)) != str(name):
+            raise ValueError(f"{where}: {field_name} is {name!r}; remove its control characters")
 
 
 def _judgement(where: str, i: int, value: object) -> bool:

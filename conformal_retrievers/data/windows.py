@@ -37,11 +37,6 @@ def split_snippets(
     document
         The name of the document, for the snippets' `document` and `id` ("<document>:<position>").
 
-    Returns
-    -------
-    list of Snippet
-        The windows; none for a blank text.
-
     Raises
     ------
     ValueError
@@ -138,9 +133,6 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     return end - len(piece.lstrip()), start + len(piece.rstrip())
 
 
-# --- gold spans -----------------------------------------------------------------------------------
-
-
 def relevant_windows(
     text: str, windows: Iterable[Snippet], spans: Iterable[tuple[int, int]]
 ) -> tuple[bool, ...]:
@@ -149,37 +141,25 @@ def relevant_windows(
     A span is (start, end) in characters, as in text[start:end]; white space at its ends is ignored.
     A span within a sentence that fits into a window is always contained in one.
 
-    Raises ValueError for a span that no window contains, such as one across sentences and longer
-    than the overlap, for a span that is blank or outside the text, and for a window of another
-    text.
+    Raises ValueError for a span that no window contains, such as one that is blank, or across
+    sentences and longer than the overlap, and for a window of another text.
 
     >>> text = "One two. Three four.  Five six."
     >>> relevant_windows(text, split_snippets(text, 22, 12), [(0, 7)])
     (True, False)
     """
-    places = []
-    for i, window in enumerate(windows):
-        left = window.position
-        if left is None or left < 0 or not text.startswith(window.text, left):
-            raise ValueError(
-                f"windows[{i}] is not in the text at its position {left}; give windows that "
-                "split_snippets returned for this text"
-            )
-        places.append((left, left + len(window.text)))
+    places = [(window.position or 0, window.text) for window in windows]
+    for i, (left, part) in enumerate(places):
+        if left < 0 or not text.startswith(part, left):
+            raise ValueError(f"windows[{i}] is not in the text at its position {left}")
     relevant = [False] * len(places)
     for span in spans:
-        start, end = span
-        if not 0 <= start <= end <= len(text) or not text[start:end].strip():
+        start, end = _stripped(text, *span)
+        contains = [left <= start < end <= left + len(part) for left, part in places]
+        if not (0 <= span[0] < span[1] <= len(text) and any(contains)):
             raise ValueError(
-                f"spans has {span}, which is blank or outside the text of {len(text)} characters; "
-                "give (start, end) in characters, not bytes"
-            )
-        start, end = _stripped(text, start, end)
-        contains = [left <= start and end <= right for left, right in places]
-        if not any(contains):
-            raise ValueError(
-                f"no window contains {span} of spans; give all windows of the text, or split it "
-                "with a longer overlap"
+                f"no window contains {span} of spans; give (start, end) in characters of the text "
+                "and all its windows, or split it with a longer overlap"
             )
         relevant = [r or c for r, c in zip(relevant, contains, strict=True)]
     return tuple(relevant)
