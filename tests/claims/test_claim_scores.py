@@ -22,15 +22,12 @@ NUMBERS = st.integers(-4, 4).map(float)
 
 def by_definition(query, claims, documents):
     """Algorithm 1 as it is printed, one pair after the other."""
-    return [
-        max(
-            [
-                0.0,
-                *((1 - cosine_distance(query, d)) * (1 - cosine_distance(c, d)) for d in documents),
-            ]
-        )
-        for c in claims
-    ]
+
+    def relevance(claim):
+        pairs = ((cosine_distance(query, d), cosine_distance(claim, d)) for d in documents)
+        return max(0.0, *((1 - q) * (1 - c) for q, c in pairs))
+
+    return [relevance(claim) for claim in claims]
 
 
 def vectors(n):
@@ -123,10 +120,8 @@ async def test_one_function_embeds_query_claims_and_documents_in_one_batch():
         await asyncio.sleep(0)
         return embed(texts)
 
-    for scorer in (
-        ClaimRelevance(EmbeddingScorer(embed, "length")),
-        ClaimRelevance(EmbeddingScorer(embed, "length", aembed=aembed)),
-    ):
+    for asynchronous in (None, aembed):
+        scorer = ClaimRelevance(EmbeddingScorer(embed, "length", aembed=asynchronous))
         one = scorer.relevance(QUERY, CLAIMS, DOCUMENTS)
         other = await scorer.arelevance(QUERY, CLAIMS, DOCUMENTS)
         assert one.tolist()[::2] == other.tolist()[::2]

@@ -50,22 +50,19 @@ class Failing(Lookup):
         raise self.error
 
 
-def answer_filter(*claims, scorer=None, reply=None, alpha=0.4, on_empty="allow", **options):
+def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, on_empty="allow", **options):
     """A filter with the threshold .5 of answers that are divided into these claims."""
     answers = [AnnotatedAnswer([0.5], [False])] * 4
     calibration = calibrate_claims(answers, alpha=alpha, scorer="lookup")
-    said = reply or Reply(json.dumps({"claims": claims or ["red", "low", "lost"]}))
+    text = json.dumps({"claims": claims or ["red", "low", "lost"]})
 
     def complete(request):
-        if isinstance(said, Exception):
-            raise said
-        return said
+        if failure is not None:
+            raise failure
+        return Reply(text)
 
-    return AnswerFilter(
-        ClaimFilter(scorer or Lookup(), calibration, on_empty=on_empty),
-        LLM(complete, "script"),
-        **options,
-    )
+    claim_filter = ClaimFilter(scorer or Lookup(), calibration, on_empty=on_empty)
+    return AnswerFilter(claim_filter, LLM(complete, "script"), **options)
 
 
 # --- the event ------------------------------------------------------------------------------------
@@ -100,16 +97,6 @@ def test_events_are_plain_json_without_texts_of_claims():
     assert event_of(merged("q", "Some words.", []))["guaranteed"] is False
 
 
-def test_an_undivided_answer_is_logged_and_counted(caplog):
-    event = event_of(answer_filter(reply=Unanswered("busy"))("q", "Some words.", []))
-    assert (event["undivided"], event["k"], event["kept"]) == ("unanswered", 0, [])
-    observer = Observer()
-    observer.observe(event)
-    assert "could not be divided into claims: unanswered" in caplog.text
-    (counts,) = observer.counts.values()
-    assert (counts.queries, counts.m1, counts.m2) == (1, 0, 0)
-
-
 def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, caplog):
     log = FilterLog(tmp_path / "log.jsonl")
     observer = Observer(log)
@@ -117,6 +104,7 @@ def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, 
     with caplog.at_level(logging.INFO):
         observer.observe(event)
         observer.observe(event)
+    Observer().observe(event_of(answer_filter(failure=Unanswered("busy"))("q", "Some words.", [])))
     log.append(
         {"event": "conformal_filter", "version": 1, "calibration": "c", "k": 0, "kept": []}
         | {"scores": [], "m1": 0, "m2": 0}
@@ -126,6 +114,7 @@ def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, 
     assert (counts.m1, counts.m2) == (1, pytest.approx(1 / 3))
     assert "kept 1 of 3 claims (m1 1.000, m2 0.333 over 2 queries)" in caplog.text
     assert "1 of 3 claims could not be scored" in caplog.text
+    assert "could not be divided into claims: unanswered" in caplog.text
     assert [e["kept"] for e in read_log(log.path, event="conformal_claims")] == [[0], [0]]
     assert [e["calibration"] for e in read_log(log.path)] == ["c"]
     assert "q" not in {e["query"] for e in read_log(log.path, event="conformal_claims")}
@@ -157,7 +146,7 @@ async def test_filtering_is_a_child_run_with_one_event(call):
     assert child.outputs == data
 
 
-ALL = ((["red", "low"], {}), (["low", "low"], {}), ([], {"reply": Unanswered("busy")}))
+ALL = ((["red", "low"], {}), (["low", "low"], {}), ([], {"failure": Unanswered("busy")}))
 
 
 def told(handler):
