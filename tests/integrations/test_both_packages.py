@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
+import gc
 import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from frameworks import (
@@ -17,6 +20,7 @@ from frameworks import (
 )
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
+from langchain_community.document_transformers import LongContextReorder
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
@@ -24,7 +28,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import MockLLM
-from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.tools import RetrieverTool
 from llama_index.postprocessor import conformal as llama_index_conformal
 from lookup import LookupScorer
@@ -122,19 +126,74 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee
         assert len(set(map(tuple, survivors.values()))) == 1, (question, survivors)
 
 
-async def test_both_frameworks_filter_alike_by_any_scorer(conformal_filter):
-    compressor = ConformalCompressor(filter=conformal_filter)
-    postprocessor = ConformalPostprocessor(filter=conformal_filter)
-    texts = ["far", "near", "far", "near"]
-    documents = [Document(text, id=str(i)) for i, text in enumerate(texts)]
-    nodes = [NodeWithScore(node=TextNode(text=t, id_=str(i))) for i, t in enumerate(texts)]
-    for kept in (
-        [d.id for d in compressor.compress_documents(documents, "q")],
-        [d.id for d in await compressor.acompress_documents(documents, "q")],
-        [n.node_id for n in postprocessor.postprocess_nodes(nodes, query_str="q")],
-        [n.node_id for n in await postprocessor.apostprocess_nodes(nodes, query_str="q")],
-    ):
-        assert kept == ["1", "3"]
+# --- many calls -----------------------------------------------------------------------------------
+
+TEXTS = [str(i) for i in range(20)]
+
+
+def same(query, texts):
+    return [float(text != query) for text in texts]
+
+
+def same_text(query, kept):
+    return [getattr(one, "page_content", None) or one.text for one in kept] == [query]
+
+
+BOTH = pytest.mark.parametrize(
+    ("component", "method", "given", "asked"),
+    [
+        (ConformalCompressor, "compress_documents", [Document(t) for t in TEXTS], str),
+        (
+            ConformalPostprocessor,
+            "postprocess_nodes",
+            [NodeWithScore(node=TextNode(text=t)) for t in TEXTS],
+            QueryBundle,
+        ),
+    ],
+)
+
+
+@pytest.fixture
+def keeps_the_same():
+    one = Calibration.from_scores([ScoredQuery([0.5], [True])], alpha=0.5, scorer="same")
+    return ConformalFilter(FunctionScorer(same, "same"), one)
+
+
+@pytest.mark.slow
+@BOTH
+async def test_32_threads_and_200_tasks_do_not_mix_their_queries(
+    component, method, given, asked, keeps_the_same
+):
+    made = component(filter=keeps_the_same)
+    queries = TEXTS * 320
+
+    def kept(query):
+        return same_text(query, getattr(made, method)(given, asked(query)))
+
+    async def akept(query):
+        return same_text(query, await getattr(made, f"a{method}")(given, asked(query)))
+
+    with ThreadPoolExecutor(32) as pool:
+        assert all(pool.map(kept, queries))
+    assert all(await asyncio.gather(*map(akept, queries[:200])))
+
+
+@pytest.mark.slow
+@BOTH
+async def test_memory_does_not_grow_with_calls(component, method, given, asked, keeps_the_same):
+    made = component(filter=keeps_the_same)
+
+    async def memory_after(calls):
+        for i in range(calls):
+            getattr(made, method)(given, asked(f"query {i} of {calls}"))
+            await getattr(made, f"a{method}")(given, asked(f"query {i} of {calls}"))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    before, after = await memory_after(200), await memory_after(500)
+    tracemalloc.stop()
+    assert after - before < 20_000  # 20 bytes a call
 
 
 # --- from_calibration -----------------------------------------------------------------------------
@@ -143,25 +202,20 @@ async def test_both_frameworks_filter_alike_by_any_scorer(conformal_filter):
 @EACH
 def test_options_of_the_filter_and_another_alpha_can_be_given(made_from, embeddings, file):
     usual = made_from(file, embeddings=embeddings()).filter
-    assert (usual.on_empty, usual.on_unscorable) == ("allow", "keep")
+    assert (usual.on_empty, usual.on_unscorable, usual.group_of) == ("allow", "keep", None)
     other = made_from(
         Calibration.load(file),
         embeddings=embeddings(),
         alpha=0.2,
         on_empty="raise",
         on_unscorable="raise",
+        group_of=len,
     ).filter
-    assert (other.on_empty, other.on_unscorable) == ("raise", "raise")
+    assert (other.on_empty, other.on_unscorable, other.group_of) == ("raise", "raise", len)
     assert (usual.calibration.alpha, other.calibration.alpha) == (0.1, 0.2)
     assert other.calibration.threshold() < usual.calibration.threshold()
     with pytest.raises(ValueError, match="alpha"):
         made_from(file, embeddings=embeddings(), alpha=1.5)
-
-
-@EACH
-def test_the_group_of_a_query_can_be_given(made_from, embeddings, file):
-    assert made_from(file, embeddings=embeddings(), group_of=len).filter.group_of is len
-    assert made_from(file, embeddings=embeddings()).filter.group_of is None
 
 
 def test_a_retriever_shows_the_alpha_that_it_was_made_with(file):
@@ -265,43 +319,40 @@ def test_judging_takes_what_is_returned_and_counts_what_is_missed():
     assert any(query.missed for query in one)
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        lambda retriever: retriever,
-        lambda retriever: retriever.configurable_fields(alpha=ConfigurableField(id="alpha")),
-        lambda retriever: retriever.with_config(tags=["ours"]),
-        lambda retriever: retriever.with_retry(),
-    ],
-    ids=["plain", "configurable", "config", "retry"],
-)
-def test_a_filtered_retriever_is_refused(conformal_filter, wrapped):
-    filtered = ConformalRetriever(retriever=FOUND, filter=conformal_filter)
-    with pytest.raises(ValueError, match=r"ConformalRetriever.*\.retriever"):
-        langchain_conformal.judge_retriever(wrapped(filtered), [QUERY])
-    with pytest.raises(ValueError, match=r"ConformalRetriever.*\.retriever"):
-        ConformalRetriever(retriever=wrapped(filtered), filter=conformal_filter)
-    (judged,) = langchain_conformal.judge_retriever(filtered.retriever, [QUERY])
-    assert [snippet.text for snippet in judged.snippets] == ["near", "far"]
+def filtered_by(conformal_filter):
+    return ConformalRetriever(retriever=FOUND, filter=conformal_filter)
 
 
-@pytest.mark.parametrize("in_pipeline", [False, True])
-def test_a_retriever_that_compresses_with_the_filter_is_refused(conformal_filter, in_pipeline):
+def compressing(conformal_filter, *more):
     compressor = ConformalCompressor(filter=conformal_filter)
-    if in_pipeline:
-        compressor = DocumentCompressorPipeline(transformers=[compressor])
-    filtered = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=FOUND)
-    with pytest.raises(ValueError, match=r"ContextualCompressionRetriever.*\.base_retriever"):
+    if more:
+        compressor = DocumentCompressorPipeline(transformers=[*more, compressor])
+    return ContextualCompressionRetriever(base_compressor=compressor, base_retriever=FOUND)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        filtered_by,
+        lambda f: filtered_by(f).configurable_fields(alpha=ConfigurableField(id="alpha")),
+        lambda f: filtered_by(f).with_config(tags=["ours"]),
+        lambda f: filtered_by(f).with_retry(),
+        compressing,
+        lambda f: compressing(f, LongContextReorder()),
+    ],
+)
+def test_a_filtered_retriever_is_refused(conformal_filter, make):
+    filtered = make(conformal_filter)
+    with pytest.raises(ValueError, match=r"\.retriever or \.base_retriever"):
         langchain_conformal.judge_retriever(filtered, [QUERY])
+    with pytest.raises(ValueError, match=r"\.retriever or \.base_retriever"):
+        ConformalRetriever(retriever=filtered, filter=conformal_filter)
 
 
 @pytest.mark.parametrize(
     ("package", "make"),
     [
-        (
-            langchain_conformal,
-            lambda: InMemoryVectorStore(DeterministicFakeEmbedding(size=4)),
-        ),
+        (langchain_conformal, lambda: InMemoryVectorStore(DeterministicFakeEmbedding(size=4))),
         (langchain_conformal, lambda: len),
         (llama_index_conformal, index),
         (llama_index_conformal, lambda: index().as_query_engine(llm=MockLLM())),
@@ -309,16 +360,13 @@ def test_a_retriever_that_compresses_with_the_filter_is_refused(conformal_filter
     ],
     ids=["store", "function", "index", "engine", "tool"],
 )
-def test_anything_but_a_retriever_is_refused(package, make, file):
+def test_anything_but_a_retriever_is_refused(package, make, conformal_filter):
     given = make()
-    said = re.escape(f"retriever is a {type(given).__name__}")
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match="retriever"):
         package.judge_retriever(given, [QUERY])
     if package is langchain_conformal:
         with pytest.raises(ValueError, match="retriever"):
-            ConformalRetriever.from_calibration(
-                file, retriever=given, embeddings=MiniLMEmbeddings()
-            )
+            ConformalRetriever(retriever=given, filter=conformal_filter)
 
 
 @pytest.mark.parametrize(("judged", "place"), [(["q"], 0), ("q", 0), ([QUERY, {"query": "q"}], 1)])

@@ -107,12 +107,6 @@ async def test_metadata_is_not_scored(postprocessor):
     assert await both(postprocessor, given) == given
 
 
-async def test_a_score_at_the_threshold_is_kept():
-    scorer = LookupScorer({"at": 0.5, "above": 0.5000001})
-    ours = ConformalPostprocessor(filter=filter_of(scorer))
-    assert texts_of(await both(ours, [node("above"), node("at")])) == ["at"]
-
-
 async def test_pictures_and_blank_texts_cannot_be_scored_and_are_kept(file):
     ours = ConformalPostprocessor.from_calibration(file, embed_model=MiniLMEmbedding())
     given = [NodeWithScore(node=ImageNode(image_path="picture.png")), node(" "), node("other")]

@@ -214,19 +214,6 @@ async def test_a_retriever_tool_returns_the_kept_nodes(calibrated):
         assert output.content == "".join(f"{node.text}\n\n" for node in expected)
 
 
-async def test_a_retriever_tool_without_a_kept_node_follows_on_empty():
-    for call in ("call", "acall"):
-
-        async def use(on_empty, call=call):
-            output = getattr(retriever_tool(postprocessor(on_empty)), call)(QUESTION)
-            return output if call == "call" else await output
-
-        assert (await use("allow")).content == ""
-        assert len((await use("keep_best")).raw_output) == 1
-        with pytest.raises(NothingKept):
-            await use("raise")
-
-
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
 @pytest.mark.parametrize("on_empty", ["allow", "keep_best", "raise"])
 async def test_an_agent_gets_the_result_of_its_tool(on_empty, llm, llm_server):

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
-
 import pytest
-from frameworks import (
-    K,
-    MiniLMEmbedding,
-    MiniLMEmbeddings,
-    halves,
-    langchain_retriever,
-    vector_index,
-)
+from frameworks import K, MiniLMEmbedding, halves, vector_index
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankStartEvent
 from llama_index.core.llms import MockLLM
-from openinference.instrumentation.langchain import LangChainInstrumentor
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from conformal_retrievers import ConformalFilter, calibrate
-from langchain_conformal import ConformalRetriever
 from llama_index.postprocessor.conformal import (
     ConformalFilterEvent,
     ConformalPostprocessor,
@@ -90,35 +75,6 @@ async def test_the_filter_is_a_span_below_the_querys(call, postprocessor, finish
     others = [span for name, span in spans.items() if name != ours]
     assert not any(key.startswith("conformal.") for span in others for key in span.attributes)
     assert "nhandled event" not in caplog.text  # OpenInference says so of classes it does not know
-
-
-@pytest.mark.usefixtures("llama_index_instrumentor")
-def test_the_code_of_the_page_on_operation_traces_both_frameworks(postprocessor, tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "operation.md"
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
-    (code,) = (block for block in blocks if "Instrumentor" in block)
-    calibration = postprocessor.filter.calibration
-    calibration.save(tmp_path / "calibration.json")
-    filtered = ConformalRetriever.from_calibration(
-        tmp_path / "calibration.json",
-        retriever=langchain_retriever(),
-        embeddings=MiniLMEmbeddings(),
-    )
-    names = {}
-    try:
-        exec(compile(code, str(page), "exec"), names)
-        exporter = InMemorySpanExporter()
-        names["provider"].add_span_processor(SimpleSpanProcessor(exporter))
-        kept = len(engine_of(postprocessor).query(QUESTION).source_nodes)
-        assert len(filtered.invoke(QUESTION)) == kept
-    finally:
-        LangChainInstrumentor().uninstrument()
-    spans = {span.name: span.attributes for span in exporter.get_finished_spans()}
-    found = spans["ConformalPostprocessor._postprocess_nodes"]
-    assert (found["conformal.kept"], found["conformal.k"]) == (kept, K)
-    decision = json.loads(spans["conformal_filter"]["output.value"])
-    assert (len(decision["kept"]), decision["k"]) == (kept, K)
-    assert decision["calibration"] == found["conformal.calibration"] == calibration.checksum
 
 
 class BrokenEvents(BaseEventHandler):
