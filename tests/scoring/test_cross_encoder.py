@@ -57,22 +57,17 @@ def test_there_must_be_one_logit_for_each_pair(logits):
         CrossEncoderScorer(lambda pairs: logits, "odd").score("q", [Snippet("a"), Snippet("b")])
 
 
-def test_a_blank_snippet_is_unscorable_and_not_read():
+def test_a_blank_snippet_is_not_read_and_it_and_a_logit_that_is_not_finite_are_unscorable():
+    logits = {"a": 1.0, "nan": math.nan, "inf": math.inf, "-inf": -math.inf, "b": 3.0}
     asked = []
 
     def predict(pairs):
         asked.append(pairs)
-        return [float(len(text)) for _, text in pairs]
+        return np.array([logits[text] for _, text in pairs], dtype=np.float32)
 
-    scorer = CrossEncoderScorer(predict, "length")
-    scores = scorer.score("q", [Snippet(text) for text in ("", "a", " \n", "bbb")])
-    np.testing.assert_array_equal(scores, [math.nan, -1.0, math.nan, -3.0])
-    assert np.isnan(scorer.score("q", [Snippet(" ")])).all()
+    scorer, nan = CrossEncoderScorer(predict, "table"), math.nan
+    scores = scorer.score("q", ["", *logits, " \n"])
+    np.testing.assert_array_equal(scores, [nan, -1.0, nan, nan, nan, -3.0, nan])
+    assert np.isnan(scorer.score("q", [" "])).all()
     assert scorer.score("q", []).tolist() == []
-    assert asked == [[("q", "a"), ("q", "bbb")]]
-
-
-@pytest.mark.parametrize("logit", [math.nan, math.inf, -math.inf])
-def test_a_logit_that_is_not_finite_is_unscorable(logit):
-    scorer = CrossEncoderScorer(lambda pairs: np.array([0.5, logit], dtype=np.float32), "odd")
-    np.testing.assert_array_equal(scorer.score("q", [Snippet("a"), Snippet("b")]), [-0.5, math.nan])
+    assert asked == [[("q", text) for text in logits]]
