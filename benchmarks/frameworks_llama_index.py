@@ -15,7 +15,7 @@ timings of one call, shown as its median and its quartiles. A fifth of the nodes
                   the last tenth against that of the first
 
 `python -m benchmarks.frameworks_llama_index [--write]` runs it in about three minutes, and needs
-the extra `dev`.
+the extra `dev`; `--overhead` prints the first alone.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ STEP = 0.02  # seconds until the embedding model that sleeps answers
 
 
 def main(arguments: list[str]) -> None:
+    if "--overhead" in arguments:
+        Console(width=160).print(table(overhead()))
+        return
     comparisons: list[Comparison] = []
     for step in (overhead, with_handlers, reuse, concurrency):
         print(f"measuring {step.__name__.replace('_', ' ')} …", file=sys.stderr)
