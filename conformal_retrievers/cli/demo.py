@@ -121,14 +121,10 @@ def _comparison(calibration: Calibration, scored: Sequence[ScoredQuery]) -> Iter
 
 
 def _print_example(conformal: ConformalFilter, judged: Sequence[JudgedQuery]) -> None:
-    """Print the lowest scores of a query that keeps two to six snippets, a relevant one too."""
+    """Print the lowest scores of a query that keeps about four snippets, a relevant one too."""
     decided = [(query, conformal(query.query, query.snippets)) for query in judged]
-    good = (
-        (query, filtered)
-        for query, filtered in decided
-        if 2 <= len(filtered.kept) <= 6 and np.take(query.relevant, filtered.kept).any()
-    )
-    query, filtered = next(good, decided[0])
+    good = [d for d in decided if np.take(d[0].relevant, d[1].kept).any()]
+    query, filtered = min(good or decided, key=lambda d: abs(len(d[1].kept) - 4))
     say(f"“{query.query}”\n")
     print_table(
         ["", "relevant", "score", "p", "snippet".ljust(42)],

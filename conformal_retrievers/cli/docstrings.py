@@ -107,11 +107,9 @@ def _public_things(module: ModuleType) -> Iterator[tuple[str, object]]:
     for name, thing in sorted(vars(module).items()):
         if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
             continue
-        if inspect.isclass(thing):
+        if inspect.isclass(thing) or inspect.isroutine(thing):
             yield f"{module.__name__}.{name}", thing
-            for inner, member in sorted(vars(thing).items()):
-                documented = inspect.isroutine(member) or inspect.isdatadescriptor(member)
-                if documented and not inner.startswith("_"):
-                    yield f"{module.__name__}.{name}.{inner}", member
-        elif inspect.isroutine(thing):
-            yield f"{module.__name__}.{name}", thing
+        for inner, member in sorted(vars(thing).items()) if inspect.isclass(thing) else ():
+            documented = inspect.isroutine(member) or inspect.isdatadescriptor(member)
+            if documented and not inner.startswith("_"):
+                yield f"{module.__name__}.{name}.{inner}", member

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
@@ -12,12 +11,9 @@ from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
-from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation import Evaluation, fixed_thresholds, top_k
+from conformal_retrievers.evaluation import Evaluation, top_k
 from conformal_retrievers.evaluation import evaluate as measured
 from conformal_retrievers.theory.intervals import percent
-
-PERCENTILES = (10, 30, 50, 70, 90)  # of all scores: the fixed thresholds among the baselines
 
 
 def evaluate(
@@ -29,7 +25,7 @@ def evaluate(
     model: options.Model = None,
     corpus: options.Corpus = None,
     baselines: Annotated[
-        bool, options.flag("--baselines", "Add top k for every k, and some fixed thresholds.")
+        bool, options.flag("--baselines", "Add the top k of the scores, for every k.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -42,7 +38,7 @@ def evaluate(
     tested = load_calibration(calibration, alpha, SNIPPETS)
     new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
     result = measured(tested, new.queries)
-    others = _baselines(new.queries) if baselines else {}
+    others = {f"top {n}": e for n, e in top_k(new.queries).items()} if baselines else {}
     if as_json:
         print_json({"left_out": new.left_out, "evaluation": result, "baselines": others})
     else:
@@ -60,16 +56,6 @@ def evaluate(
     fails = result.verdict is not None and result.verdict.fails
     if fails or result.mostly_unscorable or result.out_of_reach:
         raise typer.Exit(1)
-
-
-def _baselines(scored: list[ScoredQuery]) -> dict[str, Evaluation]:
-    scores = np.concatenate([query.scores for query in scored])
-    some = scores[np.isfinite(scores)]
-    thresholds = np.unique(np.percentile(some, PERCENTILES)) if len(some) else some
-    return {
-        **{f"top {k}": e for k, e in top_k(scored).items()},
-        **{f"score ≤ {t:.4g}": e for t, e in fixed_thresholds(scored, thresholds).items()},
-    }
 
 
 def _row(name: str | None, part: Evaluation, calibration: Calibration) -> list[str]:

@@ -8,7 +8,7 @@ quote belongs to the sentence that it opens. Characters are code points, as `len
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.extras import require
@@ -131,35 +131,3 @@ def _units(text: str, start: int, end: int, size: int, level: int = 0) -> Iterat
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     piece = text[start:end]
     return end - len(piece.lstrip()), start + len(piece.rstrip())
-
-
-def relevant_windows(
-    text: str, windows: Iterable[Snippet], spans: Iterable[tuple[int, int]]
-) -> tuple[bool, ...]:
-    """Return which windows of a text are relevant: those that contain one of its gold spans.
-
-    A span is (start, end) in characters, as in text[start:end]; white space at its ends is ignored.
-    A span within a sentence that fits into a window is always contained in one.
-
-    Raises ValueError for a span that no window contains, such as one that is blank, or across
-    sentences and longer than the overlap, and for a window of another text.
-
-    >>> text = "One two. Three four.  Five six."
-    >>> relevant_windows(text, split_snippets(text, 22, 12), [(0, 7)])
-    (True, False)
-    """
-    places = [(window.position or 0, window.text) for window in windows]
-    for i, (left, part) in enumerate(places):
-        if left < 0 or not text.startswith(part, left):
-            raise ValueError(f"windows[{i}] is not in the text at its position {left}")
-    relevant = [False] * len(places)
-    for span in spans:
-        start, end = _stripped(text, *span)
-        contains = [left <= start < end <= left + len(part) for left, part in places]
-        if not (0 <= span[0] < span[1] <= len(text) and any(contains)):
-            raise ValueError(
-                f"no window contains {span} of spans; give (start, end) in characters of the text "
-                "and all its windows, or split it with a longer overlap"
-            )
-        relevant = [r or c for r, c in zip(relevant, contains, strict=True)]
-    return tuple(relevant)

@@ -107,7 +107,8 @@ def new_scored(files, name="new.jsonl", calibration=None):
 def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_path):
     out = tmp_path / "c.json"
     options = ("--guarantee", "all", "--count-missed", "--by-group", "--out", out)
-    done = run("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL, *options)
+    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL, *options)
+    done = run(*command)
     found = Calibration.load(out)
     expected = calibrate(
         read_jsonl(files / "judged.jsonl"),
@@ -121,6 +122,7 @@ def test_a_calibration_of_the_command_line_is_that_of_the_library(files, tmp_pat
     assert found == replace(expected, created=found.created)
     assert found.retrieval == {"retriever": "toy", "k": 5}
     assert done.stdout.split()[-1].endswith("c.json")
+    assert as_json(*command) == as_json("show", out)
 
 
 def test_evaluate_leaves_out_the_queries_that_were_not_held_out(files):
@@ -128,6 +130,7 @@ def test_evaluate_leaves_out_the_queries_that_were_not_held_out(files):
     assert 80 <= len(used) <= 120  # of 200, each with probability 1/2
     found = as_json("evaluate", files / "half.json", files / "judged.jsonl")
     assert (found["left_out"], found["evaluation"]["n_queries"]) == (len(used), 200 - len(used))
+    assert "200 queries" in error_of("evaluate", files / "plain.json", files / "judged.jsonl")
 
 
 def test_show_has_the_statement_the_labels_and_a_threshold_for_each_alpha(files):
@@ -142,17 +145,8 @@ def test_show_has_the_statement_the_labels_and_a_threshold_for_each_alpha(files)
     assert facts["thresholds"]["a"]["0.1"] == calibration.threshold("a")
     assert facts["sha256"] == calibration.checksum
     assert "0.6" in as_json("show", files / "end_to_end.json")["thresholds"][""]  # its own alpha
-
-
-def test_show_has_a_dash_where_delta_is_impossible(files):
-    row = re.search(r"^all queries +(.*)$", run("show", files / "delta.json").stdout, re.M)[1]
-    assert row.split()[0] == "–"
-    assert as_json("show", files / "delta.json")["thresholds"][""]["0.01"] is None
-
-
-def test_calibrate_prints_the_json_of_show(files, tmp_path):
-    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", *RETRIEVAL)
-    assert as_json(*command, "--out", tmp_path / "c.json") == as_json("show", tmp_path / "c.json")
+    assert as_json("show", files / "delta.json")["thresholds"][""]["0.01"] is None  # impossible
+    assert re.search("^all queries +– ", run("show", files / "delta.json").stdout, re.M)
 
 
 def test_a_calibration_of_claims_is_refused_where_snippets_are_filtered(files, tmp_path):
@@ -277,6 +271,8 @@ def test_a_calibration_never_names_the_model_that_is_loaded(files, tmp_path, mon
     assert "--name" in error_of(
         "calibrate", judged, "--alpha", "0.1", *RETRIEVAL, "--name", "m", "--out", out, code=2
     )
+    replace(Calibration.load(out), scorer="mine").save(out)
+    assert "'mine'" in error_of("evaluate", out, judged)
 
 
 @pytest.mark.slow
@@ -284,12 +280,6 @@ def test_a_model_that_does_not_exist_is_named(files, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     given = ("--alpha", "0.1", "--scorer", "embedding", "--model", "no/such/model")
     assert "no/such/model" in error_of("calibrate", files / "judged.jsonl", *given)
-
-
-def test_a_scorer_that_only_python_can_make_is_named(files, tmp_path):
-    mine = Calibration.from_scores(new_scored(files, "judged.jsonl"), alpha=0.1, scorer="mine")
-    mine.save(tmp_path / "c.json")
-    assert "'mine'" in error_of("evaluate", tmp_path / "c.json", files / "new.jsonl")
 
 
 # --- evaluate -------------------------------------------------------------------------------------
@@ -310,27 +300,18 @@ def test_evaluate_measures_what_the_library_measures(files):
 
 
 def test_evaluate_takes_another_alpha(files):
-    given = (files / "plain.json", files / "new.jsonl", "--alpha", "0.3")
-    expected = evaluate(Calibration.load(files / "plain.json").at(0.3), new_scored(files))
-    found = as_json("evaluate", *given)["evaluation"]
-    assert found["removal"]["estimate"] == expected.removal.estimate
-    assert found["verdict"]["target"] == 0.7
-    assert "--alpha" in error_of("evaluate", *given[:2], "--alpha", "2", code=2)
+    given = ("evaluate", files / "plain.json", files / "new.jsonl", "--alpha")
+    assert as_json(*given, "0.3")["evaluation"]["verdict"]["target"] == 0.7
+    assert "--alpha" in error_of(*given, "2", code=2)
 
 
-def test_the_baselines_are_the_top_k_for_every_k_and_five_thresholds(files):
+def test_the_baselines_are_the_top_k_for_every_k(files):
     command = ("evaluate", files / "plain.json", files / "new.jsonl", "--baselines")
     shown = run(*command).stdout
     number = r"\d+\.\d"
     for name in ("conformal", "top 1", "top 5"):
         assert re.search(rf"^{name} +200 +{number} \[{number}, {number}\] +{number} ", shown, re.M)
-    names = list(as_json(*command)["baselines"])
-    assert names[:5] == [f"top {k}" for k in range(1, 6)]
-    assert len(names) == 10
-
-
-def test_queries_of_the_calibration_alone_are_refused(files):
-    assert "200 queries" in error_of("evaluate", files / "plain.json", files / "judged.jsonl")
+    assert list(as_json(*command)["baselines"]) == [f"top {k}" for k in range(1, 6)]
 
 
 def test_where_nothing_has_a_score_the_exit_code_is_1(files, tmp_path):
@@ -340,9 +321,8 @@ def test_where_nothing_has_a_score_the_exit_code_is_1(files, tmp_path):
     ]
     write_jsonl(nothing, tmp_path / "nothing.jsonl")
     given = (files / "plain.json", tmp_path / "nothing.jsonl")
-    found = as_json("evaluate", *given, "--baselines", code=1)
+    found = as_json("evaluate", *given, code=1)
     assert found["evaluation"]["unscorable"]["estimate"] == 1
-    assert list(found["baselines"]) == [f"top {k}" for k in range(1, 6)]  # no score, no threshold
     assert as_json("diagnose", *given, code=1)["evaluation"]["unscorable"]["estimate"] == 1
 
 
@@ -522,12 +502,7 @@ def test_no_command_writes_over_what_it_reads(files, tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "field"),
-    [
-        ("nothing", "line 1"),
-        ('{"query": "q", "snippets": [{"text": "a"}]}', "snippets.0.relevant"),
-        ('{"query": "q", "snippets": [], "mised": 1}', "mised"),
-        ("", "quer"),
-    ],
+    [("nothing", "line 1"), ('{"query": "q", "snippets": [], "mised": 1}', "mised")],
 )
 def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_path):
     bad = tmp_path / "bad.jsonl"
@@ -538,7 +513,7 @@ def test_bad_data_gives_one_line_with_file_and_field(line, field, files, tmp_pat
     ):
         message = error_of(*command)
         assert field in message
-        assert "bad.jsonl" in message or not line
+        assert "bad.jsonl" in message
     assert not (tmp_path / "c.json").exists()
 
 
@@ -590,11 +565,10 @@ def test_a_plan_is_that_of_the_library():
         assert odd[0].strip("-") in error_of("plan", "--alpha", 0.1, *odd, code=2)
 
 
-@pytest.mark.parametrize(
-    "command", ["calibrate", "show", "evaluate", "diagnose", "plan", "demo", "claims"]
-)
-def test_help_fits_into_80_columns(command):
-    assert "--help" in run(command, "--help").stdout
+def test_the_version_and_help_fit_into_80_columns():
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run("--version").stdout)
+    for command in ("calibrate", "show", "evaluate", "diagnose", "plan", "demo", "claims"):
+        assert "--help" in run(command, "--help").stdout
 
 
 @pytest.mark.slow

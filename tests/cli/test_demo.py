@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,19 +13,15 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli.docstrings import docstring_corpus, split_summary
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "conformal_retrievers", *arguments],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "80", "HOME": str(folder), "MPLCONFIGDIR": str(folder)},
+@pytest.mark.slow
+def test_the_demo_calibrates_filters_and_fits_into_80_columns(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "conformal_retrievers", "demo"],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80", "HOME": str(tmp_path), "MPLCONFIGDIR": str(tmp_path)},
         capture_output=True,
         encoding="utf-8",
     )
-
-
-@pytest.mark.slow
-def test_the_demo_calibrates_filters_and_fits_into_80_columns(tmp_path):
-    done = run("demo", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     calibration = Calibration.load(tmp_path / "calibration.json")
     assert (calibration.alpha, calibration.guarantee, calibration.k) == (0.1, "query-recall", 20)
@@ -41,14 +36,6 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(tmp_path):
             assert re.search(rf"{name} +{share} +{share} +{share}", section)
     assert re.search(r"kept +yes +-?\d+\.\d\d +\d\.\d\d\d ", done.stdout)
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_the_version_is_printed(tmp_path):
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run("--version", folder=tmp_path).stdout)
-
-
-# --- the questions --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

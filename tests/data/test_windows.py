@@ -1,8 +1,7 @@
-"""Windows of text: exact offsets, bounded size, whole sentences of any script, gold spans."""
+"""Windows of text: exact offsets, bounded size, whole sentences of any script."""
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_retrievers import Snippet
-from conformal_retrievers.data.windows import relevant_windows, split_snippets
+from conformal_retrievers.data.windows import split_snippets
 
 # One sentence each, whose end Unicode's rules find wherever another one follows.
 SENTENCES = ["Wait six hours after the last drink.", 'Is that "all"?', "(See below.)", "他走了。"]
@@ -166,51 +165,3 @@ def test_flags_are_cut_between_flags_and_in_linear_time():
 def test_an_overlap_that_does_not_fit_is_an_error(size, overlap):
     with pytest.raises(ValueError, match=f"size is {size} and overlap is {overlap}"):
         split_snippets("text", size=size, overlap=overlap)
-
-
-# --- gold spans -----------------------------------------------------------------------------------
-
-WINDOWS = split_snippets(TEXT, 22, 12)  # [0, 20) and [9, 31)
-
-
-@pytest.mark.parametrize(
-    ("spans", "relevant"),
-    [
-        ([(0, 7)], (True, False)),
-        ([(9, 20)], (True, True)),  # in what both share
-        ([(0, 7), (26, 31)], (True, True)),
-        ([(19, 22)], (True, True)),  # the white space before "Five" does not count
-        ([], (False, False)),
-    ],
-)
-def test_a_window_is_relevant_if_it_holds_a_gold_span(spans, relevant):
-    assert relevant_windows(TEXT, WINDOWS, spans) == relevant
-
-
-@given(st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=12), st.data())
-def test_a_span_within_a_sentence_that_fits_is_always_held(sentences, data):
-    size = data.draw(st.integers(max(map(len, sentences)), 150))
-    text = " ".join(sentences)
-    i = data.draw(st.integers(0, len(sentences) - 1))
-    start = len(" ".join([*sentences[:i], ""]))
-    a = data.draw(st.integers(start, start + len(sentences[i]) - 1))
-    b = data.draw(st.integers(a + 1, start + len(sentences[i])))
-    windows = split_snippets(text, size, data.draw(st.integers(0, size - 1)))
-    if not text[a:b].strip():
-        return
-    relevant = relevant_windows(text, windows, [(a, b)])
-    assert any(relevant)
-    for window, r in zip(windows, relevant, strict=True):
-        assert r == (set(held(window)) >= {j for j in range(a, b) if not text[j].isspace()})
-
-
-@pytest.mark.parametrize("span", [(-1, 3), (3, 3), (5, 2), (20, 22), (0, 32), (4, 26)])
-def test_a_span_that_is_blank_or_outside_the_text_or_every_window_is_an_error(span):
-    with pytest.raises(ValueError, match=re.escape(f"{span}")):
-        relevant_windows(TEXT, WINDOWS, [(0, 7), span])
-
-
-@pytest.mark.parametrize(("text", "position"), [("Three", None), ("Three", 1), (" six", -5)])
-def test_a_window_that_is_not_where_it_says_is_an_error(text, position):
-    with pytest.raises(ValueError, match=r"windows\[1\] is not in the text"):
-        relevant_windows(TEXT, [WINDOWS[0], Snippet(text, position=position)], [])
