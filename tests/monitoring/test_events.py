@@ -166,24 +166,17 @@ async def test_a_handler_that_raises_or_edits_changes_nothing(compressor, handle
     assert [(output["kept"], output["query"]) for output in outputs] == [([0, 1], "q")] * 2
 
 
-def test_a_filter_that_fails_ends_its_run_with_the_error():
-    collector = RunCollectorCallbackHandler()
-    compressor = ConformalCompressor(filter=ConformalFilter(Failing({}), CALIBRATION))
-    with pytest.raises(RuntimeError, match="no model"):
-        compressor.compress_documents(documents(), "q", callbacks=[collector])
-    (run,) = collector.traced_runs
-    assert "no model" in run.error
-
-
-async def test_a_refusal_inside_the_scorer_is_not_a_decision_in_langchain():
-    seen = Seen()
-    asking = ConformalFilter(Asking({}), CALIBRATION, on_empty="raise")
-    compressor = ConformalCompressor(filter=asking)
+@pytest.mark.parametrize(("scorer", "error"), [(Failing, RuntimeError), (Asking, NothingKept)])
+async def test_an_error_of_the_scorer_ends_the_run_without_an_event(scorer, error):
+    seen, collector = Seen(), RunCollectorCallbackHandler()
+    failing = ConformalFilter(scorer({}), CALIBRATION, on_empty="raise")
+    compressor = ConformalCompressor(filter=failing)
     for call in (compressor.compress_documents, compressor.acompress_documents):
-        with pytest.raises(NothingKept):
-            await finished(call(documents(), "q", callbacks=[seen]))
+        with pytest.raises(error):
+            await finished(call(documents(), "q", callbacks=[seen, collector]))
     assert seen.events == []
     assert [name for name, _, _ in seen.runs] == ["conformal_filter"] * 2
+    assert all(error.__name__ in run.error for run in collector.traced_runs)
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------
@@ -243,23 +236,17 @@ async def test_both_events_come_in_pairs(postprocessor, listened, call):
     assert end.class_name() == "ConformalFilterEvent"
 
 
-def test_if_the_filter_fails_the_second_event_has_no_decision(listened):
-    postprocessor = ConformalPostprocessor(filter=ConformalFilter(Failing({}), CALIBRATION))
-    with pytest.raises(RuntimeError, match="no model"):
-        postprocessor.postprocess_nodes(nodes(), query_str="q")
-    start, end = (e for e in listened if "Span" not in e.class_name())
-    assert isinstance(start, ReRankStartEvent)
-    assert (end.nodes, end.decision) == ([], None)
-
-
-async def test_a_refusal_inside_the_scorer_is_not_a_decision_in_llama_index(listened):
-    conformal_filter = ConformalFilter(Asking({}), CALIBRATION, on_empty="raise")
-    postprocessor = ConformalPostprocessor(filter=conformal_filter)
+@pytest.mark.parametrize(("scorer", "error"), [(Failing, RuntimeError), (Asking, NothingKept)])
+async def test_after_an_error_of_the_scorer_the_second_event_has_no_decision(
+    scorer, error, listened
+):
+    failing = ConformalFilter(scorer({}), CALIBRATION, on_empty="raise")
+    postprocessor = ConformalPostprocessor(filter=failing)
     for call in (postprocessor.postprocess_nodes, postprocessor.apostprocess_nodes):
-        with pytest.raises(NothingKept):
+        with pytest.raises(error):
             await finished(call(nodes(), query_str="q"))
     ends = [event for event in listened if isinstance(event, ConformalFilterEvent)]
-    assert [event.decision for event in ends] == [None, None]
+    assert [(event.nodes, event.decision) for event in ends] == [([], None)] * 2
 
 
 class BrokenEnd(LlamaDebugHandler):

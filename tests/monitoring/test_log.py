@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
 import json
@@ -14,8 +13,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -107,16 +104,13 @@ def test_a_query_is_stored_as_the_option_states(tmp_path, event, queries, stored
     log = FilterLog(tmp_path / "log.jsonl", queries=queries)
     log.append({**event, "query": "why? 😀"})
     log.append(event)
-    assert [row["query"] for row in read_log(log.path)] == [stored, None]
-    assert ("why" in log.path.read_text("utf-8")) == (queries == "text")
-
-
-def test_a_query_with_odd_characters_is_stored_unchanged(tmp_path, event):
-    log = FilterLog(tmp_path / "log.jsonl", queries="text")
-    queries = ["bad \ud800 é", "a\u2028b\r\n"]
-    for query in queries:
+    odd = ["bad \ud800 é", "a\u2028b\r\n"]
+    for query in odd:
         log.append({**event, "query": query})
-    assert [row["query"] for row in read_log(log.path)] == queries
+    rows = [row["query"] for row in read_log(log.path)]
+    assert rows[:2] == [stored, None]
+    assert (rows[2:] == odd) == (queries == "text")
+    assert ("why" in log.path.read_text("utf-8")) == (queries == "text")
 
 
 WRITER = """
@@ -209,16 +203,6 @@ def test_a_torn_line_is_skipped_with_a_warning_and_the_next_event_begins_a_new_l
         assert len(list(read_log(log.path))) == 3
 
 
-def test_a_pipe_is_a_log(event):
-    reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as lines:
-        log = FilterLog(f"/dev/fd/{writer}")
-        log.append(event)
-        log.append(event)
-        os.close(writer)
-        assert [json.loads(line)["k"] for line in lines] == [1, 1]
-
-
 def test_a_fifo_is_a_log_while_it_has_a_reader(tmp_path, event):
     os.mkfifo(tmp_path / "fifo")
     log = FilterLog(tmp_path / "fifo")
@@ -228,24 +212,6 @@ def test_a_fifo_is_a_log_while_it_has_a_reader(tmp_path, event):
         log.append(event)
         log.append(event)
         assert [json.loads(line)["k"] for line in reader] == [1, 1]
-
-
-def test_a_file_that_may_only_be_written_is_a_log(log, event, monkeypatch):
-    opened = os.open
-
-    def open_for_writing(path, flags, *more, **options):
-        if Path(path) == log.path and flags & os.O_ACCMODE != os.O_WRONLY:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return opened(path, flags, *more, **options)
-
-    refuse = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "open", open_for_writing)
-        patched.setattr(Path, "open", refuse)
-        log.append(event)
-        log.append(event)
-    assert refuse.called
-    assert len(list(read_log(log.path))) == 2
 
 
 def test_a_line_that_another_process_is_writing_is_not_taken_for_a_torn_one(
