@@ -179,18 +179,15 @@ def test_queries_that_cannot_be_evaluated_are_refused(queries, error, match):
     calibration = Calibration.from_scores(own, alpha=0.5, scorer="lookup")
     with pytest.raises(error, match=match):
         evaluate(calibration, queries)
+    with pytest.raises(ValueError, match="level is 95"):
+        evaluate(calibration, QUERIES, level=95)
+    with pytest.raises(ValueError, match="level is 95"):
+        measure(QUERIES, KEPT, level=95)
 
 
 def test_a_calibration_of_another_subject_is_refused():
     with pytest.raises(CalibrationMismatch, match="claims"):
         evaluate(replace(calibrated(guarantee="all"), subject=CLAIMS), QUERIES)
-
-
-def test_a_level_outside_0_to_1_is_refused():
-    with pytest.raises(ValueError, match="level is 95"):
-        evaluate(calibrated(), QUERIES, level=95)
-    with pytest.raises(ValueError, match="level is 95"):
-        measure(QUERIES, KEPT, level=95)
 
 
 # --- missed snippets ------------------------------------------------------------------------------

@@ -12,14 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from lookup import LookupScorer
 
 from conformal_retrievers import Calibration, ConformalFilter, ScoredQuery
-from conformal_retrievers.monitoring.events import annotate_span, event_of, scores_of
+from conformal_retrievers.monitoring.events import event_of, scores_of
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 
 
@@ -69,27 +68,6 @@ def test_an_event_states_the_decision_as_plain_json():
     np.testing.assert_array_equal(scores_of(event), [0.9, 0.1, math.nan, math.inf])
     assert event_of(decided([0.9], alpha=0.01))["threshold"] == "keep_all"
     assert event_of(decided([]))["k"] == 0
-
-
-def test_the_current_span_has_the_decision_as_attributes_and_as_an_event(tracing):
-    exporter, provider = tracing
-    filtered = decided([0.1, 0.9, math.nan])
-    with provider.get_tracer("test").start_as_current_span("retrieval"):
-        annotate_span(filtered)
-    (span,) = exporter.get_finished_spans()
-    (event,) = span.events
-    assert (event.name, event.attributes) == ("conformal_filter", span.attributes)
-    assert dict(span.attributes) == {
-        "conformal.calibration": filtered.calibration.checksum,
-        "conformal.guarantee": "query-recall",
-        "conformal.alpha": 0.4,
-        "conformal.threshold": 0.4,
-        "conformal.k": 3,
-        "conformal.kept": 2,
-        "conformal.unscorable": 1,
-        "conformal.m1": 1.0,
-        "conformal.m2": 2 / 3,
-    }
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -187,12 +165,6 @@ def test_processes_write_whole_lines_while_the_log_is_rotated(tmp_path):
     }
 
 
-def test_threads_write_whole_lines(log, event):
-    with ThreadPoolExecutor(20) as threads:
-        list(threads.map(lambda i: log.append({**event, "i": i}), range(500)))
-    assert sorted(row["i"] for row in read_log(log.path)) == list(range(500))
-
-
 def test_a_torn_line_is_skipped_with_a_warning_and_the_next_event_begins_a_new_line(log, event):
     log.append(event)
     for torn in (b'{"event": "confor', '{"event": "é'.encode()[:-1]):
@@ -212,20 +184,6 @@ def test_a_fifo_is_a_log_while_it_has_a_reader(tmp_path, event):
         log.append(event)
         log.append(event)
         assert [json.loads(line)["k"] for line in reader] == [1, 1]
-
-
-def test_a_line_that_another_process_is_writing_is_not_taken_for_a_torn_one(
-    log, event, monkeypatch
-):
-    log.path.write_text('{"event": "confor')
-
-    def complete(seconds):
-        with log.path.open("a") as file:
-            file.write('mal"}\n')
-
-    monkeypatch.setattr(time, "sleep", complete)
-    log.append(event)
-    assert log.path.read_text("utf-8").count("\n") == 2
 
 
 def test_invalid_arguments_are_named(tmp_path):
