@@ -193,8 +193,7 @@ class ConformalFilter:
     ) -> Filtered:
         """Score the snippets of a query and decide which to keep.
 
-        Warns if there are more snippets than the retriever returned for the calibration, or none
-        can be scored. Raises ValueError for a blank query, and what `decide` raises.
+        Warns if there are more snippets than the retriever was asked for, or none can be scored.
         """
         snippets = as_taken(self.scorer, snippets)
         group = self._checked(query, len(snippets), group)
@@ -223,9 +222,9 @@ class ConformalFilter:
         if self.on_unscorable == "raise" and len(lost):
             text = f"{self.scorer.name!r} gave no score to snippets {lost.tolist()}"
             raise Unscorable(f"{text}. To keep such snippets, set on_unscorable='keep'", filtered)
-        if len(s) and len(lost) == len(s):
+        if len(s) and len(lost) == len(s):  # the same text and place: Python shows it once
             text = f"{self.scorer.name!r} could not score any snippet of a query, so all are kept"
-            warnings.warn(text, stacklevel=1)  # the same text and place: Python shows it once
+            warnings.warn(text, stacklevel=1)
         if filtered.keeps.any() or not len(s) or self.on_empty == "allow":
             return filtered
         best = int(np.argmin(s))  # none is NaN here: that snippet would have been kept
@@ -243,11 +242,11 @@ class ConformalFilter:
             raise ValueError(f"query is {query!r}; give the text of the query")
         k = self.calibration.k
         if k is not None and n > k:
-            text = (
+            warnings.warn(  # the same text and place: Python shows it once
                 f"more snippets than k = {k}, the depth of the calibration: the guarantee does not "
-                f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth"
+                f"cover deeper ones. Retrieve {k}, or calibrate at the greater depth",
+                stacklevel=1,
             )
-            warnings.warn(text, stacklevel=1)  # the same text and place: Python shows it once
         return self.group_of(query) if group is None and self.group_of is not None else group
 
     def _log_unknown(self, group: str | None) -> None:
@@ -257,10 +256,7 @@ class ConformalFilter:
         if len(self._unknown) < MOST_GROUPS:
             self._unknown.add(group)
             known = ", ".join(map(repr, self.calibration.n_units))
-            text = (
-                "group is %r, so everything is kept: the calibration knows %s. Pass one as group="
-            )
-            logger.warning(text, group, known)
+            logger.warning("group is %r, so everything is kept; known groups: %s", group, known)
 
     def __repr__(self) -> str:
         c = self.calibration
@@ -286,11 +282,6 @@ def open_filter(
         As in `ConformalFilter`.
     alpha
         Replaces the calibration's own, see `Calibration.at`.
-
-    Raises
-    ------
-    ValueError
-        As `Calibration.load`, `Calibration.at` and `ConformalFilter` do.
 
     Examples
     --------

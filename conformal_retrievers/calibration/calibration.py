@@ -1,8 +1,4 @@
-"""A calibration: a frozen value that is saved, loaded, and asked at any alpha.
-
-The fields of its file are in `record.py`, the words of its statement in `statement.py`. Snippets,
-claims and flags are subjects of the same value: `subjects.py`.
-"""
+"""A calibration: a frozen value that is saved, loaded, and asked at any alpha."""
 
 from __future__ import annotations
 
@@ -61,6 +57,8 @@ class Calibration(Thresholds):
     ) -> Calibration:
         """Return the calibration of queries whose snippets are already scored.
 
+        The other parameters are those of `calibrate`.
+
         Parameters
         ----------
         scored_queries
@@ -71,10 +69,6 @@ class Calibration(Thresholds):
             Whether it scores a snippet relative to the others of its query.
         scorer_provenance
             What the scorer was made from; written into the file.
-        alpha, guarantee, delta, by_group, merge_groups, count_missed, on_unscorable
-            As in `calibrate`.
-        retrieval, labels
-            As in `calibrate`.
 
         Raises
         ------
@@ -158,7 +152,7 @@ class Calibration(Thresholds):
                 queries=tuple(relevant_only(row.scored()) for row in stored.queries),
                 subject=SUBJECTS[stored.subject],
                 other_ids=tuple(stored.other_ids),
-                lowest_scores=tuple(stored.lowest_scores),
+                lowest_scores=tuple(sorted(stored.lowest_scores)),
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
@@ -287,11 +281,9 @@ def calibrate(
 
 def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:
     """Warn if no score of the queries is above a finite threshold."""
-    with_threshold = [q for q in scored if calibration.threshold(q.group) < math.inf]
-    irrelevant = [q.scores[~q.relevant] for q in with_threshold]
-    if np.isnan(np.concatenate([np.empty(0), *irrelevant])).all():
-        return  # nothing should have been dropped
-    if all(calibration.keep(q.scores, q.group).all() for q in with_threshold):
+    queries = [q for q in scored if calibration.threshold(q.group) < math.inf]
+    droppable = any(not np.isnan(q.scores[~q.relevant]).all() for q in queries)
+    if droppable and all(calibration.keep(q.scores, q.group).all() for q in queries):
         warnings.warn(
             f"the threshold drops none of the snippets of the judged queries: no score of "
             f"{calibration.scorer!r} is above it at alpha = {calibration.alpha:g}. Raise alpha, or "

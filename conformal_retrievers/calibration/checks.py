@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import JsonValue
@@ -172,25 +173,17 @@ def check_groups(
             )
 
 
-def merges_of(merge_groups: object, groups: Iterable[str | None]) -> dict[str, str] | None:
-    """Return a copy of `merge_groups`.
-
-    Raises TypeError unless it maps names to names, and ValueError for a group that no unit has.
-    """
-    if merge_groups is None:
-        return None
-    if not isinstance(merge_groups, Mapping) or not all(
-        isinstance(name, str) for pair in merge_groups.items() for name in pair
-    ):
-        raise TypeError(f"merge_groups is {merge_groups!r:.60}; give a mapping of group names")
-    known = set(groups)
-    unknown = sorted(set(merge_groups) - known)
-    if unknown:
+def merges_of(
+    merge_groups: Mapping[str, str] | None, groups: Iterable[str | None]
+) -> dict[str, Any] | None:
+    """Return a copy of `merge_groups`; raise as `json_copy`, or for a group that no unit has."""
+    merged, known = json_copy("merge_groups", merge_groups), set(groups)
+    for unknown in sorted((merged or {}).keys() - known):
         raise ValueError(
-            f"merge_groups names {unknown[0]!r}, which is not among the groups: "
+            f"merge_groups names {unknown!r}, which is not among the groups: "
             f"{', '.join(map(repr, sorted(map(str, known))))}"
         )
-    return dict(merge_groups)
+    return merged
 
 
 def warn_if_reversed(scored: Sequence[ScoredQuery]) -> None:
@@ -226,6 +219,7 @@ def with_retrieval(
     Raises ValueError if these differ between queries, or from what is given.
     """
     found = json_copy("retrieval", retrieval) or {}
+    check_retrieval(found)
     for name in ("retriever", "k"):
         known = {found.get(name), *(getattr(query, name) for query in judged)} - {None}
         if len(known) > 1:
@@ -235,7 +229,6 @@ def with_retrieval(
             )
         if known:
             found[name] = known.pop()
-    check_retrieval(found)
     return found or None
 
 

@@ -7,8 +7,7 @@
 
 The exchangeable units are the snippets for "snippet" and the queries otherwise. A query contributes
 all its relevant scores, their maximum for "all", or their minimum for "any". Each guarantee is
-about retrieved snippets, unless missed ones count: then their score is +inf, and the guarantee
-holds on average over calibrations, including those whose threshold is +inf.
+about retrieved snippets, unless missed ones count: then their score is +inf.
 """
 
 from __future__ import annotations
@@ -130,16 +129,14 @@ class Units:
         if delta is None:
             return ranks.mass_threshold(self.scores, self.masses, alpha)
         if self.guarantee == "query-recall":
-            return tolerance.query_recall_tolerance(self.in_fixed_order(), alpha, delta)
+            # The order of the bets must not depend on the scores: it is that of a hash of the ids.
+            order = sorted(
+                range(len(self.contributing)), key=lambda i: digest(self.contributing[i].id, i)
+            )
+            in_order = [self.scores_by_query[i] for i in order]
+            return tolerance.query_recall_tolerance(in_order, alpha, delta)
         k = tolerance.tolerance_rank(self.n, alpha, delta)
         return math.inf if k > self.n else float(np.partition(self.scores, k - 1)[k - 1])
-
-    def in_fixed_order(self) -> list[NDArray[np.float64]]:
-        """Return the scores by query in the order of the bets: that of a hash of the ids."""
-        order = sorted(
-            range(len(self.contributing)), key=lambda i: digest(self.contributing[i].id, i)
-        )
-        return [self.scores_by_query[i] for i in order]
 
     def n_needed(self, alpha: float, delta: float | None) -> int:
         """Return the smallest number of units that allows a finite threshold."""

@@ -60,13 +60,7 @@ def plan(
     alpha, delta, guarantee
         As in `calibrate`.
     within
-        Distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have; None leaves
-        `Plan.enough` empty.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For an argument out of range.
+        Distance from 1 − alpha, in (0, 1), that the coverage of a calibration may have.
 
     Notes
     -----

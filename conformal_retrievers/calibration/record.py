@@ -37,7 +37,8 @@ SHARED = (
     *("relative_to_query", "scorer_provenance", "n_without_relevant", "retrieval", "labels"),
     *("details", "library", "created"),
 )
-EXACT = ("threshold", "n_queries", "n_relevant", "queries")  # what the scores give
+# What the scores give, and lists that are in order.
+EXACT = ("threshold", "n_queries", "n_relevant", "queries", "lowest_scores")
 ROUNDED = ("design_effect", "effective_n")  # likewise, but another machine may round otherwise
 
 INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for them
@@ -152,12 +153,9 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
             f"{where}: its field {name!r} is {value!r:.60}, but the other fields give "
             f"{follows!r:.60}; calibrate and save again"
         )
-    lowest, n = stored.lowest_scores, len(stored.queries) + stored.n_without_relevant
-    for name, fits in (
-        ("lowest_scores", lowest == sorted(lowest) and len(lowest) <= n),
-        ("other_ids", len(stored.other_ids) <= stored.n_without_relevant),
-    ):
-        if not fits:
+    others = stored.n_without_relevant
+    for name, most in (("lowest_scores", len(stored.queries) + others), ("other_ids", others)):
+        if len(getattr(stored, name)) > most:
             raise ValueError(
-                f"{where}: its field {name!r} does not fit its queries; calibrate and save again"
+                f"{where}: its field {name!r} has more than {most} entries; calibrate again"
             )

@@ -12,13 +12,11 @@ be the new ones. Two exact tests follow:
 
 - Everywhere: the largest distance between the two m1 over all thresholds (Kolmogorov, Smirnov).
 - At one threshold: if c reference and x new queries are below it, the number of new ones among the
-  c + x lowest is hypergeometric. This is exact for a threshold that was fixed beforehand and for
-  the c-th lowest score of the reference, and close to exact for a conformal threshold, which
-  follows from the relevant scores of the reference.
+  c + x lowest is hypergeometric. This is exact for a threshold that was fixed beforehand or is the
+  c-th lowest score of the reference, and close to exact for a conformal threshold.
 
-Ties make both tests conservative. The band of m2 is approximate, see `m2_band`. The tests find a
-change of scores. Such a change is neither necessary nor sufficient for a loss of coverage, which
-only judgements can show.
+Ties make both tests conservative. The tests find a change of scores. Such a change is neither
+necessary nor sufficient for a loss of coverage, which only judgements can show.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ def p_at_threshold(c: int, x: int, n_reference: int, n_new: int) -> float:
     >>> p_at_threshold(c=3, x=0, n_reference=3, n_new=3)  # 1 of 20 ways in each direction
     0.1
     """
-    fewer, more = _fewer(c, x, n_reference, n_new), _more(c, x, n_reference, n_new)
+    fewer, more = _tails(c, x, n_reference, n_new)
     return min(1.0, 2 * min(fewer, more))
 
 
@@ -131,23 +129,17 @@ def m1_band(c: int, n_reference: int, n_new: int, level: float = 0.95) -> tuple[
     """
     tail = (1 - level) / 2
     counts = range(n_new + 1)
-    low = bisect_left(counts, True, key=lambda x: _fewer(c, x, n_reference, n_new) > tail)
-    beyond = bisect_left(counts, True, key=lambda x: _more(c, x, n_reference, n_new) <= tail)
+    low = bisect_left(counts, True, key=lambda x: _tails(c, x, n_reference, n_new)[0] > tail)
+    beyond = bisect_left(counts, True, key=lambda x: _tails(c, x, n_reference, n_new)[1] <= tail)
     return low / n_new, (beyond - 1) / n_new
 
 
-def _fewer(c: int, x: int, n_reference: int, n_new: int) -> float:
-    """Return P(at most x new ones are among the c + x lowest of N + n)."""
+def _tails(c: int, x: int, n_reference: int, n_new: int) -> tuple[float, float]:
+    """Return P(at most x new ones are among the c + x lowest of N + n), and P(at least x)."""
     from scipy.stats import hypergeom
 
-    return float(hypergeom.cdf(x, n_reference + n_new, n_new, c + x))
-
-
-def _more(c: int, x: int, n_reference: int, n_new: int) -> float:
-    """Return P(at least x new ones are among the c + x lowest of N + n)."""
-    from scipy.stats import hypergeom
-
-    return float(hypergeom.sf(x - 1, n_reference + n_new, n_new, c + x))
+    law = (n_reference + n_new, n_new, c + x)
+    return float(hypergeom.cdf(x, *law)), float(hypergeom.sf(x - 1, *law))
 
 
 def m2_band(

@@ -7,8 +7,8 @@ enough of the calibration at or below it:
     snippet        τ = the k-th smallest of A_1 … A_n,  k = ⌈(n + 1)(1 − α)⌉
     query-recall   τ = min { v :  Σ_{A_i ≤ v} 1/N_q(i)  ≥  (1 − α)(K + 1) }
 
-It is +inf, which keeps everything, if even the largest score does not have enough. The maximum
-would under-cover. The +1 is the new query, which may score above all others.
+It is +inf, which keeps everything, if even the largest score does not have enough. The +1 is the
+new query, which may score above all others.
 
 α is read as the decimal that the user wrote (0.1 is 1/10, not 0.1000000000000000055…), and ranks
 and sums are exact. In floats, some (n, α) get the wrong rank, and a sum depends on its order.
@@ -92,7 +92,7 @@ def conformal_quantile(scores: ArrayLike, alpha: float) -> float:
     """Return the k(n, α)-th smallest of n exchangeable scores, or +inf if k(n, α) > n.
 
     A new exchangeable score is at most this with probability ≥ 1 − α and, without ties, at most
-    1 − α + 1/(n + 1). O(n).
+    1 − α + 1/(n + 1).
 
     >>> conformal_quantile([0.5, 0.1, 0.7, 0.2, 0.4], alpha=0.4)  # k = ⌈6 · 0.6⌉ = 4
     0.5
@@ -103,16 +103,10 @@ def conformal_quantile(scores: ArrayLike, alpha: float) -> float:
 
 
 class Masses(NamedTuple):
-    """What each calibration score counts, in whole numbers of a common unit, so sums are exact.
+    """What each calibration score counts, in whole numbers of a common unit, so sums are exact."""
 
-    `parts` (n,) are the masses of the scores, `new` is that of a new query.
-
-    >>> Masses.of([2, 2, 1]).new  # in units of 1/2
-    2
-    """
-
-    parts: NDArray[Any]
-    new: int
+    parts: NDArray[Any]  # (n,), the masses of the scores
+    new: int  # that of a new query
 
     @classmethod
     def of(cls, sizes: ArrayLike) -> Masses:
@@ -136,7 +130,7 @@ def mass_threshold(scores: ArrayLike, masses: Masses, alpha: float) -> float:
 
     Masses of 1 give the k(n, α)-th smallest score. Masses of 1/N_q give the query-recall threshold:
     the expected share of a new exchangeable query's relevant snippets with a score of at most this
-    is ≥ 1 − α. O(n log n).
+    is ≥ 1 − α.
 
     >>> # Queries with scores (.1, .3), (.2), (.4, .9): the masses reach .6 · (3 + 1) at .4.
     >>> mass_threshold([0.1, 0.3, 0.2, 0.4, 0.9], Masses.of([2, 2, 1, 2, 2]), alpha=0.4)
@@ -154,8 +148,7 @@ def p_value_steps(masses: Masses) -> NDArray[np.float64]:
     """Return p after 0, 1, …, n of the ordered calibration scores lie strictly below: (n + 1,).
 
     p = (new mass + Σ_{not below} mass_i) / (new mass + Σ mass_i), correctly rounded from the exact
-    fraction. `masses` are in the order of the ascending scores. Masses of 1 give the classical
-    p-value.
+    fraction. `masses` are in the order of the ascending scores.
 
     >>> p_value_steps(Masses.of([1, 1, 1]))
     array([1.  , 0.75, 0.5 , 0.25])

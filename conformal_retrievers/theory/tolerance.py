@@ -138,8 +138,8 @@ def _largest(holds: Callable[[float], bool]) -> float:
 def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
     """Return a p-value of "the mean loss is above α" from losses in [0, 1], in a fixed order.
 
-    The bets ν_j = min(1, √(2 ln(1/δ) / (n σ²_{j−1}))) with the running variance σ² are tuned to the
-    level δ; the p-value is valid at every level.
+    The bets ν_j = min(1, √(2 ln(1/δ) / (n σ²_{j−1}))), with the running variance σ², are tuned to
+    the level δ; the p-value is valid at every level.
 
     >>> round(betting_p_value([0.0] * 30, alpha=0.1, delta=0.1), 3)  # 30 queries lose nothing
     0.059
@@ -150,8 +150,8 @@ def betting_p_value(losses: ArrayLike, alpha: float, delta: float) -> float:
 def betting_lower(shares: ArrayLike, delta: float) -> float:
     """Return the largest c for which a bet rejects "the mean share is at most c" at level δ.
 
-    The true mean is below it with probability at most δ. `shares` (n,) lie in [0, 1], in an order
-    that was fixed without looking at them.
+    The true mean is below it with probability at most δ. The order of `shares` (n,) must not depend
+    on them.
 
     >>> round(betting_lower([1.0] * 50, delta=0.05), 3)
     0.938

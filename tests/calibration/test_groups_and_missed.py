@@ -79,7 +79,7 @@ def test_merged_groups_share_a_threshold():
         ),
         (ValueError, {"by_group": True, "merge_groups": {"g": "\x1b"}}, "merge_groups: group is"),
         (TypeError, {"by_group": True, "merge_groups": ["g"]}, "merge_groups is"),
-        (TypeError, {"by_group": True, "merge_groups": {"g": 5}}, "merge_groups is"),
+        (TypeError, {"by_group": True, "merge_groups": {"g": 5}}, "group is 5"),
     ],
 )
 def test_groups_that_do_not_fit_are_named(error, options, message):
