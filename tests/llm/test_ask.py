@@ -278,6 +278,8 @@ async def test_cached_requests_are_not_sent(tmp_path):
     assert [a.text for a in again[:12]] == [a.text for a in first]
     assert [a.cached for a in again] == [True] * 12 + [False] * 8
     assert Usage.of(again).cached == 12
+    ask(llm, [Request("s", "0", {"type": "object"}), Request("s", "0", None, 5)], cache=cache)
+    assert busy.asked == 22
     assert Usage.of([Reply("", prompt_tokens=5, cached=True)]).prompt_tokens == 0
 
 
@@ -287,16 +289,6 @@ def test_a_cached_reply_is_the_reply(tmp_path):
     ask(LLM(lambda request: reply, "m"), REQUESTS[:1], cache=cache)
     (known,) = ask(LLM(lambda request: None, "m"), REQUESTS[:1], cache=cache)
     assert known == Reply(reply.text, "stop", reply.first_token, 3, 4, cached=True)
-
-
-def test_another_request_or_model_has_another_reply(tmp_path):
-    cache, busy = Cache(tmp_path / "c.db"), Busy()
-    first = Request("s", "0")
-    others = [("S", "0"), ("s", "0", {"type": "object"}), ("s", "0", None, 5)]
-    ask(LLM(busy.complete, "a"), [first], cache=cache)
-    ask(LLM(busy.complete, "a"), [Request(*other) for other in others], cache=cache)
-    ask(LLM(busy.complete, "b"), [first], cache=cache)
-    assert busy.asked == 5
 
 
 async def test_only_replies_that_the_caller_can_read_are_stored_and_taken(tmp_path):

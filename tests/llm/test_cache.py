@@ -201,13 +201,6 @@ def test_the_log_of_a_broken_file_is_renamed_with_it(cache):
         assert aside.stat().st_ino == inode
 
 
-def test_a_cache_whose_file_was_deleted_continues_in_a_new_one(cache):
-    cache.add_scores("s", "q", ["old"], [1.0])
-    cache.path.unlink()
-    cache.add_scores("s", "q", ["a"], [2.0])
-    np.testing.assert_array_equal(Cache(cache.path).scores("s", "q", ["old", "a"]), [math.nan, 2.0])
-
-
 @pytest.mark.parametrize("statement", ["PRAGMA user_version = 7", "PRAGMA application_id = 7"])
 def test_a_database_of_another_version_or_program_is_left_alone(cache, statement):
     with sqlite(cache.path) as file:
@@ -260,14 +253,6 @@ def locked(cache):
 
 
 @contextlib.contextmanager
-def locked_for_readers(cache):
-    with sqlite(cache.path) as other:
-        other.execute("PRAGMA locking_mode = EXCLUSIVE")
-        other.execute("BEGIN EXCLUSIVE")
-        yield
-
-
-@contextlib.contextmanager
 def full(cache):
     """No file of this process grows any more, as on a full disk."""
     resource = pytest.importorskip("resource")
@@ -292,9 +277,7 @@ def of_another_program(cache):
     cache.path.unlink()
 
 
-@pytest.mark.parametrize(
-    "fault", [locked, locked_for_readers, full, without_folder, of_another_program]
-)
+@pytest.mark.parametrize("fault", [locked, full, without_folder, of_another_program])
 async def test_a_fault_loses_no_reply_and_waits_at_most_a_second(cache, fault, caplog):
     asked = []
 

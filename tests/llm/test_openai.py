@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 
-import openai
 import pytest
 
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
-from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Reply, Unanswered
 
 QUERY = "What is the highest mountain?"
@@ -95,18 +94,9 @@ def with_choice(**parts):
         lambda completion: "[" * 100_000,
     ],
 )
-async def test_a_malformed_completion_leaves_only_its_own_request_unanswered(
-    llm_server, model, wire
-):
-    other = Request("Rate.", "another", REQUEST.schema)
-    llm_server.reply = lambda body: "whole"
-    llm_server.wire = lambda body: wire(body) if len(llm_server.bodies) % 2 else body
-    for answers in (
-        ask(model, [other, REQUEST], concurrency=1),
-        await aask(model, [other, REQUEST], concurrency=1),
-    ):
-        assert isinstance(answers[0], Unanswered)
-        assert answers[1].text == "whole"
+async def test_a_malformed_completion_leaves_its_request_unanswered(llm_server, model, wire):
+    llm_server.wire = wire
+    assert isinstance(await both(model), Unanswered)
 
 
 @pytest.mark.parametrize(
@@ -133,55 +123,14 @@ async def test_invalid_log_probabilities_and_counts_are_none(llm_server, model, 
     assert reply.text in ("YES", "NO")
 
 
-async def test_a_try_ends_at_its_timeout_even_if_a_body_arrives_in_drips(llm_server):
-    llm_server.trouble = lambda body, times: "drips"
-    llm = openai_llm("m", base_url=llm_server.url, max_retries=0, timeout=0.3)
+@pytest.mark.parametrize("trouble", ["slow", "drips"])
+async def test_a_try_ends_at_its_timeout(llm_server, trouble):
+    llm_server.trouble = lambda body, times: trouble
+    llm = openai_llm("m", base_url=llm_server.url, max_retries=1, timeout=0.3)
     started = time.monotonic()
     assert "APITimeoutError" in str(await both(llm))
-    assert time.monotonic() - started < 2
-
-
-@pytest.mark.parametrize("trouble", ["slow", "dropped"])
-async def test_a_timeout_and_a_broken_connection_leave_the_request_unanswered(llm_server, trouble):
-    llm_server.trouble = lambda body, times: trouble
-    llm = openai_llm("m", base_url=llm_server.url, max_retries=0, timeout=0.3)
-    answer = await both(llm)
-    assert isinstance(answer, Unanswered)
-    assert "API" in str(answer)
-    assert len(llm_server.bodies) == 2
-
-
-@pytest.mark.parametrize("trouble", ["429 for good", "500", "400", "not json", "no choices"])
-async def test_a_request_without_a_completion_after_the_retries_is_unanswered(
-    llm_server, model, trouble
-):
-    llm_server.trouble = lambda body, times: trouble
-    assert isinstance(await both(model), Unanswered)
-
-
-@pytest.mark.parametrize("status", ["401", "404"])
-async def test_an_error_of_every_request_is_raised(llm_server, model, status):
-    llm_server.trouble = lambda body, times: status
-    with pytest.raises(openai.APIStatusError, match=status):
-        ask(model, [REQUEST])
-    with pytest.raises(openai.APIStatusError, match=status):
-        await aask(model, [REQUEST])
-    assert len(llm_server.bodies) == 2
-
-
-@pytest.mark.parametrize(
-    ("trouble", "finish"),
-    [
-        ("refusal", "refusal"),
-        ("filtered", "refusal"),
-        ("content filter", "refusal"),
-        ("cut off", "length"),
-        ("chatty", "stop"),
-    ],
-)
-async def test_a_reply_has_the_reason_why_it_ended(llm_server, model, trouble, finish):
-    llm_server.trouble = lambda body, times: trouble
-    assert (await both(model)).finish == finish
+    assert time.monotonic() - started < 5
+    assert len(llm_server.bodies) == 4
 
 
 def test_event_loops_share_the_connections_of_a_model(llm_server, model):
