@@ -34,10 +34,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from conformal_retrievers.llm.ask import LLM, VERDICT, ask_verdicts
+from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt, Request
+from conformal_retrievers.llm.reply import VERDICT
 
 MEASURES = ("precision", "recall", "F1")
 RESAMPLES = 2000

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from conformal_retrievers.llm.ask import LLM, VERDICT, ask_verdicts
+from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
-from conformal_retrievers.llm.reply import Usage
+from conformal_retrievers.llm.reply import VERDICT, Usage
 
 
 @dataclass(frozen=True)

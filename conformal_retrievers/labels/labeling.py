@@ -22,10 +22,10 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets, query_name
 from conformal_retrievers.extras import require
-from conformal_retrievers.llm.ask import LLM, VERDICT, ask_verdicts
+from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request
-from conformal_retrievers.llm.reply import Usage
+from conformal_retrievers.llm.reply import VERDICT, Usage
 
 
 @dataclass(frozen=True, init=False)

@@ -18,14 +18,7 @@ from typing import Any, TypeVar
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Request
-from conformal_retrievers.llm.reply import (
-    Reply,
-    Unanswered,
-    Usage,
-    failure_of,
-    object_schema,
-    reply_fields,
-)
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, failure_of, verdict_of
 from conformal_retrievers.llm.wire import NO_ACCESS, marks_of, outcome_of
 
 logger = logging.getLogger("conformal_retrievers")
@@ -220,14 +213,6 @@ class _Run:
         return self.answers
 
 
-# --- questions with the answer yes or no ----------------------------------------------------------
-
-# The reasoning comes first, so that the verdict can follow from it.
-VERDICT = object_schema(
-    {"reasoning": {"type": "string"}, "verdict": {"type": "string", "enum": ["yes", "no"]}}
-)
-
-
 def ask_verdicts(
     llm: LLM, requests: Sequence[Request], **options: Any
 ) -> tuple[list[bool | str], Usage]:
@@ -242,13 +227,6 @@ def ask_verdicts(
     answers = ask(llm, list(different.values()), **options)
     values = dict(zip(different, map(verdict_of, answers), strict=True))
     return [values[key] for key in keys], Usage.of(answers)
-
-
-def verdict_of(answer: Reply | Unanswered) -> bool | str:
-    """Return whether a reply says yes, or why it has no verdict; that never counts as a no."""
-    fields, _ = reply_fields(answer)
-    verdict = str(fields.get("verdict")).strip().lower()
-    return verdict == "yes" if verdict in ("yes", "no") else failure_of(answer)
 
 
 # --- the bound, the bar and the checks ------------------------------------------------------------

@@ -46,10 +46,9 @@ class Usage:
         """Return the usage of these answers of `ask`."""
         replies = [answer for answer in answers if isinstance(answer, Reply)]
         paid = [reply for reply in replies if not reply.cached]
-        prompt = sum(reply.prompt_tokens for reply in paid)
-        completion = sum(reply.completion_tokens for reply in paid)
-        n, known = len(answers), len(replies)
-        return cls(n, known - len(paid), n - known, prompt, completion)
+        prompt, completion = (r.prompt_tokens for r in paid), (r.completion_tokens for r in paid)
+        cached, unanswered = len(replies) - len(paid), len(answers) - len(replies)
+        return cls(len(answers), cached, unanswered, sum(prompt), sum(completion))
 
     def __add__(self, other: Usage) -> Usage:
         both = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -116,3 +115,16 @@ def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+# The reasoning comes first, so that the verdict can follow from it.
+VERDICT = object_schema(
+    {"reasoning": {"type": "string"}, "verdict": {"type": "string", "enum": ["yes", "no"]}}
+)
+
+
+def verdict_of(answer: Reply | Unanswered) -> bool | str:
+    """Return whether a reply says yes, or why it has no verdict; that never counts as a no."""
+    fields, _ = reply_fields(answer)
+    verdict = str(fields.get("verdict")).strip().lower()
+    return verdict == "yes" if verdict in ("yes", "no") else failure_of(answer)

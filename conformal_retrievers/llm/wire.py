@@ -1,7 +1,7 @@
 """The wire formats of LLM servers, and the names of frameworks' models.
 
 A server's errors, its words for why a reply ended, its tokens and log-probabilities become those of
-a `Reply`, or `Unanswered`. Servers are many, so nothing in their answers is taken for granted.
+a `Reply`, or `Unanswered`. Nothing in their answers is trusted.
 """
 
 from __future__ import annotations

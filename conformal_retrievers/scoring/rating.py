@@ -20,14 +20,7 @@ from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.llm.ask import LLM, Asked, aask, ask, check_count, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request, check_fields, short_hash
-from conformal_retrievers.llm.reply import (
-    NO_ANSWER,
-    Reply,
-    Unanswered,
-    Usage,
-    object_schema,
-    reply_fields,
-)
+from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_schema, reply_fields
 from conformal_retrievers.scoring.scorer import Scores
 
 By = Literal["rating", "probability-of-yes"]
@@ -68,6 +61,11 @@ class LLMScorer:
     A blank snippet is not sent, and equal texts of a query are sent once. Raises ValueError if the
     prompt has other fields, or no reply has the log-probabilities that are read.
 
+    >>> from conformal_retrievers.llm import LLM, Reply
+    >>> llm = LLM(lambda request: Reply('{"reason": "…", "rating": 0.75}'), "toy")
+    >>> LLMScorer(llm).score("Does bread rise?", ["Yeast makes it rise.", " "])
+    array([0.25,  nan])
+
     Parameters
     ----------
     llm
@@ -86,13 +84,6 @@ class LLMScorer:
         other one's probability is taken as the largest that it can have.
     concurrency, cache
         As for `ask`. Replies that cannot be read are asked for again.
-
-    Examples
-    --------
-    >>> from conformal_retrievers.llm import LLM, Reply
-    >>> llm = LLM(lambda request: Reply('{"reason": "…", "rating": 0.75}'), "toy")
-    >>> LLMScorer(llm).score("Does bread rise?", ["Yeast makes it rise.", " "])
-    array([0.25,  nan])
     """
 
     llm: LLM
@@ -244,7 +235,7 @@ def _probability_of_yes(answer: Answer) -> Rated:
     if isinstance(answer, Unanswered):
         return math.nan, "unanswered"
     if answer.finish in ("refusal", "unknown"):  # "length" is normal: the request asks one token
-        return math.nan, NO_ANSWER[answer.finish]
+        return math.nan, "refused" if answer.finish == "refusal" else "unreadable"
     if not answer.first_token:
         return math.nan, "no log-probabilities"
     # Some servers show a token's space as a letter of its vocabulary.

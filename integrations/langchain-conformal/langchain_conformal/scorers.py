@@ -14,18 +14,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from typing_extensions import Self
 
-from conformal_retrievers import (
-    Calibration,
-    CrossEncoderScorer,
-    EmbeddingScorer,
-    LLMScorer,
-    Scorer,
-    Snippet,
-)
+from conformal_retrievers import Calibration, Scorer, Snippet
 from conformal_retrievers.calibration import OnUnscorable
 from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
-from conformal_retrievers.scoring import By
+from conformal_retrievers.scoring import By, CrossEncoderScorer, EmbeddingScorer, LLMScorer
 
 Options = Callable[[Request], Mapping[str, Any]]
 
