@@ -96,7 +96,6 @@ def cache() -> None:
                     scorer.score(query, snippets)
                 rates = [PAIRS / read(scorer, queries) for _ in range(REPETITIONS)]
                 print(f"cache, {what}, K = {k}: {spread(rates, ',.0f')} pairs a second")
-            kept.close()
 
 
 def constant(request: Request) -> Reply:
