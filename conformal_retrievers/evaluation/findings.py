@@ -38,6 +38,8 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
     of_scores = (_scores, _m1, _removal, _ties, _unscorable)
     rules = (of_judgements if d.judged else ()) + of_scores
     found = [finding for rule in rules for finding in rule(d)]
+    if d.judged and not d.evaluation.held_out_verified:
+        found.append(Finding("ids", "notice", UNVERIFIED))
     return tuple(sorted(found, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
 
 
@@ -46,8 +48,6 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
 
 def _coverage(d: Diagnosis) -> Iterator[Finding]:
     coverage, verdict, by_group = d.coverage, d.evaluation.verdict, d.calibration.by_group
-    if not d.evaluation.held_out_verified:
-        yield Finding("ids", "notice", UNVERIFIED)
     if math.isnan(coverage.estimate):
         return
     where = " in each group with a finite threshold" if by_group else ""

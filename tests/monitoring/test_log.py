@@ -261,7 +261,10 @@ def test_an_observer_counts_by_calibration_and_reports(caplog, log):
     assert observer.counts[other.calibration.checksum].unscorable == 1
     assert "kept 0 of 2 snippets (m1 0.500, m2 0.250 over 2 queries)" in caplog.text
     assert "1 of 3 snippets could not be scored" in caplog.text
-    assert len(list(read_log(log.path))) == 3
+    claims = {"calibration": "c", "k": 0, "kept": [], "unscorable": []}
+    observer.observe({**claims, "event": "conformal_claims", "undivided": "\x1b[2J\r\u202e"})
+    assert r"\u001b[2J\r\u202e" in caplog.text
+    assert log.path.read_text().count("\n") == 4
 
 
 def test_a_log_that_cannot_be_written_does_not_stop_retrieval(caplog, tmp_path, event):
