@@ -7,7 +7,7 @@ from the scores. No pickle, no eval.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import (
@@ -27,9 +27,7 @@ from conformal_retrievers.data import files
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.data.text import printable
 
-FORMAT: Final = "conformal-retrievers/calibration"
-VERSION: Final = 2
-KIND = files.Kind(FORMAT, VERSION, saved_by="Calibration.save", what="calibration")
+KIND = files.Kind("conformal-retrievers/calibration", 2, "Calibration.save", "calibration")
 
 # The fields that a calibration and its record have alike.
 SHARED = (
@@ -102,8 +100,8 @@ DETAILS = {"snippets": Fields, "claims": ClaimDetails, "flags": FlagDetails}
 class Record(Fields):
     """The fields of a calibration file, in their order, without the checksum."""
 
-    format: Literal["conformal-retrievers/calibration"] = FORMAT
-    version: int = Field(VERSION, ge=VERSION, le=VERSION)  # unlike Literal, refuses 2.0
+    format: str = KIND.format  # files.py checks it
+    version: int = KIND.version  # likewise; not 2.0
     subject: Literal["snippets", "claims", "flags"]
     guarantee: Guarantee
     alpha: float

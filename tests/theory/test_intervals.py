@@ -13,7 +13,6 @@ from sklearn.metrics import roc_auc_score
 from conformal_retrievers.theory.intervals import (
     Interval,
     auc,
-    check_level,
     cluster_interval,
     effective_n,
     percent,
@@ -48,12 +47,6 @@ def test_auc_is_that_of_scikit_learn(rng):
 )
 def test_an_exact_share_has_its_own_digits_and_only_1_is_100_percent(share, text):
     assert percent(share, exact=True) == text
-
-
-@pytest.mark.parametrize("level", [0, 1, -0.5, math.nan])
-def test_a_level_outside_0_and_1_is_named(level):
-    with pytest.raises(ValueError, match="level is"):
-        check_level(level)
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])

@@ -18,7 +18,6 @@ from conformal_retrievers.theory.tolerance import (
     betting_n,
     betting_p_value,
     binomial_lower,
-    check_delta,
     query_recall_tolerance,
     tolerance_n,
     tolerance_rank,
@@ -78,13 +77,6 @@ def test_the_beta_binomial_law_is_scipys(m, a, b):
 def test_the_lower_limit_of_a_share_is_clopper_and_pearsons(kept, n):
     expected = binomtest(kept, n, alternative="greater").proportion_ci(0.95, method="exact").low
     assert binomial_lower(kept, n, 0.05) == pytest.approx(expected, abs=1e-8)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf])
-def test_a_delta_outside_0_and_1_is_a_value_error_that_names_it(delta):
-    for refused in (lambda: check_delta(delta), lambda: tolerance_rank(50, 0.1, delta)):
-        with pytest.raises(ValueError, match="delta is"):
-            refused()
 
 
 @pytest.mark.parametrize(
