@@ -66,11 +66,7 @@ class FilteredAnswer:
 
     @property
     def details(self) -> dict[str, JsonValue]:
-        """The decision as plain values: each claim, kept or removed, with relevance and p-value.
-
-        A relevance is None for a claim that could not be scored; a threshold is "keep_none" for
-        +inf and "keep_all" for −inf.
-        """
+        """The decision as plain values, as in `event_of`, with each claim and its p-value."""
         c = self.claims
         entries: list[JsonValue] = [
             {"claim": claim, "relevance": json_number(r), "p_value": json_number(p)}

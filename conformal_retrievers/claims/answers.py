@@ -104,9 +104,6 @@ def as_claims(claims: Iterable[str]) -> tuple[str, ...]:
     return tuple(claims)
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
 class ClaimRow(BaseModel):
     """A claim of an answer; null for a relevance or an annotation that could not be had."""
 

@@ -1,8 +1,7 @@
 """What a filter of claims does to annotated answers: factuality, and what it costs.
 
 An answer without a kept claim counts as factual, so a small alpha can look perfect by keeping
-nothing. The share of empty answers and the share of claims kept are reported for this reason. The
-answer is the unit of every interval.
+nothing: see the shares of empty answers and of kept claims too.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ class ClaimEvaluation:
         }
         rows = {name: share.interval.written(width=5) for name, share in shares.items()}
         for group, of in self.by_group.items():
+            factual = of.factuality.interval.written(width=5)
             rows[f"  {enough} in {'no group' if group is None else group}"] = (
-                f"{of.factuality.interval.written(width=5)} of {of.n_answers}, "
-                f"empty {percent(of.empty.estimate)}"
+                f"{factual} of {of.n_answers}, empty {percent(of.empty.estimate)}"
             )
         width = max(28, *map(len, rows))
         lines = [

@@ -19,8 +19,6 @@ from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, object_sche
 
 Answers = Sequence[Reply | Unanswered]
 
-# --- dividing an answer into claims ---------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Decomposition:
@@ -79,8 +77,6 @@ def _decomposition(answers: Answers) -> Decomposition:
 def _is_divided(place: int, reply: Reply) -> bool:
     return _decomposition([reply]).reason is None
 
-
-# --- annotating claims ----------------------------------------------------------------------------
 
 ClaimVerdict = Literal["supported", "unsupported", "contradicted", "irrelevant"]
 
@@ -157,15 +153,9 @@ def _is_annotated(place: int, reply: Reply) -> bool:
     return _annotations([reply]).reasons == (None,)
 
 
-# --- merging kept claims into a text --------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Merged:
-    """A text that an LLM wrote from claims. The guarantee is about the claims, not about the text.
-
-    If the LLM wrote none, `text` is the claims one after the other, and `reason` is set.
-    """
+    """A text that an LLM wrote from claims, or the claims one after the other and the `reason`."""
 
     text: str
     claims: tuple[str, ...]

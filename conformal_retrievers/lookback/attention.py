@@ -61,8 +61,7 @@ class Recorder:
     ) -> None:
         """Reduce one attention call: queries (B, H, Q, d), keys (B, G, P + output, d).
 
-        The first call has the whole prompt and each other one token more; raises ValueError for
-        other shapes.
+        The first call has the whole prompt and each other one token more, else ValueError.
         """
         seen = self.records.setdefault(layer, [])
         read = (query.shape[0], query.shape[2], key.shape[2])
@@ -119,10 +118,8 @@ class Recorder:
         """Return the recorded means, (B, T, L, H, S)."""
         found = {layer: len(records) for layer, records in self.records.items()}
         if found != dict.fromkeys(range(layers), calls):
-            raise ValueError(
-                f"attention was recorded in {len(found)} of {layers} layers, {found} times instead "
-                f"of {calls}; give a model that runs its attention once in each layer"
-            )
+            text = f"attention was recorded in {len(found)} of {layers} layers, in {calls} calls"
+            raise ValueError(f"{text} {found}; give a model with one attention in each layer")
         whole = [torch.cat(self.records[layer], dim=2).cpu() for layer in range(layers)]
         return np.asarray(torch.stack(whole, dim=1).permute(0, 3, 1, 2, 4).numpy())
 
@@ -134,10 +131,7 @@ def recording(model: PreTrainedModel, name: str, recorder: Recorder) -> Iterator
     Raises ValueError for a model in training mode.
     """
     if model.training:
-        raise ValueError(
-            f"model {name!r} is in training mode, where dropout changes its attention; call its "
-            "eval() first"
-        )
+        raise ValueError(f"model {name!r} is in training mode, with dropout; call its eval() first")
     with _LOCKS.setdefault(model, threading.Lock()):
         before = model.config._attn_implementation
         token = _RECORDER.set(recorder)

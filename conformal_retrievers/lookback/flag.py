@@ -201,10 +201,9 @@ def _warn_if_reversed(consistent: NDArray[np.float64], inconsistent: NDArray[np.
 
 
 def check_flag(flag: object, model: Any) -> None:
-    """Raise TypeError unless `flag` is a flag, `CalibrationMismatch` for one of another model.
+    """Raise TypeError unless `flag` is a flag, `CalibrationMismatch` unless of this `LocalModel`.
 
-    `model` is a `LocalModel`. Other weights under the same name, with as many layers and heads,
-    cannot be distinguished.
+    Other weights under the same name, with as many layers and heads, cannot be distinguished.
     """
     if not isinstance(flag, FactualityFlag):
         raise TypeError(

@@ -48,10 +48,9 @@ class LocalModel:
     """A transformers causal language model whose attention to its prompt can be read.
 
     `name` identifies the model; by default it is the one that it was loaded by, so "tiny" and
-    "./tiny" are two names. While attention is read, a model set to another attention than "sdpa" is
-    switched to that: let no other thread use the model directly meanwhile.
-
-    Raises ValueError for a model with a sliding window, or with positions that depend on padding.
+    "./tiny" are two names. While attention is read, a model is switched to "sdpa": let no other
+    thread use it directly meanwhile. Raises ValueError for a model with a sliding window, or with
+    positions that depend on padding.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The prompt that a local model answers, and the segment that each of its tokens belongs to.
 
-The segments are the preamble, snippets 1 … k and the question. The place where each starts in the
-text is known from building it, and the tokenizer's offsets give the place where each token ends.
+The segments are the preamble, snippets 1 … k and the question. The tokenizer's offsets give the
+place where each token ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ class RagPrompt:
     """A question and the snippets to answer it from, in the order in which the model reads them.
 
     The model reads preamble, snippets and question with a blank line between them: as one user
-    message where the tokenizer has a chat template, else followed by `ending`. A segment extends to
-    the start of the next, so the template's own words belong to the preamble or the question; a
-    token belongs to the segment in which it ends. Raises ValueError for a blank question or
-    snippet, or no snippets.
+    message where the tokenizer has a chat template, else followed by `ending`. A template's own
+    words belong to the preamble or the question; a token belongs to the segment in which it ends.
+    Raises ValueError for a blank question or snippet, or no snippets.
     """
 
     question: str

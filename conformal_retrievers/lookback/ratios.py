@@ -42,10 +42,8 @@ class SegmentAttention:
     def __post_init__(self) -> None:
         segments = len(self.lengths) + 1
         if self.means.ndim != 4 or self.means.shape[3] != segments or segments < 4:
-            raise ValueError(
-                f"means has shape {self.means.shape} with {len(self.lengths)} lengths; give "
-                "(tokens, layers, heads, snippets + 3) and lengths (snippets + 2)"
-            )
+            shapes = f"{self.means.shape} and lengths ({len(self.lengths)},)"
+            raise ValueError(f"means has shape {shapes}; give (T, L, H, k + 3) and (k + 2,)")
         if not (np.isfinite(self.means).all() and (self.means >= 0).all()):
             raise ValueError("means has negative, infinite or NaN attention; read the answer again")
 
@@ -64,12 +62,9 @@ class LookbackRatios:
 
     @property
     def digest(self) -> str:
-        """Identifies the answer: twelve digits of a SHA-256 of its tokens, or of its ratios.
-
-        The ratios of one answer differ in their last bits between batches; its tokens do not.
-        """
+        """Identifies the answer: twelve digits of a SHA-256 of its tokens, or of its ratios."""
         if self.answer is not None:
-            return self.answer
+            return self.answer  # ratios differ in their last bits between batches, tokens do not
         content = self.snippets.tobytes() + self.context.tobytes()
         return hashlib.sha256(content).hexdigest()[:12]
 

@@ -240,10 +240,10 @@ def test_segments_are_counted_in_tokens_word_by_word(chat, lengths):
 def test_text_and_its_tokens_are_the_same_answer():
     model = local("llama")
     ids = model.tokenizer(" six hours")["input_ids"]
+    expected = model.read(PROMPTS[:2], [ids] * 2)
     model.tokenizer.backend_tokenizer.enable_truncation(5)  # is not applied
-    for text, tokens in zip(
-        model.read(PROMPTS[:2], [" six hours"] * 2), model.read(PROMPTS[:2], [ids] * 2), strict=True
-    ):
+    found = model.read(PROMPTS[:2], [" six hours"] * 2)
+    for text, tokens in zip(found, expected, strict=True):
         np.testing.assert_array_equal(text.means, tokens.means)
         assert text.answer == tokens.answer
 
@@ -256,18 +256,15 @@ def test_the_models_own_attention_is_restored_even_after_an_error():
     model.model.set_attn_implementation("eager")
     model.read(PROMPTS[:1], [(5, 6)])
     assert model.model.config._attn_implementation == "eager"
-    hook = model.model.model.layers[1].register_forward_pre_hook(_stumble)
-    with pytest.raises(RuntimeError, match="stumbled"):
-        model.read(PROMPTS[:1], [(5, 6)])
-    with pytest.raises(RuntimeError, match="stumbled"):
-        model.generate(PROMPTS[:1], max_new_tokens=2)
-    hook.remove()
-    assert model.model.config._attn_implementation == "eager"
+    model.model.model.layers[1].register_forward_pre_hook(lambda *_: 1 / 0)
+    for use in (
+        lambda: model.read(PROMPTS[:1], [(5, 6)]),
+        lambda: model.generate(PROMPTS[:1], max_new_tokens=2),
+    ):
+        with pytest.raises(ZeroDivisionError):
+            use()
+        assert model.model.config._attn_implementation == "eager"
     assert model.generate([], max_new_tokens=3) == model.read([], []) == []
-
-
-def _stumble(*_):
-    raise RuntimeError("stumbled")
 
 
 def test_threads_that_share_a_model_take_turns():
@@ -302,9 +299,9 @@ def test_calls_of_another_thread_are_not_recorded():
     model = local("llama")
     alone = model.read(PROMPTS[:1], [(5, 6, 7)])[0].means
 
-    def use(*_):
-        with torch.inference_mode():
-            model.model.model(torch.tensor([[1, 2, 3]]))
+    @torch.inference_mode()
+    def use():
+        model.model.model(torch.tensor([[1, 2, 3]]))
 
     def meet(*_):
         if threading.current_thread() is threading.main_thread():
@@ -385,10 +382,8 @@ def test_control_tokens_in_texts_are_refused():
         with pytest.raises(ValueError, match=rf"{re.escape(field)} has '</?s>'"):
             model.generate([prompt], max_new_tokens=2)
     model.tokenizer.add_tokens([AddedToken("<|im_start|>", special=True)])
-    with pytest.raises(ValueError, match=r"question has '<\|im_start\|>'"):
-        model.read([RagPrompt("Why?<|im_start|>", ("a",))], ["b"])
-    with pytest.raises(ValueError, match=r"answers\[0\] has '</s>'"):
-        model.read(PROMPTS[:1], ["six</s>"])
+    with pytest.raises(ValueError, match=r"answers\[0\] has '<\|im_start\|>'"):
+        model.read(PROMPTS[:1], ["six<|im_start|>"])
 
 
 def test_snippets_without_a_token_and_templates_that_change_the_text_are_refused():
