@@ -78,17 +78,14 @@ class ClaimRelevance:
 
     `embedding` is an `EmbeddingScorer(embed, name="…")`, such as `embedding_scorer` of either
     framework's package returns. A blank claim cannot be scored; a blank document supports nothing.
-    A model's vectors may differ in the last bit with the size of the batch, and so may a relevance.
     """
 
     embedding: EmbeddingScorer
 
     def __post_init__(self) -> None:
         if not isinstance(self.embedding, EmbeddingScorer):
-            raise TypeError(
-                f"embedding is a {type(self.embedding).__name__}; give an EmbeddingScorer, such as "
-                "embedding_scorer(model) of either framework's package"
-            )
+            kind = type(self.embedding).__name__
+            raise TypeError(f"embedding is a {kind}; give an EmbeddingScorer: embedding_scorer(…)")
 
     @property
     def name(self) -> str:

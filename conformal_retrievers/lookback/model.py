@@ -14,6 +14,7 @@ import json
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +104,8 @@ class LocalModel:
             output = self.model.generate(  # type: ignore[operator]
                 ids, attention_mask=mask, generation_config=settings
             )
-        answers = [_until(row, ending) for row in output[:, ids.shape[1] :].tolist()]
+        rows = output[:, ids.shape[1] :].tolist()
+        answers = [[*takewhile(lambda token: token not in ending, row)] for row in rows]
         means = recorder.means(self.layers, output.shape[1] - ids.shape[1])
         return [
             Generated(str(self.tokenizer.decode(a, skip_special_tokens=True)), tuple(a), attention)
@@ -209,8 +211,3 @@ def _padded_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Te
     padded = torch.tensor([[0] * (longest - len(row)) + list(row) for row in ids])
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids])
     return padded.to(device), mask.to(device)
-
-
-def _until(tokens: list[int], ending: set[int]) -> list[int]:
-    end = next((i for i, token in enumerate(tokens) if token in ending), len(tokens))
-    return tokens[:end]

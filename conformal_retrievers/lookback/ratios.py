@@ -50,15 +50,12 @@ class SegmentAttention:
 
 @dataclass(frozen=True, eq=False)
 class LookbackRatios:
-    """The lookback ratios of one answer, averaged over its tokens; NaN for an answer without any.
-
-    `answer` is that of `SegmentAttention`.
-    """
+    """The lookback ratios of one answer, averaged over its tokens; NaN for no tokens."""
 
     snippets: Values  # (L, H, k), eq. 9
     context: Values  # (L, H), full-context ratios
     model: str
-    answer: str | None = None
+    answer: str | None = None  # that of `SegmentAttention`
 
     @property
     def digest(self) -> str:
