@@ -36,8 +36,7 @@ Decided = TypeVar("Decided")
 class FilterRun(Generic[Decided]):
     """Runs one decision of a filter, with an event; both have the same name.
 
-    `call` and `acall` decide. If the filter with this calibration refuses, its decision is reported
-    like any other, and the error is raised after the run.
+    `call` and `acall` decide. What the filter with this calibration raises is raised after the run.
     """
 
     name: str

@@ -39,8 +39,7 @@ def judge_retriever(
     Parameters
     ----------
     retriever
-        The retriever. A filtered one is refused: calibrated on what it kept, a filter loses
-        more every time.
+        The unfiltered retriever: calibrated on what it kept, a filter loses more every time.
     judged
         The judged queries.
     name
@@ -75,7 +74,7 @@ def judge_retriever(
 
 
 def check_unfiltered(retriever: RetrieverLike) -> None:
-    """Raise ValueError for a retriever that filters: a filter of what it kept loses more."""
+    """Raise ValueError for a retriever that filters already."""
     within, _ = _unbound(retriever)
     compressor = getattr(within, "base_compressor", None)
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
@@ -90,8 +89,7 @@ def other_name(retriever: RetrieverLike, calibrated: object) -> str | None:
     """Return the retriever's name if it is known not to be the calibrated one's."""
     if not isinstance(calibrated, str) or not OF_A_STORE.fullmatch(calibrated):
         return None  # a name that the user chose cannot be compared
-    known = isinstance(_unbound(retriever)[0], BaseRetriever)
-    name = name_of(retriever)
+    name, known = name_of(retriever), isinstance(_unbound(retriever)[0], BaseRetriever)
     return name if known and name != calibrated else None
 
 

@@ -27,12 +27,13 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
 
     The others come back in order, as copies whose metadata has <metadata_prefix>score and
     <metadata_prefix>p_value, which replace fields of the same name (None: metadata unchanged).
-    `retriever` is any runnable from a query to documents, at the depth that was calibrated at; it
-    receives the keyword arguments of `invoke` and what is `configurable` in its config. An iterator
-    that it returns is read once. `alpha` is another risk than the calibration's, which
-    `configurable_fields(alpha=…)` opens to callers. Warns if the retriever is asked for fewer
-    documents than k, the depth that was calibrated at, or is known to be another one. Raises
-    ValueError for an alpha outside (0, 1), and for a retriever that filters already.
+    `retriever` is any runnable from a query to documents, at the depth that was calibrated at. It
+    receives the keyword arguments of `invoke` and what is `configurable` in its config. `alpha` is
+    another risk than the calibration's, which `configurable_fields(alpha=…)` opens to callers.
+
+    Warns if the retriever is asked for fewer documents than the calibration's k, or is known not to
+    be the calibrated one. Raises ValueError for an alpha outside (0, 1), and for a retriever that
+    filters already.
     """
 
     retriever: RetrieverLike
@@ -106,13 +107,12 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
         calibrated = (calibration.retrieval or {}).get("retriever")
         # Of warnings with one text and line Python shows the first.
         if name := other_name(retriever, calibrated):
-            text = f"the retriever is {name}, but {calibrated} was calibrated"
-            warnings.warn(f"{text}: calibrate with the one that you filter", stacklevel=1)
-        k = kwargs.get("k", depth_of(retriever))
-        if k is not None and calibration.k is not None and k < calibration.k:
-            # The filter warns of a larger k.
-            text = f"the retriever is asked for {k} documents, but {calibration.k} were calibrated"
-            warnings.warn(f"{text}: retrieve {calibration.k}, or calibrate at {k}", stacklevel=1)
+            text = f"the retriever is {name}, but the calibration is of {calibrated}"
+            warnings.warn(f"{text}: calibrate with the one that is filtered", stacklevel=1)
+        k, least = kwargs.get("k", depth_of(retriever)), calibration.k
+        if k is not None and least is not None and k < least:  # the filter warns of a larger k
+            text = f"the retriever is asked for {k} documents, but the calibration has k = {least}"
+            warnings.warn(f"{text}: retrieve {least}, or calibrate at {k}", stacklevel=1)
         return retriever
 
 

@@ -30,7 +30,6 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     Nodes are scored against the query's text, `query_str`, even if the query is embedded by other
     texts. The guarantee is about nodes as the calibrated retriever returns them: put the
     postprocessor first in the list, and set `similarity_top_k` to the depth that was calibrated at.
-    The package's README states what each engine does if no node is kept.
     """
 
     model_config = ConfigDict(

@@ -55,7 +55,7 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
     ) -> RESPONSE_TYPE:
         """Return the filtered answer that the engine makes of nodes."""
         response = self.engine.synthesize(query_bundle, nodes, additional_source_nodes)
-        return self._filtered(query_bundle, response)
+        return self._filter_claims(query_bundle, response)
 
     async def asynthesize(
         self,
@@ -65,39 +65,35 @@ class ClaimFilterQueryEngine(BaseQueryEngine):
     ) -> RESPONSE_TYPE:
         """Return what `synthesize` returns, without blocking the event loop."""
         response = await self.engine.asynthesize(query_bundle, nodes, additional_source_nodes)
-        return await self._afiltered(query_bundle, response)
+        return await self._afilter_claims(query_bundle, response)
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return self._filtered(query_bundle, self.engine.query(query_bundle))
+        return self._filter_claims(query_bundle, self.engine.query(query_bundle))
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return await self._afiltered(query_bundle, await self.engine.aquery(query_bundle))
+        return await self._afilter_claims(query_bundle, await self.engine.aquery(query_bundle))
 
-    def _filtered(self, query_bundle: QueryBundle, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+    @dispatcher.span
+    def _filter_claims(self, query_bundle: QueryBundle, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
         whole = response.get_response() if isinstance(response, StreamingResponse) else response
-        return _with(response, self._filter_claims(query_bundle.query_str, whole))
+        text, documents = _text(whole), to_snippets(whole.source_nodes)
+        with claims_events(query_bundle.query_str, self.filter) as outcome:
+            outcome.filtered = self.filter(query_bundle.query_str, text, documents)
+        return _with(response, outcome.filtered)
 
-    async def _afiltered(self, query_bundle: QueryBundle, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+    @dispatcher.span
+    async def _afilter_claims(
+        self, query_bundle: QueryBundle, response: RESPONSE_TYPE
+    ) -> RESPONSE_TYPE:
         whole: RESPONSE_TYPE = response
         if isinstance(response, AsyncStreamingResponse):
             whole = await response.get_response()
         elif isinstance(response, StreamingResponse):
             whole = await asyncio.to_thread(response.get_response)
-        return _with(response, await self._afilter_claims(query_bundle.query_str, whole))
-
-    @dispatcher.span
-    def _filter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
-        text, documents = _text(response), to_snippets(response.source_nodes)
-        with claims_events(query, self.filter) as outcome:
-            outcome.filtered = answer = self.filter(query, text, documents)
-        return answer
-
-    @dispatcher.span
-    async def _afilter_claims(self, query: str, response: RESPONSE_TYPE) -> FilteredAnswer:
-        text, documents = _text(response), to_snippets(response.source_nodes)
-        with claims_events(query, self.filter) as outcome:
-            outcome.filtered = answer = await self.filter.acall(query, text, documents)
-        return answer
+        text, documents = _text(whole), to_snippets(whole.source_nodes)
+        with claims_events(query_bundle.query_str, self.filter) as outcome:
+            outcome.filtered = await self.filter.acall(query_bundle.query_str, text, documents)
+        return _with(response, outcome.filtered)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"query_engine": self.engine}

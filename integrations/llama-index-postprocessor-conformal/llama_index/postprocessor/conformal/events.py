@@ -4,8 +4,7 @@ Snippets: `ReRankStartEvent` and `ConformalFilterEvent`, and one RERANKING event
 callback manager. Claims: `ConformalClaimsStartEvent` and `ConformalClaimsEvent`. The second event
 of a pair has the `decision` as plain JSON without any text, None if the filter failed (`event_of`
 of `conformal_retrievers.monitoring` and of `conformal_retrievers.claims.answer_filter`).
-OpenTelemetry's current span has the decision as conformal.* attributes. Without a listener nothing
-is built.
+OpenTelemetry's current span has it as conformal.* attributes. Without a listener none is built.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler, Nu
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from pydantic import PrivateAttr
+from pydantic import Field
 
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.claims import AnswerFilter
@@ -71,22 +70,17 @@ class ConformalEventHandler(BaseEventHandler):
     "conformal_retrievers"; `log` is a file that several processes may share.
     """
 
-    _observer: Observer = PrivateAttr()
+    observer: Observer = Field(default_factory=Observer, exclude=True)  # the counts and the log
 
     def __init__(self, log: FilterLog | None = None) -> None:
         super().__init__()
-        self._observer = Observer(log)
-
-    @property
-    def observer(self) -> Observer:
-        """The handler's counts and its log."""
-        return self._observer
+        self.observer = Observer(log)
 
     def handle(self, event: BaseEvent, **kwargs: Any) -> None:
         """Observe an event of either filter, and ignore others."""
         of_a_filter = (ConformalFilterEvent, ConformalClaimsEvent)
         if isinstance(event, of_a_filter) and event.decision is not None:
-            self._observer.observe(event.decision)
+            self.observer.observe(event.decision)
 
 
 @dataclass
