@@ -101,7 +101,7 @@ class Record(Fields):
     """The fields of a calibration file, in their order, without the checksum."""
 
     format: str = KIND.format  # files.py checks it
-    version: int = KIND.version  # likewise; not 2.0
+    version: int = KIND.version  # likewise, but for 2.0
     subject: Literal["snippets", "claims", "flags"]
     guarantee: Guarantee
     alpha: float

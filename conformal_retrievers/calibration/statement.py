@@ -38,7 +38,7 @@ def _guarantee(c: Thresholds) -> str:
 
 def _guaranteed(c: Thresholds, target: str) -> str:
     which, that = "that were retrieved", "that was retrieved"
-    if c.count_missed:
+    if c.count_missed and c.misses_known:
         which = that = "(retrieved or not)"
     share = percent(float(str(c.details.get("share", 1.0))), exact=True)
     claims = f"at least {share} of an answer's kept claims"
@@ -112,8 +112,7 @@ def _assumptions(c: Thresholds) -> str:
         text = (
             f"New relevant snippets are exchangeable with those of the calibration: "
             f"{c.subject.same}. Snippets that come in queries are not: if queries with many "
-            "relevant snippets are easier, the other queries keep a smaller share. 'query-recall' "
-            "assumes less."
+            "relevant snippets are easier, other queries keep less. 'query-recall' assumes less."
         )
     else:
         text = (
@@ -140,12 +139,10 @@ def _basis(c: Thresholds) -> list[str]:
 
 
 def _snippets(c: Thresholds) -> list[str]:
-    snippets, queries = (
-        _count(c.n_relevant, "relevant snippet"),
-        _count(c.n_queries, "query", "queries"),
-    )
+    relevant = _count(c.n_relevant, "relevant snippet")
+    queries = _count(c.n_queries, "query", "queries")
     worth = _count(round(c.effective_n), "independent snippet")
-    sentences = [f"{snippets} of {queries}, worth {worth} (design effect {c.design_effect:.1f})."]
+    sentences = [f"{relevant} of {queries}, worth {worth} (design effect {c.design_effect:.1f})."]
     unscorable = sum(int((query.scores == -math.inf).sum()) for query in c.queries)
     if unscorable:
         sentences.append(f"{unscorable} of them have no score, or −inf, and count as kept.")

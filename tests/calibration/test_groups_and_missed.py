@@ -159,3 +159,4 @@ def test_a_query_without_missed_snippets_is_not_one_whose_missed_snippets_are_un
         counting = replace(calibration, count_missed=True)
         assert counting.threshold() == calibration.threshold()
         assert ("no query has `missed`" in counting.statement) == (calibration is unknown)
+        assert ("(retrieved or not)" in counting.statement) == (calibration is known)
