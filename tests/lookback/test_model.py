@@ -176,15 +176,6 @@ def test_additive_masks_equal_boolean_ones(dtype):
     assert np.abs(unmasked - expected).max() > 0.01
 
 
-def test_sampled_answers_are_recorded():
-    model = local("llama")
-    sampling = GenerationConfig(do_sample=True, temperature=2.0)
-    torch.manual_seed(3)
-    generated = model.generate(PROMPTS, max_new_tokens=5, generation=sampling)
-    for prompt, one in zip(PROMPTS, generated, strict=True):
-        assert_as_expected(model.model, prompt, one.tokens, one.attention)
-
-
 # --- answers that end -----------------------------------------------------------------------------
 
 
@@ -200,15 +191,9 @@ def test_an_answer_ends_where_the_model_ends_it():
         assert end not in one.tokens
         if one.tokens:
             assert_as_expected(model.model, prompt, one.tokens, one.attention)
-
-
-def test_an_answer_without_a_token_has_no_ratios():
-    model = local("llama")
-    [one] = model.generate(PROMPTS[:1], max_new_tokens=3)
-    model.model.generation_config.eos_token_id = one.tokens[0]
+    model.model.generation_config.eos_token_id = first[0]
     [generated] = model.generate(PROMPTS[:1], max_new_tokens=3)
     assert (generated.text, generated.tokens) == ("", ())
-    assert generated.attention.means.shape[0] == 0
     ratios = lookback_ratios(generated.attention)
     assert np.isnan(ratios.snippets).all()
     assert np.isnan(ratios.context).all()
@@ -432,13 +417,15 @@ def test_settings_that_read_several_tokens_or_sequences_per_call_are_refused(set
         model.generate(PROMPTS[:1], max_new_tokens=3)
 
 
-@pytest.mark.parametrize("generation", [None, GenerationConfig(do_sample=False)])
-def test_the_models_own_cache_setting_is_not_used(generation):
+@pytest.mark.parametrize("generation", [None, GenerationConfig(do_sample=True, temperature=2.0)])
+def test_answers_are_recorded_when_sampled_and_whatever_the_models_own_cache(generation):
     """A static cache has room for keys that do not exist yet."""
     model = local("llama")
     model.model.generation_config.cache_implementation = "static"
-    [one] = model.generate(PROMPTS[:1], max_new_tokens=6, generation=generation)
-    assert_as_expected(model.model, PROMPTS[0], one.tokens, one.attention)
+    torch.manual_seed(3)
+    generated = model.generate(PROMPTS, max_new_tokens=6, generation=generation)
+    for prompt, one in zip(PROMPTS, generated, strict=True):
+        assert_as_expected(model.model, prompt, one.tokens, one.attention)
     with pytest.raises(ValueError, match="max_new_tokens"):
         model.generate(PROMPTS, max_new_tokens=0)
 
