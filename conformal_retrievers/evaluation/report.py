@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ def write(
     return d
 
 
+@matplotlib.rc_context(STYLE)
 def html(
     d: Diagnosis, scored: Sequence[ScoredQuery], sources: Mapping[str, str] | None = None
 ) -> str:
@@ -146,74 +147,65 @@ def _ends(ends: Interval | Band | None) -> str:
 
 def _draw_coverage(d: Diagnosis) -> str:
     """Draw measured coverage, with its interval, against its target over alpha."""
-
-    def draw(axes: Any) -> None:
-        target = np.array([1 - point.alpha for point in d.sweep])
-        axes.plot(target, target, color=GREY, linestyle="--", label="target")
-        estimate, low, high = np.array([point.coverage for point in d.sweep]).T
-        axes.fill_between(target, low, high, color=BLUE, alpha=0.2, linewidth=0)
-        axes.plot(target, estimate, color=BLUE, label=f"measured, {100 * d.level:g} % interval")
-        axes.axvline(d.target, color=GREY, linewidth=1, linestyle=":")
-
-    return _image(draw, xlabel="target coverage, 1 − α", ylabel="coverage")
+    axes = _axes(xlabel="target coverage, 1 − α", ylabel="coverage")
+    target = np.array([1 - point.alpha for point in d.sweep])
+    axes.plot(target, target, color=GREY, linestyle="--", label="target")
+    estimate, low, high = np.array([point.coverage for point in d.sweep]).T
+    axes.fill_between(target, low, high, color=BLUE, alpha=0.2, linewidth=0)
+    axes.plot(target, estimate, color=BLUE, label=f"measured, {100 * d.level:g} % interval")
+    axes.axvline(d.target, color=GREY, linewidth=1, linestyle=":")
+    return _image(axes)
 
 
 def _draw_removal(d: Diagnosis) -> str:
     """Draw the share of snippets that is removed, over alpha."""
-
-    def draw(axes: Any) -> None:
-        alphas = [point.alpha for point in d.sweep]
-        axes.plot(alphas, [point.removal for point in d.sweep], color=GREEN)
-        axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
-
-    return _image(draw, xlabel="α", ylabel="snippets removed", ylim=(0, 1))
+    axes = _axes(xlabel="α", ylabel="snippets removed", ylim=(0, 1))
+    alphas = [point.alpha for point in d.sweep]
+    axes.plot(alphas, [point.removal for point in d.sweep], color=GREEN)
+    axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
+    return _image(axes)
 
 
 def _draw_sweep(d: Diagnosis) -> str:
     """Draw m1 and m2 over alpha with their bands, and the line 1 − α."""
-
-    def draw(axes: Any) -> None:
-        alphas = np.array([point.alpha for point in d.sweep])
-        for name, color, style in (("m1", BLUE, "-"), ("m2", RED, "-.")):
-            bands = [getattr(point, f"{name}_band") for point in d.sweep]
-            if None not in bands:
-                low, high = np.array(bands).T
-                label = f"{name} if exchangeable"
-                axes.fill_between(alphas, low, high, color=color, alpha=0.18, lw=0, label=label)
-            values = [getattr(point, name) for point in d.sweep]
-            axes.plot(alphas, values, color=color, linestyle=style, label=name)
-        axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="1 − α, not a target")
-        axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
-
-    return _image(draw, xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
+    axes = _axes(xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
+    alphas = np.array([point.alpha for point in d.sweep])
+    for name, color, style in (("m1", BLUE, "-"), ("m2", RED, "-.")):
+        bands = [getattr(point, f"{name}_band") for point in d.sweep]
+        if None not in bands:
+            low, high = np.array(bands).T
+            label = f"{name} if exchangeable"
+            axes.fill_between(alphas, low, high, color=color, alpha=0.18, lw=0, label=label)
+        values = [getattr(point, name) for point in d.sweep]
+        axes.plot(alphas, values, color=color, linestyle=style, label=name)
+    axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="1 − α, not a target")
+    axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
+    return _image(axes)
 
 
 def _draw_histogram(parts: Sequence[tuple[str, Scores]], thresholds: Iterable[float]) -> str:
     """Draw the distributions of scores, by name, and the thresholds."""
-
-    def draw(axes: Any) -> None:
-        # Beyond what an axis can span, a score is drawn at its end.
-        finite = [(name, scores[np.isfinite(scores)].clip(-1e300, 1e300)) for name, scores in parts]
-        pooled = np.concatenate([scores for _, scores in finite])
-        edges = _bin_edges(pooled)
-        looks = ((BLUE, "-"), (RED, (0, (2, 1))))
-        for (name, scores), (color, line) in zip(finite, looks, strict=False):
-            axes.hist(
-                scores,
-                edges,
-                weights=np.full(len(scores), 1 / max(1, len(scores))),
-                histtype="stepfilled",
-                facecolor=matplotlib.colors.to_rgba(color, 0.25),
-                edgecolor=color,
-                linestyle=line,
-                label=f"{name} ({len(scores)})",
-            )
-        drawn = sorted({min(max(t, -1e300), 1e300) for t in thresholds if math.isfinite(t)})
-        for i, threshold in enumerate(drawn):
-            label = None if i else ("threshold" if len(drawn) == 1 else "thresholds of the groups")
-            axes.axvline(threshold, color="black", linestyle="--", linewidth=1.4, label=label)
-
-    return _image(draw, xlabel="score, lower = more relevant", ylabel="share of each kind")
+    axes = _axes(xlabel="score, lower = more relevant", ylabel="share of each kind")
+    # Beyond what an axis can span, a score is drawn at its end.
+    finite = [(name, scores[np.isfinite(scores)].clip(-1e300, 1e300)) for name, scores in parts]
+    edges = _bin_edges(np.concatenate([scores for _, scores in finite]))
+    looks = ((BLUE, "-"), (RED, (0, (2, 1))))
+    for (name, scores), (color, line) in zip(finite, looks, strict=False):
+        axes.hist(
+            scores,
+            edges,
+            weights=np.full(len(scores), 1 / max(1, len(scores))),
+            histtype="stepfilled",
+            facecolor=matplotlib.colors.to_rgba(color, 0.25),
+            edgecolor=color,
+            linestyle=line,
+            label=f"{name} ({len(scores)})",
+        )
+    drawn = sorted({min(max(t, -1e300), 1e300) for t in thresholds if math.isfinite(t)})
+    for i, threshold in enumerate(drawn):
+        label = None if i else ("threshold" if len(drawn) == 1 else "thresholds of the groups")
+        axes.axvline(threshold, color="black", linestyle="--", linewidth=1.4, label=label)
+    return _image(axes)
 
 
 def _bin_edges(scores: Scores) -> Scores:
@@ -225,15 +217,16 @@ def _bin_edges(scores: Scores) -> Scores:
     return np.array([low - half, high + half])
 
 
-def _image(draw: Callable[[Any], None], **labels: Any) -> str:
+def _axes(**labels: Any) -> Any:
+    axes: Any = Figure(figsize=(4.6, 3.3)).subplots()
+    axes.set(**labels)
+    return axes
+
+
+def _image(axes: Any) -> str:
     """Return the source of an image: what is inside cannot meet the page's ids, styles or text."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 3.3))
-        axes: Any = figure.subplots()
-        draw(axes)
-        axes.set(**labels)
-        if axes.get_legend_handles_labels()[0]:
-            figure.legend(loc="outside upper left", ncols=2)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    if axes.get_legend_handles_labels()[0]:
+        axes.figure.legend(loc="outside upper left", ncols=2)
+    file = io.StringIO()
+    axes.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue().encode()).decode()

@@ -66,15 +66,6 @@ def test_a_difference_is_that_of_the_two_evaluations():
     assert [line.split("  ")[0] for line in str(differences).splitlines()] == list(one)
 
 
-def test_the_same_seed_gives_the_same_intervals():
-    first, again, another = (
-        compare(at(0.3), at(0.2), QUERIES * 4, rng=np.random.default_rng(seed))["removal"]
-        for seed in (7, 7, 8)
-    )
-    assert first == again
-    assert first.estimate == another.estimate
-
-
 def test_calibrations_of_two_scorers_are_compared_on_the_scores_of_each():
     one, other = at(0.5), at(0.5, scorer="other")
     scored = [ScoredQuery([0.1, 0.9], [True, False], id="q"), ScoredQuery([0.9], [True], id="p")]

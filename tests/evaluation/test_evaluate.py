@@ -152,10 +152,6 @@ def test_tokens_saved_are_those_of_dropped_snippets():
     assert evaluate(calibrated(), some_unknown).tokens_saved is None
 
 
-def test_any_iterable_of_queries_is_read_once():
-    assert repr(evaluate(calibrated(), iter(QUERIES))) == repr(evaluate(calibrated(), QUERIES))
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
