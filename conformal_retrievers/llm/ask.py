@@ -32,10 +32,10 @@ Asked = TypeVar("Asked")  # what `ask` returns, or what `aask` is awaited for
 class LLM:
     """A model as a function from a request to a reply, with a name that identifies it.
 
-    Any server, framework or test can stand behind it. An exception of `complete` concerns one
-    request, unless `outcome_of` raises it. Without `acomplete`, `complete` runs in a thread. The
-    name states everything that changes what the model answers: scores of another model, even of a
-    fallback, are other scores.
+    Any server, framework or test can stand behind it. An exception of `complete` leaves its request
+    unanswered, but one with the `status_code` 401 or 404 stops all. Without `acomplete`, `complete`
+    runs in a thread. The name states everything that changes what the model answers: scores of
+    another model, even of a fallback, are other scores.
 
     >>> LLM(lambda request: Reply("4"), name="always four").complete(Request("Add.", "2 + 2")).text
     '4'
@@ -208,7 +208,7 @@ class _Run:
             if all(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for a in self.answers):
                 raise failed[-1].__cause__ or failed[-1]
             level = logging.ERROR if len(failed) == n else logging.WARNING
-            message = "%s did not answer %d of %d requests; the last: %s"
+            message = "%s gave no usable answer to %d of %d requests; the last: %s"
             logger.log(level, message, self.llm.name, len(failed), n, failure_of(failed[-1]))
         return self.answers
 

@@ -57,7 +57,7 @@ def openai_llm(
     Raises
     ------
     openai.OpenAIError
-        Here without a key, and when the model is asked, as for `ask`.
+        Without a key; and when the model is asked, for a wrong key or an unknown model.
     """
     require("llm", "openai")
     from httpx import Response

@@ -289,6 +289,9 @@ def test_a_cached_reply_is_the_reply(tmp_path):
     ask(LLM(lambda request: reply, "m"), REQUESTS[:1], cache=cache)
     (known,) = ask(LLM(lambda request: None, "m"), REQUESTS[:1], cache=cache)
     assert known == Reply(reply.text, "stop", reply.first_token, 3, 4, cached=True)
+    for damaged in ("{", '{"text": 1, "new": 2}', "null"):
+        cache.add_replies("m", {REQUESTS[0].as_json(): damaged})
+        assert ask(LLM(lambda request: reply, "m"), REQUESTS[:1], cache=cache) == [reply]
 
 
 async def test_only_replies_that_the_caller_can_read_are_stored_and_taken(tmp_path):
