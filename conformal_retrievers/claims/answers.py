@@ -90,9 +90,8 @@ def _score(answer: AnnotatedAnswer, share: Fraction) -> float:
     n_factual = 0
     for n, (relevance, factual) in enumerate(claims, start=1):
         n_factual += factual
-        # Claims of equal relevance are kept together, so only the last of them is tested.
-        last = n == len(claims) or claims[n][0] < relevance
-        if last and n_factual * share.denominator < n * share.numerator:
+        # Claims of equal relevance are kept together: sorted, the factual ones of them come first.
+        if n_factual * share.denominator < n * share.numerator:
             return float(relevance)
     return -math.inf
 
