@@ -155,9 +155,7 @@ async def test_one_bad_reply_leaves_one_snippet_unscorable(
 async def test_what_is_wrong_with_every_request_is_raised(llm_server, as_llms, trouble, error):
     llm_server.trouble = lambda body, times: trouble
     url = llm_server.url if trouble else "http://127.0.0.1:9/v1"  # where nothing listens
-    core = openai_llm("minilm", base_url=url, max_retries=0)
-    frameworks = as_llms(url=url)
-    for llm in (core, *frameworks):
+    for llm in (openai_llm("minilm", base_url=url, max_retries=0), *as_llms(url=url)):
         with pytest.raises(error):
             ask(llm, [REQUEST] * 3)
         with pytest.raises(error):
