@@ -161,8 +161,8 @@ MUTANTS = {
         ("(1 / len(reference) + 1 / n_new)", "(1 / n_new)", "a reference without noise"),
     ],
     "data/files.py": [
-        ("if stored != checksum(fields):", "if False:", "a changed file is read"),
-        ("if len(fields) < len(pairs):", "if False:", "the second of two equal fields counts"),
+        ("if stored != found:", "if False:", "a changed file is read"),
+        ("if name in fields:", "if False:", "the second of two equal fields counts"),
         ("if not math.isfinite(float(number)):", "if False:", "1e999 is read as infinity"),
         ("            os.unlink(temporary)\n", "", "a broken write leaves a file behind"),
         ("Path(os.path.realpath(path))", "Path(path)", "a link is replaced by a file"),
@@ -342,13 +342,13 @@ MUTANTS = {
             "each call of `aask` has a bound of its own",
         ),
         (
-            "if self.cache is not None and self.is_answer(i, reply):",
+            "if self.cache is not None and self.is_answer(i, self.answers[i]):",
             "if self.cache is not None:",
             "an unreadable reply is cached",
         ),
         (
-            "if reply is not None and self.is_answer(i, reply):",
-            "if reply is not None:",
+            "self.answers[i] = reply if self.is_answer(i, reply) else None",
+            "self.answers[i] = reply",
             "an unreadable reply is taken from the cache",
         ),
         (
@@ -361,17 +361,17 @@ MUTANTS = {
             "_SLOTS.setdefault((id(llm), concurrency)",
             "one bound for all event loops",
         ),
-        ("is_answer=_has_verdict, ", "", "a reply without a verdict is cached"),
+        (
+            "lambda _, reply: isinstance(verdict_of(reply), bool)",
+            "is_whole",
+            "a reply without a verdict is cached",
+        ),
     ],
     "llm/wire.py": [
         ('word)), "unknown")', 'word)), "stop")', "a reply with an unknown end is whole"),
     ],
     "llm/openai.py": [
-        (
-            "    weakref.finalize(complete, client.close)\n",
-            "",
-            "a dropped model's sockets stay open",
-        ),
+        ("@cache\ndef _client(", "def _client(", "a connection for each request"),
     ],
     "llm/cache.py": [
         ('for suffix in ("-wal", "-shm"):', "for suffix in ():", "the broken file's log stays"),
