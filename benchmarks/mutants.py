@@ -38,6 +38,7 @@ SECONDS = 300  # a mutant that never ends is killed too
 TESTS = {
     "theory": ["theory"],
     "data": ["data"],
+    "data/queries.py": ["data/test_queries.py", "scoring/test_scoring.py"],
     "calibration": ["calibration", "theory"],
     "calibration/planning.py": ["calibration/test_planning.py"],
     "filtering.py": ["test_filtering.py", "calibration"],
@@ -175,6 +176,27 @@ MUTANTS = {
             "missed ones forgotten",
         ),
         ('scores") + 0.0', 'scores")', "a score of minus zero"),
+        (
+            "np.ma.filled(scores.astype(np.float64), np.nan)",
+            "np.asarray(scores, np.float64)",
+            "a masked score counts as the value that it hides",
+        ),
+    ],
+    "data/jsonl.py": [
+        (
+            "json.loads(line, object_pairs_hook=without_repetition)",
+            "json.loads(line)",
+            "the second of two judgements of a snippet counts",
+        ),
+    ],
+    "data/text.py": [
+        ("\\x7f-\\x9f", "\\x7f", "the C1 control characters reach the terminal"),
+        ("\\u2066-\\u2069", "", "a mark reverses the direction of a name"),
+        (
+            "record.msg, record.args = visible(message), ()",
+            "record.args = ()",
+            "control characters of a reply reach the log",
+        ),
     ],
     "calibration/subjects.py": [
         (
@@ -362,6 +384,11 @@ MUTANTS = {
             "one bound for all event loops",
         ),
         (
+            "if all(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for",
+            "if any(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for",
+            "one broken connection fails every request",
+        ),
+        (
             "lambda _, reply: isinstance(verdict_of(reply), bool)",
             "is_whole",
             "a reply without a verdict is cached",
@@ -369,9 +396,24 @@ MUTANTS = {
     ],
     "llm/wire.py": [
         ('word)), "unknown")', 'word)), "stop")', "a reply with an unknown end is whole"),
+        (
+            "isinstance(error, CancelledError) or marks & {401, 404}",
+            "isinstance(error, CancelledError) or marks & {400, 401, 404}",
+            "one prompt that is too long fails every request",
+        ),
+        (
+            "isinstance(error, CancelledError) or marks & {401, 404}",
+            "marks & {401, 404}",
+            "a cancelled request is an unanswered one",
+        ),
     ],
     "llm/openai.py": [
         ("@cache\ndef _client(", "def _client(", "a connection for each request"),
+        (
+            "with anyio.fail_after(timeout):",
+            "with anyio.fail_after(None):",
+            "a reply that comes byte by byte has no deadline",
+        ),
     ],
     "llm/cache.py": [
         ('for suffix in ("-wal", "-shm"):', "for suffix in ():", "the broken file's log stays"),
@@ -379,6 +421,21 @@ MUTANTS = {
             'self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))',
             "self._run(lambda connection: None)",
             "a read-only file shows after a reply is paid for",
+        ),
+        (
+            "except (OSError, ValueError) as error:",
+            "except ValueError as error:",
+            "a locked or full file fails the call",
+        ),
+        (
+            "seconds = 0 if self.path in _FAULTY else SECONDS",
+            "seconds = SECONDS",
+            "every reply waits for the lock of another process",
+        ),
+        (
+            "if type(error) is not sqlite3.DatabaseError:",
+            "if False:",
+            "a locked file is renamed as a broken one",
         ),
     ],
     "labels/labeling.py": [
@@ -405,7 +462,36 @@ MUTANTS = {
             "a space hides a query that was fitted on",
         ),
     ],
+    "scoring/embedding.py": [
+        (
+            "if start == 0:",
+            "if True:",
+            "the snippets after a block are compared with one of themselves",
+        ),
+        (
+            "1 - _row_by_row(vectors, query_vector) / lengths",
+            "1 - vectors @ query_vector / lengths",
+            "the last bit of a score depends on the other snippets",
+        ),
+    ],
     "monitoring/monitor.py": [
+        (
+            "self._lock = threading.Lock()",
+            "self._lock = threading.Semaphore(99)",
+            "threads that share a monitor lose counts",
+        ),
+        (
+            "        with self._lock:\n            state = asdict",
+            "        if True:\n            state = asdict",
+            "half of an observation is saved",
+        ),
+        ("Field(ge=0, lt=2**53)", "Field(lt=2**53)", "negative counts are loaded"),
+        ("Field(gt=0, lt=1)]], Field", "Field(ge=0, lt=1)]], Field", "a lost bet is loaded"),
+        (
+            "if state.calibration != calibration.checksum:",
+            "if False:",
+            "a monitor of another calibration is loaded",
+        ),
         (
             "return self.harm_evidence >= 2 / self.level",
             "return self.harm_evidence >= 1 / self.level",
@@ -538,7 +624,9 @@ class Mutant(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--file", nargs="*", default=[""], help="only these files or packages")
+    parser.add_argument(
+        "--file", nargs="*", action="extend", default=[], help="only these files or packages"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--check", action="store_true", help="only whether each mutant fits")
     given = parser.parse_args()
@@ -546,7 +634,7 @@ def main() -> None:
         Mutant(file, *row)
         for file, rows in MUTANTS.items()
         for row in rows
-        if file.startswith(tuple(given.file))
+        if file.startswith(tuple(given.file or [""]))
     ]
     if misfits := [mutant for mutant in mutants if not fits(mutant)]:
         print(*(f"{m.file}: {m.old!r} does not occur once" for m in misfits), sep="\n")

@@ -197,11 +197,14 @@ def test_event_loops_do_not_wait_for_one_another():
 
 
 async def test_an_unanswered_request_is_returned_in_its_place_and_logged(caplog):
-    busy = Busy(fail={"3": Unanswered("full")})
-    answers = await both(LLM(busy.complete, "busy", busy.acomplete), REQUESTS)
-    assert [i for i, a in enumerate(answers) if isinstance(a, Unanswered)] == [3]
-    assert Usage.of(answers) == Usage(20, 0, 1)
-    assert [r.args for r in caplog.records] == [("busy", 1, 20, "unanswered: full")] * 2
+    busy = Busy(fail={"3": ConnectionRefusedError(), "5": Unanswered("full")})
+    llm = LLM(busy.complete, "busy", busy.acomplete)
+    answers = await both(llm, REQUESTS)
+    assert [i for i, a in enumerate(answers) if isinstance(a, Unanswered)] == [3, 5]
+    assert Usage.of(answers) == Usage(20, 0, 2)
+    assert [r.args for r in caplog.records] == [("busy", 2, 20, "unanswered: full")] * 2
+    with pytest.raises(ConnectionRefusedError):  # no request has a connection
+        ask(llm, REQUESTS[3:4])
 
 
 @pytest.mark.parametrize("native", [False, True])

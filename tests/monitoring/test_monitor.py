@@ -240,23 +240,23 @@ def test_a_saved_monitor_continues_unchanged(tmp_path):
 
 def test_threads_that_share_a_monitor_lose_nothing(tmp_path):
     calibration = calibration_of(np.random.default_rng(3))
-    monitor, scores = Monitor(calibration), np.random.default_rng(4).normal(size=2000)
+    monitor, scores = Monitor(calibration), np.random.default_rng(4).normal(size=1000)
 
     def observe(i):
         monitor.observe([scores[i]])
         monitor.observe_judged(ScoredQuery([scores[i]], [True]))
-        if i % 100 == 0:
+        if i % 5 == 0:
             monitor.save(tmp_path / f"{i}.json")
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(16) as threads:
-            list(threads.map(observe, range(2000)))
+            list(threads.map(observe, range(1000)))
     finally:
         sys.setswitchinterval(interval)
     counts = monitor.status.counts
-    assert (counts.queries, counts.judged, len(monitor._state.live)) == (2000, 2000, 2000)
+    assert (counts.queries, counts.judged, len(monitor._state.live)) == (1000, 1000, 1000)
     for path in tmp_path.iterdir():
         state = Monitor.load(path, calibration)._state
         assert len(state.live) == state.counts.queries
