@@ -590,6 +590,16 @@ MUTANTS = {
             "a group of a few queries unseen behind a large one",
         ),
         (
+            "return not self.fails and self.n < self.needed",
+            "return not self.fails and self.n <= self.needed",
+            "exactly enough queries called too few",
+        ),
+        (
+            "return not self.fails and self.n < self.needed",
+            "return self.n < self.needed",
+            "a failure called too few to tell",
+        ),
+        (
             "in_order = np.argsort(counts.order)",
             "in_order = np.arange(len(counts.order))",
             "bets in the order of the caller",
