@@ -105,7 +105,7 @@ def evaluate_claims(
         group = answer.group if answer.group is None else merged.get(answer.group, answer.group)
         members.setdefault(group, []).append(answer)
     by_group = {
-        group: _measured(calibration, members[group], level, group)
+        group: _measured(calibration, members[group], level, group, len(members))
         for group in sorted(members, key=str)
     }
     verdicts = [of.verdict for of in by_group.values()] or [whole.verdict]
@@ -120,7 +120,11 @@ def evaluate_claims(
 
 
 def _measured(
-    calibration: Calibration, answers: Sequence[AnnotatedAnswer], level: float, group: str | None
+    calibration: Calibration,
+    answers: Sequence[AnnotatedAnswer],
+    level: float,
+    group: str | None,
+    tests: int = 1,
 ) -> ClaimEvaluation:
     """Return the measures of answers, filtered by their groups; the verdict is on `group`."""
     share = share_of(calibration)
@@ -142,6 +146,6 @@ def _measured(
         empty=Share.of_units(~any_kept, level),
         kept=Share.of_clusters(kept / claims, np.ones(len(answers)), level),
         kept_factual=Share.of_clusters(kept_factual[some] / factual[some], some[some], level),
-        verdict=verdict_on(calibration, factuality, group),
+        verdict=verdict_on(calibration, factuality, group, tests=tests),
         share=float(share),
     )

@@ -126,7 +126,7 @@ def evaluation_of(calibration: Calibration, columns: Columns, level: float) -> E
     if not calibration.by_group:
         return replace(whole, verdict=_verdict(whole, calibration, None))
     groups = {
-        group: replace(part, verdict=_verdict(part, calibration, group))
+        group: replace(part, verdict=_verdict(part, calibration, group, len(whole.by_group)))
         for group, part in whole.by_group.items()
     }
     worst = worst_of(part.verdict for part in groups.values() if part.verdict is not None)
@@ -183,6 +183,8 @@ def _measured(c: QueryCounts, level: float, counts_missed: bool, misses_known: b
     )
 
 
-def _verdict(part: Evaluation, calibration: Calibration, group: str | None) -> Verdict | None:
-    found = verdict_on(calibration, part.shares[guaranteed(calibration)], group)
+def _verdict(
+    part: Evaluation, calibration: Calibration, group: str | None, tests: int = 1
+) -> Verdict | None:
+    found = verdict_on(calibration, part.shares[guaranteed(calibration)], group, tests=tests)
     return found and replace(found, unscorable=part.unscorable.estimate)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
@@ -52,7 +52,7 @@ class Verdict:
     """Whether a measured coverage contradicts the guarantee.
 
     In a calibration by group it is the verdict on the group with the lowest p-value, `p_value` is
-    corrected for the number of groups (Bonferroni), and `n` is that of the smallest group.
+    corrected for the number of groups (Bonferroni), and `n` is that of the group that lacks most.
     """
 
     measure: str  # what was measured, such as "query-recall coverage"
@@ -60,7 +60,7 @@ class Verdict:
     coverage: Share
     p_value: float  # P(a coverage this low or lower) if the guarantee just holds
     n: int  # units that were measured: queries or answers, or independent snippets for "snippet"
-    needed: int  # how many can show a shortfall of 5 points, see `n_to_show_a_shortfall`
+    needed: float  # how many show a shortfall of 5 points, see `n_to_show_a_shortfall`
     group: str | None = None
     unscorable: float = 0.0  # share of all snippets; they are kept, which raises coverage
     group_p_value: float = math.nan  # before the correction
@@ -86,11 +86,11 @@ class Verdict:
     def shortage(self) -> str:
         """How much was measured, and how much is needed."""
         units = "independent snippets" if "snippet" in self.measure else self.units
-        where = " in the smallest group" if self.tests > 1 else ""
-        return (
-            f"Too few to tell: {self.n:,} {units}{where}, {self.needed:,} needed to show a "
-            f"coverage {100 * SHORTFALL:g} points below the target."
-        )
+        where = " in one group" if self.tests > 1 else ""
+        shortfall = f"a coverage {100 * SHORTFALL:g} points below the target"
+        if self.needed == math.inf:
+            return f"Too few to tell: so small a calibration{where} cannot show {shortfall}."
+        return f"Too few to tell: {self.n:,} {units}{where}, {self.needed:,} needed to show {shortfall}."
 
     def __str__(self) -> str:
         where = f" in group {self.group!r}" if self.group is not None else ""
@@ -112,9 +112,9 @@ class Verdict:
 
 
 def verdict_on(
-    calibration: Calibration, coverage: Share, group: str | None = None
+    calibration: Calibration, coverage: Share, group: str | None = None, *, tests: int = 1
 ) -> Verdict | None:
-    """Return the verdict on the coverage of new units, in a group if given.
+    """Return the verdict on the coverage of new units, in a group if given, one of `tests` groups.
 
     It is None if nothing was measured, or the calibration keeps everything (threshold +inf) and
     cannot fail.
@@ -129,7 +129,7 @@ def verdict_on(
         coverage=coverage,
         p_value=coverage_p_value(calibration, coverage, group),
         n=_independent(coverage) if calibration.guarantee == "snippet" else round(coverage.n),
-        needed=n_to_show_a_shortfall(target),
+        needed=n_to_show_a_shortfall(calibration, group, SIGNIFICANT / tests),
         group=group,
         units=calibration.subject.units,
     )
@@ -141,26 +141,34 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict | None:
     if not given:
         return None
     worst = min(given, key=lambda verdict: verdict.p_value)
+    shortest = max(given, key=lambda verdict: verdict.needed - verdict.n)
     return replace(
         worst,
         p_value=min(1.0, len(given) * worst.p_value),
-        n=min(verdict.n for verdict in given),
-        needed=n_to_show_a_shortfall(worst.target, SIGNIFICANT / len(given)),
+        n=shortest.n,
+        needed=shortest.needed,
         group_p_value=worst.p_value,
         tests=len(given),
     )
 
 
-@cache
-def n_to_show_a_shortfall(target: float, level: float = SIGNIFICANT) -> int:
-    """Return how many units can show that coverage is 5 points below its target.
+def n_to_show_a_shortfall(
+    calibration: Calibration, group: str | None = None, level: float = SIGNIFICANT
+) -> float:
+    """Return how many units show a coverage 5 points below its target, to the next 20; inf if none.
 
-    It is the lowest m with P(Binomial(m, target) ≤ ⌈m (target − 0.05)⌉) < level: a coverage 5
-    points below the target, rounded up, then fails an exact test.
+    It is the lowest m, a multiple of 20, for which `coverage_p_value` of m units with that coverage
+    is below the level. After a small calibration there is none: its own coverage varies more.
     """
-    short = max(Fraction(0), Fraction(str(target)) - Fraction(str(SHORTFALL)))
-    sizes = itertools.count(1)
-    return next(m for m in sizes if binomial_cdf(m, target)[math.ceil(m * short)] < level)
+    target = Fraction(1) - exact_alpha(calibration.alpha)
+    short = max(Fraction(0), target - Fraction(str(SHORTFALL)))
+
+    def shows(twenties: int) -> bool:
+        m = 20 * twenties
+        return bool(_cdf_of_kept(calibration, m, group)[math.ceil(m * short)] < level)
+
+    enough = next((2**j for j in range(14) if shows(2**j)), None)
+    return math.inf if enough is None else 20 * bisect_left(range(enough), True, key=shows)
 
 
 def _independent(coverage: Share) -> int:
@@ -181,14 +189,18 @@ def coverage_p_value(calibration: Calibration, coverage: Share, group: str | Non
     m = _independent(coverage)
     if not m:
         return 1.0
-    kept = math.ceil(coverage.estimate * m - 1e-9)
+    return float(_cdf_of_kept(calibration, m, group)[math.ceil(coverage.estimate * m - 1e-9)])
+
+
+def _cdf_of_kept(calibration: Calibration, m: int, group: str | None) -> NDArray[np.float64]:
+    """Return P(0 … m of m new units are kept) if the guarantee just holds, cumulated, (m + 1,)."""
     if calibration.delta is not None:
-        return float(binomial_cdf(m, float(1 - exact_alpha(calibration.alpha)))[kept])
+        return binomial_cdf(m, float(1 - exact_alpha(calibration.alpha)))
     units = sum(calibration.n_units.values()) if group is None else calibration.n_units[group]
     if calibration.guarantee == "snippet":
         units = max(1, round(units * calibration.effective_n / calibration.n_relevant))
     k = min(units, conformal_rank(units, calibration.alpha))
-    return float(beta_binomial_cdf(m, k, units + 1 - k)[kept])
+    return beta_binomial_cdf(m, k, units + 1 - k)
 
 
 def lower_bounds(
