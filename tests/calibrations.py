@@ -28,10 +28,10 @@ def three_queries():
     """Three queries with (.1, .3), (.2) and (.4, .9) relevant, one that misses all, one without."""
     return [
         ScoredQuery([0.3, 0.8, 0.1], [True, False, True], id="a", missed=2),
-        ScoredQuery([0.2, 0.7], [True, False], id="b", group="g"),
+        ScoredQuery([0.2, 0.7], [True, False], id="b", group="g", missed=0),
         ScoredQuery([0.95, 0.4, 0.9], [False, True, True], id="c", missed=1),
         ScoredQuery([0.6, 1.5], [False, False], id="d", missed=4),
-        ScoredQuery([0.7, 1.2], [False, False], id="e"),
+        ScoredQuery([0.7, 1.2], [False, False], id="e", missed=0),
     ]
 
 

@@ -35,7 +35,8 @@ def loss(
     """Return the loss of a query whose snippets are kept or dropped.
 
     It is the dropped share of relevant snippets for "query-recall", and 0 or 1 for "all" (one is
-    dropped) and "any" (all are). None for a query without a relevant snippet.
+    dropped) and "any" (all are). None for a query without a relevant snippet, and for one without
+    `missed` if missed snippets count.
 
     Parameters
     ----------
@@ -44,6 +45,8 @@ def loss(
     guarantee, count_missed
         As in `calibrate`.
     """
+    if count_missed and query.missed is None:
+        return None
     known = int(query.relevant.sum()) + query.n_missed * count_missed
     if not known:
         return None

@@ -38,7 +38,7 @@ def _guarantee(c: Thresholds) -> str:
 
 def _guaranteed(c: Thresholds, target: str) -> str:
     which, that = "that were retrieved", "that was retrieved"
-    if c.count_missed and c.misses_known:
+    if c.count_missed:
         which = that = "(retrieved or not)"
     share = percent(float(str(c.details.get("share", 1.0))), exact=True)
     claims = f"at least {share} of an answer's kept claims"
@@ -176,11 +176,9 @@ def _claims(c: Thresholds) -> list[str]:
 
 
 def _not_covered(c: Thresholds) -> str:
-    if c.count_missed and c.misses_known:
-        return "relevant snippets that were not judged"
     if c.count_missed:
-        return "relevant snippets that were not retrieved, because no query has `missed`"
-    if c.subject != SNIPPETS or not c.misses_known:
+        return "relevant snippets that were not judged"
+    if any(query.missed is None for query in c.queries):
         return c.subject.not_covered
     return f"{c.subject.not_covered}, here {c.n_missed} of {c.n_relevant + c.n_missed} known ones"
 

@@ -63,6 +63,7 @@ class Thresholds:
         check_relative(self.guarantee, self.relative_to_query, self.scorer)
         checks.check_scored(self.queries, self.subject, self.other_ids)
         checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
+        checks.check_missed(self.queries, self.count_missed)
         if self.subject != SNIPPETS:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
         if self.delta is None or self.by_group:  # a group that is too small keeps everything
@@ -141,11 +142,6 @@ class Thresholds:
     def n_missed(self) -> int:
         """The number of known relevant snippets that were not retrieved."""
         return sum(query.n_missed for query in self.queries)
-
-    @property
-    def misses_known(self) -> bool:
-        """Whether any query states how many relevant snippets were missed; others have 0 then."""
-        return any(query.missed is not None for query in self.queries)
 
     @property
     def n_units(self) -> Mapping[str | None, int]:

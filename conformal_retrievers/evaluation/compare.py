@@ -115,8 +115,7 @@ def compare(
     for c, of in zip(columns, (one, other), strict=True):
         c.held_out_from(of)
     counts = [c.counts(c.keeps(of)) for c, of in zip(columns, (one, other), strict=True)]
-    misses_known = one.count_missed or other.count_missed or not np.isnan(columns[0].missed).all()
-    ours, theirs = (ratios(c, misses_known=misses_known) for c in counts)
+    ours, theirs = (ratios(c) for c in counts)
     names = [name for name in ours if name in theirs]
     parts = [column for measures in (ours, theirs) for name in names for column in measures[name]]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)

@@ -124,7 +124,7 @@ def _sweep(
     """Return a point for each alpha and for the calibration's own, if its delta allows that."""
 
     def point(c: Calibration) -> SweepPoint:
-        measured = shares(queries.counts(queries.keeps(c)), level, misses_known=True)
+        measured = shares(queries.counts(queries.keeps(c)), level)
         return SweepPoint(
             c.alpha,
             None if c.by_group else c.threshold(),

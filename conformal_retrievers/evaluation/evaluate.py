@@ -42,8 +42,7 @@ from conformal_retrievers.theory.intervals import check_level
 class Evaluation:
     """What `evaluate` measured; each `Share` has its interval over queries.
 
-    If no query has `missed`, `end_to_end` and `recall_at_k` are NaN, except for a calibration that
-    counts missed snippets: its queries record them.
+    `end_to_end` and `recall_at_k` are over the queries that have `missed`, and NaN if none has.
     """
 
     n_queries: int
@@ -151,16 +150,13 @@ def measure(
 
 def _with_groups(c: QueryCounts, level: float, *, counts_missed: bool = False) -> Evaluation:
     """Return the measures of some queries, and of each group if any has one; without verdicts."""
-    misses_known = counts_missed or not np.isnan(c.missed).all()
     groups = {} if set(c.group.tolist()) == {None} else c.by_group
-    whole, *parts = (
-        _measured(part, level, counts_missed, misses_known) for part in (c, *groups.values())
-    )
+    whole, *parts = (_measured(part, level, counts_missed) for part in (c, *groups.values()))
     return replace(whole, by_group=dict(zip(groups, parts, strict=True)))
 
 
-def _measured(c: QueryCounts, level: float, counts_missed: bool, misses_known: bool) -> Evaluation:
-    share = shares(c, level, misses_known=misses_known)
+def _measured(c: QueryCounts, level: float, counts_missed: bool) -> Evaluation:
+    share = shares(c, level)
     some = c.relevant > 0
     recalls = c.relevant_kept[some] / c.relevant[some]
     return Evaluation(

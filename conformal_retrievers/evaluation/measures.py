@@ -9,8 +9,8 @@ missed, S_q all its snippets and K_q the kept ones:
     m1            Σ 1{K > 0} / Σ 1    m2    Σ K/S / Σ 1          precision  Σ C / Σ K
 
 over the queries whose denominator is above 0. End to end, missed snippets count as dropped: N + M
-stands for N. If no query states its missed snippets, as in files that were judged from what was
-retrieved, recall@K and the end-to-end measures are unknown: NaN, not 100 %.
+stands for N. recall@K and the end-to-end measures are over the queries that state their missed
+snippets, and NaN if none does, as in files that were judged from what was retrieved.
 """
 
 from __future__ import annotations
@@ -204,12 +204,12 @@ class Share:
         return str(self.interval)
 
 
-def ratios(c: QueryCounts, *, misses_known: bool) -> dict[str, tuple[Column, Column]]:
+def ratios(c: QueryCounts) -> dict[str, tuple[Column, Column]]:
     """Return the parts and wholes of each measure, (K,) each: it is Σ parts / Σ wholes.
 
-    Unless `misses_known`, the wholes of recall@K and of the end-to-end measures are 0.
+    Of a query without `missed`, the wholes of recall@K and of the end-to-end measures are 0.
     """
-    known = (c.relevant + np.nan_to_num(c.missed)) * misses_known
+    known = np.nan_to_num(c.relevant + c.missed)
     one = np.ones_like(c.retrieved)
 
     def coverages(of: Column) -> dict[str, tuple[Column, Column]]:
@@ -241,13 +241,13 @@ def guaranteed(calibration: Calibration) -> str:
     return (END_TO_END if calibration.count_missed else "") + calibration.guarantee
 
 
-def shares(c: QueryCounts, level: float, *, misses_known: bool) -> dict[str, Share]:
+def shares(c: QueryCounts, level: float) -> dict[str, Share]:
     """Return each measure by name, with its interval at `level`."""
     return {
         name: Share.of_units(parts[wholes > 0], level)
         if name in YES_OR_NO
         else Share.of_clusters(parts, wholes, level)
-        for name, (parts, wholes) in ratios(c, misses_known=misses_known).items()
+        for name, (parts, wholes) in ratios(c).items()
     }
 
 

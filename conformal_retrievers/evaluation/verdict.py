@@ -86,11 +86,15 @@ class Verdict:
     def shortage(self) -> str:
         """How much was measured, and how much is needed."""
         units = "independent snippets" if "snippet" in self.measure else self.units
-        where = " in one group" if self.tests > 1 else ""
+        where = "in one group, " if self.tests > 1 else ""
         shortfall = f"a coverage {100 * SHORTFALL:g} points below the target"
         if self.needed == math.inf:
-            return f"Too few to tell: so small a calibration{where} cannot show {shortfall}."
-        return f"Too few to tell: {self.n:,} {units}{where}, {self.needed:,} needed to show {shortfall}."
+            return (
+                f"Too few to tell: {where}calibrations of this size vary so much that {shortfall} "
+                "is no contradiction."
+            )
+        of = f"{self.n:,} of the {self.needed:,} {units} needed to show {shortfall}"
+        return f"Too few to tell: {where}{of}."
 
     def __str__(self) -> str:
         where = f" in group {self.group!r}" if self.group is not None else ""
@@ -211,7 +215,7 @@ def lower_bounds(
     Whole queries have Clopper and Pearson's bound, shares of a query a betting bound. "snippet" has
     none: snippets of a query are kept and dropped together.
     """
-    measures = ratios(counts, misses_known=True)
+    measures = ratios(counts)
     in_order = np.argsort(counts.order)  # bets must not depend on the scores
 
     def units(name: Guarantee) -> Column:

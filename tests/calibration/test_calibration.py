@@ -74,7 +74,7 @@ def test_queries_and_snippets_are_counted(guarantee, count_missed, n_queries, n_
 def test_a_calibration_holds_the_sorted_relevant_scores():
     calibration = calibration_of()
     held = [(q.id, q.scores.tolist(), q.missed) for q in calibration.queries]
-    assert held == [("a", [0.1, 0.3], 2), ("b", [0.2], None), ("c", [0.4, 0.9], 1), ("d", [], 4)]
+    assert held == [("a", [0.1, 0.3], 2), ("b", [0.2], 0), ("c", [0.4, 0.9], 1), ("d", [], 4)]
     assert "'query-recall', alpha=0.4, scorer='lookup', 3 judged queries" in repr(calibration)
 
 

@@ -67,7 +67,7 @@ def test_the_order_of_the_bets_is_that_of_a_hash_of_the_ids(rng, tmp_path):
 def test_too_few_queries_for_delta_are_refused_with_the_number_needed(
     guarantee, alpha, delta, needed
 ):
-    queries = [relevant(i / 1000) for i in range(needed)]
+    queries = [relevant(i / 1000, missed=0) for i in range(needed)]
     enough = calibration_of(queries, alpha, guarantee, delta=delta)
     assert enough.n_needed == needed
     assert math.isfinite(enough.threshold())

@@ -122,15 +122,15 @@ def test_a_scorer_that_drops_too_much_is_named():
 
 def test_each_group_without_a_threshold_has_its_reason():
     large = [relevant(float(i), group="large", missed=1) for i in range(100)]
-    small = [relevant(float(i), group="small") for i in range(3)]
+    small = [relevant(float(i), group="small", missed=0) for i in range(3)]
     _, thresholds, *_ = lines(calibration_of(large + small, 0.1, by_group=True, count_missed=True))
     assert "large: none, so every snippet is kept: the retriever returns 100 of 200" in thresholds
     assert "small: none, so every snippet is kept: at least 9 judged queries" in thresholds
 
 
 def test_unscorable_snippets_that_suffice_leave_no_threshold():
-    scored = [ScoredQuery([math.nan], [True], group="g") for _ in range(19)]
-    scored.append(relevant(0.5, group="g"))
+    scored = [ScoredQuery([math.nan], [True], group="g", missed=0) for _ in range(19)]
+    scored.append(relevant(0.5, group="g", missed=0))
     for options in ({}, {"by_group": True}, {"count_missed": True}):
         c = calibration_of(scored, 0.5, on_unscorable="keep", **options)
         first, threshold, _, basis, _ = lines(c)

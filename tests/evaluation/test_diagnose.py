@@ -217,8 +217,8 @@ def test_lost_coverage_is_a_problem(rng):
 
 
 def test_too_few_queries_are_noticed(rng):
-    calibration = calibrated(draw(rng, 200))
-    few, enough = (diagnose(calibration, draw(rng, n)) for n in (126, 127))
+    calibration = calibrated(draw(rng, 399))
+    few, enough = (diagnose(calibration, draw(rng, n)) for n in (179, 180))
     assert by_name(few, "coverage").severity == "notice"
     assert few.summary == few.evaluation.verdict.shortage
     assert by_name(enough, "coverage").severity == "fine"

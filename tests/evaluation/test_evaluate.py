@@ -23,15 +23,15 @@ from conformal_retrievers.theory.intervals import wilson_interval
 
 QUERIES = [
     ScoredQuery([0.1, 0.2, 0.3, 0.4], [True, False, True, False], missed=2),  # keeps .1 .2
-    ScoredQuery([0.2, 0.9], [True, False]),  # keeps .2
-    ScoredQuery([0.7, 0.8, 0.9, 1.0, 1.1], [False, True, True, True, False]),  # keeps nothing
+    ScoredQuery([0.2, 0.9], [True, False], missed=0),  # keeps .2
+    ScoredQuery([0.7, 0.8, 0.9, 1.0, 1.1], [False, True, True, True, False], missed=0),
     ScoredQuery([0.1], [False], missed=1),  # keeps .1, has nothing relevant
 ]
 KEPT = [query.scores <= 0.25 for query in QUERIES]
 
 
 def calibrated(scores=(0.25,), alpha=0.5, **options):
-    queries = [ScoredQuery([score], [True]) for score in scores]
+    queries = [ScoredQuery([score], [True], missed=0) for score in scores]
     return Calibration.from_scores(queries, alpha=alpha, scorer="lookup", **options)
 
 
@@ -201,20 +201,16 @@ def test_recall_and_end_to_end_shares_are_unknown_without_missed_snippets():
     assert none_missed.end_to_end == none_missed.coverage
 
 
-def test_recall_of_a_group_is_known_if_any_group_has_missed_snippets():
+def test_recall_is_over_the_queries_whose_missed_snippets_are_known():
     queries = [
         ScoredQuery([0.1], [True], group="a"),
         ScoredQuery([0.1], [True], group="b", missed=1),
+        ScoredQuery([0.1], [True], group="b", missed=0),
     ]
-    parts = evaluate(calibrated(), queries).by_group
-    assert [part.recall_at_k.estimate for part in parts.values()] == [1, 0.5]
-
-
-def test_a_calibration_that_counts_missed_snippets_implies_that_they_are_recorded():
-    calibration = calibrated(np.linspace(0, 0.5, 99), alpha=0.1, count_missed=True)
-    new = [ScoredQuery([0.1 if i < 40 else 0.9], [True]) for i in range(50)]
-    e = evaluate(calibration, new)
-    assert (e.recall_at_k.estimate, e.verdict.coverage.estimate) == (1, 0.8)
+    e = evaluate(calibrated(), queries)
+    assert (e.recall_at_k.estimate, e.recall_at_k.n) == (0.75, 2)
+    assert math.isnan(e.by_group["a"].recall_at_k.estimate)
+    assert e.by_group["b"].end_to_end["query-recall"].estimate == 0.75
 
 
 @pytest.mark.parametrize("ids", [(True, True), (True, False), (False, True)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from clustered import FALSE_ALARM, clustered_queries
-from scipy.stats import betabinom, binom, binomtest, norm
+from scipy.stats import beta, betabinom, binom, binomtest, norm
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.calibration.guarantees import digest
@@ -16,7 +17,6 @@ from conformal_retrievers.evaluation.measures import GUARANTEES, Columns, Share
 from conformal_retrievers.evaluation.verdict import (
     coverage_p_value,
     lower_bounds,
-    n_to_show_a_shortfall,
 )
 from conformal_retrievers.theory.tolerance import betting_p_value
 
@@ -24,7 +24,7 @@ NINETY_NINE = np.linspace(0, 0.5, 99)
 
 
 def calibrated(scores=NINETY_NINE, alpha=0.1, **options):
-    queries = [ScoredQuery([score], [True]) for score in scores]
+    queries = [ScoredQuery([score], [True], missed=0) for score in scores]
     return Calibration.from_scores(queries, alpha=alpha, scorer="lookup", **options)
 
 
@@ -93,7 +93,7 @@ def test_a_calibration_that_keeps_everything_has_no_verdict():
 def test_a_calibration_with_threshold_minus_infinity_is_tested(count_missed):
     calibration = calibrated([-math.inf] * 19 + [0.1], count_missed=count_missed)
     assert calibration.threshold() == -math.inf
-    e = evaluate(calibration, covered(50, 50))
+    e = evaluate(calibration, covered(50, 50, missed=0))
     assert (e.coverage["query-recall"].estimate, e.verdict.fails) == (0, True)
     assert not e.out_of_reach
 
@@ -166,26 +166,42 @@ def test_a_guarantee_that_holds_fails_in_at_most_5_of_100():
 
 
 def test_fewer_queries_than_can_show_a_shortfall_of_5_points_are_too_few_to_tell():
-    """With alpha = 0.1: P(Bin(n, 0.9) ≤ ⌈0.85 n⌉) is below 0.05 from n = 127 on."""
-    assert binom(127, 0.9).cdf(108) < 0.05
-    assert all(binom(n, 0.9).cdf(math.ceil(85 * n / 100)) >= 0.05 for n in range(1, 127))
-    e = evaluate(calibrated(), covered(11, 8))
-    assert (e.verdict.n, e.verdict.needed, e.verdict.too_few) == (11, 127, True)
-    assert "Too few to tell: 11 queries, 127 needed" in str(e)
+    """85 % of n queries have a p-value below 0.05 from n = 180 on, the next 20 after 160."""
+    calibration = calibrated(np.linspace(0, 0.5, 399))
+    p_values = [betabinom(n, 360, 40).cdf(0.85 * n) for n in (160, 180)]
+    assert p_values[0] >= 0.05 > p_values[1]
+    e = evaluate(calibration, covered(11, 8))
+    assert (e.verdict.n, e.verdict.needed, e.verdict.too_few) == (11, 180, True)
+    assert "Too few to tell: 11 of the 180 queries" in str(e)
     assert "No evidence" not in str(e)
-    enough = evaluate(calibrated(), covered(127, 113)).verdict
+    short = evaluate(replace(calibration, guarantee="all"), covered(180, 153)).verdict
+    assert (short.fails, short.too_few) == (True, False)
+    enough = evaluate(calibration, covered(180, 158)).verdict
     assert not enough.too_few
     assert "No evidence" in str(enough)
-    failed = evaluate(calibrated(), covered(11, 3)).verdict
+    failed = evaluate(calibration, covered(11, 3)).verdict
     assert (failed.fails, failed.too_few) == (True, False)
+    binomial = calibrated(np.linspace(0, 0.5, 399), guarantee="all", delta=0.1)
+    assert evaluate(binomial, covered(11, 8)).verdict.needed == 140  # 127 for P(Bin(n, 0.9))
+
+
+def test_after_a_small_calibration_no_number_of_queries_shows_a_shortfall_of_5_points():
+    e = evaluate(calibrated(), covered(2000, 1700))
+    assert (e.verdict.needed, e.verdict.fails) == (math.inf, False)
+    assert "Too few to tell: calibrations of this size vary" in str(e)
+    assert beta(90, 10).cdf(0.85) > 0.05
+
+
+def test_the_group_that_lacks_most_is_too_small_to_tell():
+    one, other = (np.linspace(0, 0.5, n) for n in (399, 999))
     by_group = Calibration.from_scores(
-        grouped(a=NINETY_NINE, b=NINETY_NINE), alpha=0.1, by_group=True, scorer="lookup"
+        grouped(a=one, b=other), alpha=0.1, by_group=True, scorer="lookup"
     )
     new = covered(400, 370, group="a") + covered(12, 12, group="b")
     verdict = evaluate(by_group, new).verdict
     assert (verdict.group, verdict.n, verdict.tests) == ("a", 12, 2)
-    assert (verdict.needed, verdict.too_few) == (n_to_show_a_shortfall(0.9, 0.025), True)
-    assert [n_to_show_a_shortfall(t) for t in (0.99, 0.5, 0.01)] == [34, 300, 299]
+    assert betabinom(verdict.needed, 900, 100).cdf(0.85 * verdict.needed) < 0.025
+    assert "in one group" in verdict.shortage
 
 
 # --- lower bounds ---------------------------------------------------------------------------------

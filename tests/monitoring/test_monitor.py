@@ -21,13 +21,13 @@ FALSE_ALARM = 1e-4
 OF_QUERIES = ("query-recall", "all", "any")
 
 
-def a_query(rng, shift=0.0, **options):
+def a_query(rng, shift=0.0, missed=0, **options):
     """One to three relevant snippets, and ten others, all as hard as the query is."""
     n = int(rng.integers(1, 4))
     hardness = 0.7 * rng.normal()
     relevant = hardness + 0.7 * rng.normal(size=n) + shift
     scores = np.concatenate([relevant, 3 + hardness + rng.normal(size=10)])
-    return ScoredQuery(scores, np.arange(n + 10) < n, **options)
+    return ScoredQuery(scores, np.arange(n + 10) < n, missed=missed, **options)
 
 
 def calibration_of(rng, n=200, **options):
@@ -168,6 +168,10 @@ def test_losses_follow_the_guarantee_and_count_missed():
     ):
         status = Monitor(calibration_of(rng, **options)).observe_judged(query)
         assert (status.counts.judged, status.counts.lost) == (1, loss)
+    unknown = ScoredQuery([-9.0], [True])
+    assert (
+        Monitor(calibration_of(rng, count_missed=True)).observe_judged(unknown).counts.judged == 0
+    )
     nothing = ScoredQuery([1.0], [False])
     assert Monitor(calibration_of(rng)).observe_judged(nothing).counts.judged == 0
 
