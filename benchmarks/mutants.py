@@ -541,18 +541,6 @@ MUTANTS = {
         ("self._ordered.insert(below, lowest)", "", "p-values against a calibration that stays"),
         ("(1 - JUMPS) * capital + JUMPS * total / 3", "capital", "a bet that never changes sides"),
     ],
-    "evaluation/compare.py": [
-        (
-            "one.count_missed or other.count_missed or not np.isnan(columns[0].missed).all()",
-            "True",
-            "recall of 100 % where nobody knows",
-        ),
-        (
-            "one.count_missed or other.count_missed or not np.isnan(columns[0].missed).all()",
-            "not np.isnan(columns[0].missed).all()",
-            "unknown what a calibration says is known",
-        ),
-    ],
     "evaluation/verdict.py": [
         (
             "return round(min(coverage.n, coverage.effective_n))",
@@ -581,12 +569,12 @@ MUTANTS = {
         ),
         (
             "math.ceil(m * short)",
-            "math.floor(m * short)",
+            "math.ceil(m * short) - 1",
             "one query enough to tell",
         ),
         (
-            "n=min(verdict.n for verdict in given)",
-            "n=worst.n",
+            "max(given, key=lambda verdict: verdict.needed - verdict.n)",
+            "worst",
             "a group of a few queries unseen behind a large one",
         ),
         (
@@ -600,12 +588,22 @@ MUTANTS = {
             "a failure called too few to tell",
         ),
         (
+            "n_to_show_a_shortfall(calibration, group, SIGNIFICANT / tests)",
+            "n_to_show_a_shortfall(calibration, group)",
+            "enough for one group called enough for many",
+        ),
+        (
             "in_order = np.argsort(counts.order)",
             "in_order = np.arange(len(counts.order))",
             "bets in the order of the caller",
         ),
     ],
     "evaluation/measures.py": [
+        (
+            "known = np.nan_to_num(c.relevant + c.missed)",
+            "known = c.relevant + np.nan_to_num(c.missed)",
+            "recall of 100 % where nobody knows",
+        ),
         ("        check_unique_ids(ids)\n", "", "a query that counts many times"),
         (
             "check_new(self.ids, calibration.ids, SNIPPETS)",
