@@ -26,6 +26,7 @@ logger = logging.getLogger("conformal_retrievers")
 
 APPLICATION = 0x636F6E66  # "conf": the application id in the header of the SQLite file
 VERSION = 2
+HEADER = b"SQLite format 3\0"
 SECONDS = 0.5  # to wait for another process that writes; an operation waits at most twice
 TABLE = "CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
 
@@ -38,12 +39,13 @@ class Cache:
     """Scores and replies that were paid for once, in the file at `path`.
 
     Threads and processes may share it: it has a write-ahead log, and every operation opens it for
-    itself. A killed writer loses at most the values that it was writing. A broken file is renamed
-    to `<path>.corrupt-<time>`, and a new one is created. While the file cannot be used (locked, on
-    a full disk, deleted with its folder), nothing is found or stored. Both are logged once.
+    itself. A killed writer loses at most the values that it was writing. A broken database is
+    renamed to `<path>.corrupt-<time>`, and a new one is created. While the file cannot be used
+    (locked, on a full disk, deleted with its folder), nothing is found or stored. Both are logged
+    once.
 
-    A new `Cache` raises ValueError if the file belongs to another program or version, and OSError
-    if it cannot be written.
+    A new `Cache` raises ValueError if the file is no SQLite database, or belongs to another program
+    or version, and OSError if it cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -154,6 +156,9 @@ class Cache:
             return operation(connection)
 
     def _set_aside(self) -> None:
+        with open(self.path, "rb") as file:
+            if file.read(len(HEADER)) != HEADER:
+                raise ValueError(f"{self.path} is not a cache; give another path")
         aside = f"{self.path}.corrupt-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%f}"
         os.replace(self.path, aside)
         for suffix in ("-wal", "-shm"):  # SQLite would play an old log into the new file

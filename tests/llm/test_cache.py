@@ -153,8 +153,7 @@ def overwrite(path, start, data):
 
 
 BREAKS = {
-    "text": lambda path: path.write_text("not a database, but a shopping list " * 100),
-    "header": lambda path: overwrite(path, 0, b"x" * 100),
+    "header": lambda path: overwrite(path, 16, b"x" * 84),
     "pages": lambda path: overwrite(path, 4096, b"\xff" * (path.stat().st_size - 4096)),
     "half": lambda path: os.truncate(path, path.stat().st_size // 2),
 }
@@ -176,7 +175,7 @@ def test_a_broken_file_is_renamed_and_logged_and_a_new_one_created(tmp_path, bre
 
 def test_threads_that_find_a_broken_file_rename_it_once(tmp_path):
     cache = filled(tmp_path / "cache.db")
-    BREAKS["text"](cache.path)
+    BREAKS["header"](cache.path)
     together = threading.Barrier(8)
 
     def work(worker):
@@ -209,6 +208,16 @@ def test_a_database_of_another_version_or_program_is_left_alone(cache, statement
     with pytest.raises(ValueError, match=r"cache\.db is a database of"):
         Cache(cache.path)
     assert cache.path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
+    judged = tmp_path / "judged.jsonl"
+    judged.write_text('{"query": "q", "snippets": []}\n' * 100)
+    before = judged.read_bytes()
+    with pytest.raises(ValueError, match=r"judged\.jsonl is not a cache"):
+        Cache(judged)
+    assert judged.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [judged]
 
 
 # --- files that cannot be used --------------------------------------------------------------------
