@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import SNIPPETS, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_scores
 from conformal_retrievers.scoring.scorer import (
@@ -170,8 +170,9 @@ class ConformalFilter:
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self._at: dict[float, ConformalFilter] = {}
         self._unknown: set[str | None] = set()
-        if all(calibration.threshold(group) == math.inf for group in calibration.n_units):
-            logger.warning("this filter drops nothing: %s", " ".join(calibration.statement.split()))
+        if calibration.keeps_everything:
+            why = why_none(calibration, next(iter(calibration.n_units)))
+            logger.warning("this filter drops nothing: %s", why)
 
     def at(self, alpha: float) -> ConformalFilter:
         """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""

@@ -293,8 +293,9 @@ async def test_deciding_with_a_query_checks_it_and_finds_its_group():
 def test_a_filter_without_a_finite_threshold_logs_a_warning(caplog):
     few = Calibration.from_scores([ScoredQuery([0.2], [True])], alpha=0.1, scorer="lookup")
     ConformalFilter(LookupScorer({}), few)
-    assert len(caplog.messages) == 1
-    assert " ".join(few.statement.split()) in caplog.text
+    [message] = caplog.messages
+    assert "at least 9 judged queries are needed" in message
+    assert len(message) < 100
     caplog.clear()
     ConformalFilter(LookupScorer({}), few.at(0.5))
     queries = [ScoredQuery([0.2], [True], group=g) for g in "aab"]

@@ -106,7 +106,8 @@ def check_scored(
     if not any(query.relevant.any() for query in scored):
         raise ValueError(
             f"none of the {len(scored)} {subject.judged} has a relevant retrieved snippet. Judge "
-            "more queries, or retrieve deeper"
+            "more queries, retrieve deeper, or check that relevant snippets have the ids or texts "
+            "that the retriever returns"
         )
 
 
@@ -148,8 +149,8 @@ def check_scorable(scored: Sequence[ScoredQuery], scorer: str, on_unscorable: st
     remedy = "Fix the scorer, or calibrate with on_unscorable='keep' (--on-unscorable keep)"
     if len(lost) == n:
         remedy = (
-            "Give the scorer what it needs (RetrievalScorer reads Snippet.retrieval_score, in "
-            'LangChain metadata["relevance_score"]), or use another scorer'
+            "Check what the scorer needs (texts, vectors, the model's replies; RetrievalScorer "
+            'reads Snippet.retrieval_score, in LangChain metadata["relevance_score"])'
         )
     raise ValueError(
         f"{where}: scores[{i}] is nan, so its relevant snippet has no score{why}; {len(lost)} of "
@@ -204,7 +205,8 @@ def warn_if_reversed(scored: Sequence[ScoredQuery]) -> None:
     if area < 0.5:
         warnings.warn(
             f"relevant snippets score higher than irrelevant ones (AUC {area:.2f}, below 0.5). A "
-            "score is lower for more relevant snippets: give a distance, or negate a similarity",
+            "score is lower for more relevant snippets: negate a similarity, or check the "
+            "scorer's model and the judgements",
             ReversedScores,
             stacklevel=3,
         )

@@ -74,7 +74,7 @@ def _no_rule(c: Thresholds, group: str | None) -> str:
     threshold = c.threshold(group)
     none = f"none, so {_effect(c, threshold)}"
     if threshold > 0:
-        return f"{none}: {_why_none(c, group)}"
+        return f"{none}: {why_none(c, group)}"
     if c.subject.name == "claims":
         return none
     return f"{none} unless it has no score: {WHY_NONE_KEPT}"
@@ -85,7 +85,8 @@ def _effect(c: Thresholds, infinite: float) -> str:
     return c.subject.keep_all if keeps_all else c.subject.keep_none
 
 
-def _why_none(c: Thresholds, group: str | None) -> str:
+def why_none(c: Thresholds, group: str | None) -> str:
+    """Return why the threshold of a group is infinite."""
     units, n = c.units(group), c.n_units[group]
     if n < c.n_needed:
         needed = _count(c.n_needed, *_unit(c))
@@ -103,7 +104,8 @@ def _why_none(c: Thresholds, group: str | None) -> str:
         remedy = "Retrieve deeper, or raise alpha"
     if units.reach <= 1 - c.alpha:
         most = percent(round(units.reach, 3), exact=True)
-        return f"{cause}, so keeping everything reaches {most}. {remedy}"
+        mean = "" if c.guarantee == "snippet" else "averaged over queries, "
+        return f"{cause}; {mean}keeping everything reaches {most}. {remedy}"
     return f"{cause}, and there are too few judged queries. Judge more queries, or raise alpha"
 
 
@@ -121,7 +123,7 @@ def _assumptions(c: Thresholds) -> str:
     what = "average" if c.guarantee == "query-recall" else "probability"
     calibrations = " and calibrations like this one" if c.delta is None else ""
     text += f" The {what} is over new {c.subject.units}{calibrations}."
-    if c.count_missed and c.delta is None:
+    if c.count_missed and c.delta is None and not c.out_of_reach:
         text += " A calibration that keeps everything counts as reaching the target."
     if failed := c.details.get("n_unscorable"):
         text += f" New claims fail to be scored as often as these, {failed} of which did."
@@ -148,9 +150,11 @@ def _snippets(c: Thresholds) -> list[str]:
         sentences.append(f"{unscorable} of them have no score, or −inf, and count as kept.")
     left_out = len(c.queries) - c.n_queries + c.n_without_relevant
     if left_out:
-        without = _count(left_out, "query", "queries")
-        retrieved = "" if c.count_missed else " retrieved"
-        sentences.append(f"{without} without a relevant snippet{retrieved} were not used.")
+        one, known = left_out == 1, "known" if c.count_missed else "retrieved"
+        sentences.append(
+            f"{_count(left_out, 'query was', 'queries were')} not used: no relevant snippet was "
+            f"{known} for {'it' if one else 'them'}."
+        )
     labels = c.labels or {}
     if labels.get("source") == "LLM":
         llm = f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"

@@ -123,9 +123,14 @@ class Thresholds:
         return len(self.queries) + self.n_without_relevant - len(self.ids)
 
     @property
+    def keeps_everything(self) -> bool:
+        """Whether every threshold is +inf, which keeps every snippet and no claim."""
+        return all(self.threshold(group) == math.inf for group in self.n_units)
+
+    @property
     def out_of_reach(self) -> bool:
         """Whether missed snippets count and no threshold gives the guarantee; False by group."""
-        return self.count_missed and not self.by_group and self.threshold() == math.inf
+        return self.count_missed and not self.by_group and self.keeps_everything
 
     @property
     def k(self) -> int | None:

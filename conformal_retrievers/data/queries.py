@@ -257,7 +257,8 @@ def _judgement(where: str, i: int, value: object) -> bool:
     if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
         return bool(value)
     raise ValueError(
-        f"{where}: relevant[{i}] is {value!r}; give true or false, also for graded judgements"
+        f"{where}: relevant[{i}] is {value!r}; give true or false (turn grades into true or false "
+        "first)"
     )
 
 

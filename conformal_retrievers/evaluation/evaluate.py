@@ -28,6 +28,7 @@ from conformal_retrievers.evaluation.measures import (
     shares,
 )
 from conformal_retrievers.evaluation.verdict import (
+    NOTHING_TESTED,
     OUT_OF_REACH,
     UNVERIFIED,
     Verdict,
@@ -62,6 +63,7 @@ class Evaluation:
     unscorable: Share  # share of all snippets
     only_irrelevant: float  # share of queries that keep irrelevant snippets only
     verdict: Verdict | None = None  # None if nothing could be tested
+    keeps_everything: bool = False  # no threshold is finite
     out_of_reach: bool = False  # missed snippets count, and no threshold reaches the target
     held_out_verified: bool = True  # ids prove that no query belongs to the calibration
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
@@ -96,7 +98,9 @@ class Evaluation:
         known = {name: share for name, share in self.shares.items() if share.n}
         rows = [f"{name:<24} {s.interval.written(width=5)}" for name, s in known.items()]
         notes = [str(self.verdict)] if self.verdict else []
-        notes += [OUT_OF_REACH] * self.out_of_reach + [UNVERIFIED] * (not self.held_out_verified)
+        nothing = self.keeps_everything and not self.out_of_reach
+        notes += [NOTHING_TESTED] * nothing + [OUT_OF_REACH] * self.out_of_reach
+        notes += [UNVERIFIED] * (not self.held_out_verified)
         return "\n".join([head, *rows, *notes])
 
 
@@ -120,6 +124,7 @@ def evaluation_of(calibration: Calibration, columns: Columns, level: float) -> E
     whole = replace(
         _with_groups(counts, level, counts_missed=calibration.count_missed),
         held_out_verified=columns.held_out_from(calibration),
+        keeps_everything=calibration.keeps_everything,
         out_of_reach=calibration.out_of_reach,
     )
     if not calibration.by_group:

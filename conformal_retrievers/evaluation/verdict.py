@@ -32,6 +32,7 @@ from conformal_retrievers.theory.tolerance import (
     binomial_lower,
 )
 
+NOTHING_TESTED = "Nothing is tested: this calibration keeps everything."
 OUT_OF_REACH = (
     "This calibration guarantees nothing: too many relevant snippets are missing, or too few "
     "queries are judged, for any threshold to reach the end-to-end target. Everything is kept."

@@ -86,7 +86,9 @@ def test_missed_snippets_count_if_the_calibration_counts_them():
 def test_a_calibration_that_keeps_everything_has_no_verdict():
     calibration = calibrated([0.1])
     assert math.isinf(calibration.threshold())
-    assert evaluate(calibration, covered(10, 0)).verdict is None
+    measured = evaluate(calibration, covered(10, 0))
+    assert measured.verdict is None
+    assert "Nothing is tested" in str(measured)
 
 
 @pytest.mark.parametrize("count_missed", [False, True])

@@ -136,7 +136,7 @@ async def test_the_scores_of_a_store_can_be_the_score_without_embedding_twice(
 def test_the_wrong_direction_of_scores_gives_a_warning(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for one, wrong in ((store, True), (in_memory(), False)):
-        with pytest.warns(UserWarning, match="negate a similarity"):
+        with pytest.warns(UserWarning, match="AUC"):
             scored(one, higher_is_better=wrong)
 
 
