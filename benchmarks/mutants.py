@@ -270,9 +270,14 @@ MUTANTS = {
             "an unseen group borrows a threshold",
         ),
         (
-            "return (self.merge_groups or {}).get(group, group)",
-            "return group",
+            "else (self.merge_groups or {}).get(group, group)",
+            "else group",
             "merged groups stay apart",
+        ),
+        (
+            "checks.check_new(given, self.ids, self.subject)",
+            "pass",
+            "a calibration evaluated on its own queries",
         ),
         ("if n < needed:", "if n < needed - 1:", "a delta that is not quite feasible accepted"),
         (
@@ -602,14 +607,9 @@ MUTANTS = {
         (
             "known = np.nan_to_num(c.relevant + c.missed)",
             "known = c.relevant + np.nan_to_num(c.missed)",
-            "recall of 100 % where nobody knows",
+            "recall of 100 % where missed snippets are unknown",
         ),
         ("        check_unique_ids(ids)\n", "", "a query that counts many times"),
-        (
-            "check_new(self.ids, calibration.ids, SNIPPETS)",
-            "pass",
-            "a calibration evaluated on its own queries",
-        ),
     ],
     "evaluation/findings.py": [
         (

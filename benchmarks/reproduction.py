@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from benchmarks import labels
 from benchmarks.combinations import RUN, SETS
 from benchmarks.halvings import minilm
+from benchmarks.quantile import conformal_quantile
 from conformal_retrievers import (
     Calibration,
     JudgedQuery,
@@ -53,7 +54,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.labels.labeling import label_by_source
-from conformal_retrievers.theory.ranks import Masses, conformal_quantile, mass_threshold
+from conformal_retrievers.theory.ranks import Masses, mass_threshold
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet")

@@ -43,9 +43,10 @@ from rich.console import Console
 from rich.table import Table
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.quantile import conformal_quantile
 from conformal_retrievers import Calibration, ConformalFilter, EmbeddingScorer, ScoredQuery, Snippet
 from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.theory.ranks import Masses, conformal_quantile, mass_threshold
+from conformal_retrievers.theory.ranks import Masses, mass_threshold
 from conformal_retrievers.theory.tolerance import query_recall_tolerance
 
 ALPHA = 0.1

@@ -14,8 +14,9 @@ from functools import cache
 import numpy as np
 from scipy.stats import norm
 
+from benchmarks.quantile import conformal_quantile
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.theory.ranks import Masses, conformal_quantile, mass_threshold
+from conformal_retrievers.theory.ranks import Masses, mass_threshold
 
 FALSE_ALARM = 1e-4  # of each seeded statistical test
 SD = math.sqrt(0.5)

@@ -175,7 +175,7 @@ class Calibration(Thresholds):
             effective_n=round(self.effective_n, 3),
             other_ids=list(self.other_ids),
             lowest_scores=list(self.lowest_scores),
-            queries=[record.QueryRow.of(query) for query in self.queries],
+            queries=[record.StoredQuery.of(query) for query in self.queries],
         )
 
     def __eq__(self, other: object) -> bool:

@@ -56,7 +56,7 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class QueryRow(Fields):
+class StoredQuery(Fields):
     """One calibration query: the scores of its relevant retrieved snippets, in order."""
 
     id: str | None
@@ -65,7 +65,7 @@ class QueryRow(Fields):
     scores: list[Score]
 
     @classmethod
-    def of(cls, query: ScoredQuery) -> QueryRow:
+    def of(cls, query: ScoredQuery) -> StoredQuery:
         """Return the row of a query that has only relevant scores."""
         return cls(
             id=query.id, group=query.group, missed=query.missed, scores=query.scores.tolist()
@@ -125,7 +125,7 @@ class Record(Fields):
     created: Name
     other_ids: list[str]
     lowest_scores: list[float]
-    queries: list[QueryRow]
+    queries: list[StoredQuery]
 
 
 def checked(fields: dict[str, Any], where: str) -> Record:

@@ -41,6 +41,7 @@ class Subject:
     judged_unit: str  # one unit of a calibration
     judged: str  # several
     made_by: str  # the function that calibrates
+    measure: str  # what a verdict is on; {} stands for the guarantee
     # The sentences of a statement.
     guarantees: Mapping[str, str] = field(hash=False)
     rule: str  # at a finite threshold
@@ -66,6 +67,7 @@ SNIPPETS = Subject(
     judged_unit="judged query",
     judged="judged queries",
     made_by="calibrate",
+    measure="{} coverage",
     guarantees={
         "query-recall": "keeps at least {target} of the relevant snippets {which}, on average over "
         "queries",
@@ -90,6 +92,7 @@ CLAIMS = Subject(
     judged_unit="annotated answer",
     judged="annotated answers",
     made_by="calibrate_claims",
+    measure="factuality",
     guarantees={"all": "{claims} are factual with probability at least {target}"},
     rule="claims with a relevance > {threshold} are kept (scorer {scorer})",
     keep_all="every claim that has a relevance is kept",
@@ -109,6 +112,7 @@ FLAGS = Subject(
     judged_unit="inconsistent answer",
     judged="inconsistent answers",
     made_by="calibrate_flag",
+    measure="recall of inconsistent answers",
     guarantees={"all": "flags an inconsistent answer with probability at least {target}"},
     rule="answers with a confidence ≤ {threshold} are flagged (classifier {scorer})",
     keep_all="every answer is flagged",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -107,6 +108,23 @@ class Thresholds:
         """Return whether a query of this group has a threshold of its own, or one for all."""
         return not self.by_group or self._key(group) in self._units
 
+    def merged(self, group: str | None) -> str | None:
+        """Return the group that a group is merged into, which is itself if it is not merged."""
+        return None if group is None else (self.merge_groups or {}).get(group, group)
+
+    def by_threshold(self, units: Iterable[Any]) -> dict[str | None, list[Any]]:
+        """Return the queries or answers of each threshold, by its group; None if it is for all."""
+        members: dict[str | None, list[Any]] = {}
+        for unit in units:
+            members.setdefault(self._key(unit.group), []).append(unit)
+        return members
+
+    def held_out(self, ids: Iterable[str | None]) -> bool:
+        """Return whether ids prove that no unit was calibrated on; raise ValueError if one was."""
+        given = list(ids)
+        checks.check_new(given, self.ids, self.subject)
+        return self.n_without_id == 0 and None not in given
+
     @property
     def n_queries(self) -> int:
         """K, the number of queries that contribute a score."""
@@ -172,12 +190,9 @@ class Thresholds:
 
     @cached_property
     def _units(self) -> Mapping[str | None, Units]:
-        members: dict[str | None, list[ScoredQuery]] = {}
-        for query in self.queries:
-            members.setdefault(self._key(query.group), []).append(query)
         return {
             group: Units(self.guarantee, queries, self.count_missed)
-            for group, queries in members.items()
+            for group, queries in self.by_threshold(self.queries).items()
         }
 
     @cached_property
@@ -189,9 +204,7 @@ class Thresholds:
             raise TypeError(
                 f"group is {group!r}; give the name of a group (another alpha is .at({group!r}))"
             )
-        if not self.by_group or group is None:
-            return None
-        return (self.merge_groups or {}).get(group, group)
+        return self.merged(group) if self.by_group else None
 
 
 def relevant_only(query: ScoredQuery) -> ScoredQuery:

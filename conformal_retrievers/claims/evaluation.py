@@ -12,18 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_new, check_subject, check_unique_ids
+from conformal_retrievers.calibration.checks import check_subject, check_unique_ids
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import share_of
 from conformal_retrievers.evaluation.measures import Share
-from conformal_retrievers.evaluation.verdict import Verdict, verdict_on, worst_of
+from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
 from conformal_retrievers.theory.intervals import check_level, percent
-
-UNVERIFIED = (
-    "Cannot verify that these answers were held out: some of them, or of the calibration's, have "
-    "no id. Factuality on a calibration's own answers means nothing."
-)
 
 
 @dataclass(frozen=True)
@@ -93,27 +88,22 @@ def evaluate_claims(
     check_level(level)
     given = list(answers)
     ids = [answer.id for answer in given]
-    check_new(ids, calibration.ids, CLAIMS)
     check_unique_ids(ids, CLAIMS.unit)
+    held_out_verified = calibration.held_out(ids)
     used = [answer for answer in given if answer.factual and answer.annotated]
     if not used:
         raise ValueError(f"none of {len(given)} answers has annotated claims; annotate some")
     whole = _measured(calibration, used, level, None)
-    merged = calibration.merge_groups or {}
-    members: dict[str | None, list[AnnotatedAnswer]] = {}
-    for answer in used if calibration.by_group else ():
-        group = answer.group if answer.group is None else merged.get(answer.group, answer.group)
-        members.setdefault(group, []).append(answer)
+    members = calibration.by_threshold(used) if calibration.by_group else {}
     by_group = {
         group: _measured(calibration, members[group], level, group, len(members))
         for group in sorted(members, key=str)
     }
-    verdicts = [of.verdict for of in by_group.values()] or [whole.verdict]
     return replace(
         whole,
         left_out=len(given) - len(used),
-        verdict=worst_of(verdict for verdict in verdicts if verdict is not None),
-        held_out_verified=not calibration.n_without_id and all(a.id is not None for a in used),
+        verdict=worst_of(of.verdict for of in by_group.values() or [whole]),
+        held_out_verified=held_out_verified,
         by_group=by_group,
         unknown_groups=tuple(group for group in by_group if not calibration.knows(group)),
     )

@@ -63,7 +63,7 @@ def diagnose(
     if as_json:
         numbers = {f.name: getattr(found, f.name) for f in fields(found)}
         del numbers["calibration"]
-        print_json({"left_out": new.left_out, "verdict": found.verdict, **numbers})
+        print_json({"left_out": new.left_out, "verdict": found.paragraph, **numbers})
     else:
         measured = found.evaluation
         say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} snippets.")

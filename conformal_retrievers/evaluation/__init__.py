@@ -1,12 +1,6 @@
 """What a filter does to judged queries, and whether its guarantee can be trusted."""
 
-from conformal_retrievers.evaluation.compare import (
-    Difference,
-    Differences,
-    compare,
-    fixed_thresholds,
-    top_k,
-)
+from conformal_retrievers.evaluation.compare import Difference, Differences, compare, top_k
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate, measure
@@ -24,7 +18,6 @@ __all__ = [
     "compare",
     "diagnose",
     "evaluate",
-    "fixed_thresholds",
     "measure",
     "top_k",
     "verdict_on",

@@ -1,8 +1,7 @@
-"""A calibration beside others on the same queries: top k, fixed thresholds, another calibration.
+"""A calibration beside others on the same queries: top k, or another calibration.
 
-The first two are what is done without calibration (Chakraborty et al. 2025, arXiv 2511.17908,
-section 4). Two calibrations are compared by the paired bootstrap over queries: both are measured on
-the same resampled queries.
+Top k is what is done without calibration. Two calibrations are compared by the paired bootstrap
+over queries: both are measured on the same resampled queries.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
-from conformal_retrievers.calibration.subjects import SNIPPETS, at_most
+from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.evaluate import Evaluation, measure
 from conformal_retrievers.evaluation.measures import Columns, ratios
@@ -24,7 +23,8 @@ from conformal_retrievers.theory.intervals import check_level
 
 
 def top_k(scored: Sequence[ScoredQuery]) -> dict[int, Evaluation]:
-    """Measure keeping the k lowest scores of each query, for k = 1 up to the most snippets of one.
+    """Measure keeping the k lowest scores of each query, for k from 1 up to the largest number of
+    snippets of a query.
 
     Equal scores go by the retriever's order, and unscorable snippets come last. Raises ValueError
     for no query.
@@ -32,19 +32,6 @@ def top_k(scored: Sequence[ScoredQuery]) -> dict[int, Evaluation]:
     ranks = [np.argsort(np.argsort(query.scores, kind="stable")) for query in scored]
     most = max((len(rank) for rank in ranks), default=0)
     return {k: measure(scored, [rank < k for rank in ranks]) for k in range(1, max(1, most) + 1)}
-
-
-def fixed_thresholds(
-    scored: Sequence[ScoredQuery], thresholds: Iterable[float]
-) -> dict[float, Evaluation]:
-    """Measure keeping scores up to each threshold, and unscorable snippets.
-
-    A cosine of at least 0.6 is a score of at most 0.4. Raises ValueError for no query.
-    """
-    return {
-        float(threshold): measure(scored, [at_most(query.scores, threshold) for query in scored])
-        for threshold in thresholds
-    }
 
 
 class Difference(NamedTuple):
@@ -89,6 +76,8 @@ def compare(
         The queries, scored by the scorer of `one`.
     scored_by_other
         The same queries in the same order, scored by the scorer of `other`; by default `scored`.
+    rng
+        Draws the resamples; the same seed gives the same intervals.
     resamples
         How often queries are drawn with replacement, 100 or more.
     level
@@ -113,7 +102,7 @@ def compare(
     if columns[0].ids != columns[1].ids or columns[0].sizes.tolist() != columns[1].sizes.tolist():
         raise ValueError("scored_by_other has other queries than scored; give the same, in order")
     for c, of in zip(columns, (one, other), strict=True):
-        c.held_out_from(of)
+        of.held_out(c.ids)
     counts = [c.counts(c.keeps(of)) for c, of in zip(columns, (one, other), strict=True)]
     ours, theirs = (ratios(c) for c in counts)
     names = [name for name in ours if name in theirs]

@@ -107,8 +107,8 @@ class Diagnosis:
         )
 
     @property
-    def verdict(self) -> str:
-        """One paragraph: the summary, and the findings that matter."""
+    def paragraph(self) -> str:
+        """The summary, and the findings that matter."""
         problems, fine, notices = (
             [f for f in self.findings if f.severity == s] for s in ("problem", "fine", "notice")
         )

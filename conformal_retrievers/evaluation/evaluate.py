@@ -123,7 +123,7 @@ def evaluation_of(calibration: Calibration, columns: Columns, level: float) -> E
     counts = columns.counts(columns.keeps(calibration))
     whole = replace(
         _with_groups(counts, level, counts_missed=calibration.count_missed),
-        held_out_verified=columns.held_out_from(calibration),
+        held_out_verified=calibration.held_out(columns.ids),
         keeps_everything=calibration.keeps_everything,
         out_of_reach=calibration.out_of_reach,
     )
@@ -133,7 +133,7 @@ def evaluation_of(calibration: Calibration, columns: Columns, level: float) -> E
         group: replace(part, verdict=_verdict(part, calibration, group, len(whole.by_group)))
         for group, part in whole.by_group.items()
     }
-    worst = worst_of(part.verdict for part in groups.values() if part.verdict is not None)
+    worst = worst_of(part.verdict for part in groups.values())
     over_all = worst and replace(worst, unscorable=whole.unscorable.estimate)
     return replace(whole, by_group=groups, verdict=over_all)
 

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_new, check_unique_ids
+from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.guarantees import Guarantee, digest
-from conformal_retrievers.calibration.subjects import SNIPPETS, at_most
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.calibration.subjects import at_most
+from conformal_retrievers.data.queries import ScoredQuery, all_of
 from conformal_retrievers.theory.intervals import (
     Interval,
     cluster_interval,
@@ -88,16 +88,12 @@ class Columns:
         name: str = "scored",
     ) -> Columns:
         """Return the queries as columns, in the groups of a calibration; errors use `name`."""
-        merged = (calibration.merge_groups or {}) if calibration else {}
-        given = list(scored)
-        for i, query in enumerate(given):
-            if not isinstance(query, ScoredQuery):
-                raise TypeError(f"{name}[{i}] is {query!r:.60}; give score_queries(scorer, judged)")
+        given = all_of(ScoredQuery, scored, name)
         if not given:
             raise ValueError(f"{name} is empty; give at least one query")
         ids = tuple(query.id for query in given)
         check_unique_ids(ids)
-        groups = [None if q.group is None else merged.get(q.group, q.group) for q in given]
+        groups = [calibration.merged(q.group) if calibration else q.group for q in given]
         sizes = np.array([len(query.scores) for query in given], dtype=np.intp)
         return cls(
             scores=np.concatenate([query.scores for query in given]),
@@ -111,11 +107,6 @@ class Columns:
             groups=np.array(groups, dtype=np.object_),
             ids=ids,
         )
-
-    def held_out_from(self, calibration: Calibration) -> bool:
-        """Return whether ids prove that no query is the calibration's; raise if one is."""
-        check_new(self.ids, calibration.ids, SNIPPETS)
-        return calibration.n_without_id == 0 and None not in self.ids
 
     @cached_property
     def order(self) -> NDArray[np.intp]:

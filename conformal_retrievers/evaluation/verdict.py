@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.evaluation.measures import (
     END_TO_END,
     MOSTLY,
@@ -42,9 +41,9 @@ SIGNIFICANT = 0.05
 SHORTFALL = 0.05  # a coverage this far below the target should not pass unseen
 
 UNVERIFIED = (
-    "Cannot verify that these queries were held out: some queries, here or in the calibration, "
-    "have no id. Give all of them ids and calibrate again; results on a calibration's own queries "
-    "mean nothing."
+    "Cannot verify that these data were held out: some queries or answers, here or in the "
+    "calibration, have no id. Give all of them ids and calibrate again; results on a "
+    "calibration's own data mean nothing."
 )
 
 
@@ -127,22 +126,21 @@ def verdict_on(
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
     target = float(1 - exact_alpha(calibration.alpha))
-    of_claims = calibration.subject == CLAIMS
     return Verdict(
-        measure="factuality" if of_claims else f"{guaranteed(calibration)} coverage",
+        measure=calibration.subject.measure.format(guaranteed(calibration)),
         target=target,
         coverage=coverage,
         p_value=coverage_p_value(calibration, coverage, group),
         n=_independent(coverage) if calibration.guarantee == "snippet" else round(coverage.n),
         needed=n_to_show_a_shortfall(calibration, group, SIGNIFICANT / tests),
         group=group,
-        units=calibration.subject.units,
+        units=calibration.subject.new,
     )
 
 
-def worst_of(verdicts: Iterable[Verdict]) -> Verdict | None:
+def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """Return the verdict with the lowest p-value, times the number of verdicts (Bonferroni)."""
-    given = list(verdicts)
+    given = [verdict for verdict in verdicts if verdict is not None]
     if not given:
         return None
     worst = min(given, key=lambda verdict: verdict.p_value)

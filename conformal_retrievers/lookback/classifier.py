@@ -26,7 +26,7 @@ from conformal_retrievers.lookback.ratios import (
     Values,
     Variant,
     check_digests,
-    features,
+    ratio_features,
 )
 from conformal_retrievers.theory.intervals import Interval, auc, check_level
 
@@ -188,7 +188,7 @@ def _features_of(
             f"ratios are of {ratios.model!r} with {ratios.context.shape} layers and heads, but the "
             f"classifier is for {model!r} with {(layers, heads)}; fit one for each model"
         )
-    return features(ratios, variant, n_snippets)
+    return ratio_features(ratios, variant, n_snippets)
 
 
 # --- the file -------------------------------------------------------------------------------------

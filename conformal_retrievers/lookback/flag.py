@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
     CalibrationMismatch,
     check_flags,
-    check_new,
     check_same_scorer,
     check_subject,
     check_unique_ids,
@@ -31,6 +30,7 @@ from conformal_retrievers.calibration.checks import (
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.queries import ScoredQuery, all_of
 from conformal_retrievers.evaluation.measures import Share
+from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.ratios import JudgedRatios, LookbackRatios, check_digests
 from conformal_retrievers.theory.intervals import auc, check_level, percent
@@ -86,22 +86,46 @@ class FactualityFlag:
         or its id), or was fitted on (by its tokens).
         """
         check_level(level)
-        given = list(answers)
+        c = self.calibration
+        given = all_of(JudgedRatios, answers, "answers")
         if not given:
             raise ValueError("there are no answers; give judged ones that are new to the flag")
         ids = [one.id for one in given]
         check_unique_ids(ids, FLAGS.unit)
-        check_new(ids, self.calibration.ids, FLAGS)
-        stored = self.calibration.details.get("answers")
+        held_out_verified = c.held_out(ids)
+        stored = c.details.get("answers")
         calibrated = map(str, stored) if isinstance(stored, list) else ()
         used = {"fit the classifier": self.classifier.fitted_on, "calibrate the flag": calibrated}
         check_digests(given, used)
-        flagged = np.array([self(one.ratios, one.group).flagged for one in given], dtype=bool)
-        consistent = np.array([one.consistent for one in given], dtype=bool)
+        members = c.by_threshold(given) if c.by_group else {}
+        by_group = {
+            group: self._measured(members[group], level, group, len(members))
+            for group in sorted(members, key=str)
+        }
+        whole = self._measured(given, level)
+        return replace(
+            whole,
+            verdict=worst_of(of.verdict for of in by_group.values() or [whole]),
+            held_out_verified=held_out_verified,
+            by_group=by_group,
+        )
+
+    def _measured(
+        self,
+        answers: Sequence[JudgedRatios],
+        level: float,
+        group: str | None = None,
+        tests: int = 1,
+    ) -> FlagEvaluation:
+        """Return the measures of answers, flagged by their groups; the verdict is on `group`."""
+        flagged = np.array([self(one.ratios, one.group).flagged for one in answers], dtype=bool)
+        consistent = np.array([one.consistent for one in answers], dtype=bool)
+        inconsistent = Share.of_units(flagged[~consistent], level)
         return FlagEvaluation(
             float(1 - exact_alpha(self.calibration.alpha)),
-            Share.of_units(flagged[~consistent], level),
+            inconsistent,
             Share.of_units(flagged[consistent], level),
+            verdict_on(self.calibration, inconsistent, group, tests=tests),
         )
 
 
@@ -177,13 +201,18 @@ class FlagEvaluation:
     target: float  # guaranteed share of inconsistent answers that are flagged
     inconsistent: Share  # of inconsistent answers that are flagged
     consistent: Share  # of consistent answers that are flagged: the price
+    verdict: Verdict | None  # on the inconsistent ones; None if nothing could be tested
+    held_out_verified: bool = True  # whether ids prove that no answer was calibrated on
+    by_group: Mapping[str | None, FlagEvaluation] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return (
+        shares = (
             f"flagged: {self.inconsistent} of {self.inconsistent.n:g} inconsistent answers "
             f"(guaranteed: {percent(self.target, exact=True)}), "
             f"{self.consistent} of {self.consistent.n:g} consistent ones"
         )
+        notes = [str(self.verdict)] if self.verdict else []
+        return "\n".join([shares, *notes, *[UNVERIFIED] * (not self.held_out_verified)])
 
 
 def _warn_if_reversed(consistent: NDArray[np.float64], inconsistent: NDArray[np.float64]) -> None:

@@ -8,8 +8,9 @@ the answer, the attention weights α_{t,p} of a head are averaged over each segm
     LR(c_i) = (1/T) Σ_t LR_t(c_i)                                  (eq. 9)
 
 Source: Geissler et al. 2026 (arXiv 2605.05244, section 3.3). Their factor is K, the largest number
-of snippets, in place of k; `features` scales either away. The full-context ratio, A_t(prompt) /
-(A_t(prompt) + A_t(output)), includes preamble and question (Chuang et al. 2024, arXiv 2407.07071).
+of snippets, in place of k; `ratio_features` scales either away. The full-context ratio,
+A_t(prompt) / (A_t(prompt) + A_t(output)), includes preamble and question (Chuang et al. 2024,
+arXiv 2407.07071).
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _over_time(ratios: Values) -> Values:
     return ratios.mean(axis=0) if len(ratios) else np.full(ratios.shape[1:], np.nan)
 
 
-def features(ratios: LookbackRatios, variant: Variant, n_snippets: int) -> Values:
+def ratio_features(ratios: LookbackRatios, variant: Variant, n_snippets: int) -> Values:
     """Return an answer's features, scaled linearly to [0, 1] within the answer; NaN stays NaN.
 
     "snippets" gives (L·H·K,) for K = `n_snippets`, with zeros in place of missing snippets;

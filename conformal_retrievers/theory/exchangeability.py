@@ -40,9 +40,7 @@ class Comparison:
     n_new: int
     distance: float  # the largest difference of the two m1 over all thresholds
     p_everywhere: float
-    m1_reference: float | None  # None if the thresholds of the reference differ by group
-    m1_new: float | None
-    p_at_threshold: float | None
+    p_at_threshold: float | None  # None if the thresholds of the reference differ by group
     higher: float  # P(a new query's lowest score > a reference query's), ties count half
     overlap: float  # share of new queries with a lowest score in the range of the reference
 
@@ -77,8 +75,6 @@ def two_sample_test(
         n_new=len(new),
         distance=float(ks.statistic),
         p_everywhere=float(ks.pvalue),
-        m1_reference=None if passed is None else passed[0] / len(reference),
-        m1_new=None if passed is None else passed[1] / len(new),
         p_at_threshold=None if passed is None else p_at_threshold(*passed, *sizes),
         higher=auc(reference, new),
         overlap=float(np.mean((new >= reference.min()) & (new <= reference.max()))),

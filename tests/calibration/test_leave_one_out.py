@@ -28,9 +28,10 @@ from calibrations import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.quantile import conformal_quantile
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.theory.ranks import Masses, conformal_quantile, mass_threshold
+from conformal_retrievers.theory.ranks import Masses, mass_threshold
 
 
 def threshold_of(queries, alpha, guarantee, count_missed=False):

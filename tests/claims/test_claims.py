@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import betabinom
 
+from benchmarks.quantile import conformal_quantile
 from conformal_retrievers.calibration import Calibration, CalibrationMismatch
 from conformal_retrievers.claims import (
     AnnotatedAnswer,
@@ -20,7 +21,7 @@ from conformal_retrievers.claims import (
 )
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.filtering import NothingKept
-from conformal_retrievers.theory.ranks import conformal_quantile, conformal_rank, exact_share
+from conformal_retrievers.theory.ranks import conformal_rank, exact_share
 
 NAN = math.nan
 

@@ -367,7 +367,7 @@ def test_diagnose_prints_every_finding_once_and_a_sweep_over_alpha(files):
         assert words.count(" ".join(finding.sentence.split())) == 1
     assert len(re.findall(r"^0\.\d+ ", shown, re.M)) == len(found.sweep)
     fields = as_json("diagnose", files / "plain.json", files / "new.jsonl")
-    assert fields["verdict"] == found.verdict
+    assert fields["verdict"] == found.paragraph
     assert fields["evaluation"]["coverage"]["query-recall"]["estimate"] == found.coverage.estimate
 
 

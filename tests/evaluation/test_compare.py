@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformal_retrievers import Calibration, ScoredQuery, compare, evaluate
-from conformal_retrievers.evaluation import fixed_thresholds, top_k
+from conformal_retrievers.evaluation import top_k
 
 QUERIES = [
     ScoredQuery([0.4, 0.1, 0.3, 0.2], [True, True, False, False]),
@@ -33,17 +33,6 @@ def test_top_k_keeps_the_lowest_scores_for_every_k():
 def test_equal_scores_keep_the_retrievers_order_and_the_unscorable_come_last():
     tied = [ScoredQuery([math.nan, 0.5, 0.5], [True, True, False])]
     assert [top_k(tied)[k].coverage["snippet"].estimate for k in (1, 2, 3)] == [0.5, 0.5, 1]
-
-
-def test_a_fixed_threshold_keeps_scores_up_to_it():
-    e = fixed_thresholds(QUERIES, [0.3, 0.9])
-    assert list(e) == [0.3, 0.9]
-    assert e[0.3].coverage["query-recall"].estimate == 1 / 4
-    assert e[0.3].coverage_std == 1 / 4
-    assert e[0.3].removal.estimate == 2 / 6
-    assert e[0.9].removal.estimate == 0
-    unscorable = [ScoredQuery([math.nan], [True])]
-    assert fixed_thresholds(unscorable, [0.3])[0.3].removal.estimate == 0
 
 
 # --- two calibrations -----------------------------------------------------------------------------

@@ -200,8 +200,8 @@ def test_a_shift_of_the_scores_is_found_without_judgements(rng):
     found = by_name(d, "scores")
     assert (found.severity, d.fails) == ("problem", True)
     assert d.comparison.higher > 0.6
-    assert d.verdict.startswith("Do not rely on this calibration")
-    assert found.sentence in d.verdict
+    assert d.paragraph.startswith("Do not rely on this calibration")
+    assert found.sentence in d.paragraph
     assert d.m1_band[0] > d.evaluation.m1.estimate
     assert by_name(d, "m1").severity == "notice"
 
@@ -213,7 +213,7 @@ def test_lost_coverage_is_a_problem(rng):
     found = by_name(d, "coverage")
     assert found.severity == "problem"
     assert d.evaluation.verdict.p_value < 1e-4
-    assert found.sentence in d.verdict
+    assert found.sentence in d.paragraph
 
 
 def test_too_few_queries_are_noticed(rng):
@@ -267,7 +267,7 @@ def test_unscorable_snippets_are_a_problem_from_half_on(share, bad, rng):
     found = by_name(d, "unscorable")
     assert found.severity == ("problem" if bad else "notice")
     assert found.sentence.startswith(percent(share))
-    assert found.sentence in d.verdict
+    assert found.sentence in d.paragraph
     assert d.fails == bad
     assert "removal" not in names(d)
 

@@ -67,7 +67,7 @@ def html_of(calibration, queries, *, reference=None, **options):
 def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
     page = Page(html_of(calibration, queries))
     d = diagnose(calibration, queries)
-    for part in (d.verdict, *(f.sentence for f in d.findings), calibration.statement):
+    for part in (d.paragraph, *(f.sentence for f in d.findings), calibration.statement):
         assert " ".join(part.split()) in page.words
     assert percent(d.evaluation.removal.estimate) in page.words
     assert calibration.checksum in page.words
@@ -87,7 +87,7 @@ def test_the_same_input_gives_the_same_bytes(calibration, queries, tmp_path):
     assert html_of(calibration, queries) == first
     d = report.write(tmp_path / "report.html", calibration, iter(queries))
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == first
-    assert d.verdict == diagnose(calibration, queries).verdict
+    assert d.paragraph == diagnose(calibration, queries).paragraph
     with pytest.raises(OSError, match="cannot write the report"):
         report.write(tmp_path / "none" / "report.html", calibration, queries)
 

@@ -12,7 +12,6 @@ from scipy.stats import beta, betabinom, binom, binomtest, norm
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.calibration.guarantees import digest
-from conformal_retrievers.evaluation import fixed_thresholds
 from conformal_retrievers.evaluation.measures import GUARANTEES, Columns, Share
 from conformal_retrievers.evaluation.verdict import (
     coverage_p_value,
@@ -250,7 +249,7 @@ def test_the_lower_bound_of_shares_exceeds_the_truth_no_more_often_than_allowed(
 def test_the_lower_bound_does_not_depend_on_the_order_of_the_queries():
     easy = [ScoredQuery([0.0], [True], id=f"e{i}") for i in range(100)]
     hard = [ScoredQuery([2.0], [True], id=f"h{i}") for i in range(100)]
-    one, other = (fixed_thresholds(q, [1.0])[1.0].lower for q in (easy + hard, hard + easy))
+    one, other = (lower(1.0, queries, 0.95) for queries in (easy + hard, hard + easy))
     assert one == other
     assert 0.3 < one["query-recall"] < 0.5
 

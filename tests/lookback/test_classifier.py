@@ -17,8 +17,8 @@ from conformal_retrievers.lookback.ratios import (
     JudgedRatios,
     LookbackRatios,
     SegmentAttention,
-    features,
     lookback_ratios,
+    ratio_features,
 )
 
 # --- ratios ---------------------------------------------------------------------------------------
@@ -70,12 +70,12 @@ def ratios_of(snippets, context=0.5, model="m"):
 
 def test_features_are_scaled_within_the_answer_and_filled_up_with_zeros():
     ratios = ratios_of([[[1.0, 3.0], [2.0, 5.0]]], [[0.2, 0.6]])  # a layer, two heads, two snippets
-    assert features(ratios, "snippets", 3).tolist() == [0, 0.5, 0, 0.25, 1, 0]
-    assert features(ratios, "snippet-average", 3).tolist() == [0, 1]
-    assert features(ratios, "full-context", 3).tolist() == [0, 1]
+    assert ratio_features(ratios, "snippets", 3).tolist() == [0, 0.5, 0, 0.25, 1, 0]
+    assert ratio_features(ratios, "snippet-average", 3).tolist() == [0, 1]
+    assert ratio_features(ratios, "full-context", 3).tolist() == [0, 1]
     averages = ratios_of([[[1.0, 3.0], [2.0, 5.0], [0.0, 0.0]]])
-    np.testing.assert_allclose(features(averages, "snippet-average", 2), [2 / 3.5, 1, 0])
-    assert features(averages, "full-context", 2).tolist() == [0, 0, 0]  # all the same
+    np.testing.assert_allclose(ratio_features(averages, "snippet-average", 2), [2 / 3.5, 1, 0])
+    assert ratio_features(averages, "full-context", 2).tolist() == [0, 0, 0]  # all the same
 
 
 # --- the classifier -------------------------------------------------------------------------------
@@ -107,12 +107,12 @@ def fitted():
 def test_the_confidence_is_that_of_scikit_learn(rng, variant, size):
     answers = answers_of(rng, 200)
     classifier = FactualityClassifier.fit(answers, n_snippets=SNIPPETS, variant=variant)
-    table = np.stack([features(a.ratios, variant, SNIPPETS) for a in answers])
+    table = np.stack([ratio_features(a.ratios, variant, SNIPPETS) for a in answers])
     assert table.shape == (200, size)
     consistent = [a.consistent for a in answers]
     theirs = LogisticRegression(max_iter=1000, class_weight="balanced").fit(table, consistent)
     new = [a.ratios for a in answers_of(rng, 50)]
-    expected = theirs.predict_proba([features(r, variant, SNIPPETS) for r in new])[:, 1]
+    expected = theirs.predict_proba([ratio_features(r, variant, SNIPPETS) for r in new])[:, 1]
     np.testing.assert_allclose(classifier.predict_proba(new), expected, atol=1e-9)
 
 

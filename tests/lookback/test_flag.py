@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.stats import betabinom
 
 from conformal_retrievers import CalibrationMismatch
 from conformal_retrievers.calibration.calibration import Calibration
@@ -185,6 +186,28 @@ def test_the_shares_of_new_answers_that_are_flagged_by_hand(flag):
     alone = flag.evaluate(new[:1], level=0.5)
     assert alone.consistent.n == 0
     assert alone.inconsistent.low > flag.evaluate(new[:1]).inconsistent.low
+
+
+def test_the_verdict_on_a_flag_by_hand():
+    """Rank 80 of 99 confidences: BetaBinomial(40; 80, 20) of 40 new answers are flagged."""
+    fitted = flag_of(judged(np.linspace(0.01, 0.99, 99), [False] * 99))
+    new = judged([0.1] * 25 + [0.99] * 15 + [0.1], [False] * 40 + [True], name="new")
+    found = fitted.evaluate(dataclasses.replace(a, id=f"n{i}") for i, a in enumerate(new))
+    assert found.verdict.p_value == pytest.approx(betabinom(40, 80, 20).cdf(25), rel=1e-9)
+    assert (found.verdict.n, found.verdict.fails, found.by_group) == (40, True, {})
+    assert "recall of inconsistent answers is 62.5 %" in str(found)
+    assert not found.held_out_verified  # those that were calibrated on have no id
+
+
+def test_each_group_of_a_flag_is_tested_and_one_without_a_threshold_is_not():
+    grouped = flag_of(BY_GROUP, by_group=True)
+    values, groups = [0.95] * 9 + [0.01] * 9, ["hard"] * 9 + ["none"] * 9
+    with pytest.warns(UserWarning, match="'hard', 'easy'"):
+        found = grouped.evaluate(judged(values, [False] * 18, groups, name="new"))
+    assert list(found.by_group) == ["hard", "none"]
+    assert found.by_group["none"].verdict is None
+    assert (found.verdict.group, found.verdict.fails) == ("hard", True)
+    assert found.by_group["hard"].inconsistent.estimate == 0
 
 
 def test_evaluation_refuses_answers_that_calibrated_or_were_fitted_on(tmp_path):

@@ -11,10 +11,10 @@ from calibrations import alphas, judged
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.quantile import conformal_quantile
 from conformal_retrievers.theory.ranks import (
     Masses,
     check_probability,
-    conformal_quantile,
     conformal_rank,
     exact_alpha,
     exact_share,
