@@ -214,7 +214,9 @@ def warn_if_reversed(scored: Sequence[ScoredQuery]) -> None:
 
 def warn_if_path(scorer: str) -> None:
     """Warn if the scorer's name contains a path, which is another one on another machine."""
-    if re.search(r"(?<![^\s(,=])(~|\.{1,2})?[/\\][\w.]|\b[A-Za-z]:[/\\]", str(scorer)):
+    slash = r"""(?<![^\s(,='"])(~\w*|\.[\w.]*)?/[\w.]|\b[A-Za-z]:[/\\]|\bfile:/"""
+    backslash = r"(?<![^\s(,=])(~\w*|\.{1,2})?\\{1,2}[\w.]"  # after a quote, it escapes
+    if re.search(f"{slash}|{backslash}", str(scorer)):
         warnings.warn(
             f"scorer {scorer!r} is named by a path, so a machine with another path refuses the "
             "calibration. Give the scorer name=, or --name on the command line",

@@ -2,12 +2,13 @@
 
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
 
 __all__ = [
     "JudgedQuery",
     "ScoredQuery",
     "Snippet",
+    "as_scores",
     "iter_jsonl",
     "read_beir",
     "read_jsonl",

@@ -205,17 +205,26 @@ def as_scores(scores: ArrayLike | Sequence[float | None], name: str) -> NDArray[
     """
     if type(scores) is np.ndarray and scores.dtype == np.float64:
         return scores
+    return as_numbers(scores, name).astype(np.float64)
+
+
+def as_numbers(values: Any, name: str) -> NDArray[Any]:
+    """Return numbers as an array of their type, or of floats if there is None or a masked one.
+
+    Raises ValueError, with their name, for values that are not numbers.
+    """
     try:
-        if isinstance(scores, np.ma.MaskedArray):
-            return np.ma.filled(scores.astype(np.float64), np.nan)
-        array = np.asarray(scores)
-        values = array.flat if array.dtype == object else ()
-        if array.dtype.kind not in "biufO" or any(isinstance(x, (str, bytes)) for x in values):
+        masked = np.ma.MaskedArray in map(type, values if isinstance(values, list) else [values])
+        array = np.ma.array(values) if masked else np.asarray(values)
+        objects = array.flat if array.dtype == object else ()
+        if array.dtype.kind not in "biufO" or any(isinstance(x, (str, bytes)) for x in objects):
             raise TypeError("they are text, dates or complex numbers")
-        return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+        if not masked and array.dtype != object:
+            return array
+        return np.ma.filled(array.astype(np.float64), np.nan)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of a tensor's gradient
         raise ValueError(
-            f"{name} are not numbers ({error}); give a float for each, NaN for one without a score"
+            f"{name} are not numbers ({error}); give floats, NaN for a missing one"
         ) from error
 
 

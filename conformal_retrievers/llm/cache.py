@@ -22,6 +22,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.data.queries import as_scores
+
 logger = logging.getLogger("conformal_retrievers")
 
 APPLICATION = 0x636F6E66  # "conf": the application id in the header of the SQLite file
@@ -82,7 +84,7 @@ class Cache:
         """
         self._add(
             (_key(scorer, query, text), score.tobytes())
-            for text, score in zip(texts, np.asarray(scores, dtype="<f8"), strict=True)
+            for text, score in zip(texts, as_scores(scores, "scores").astype("<f8"), strict=True)
             if not np.isnan(score)
         )
 

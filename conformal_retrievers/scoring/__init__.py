@@ -8,6 +8,7 @@ from conformal_retrievers.scoring.rating import By, LLMScorer, Ratings
 from conformal_retrievers.scoring.retrieval import FunctionScorer, RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
+    Scores,
     ascore_snippets,
     judged_queries,
     relative_to_query,
@@ -28,6 +29,7 @@ __all__ = [
     "Ratings",
     "RetrievalScorer",
     "Scorer",
+    "Scores",
     "TieBreak",
     "ascore_snippets",
     "judged_queries",

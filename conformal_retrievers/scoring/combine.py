@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -92,7 +92,7 @@ def z_scores(scores: ArrayLike) -> Scores:
     >>> z_scores([1.0, np.inf, 3.0])
     array([-1., inf,  1.])
     """
-    z = np.array(scores, dtype=np.float64)
+    z = np.array(as_scores(scores, "scores"))
     finite = np.isfinite(z)
     values = np.sort(z[finite])  # sums of floats depend on the order, a z-score must not
     if len(values):
@@ -146,6 +146,7 @@ def lexicographic(first: ArrayLike, second: ArrayLike) -> Scores:
     >>> lexicographic([0.5, 0.5, 0.1], [2.0, 1.0, 3.0]).argsort()
     array([2, 1, 0])
     """
+    first, second = as_scores(first, "first"), as_scores(second, "second")
     below = _float32(first)
     with np.errstate(over="ignore"):
         above = np.nextafter(below, np.float32(np.inf)).astype(np.float64)
@@ -157,16 +158,16 @@ def lexicographic(first: ArrayLike, second: ArrayLike) -> Scores:
     return np.where(np.isnan(first) | np.isnan(second), np.nan, broken)
 
 
-def _fraction(second: ArrayLike) -> Scores:
+def _fraction(second: Scores) -> Scores:
     """Map floats to multiples of 2⁻²⁹ in [0, 1) in the same order, by their bits as float32."""
     bits = _float32(second).view(np.int32).astype(np.int64)
     # In negative numbers, the bits after the sign count away from zero.
     return ((np.where(bits < 0, ~(bits & 0x7FFFFFFF), bits) + 2**31) >> 3) / 2.0**29
 
 
-def _float32(scores: ArrayLike) -> NDArray[np.float32]:
+def _float32(scores: Scores) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
-        rounded = np.asarray(scores, dtype=np.float64).astype(np.float32)
+        rounded = scores.astype(np.float32)
     return np.asarray(rounded + np.float32(0))  # −0 becomes 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.queries import Snippet, as_numbers, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
 
 BLOCK = 128  # vectors in one product, which a processor's cache holds
@@ -103,7 +103,8 @@ class EmbeddingScorer:
         return self._counted([query_vector, *vectors], texts)
 
     def _counted(self, embeddings: Any, texts: list[str]) -> Any:
-        embeddings = embeddings if isinstance(embeddings, list) else np.atleast_1d(embeddings)
+        if not isinstance(embeddings, list):
+            embeddings = np.atleast_1d(as_numbers(embeddings, f"vectors of {self.name!r}"))
         if len(embeddings) != 1 + len(texts):
             raise ValueError(
                 f"embedder {self.name!r} returned {len(embeddings)} vectors for the query and "
@@ -130,9 +131,10 @@ class EmbeddingScorer:
     def _distances(self, sources: list[Any], embedded: Any) -> Scores:
         """Return the scores (n,) from the embeddings (1 + m) of the query and m texts."""
         if len(embedded) <= len(sources):  # some are blank, or have a vector of their own
-            zeros, made = np.zeros_like(embedded[0]), iter(embedded[1:])
+            none = np.zeros_like(as_numbers(embedded[0], f"vectors of {self.name!r}"))
+            made = iter(embedded[1:])
             vectors = [
-                zeros if source is None else next(made) if isinstance(source, str) else source
+                none if source is None else next(made) if isinstance(source, str) else source
                 for source in sources
             ]
             embedded = [embedded[0], *vectors]
@@ -152,7 +154,8 @@ class EmbeddingScorer:
         )
         try:
             lists = {*map(type, vectors)} == {list}
-            matrix = _packed(vectors) if lists else np.ascontiguousarray(vectors, dtype)
+            numbers = _packed(vectors) if lists else as_numbers(vectors, "they")
+            matrix = np.ascontiguousarray(numbers, dtype)
         except (TypeError, ValueError, OverflowError, struct.error) as error:
             raise ValueError(f"{invalid}: {error}") from error
         if matrix.ndim != 2 or width not in (None, matrix.shape[1]):

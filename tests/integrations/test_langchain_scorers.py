@@ -13,7 +13,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_openai import ChatOpenAI
 
 from conformal_retrievers import CrossEncoderScorer, FunctionScorer, Snippet, calibrate
-from conformal_retrievers.scoring import ascore_snippets
+from conformal_retrievers.scoring import ascore_snippets, score_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from langchain_conformal import (
     as_scorer,
@@ -22,6 +22,7 @@ from langchain_conformal import (
     llm_scorer,
     reranker_scorer,
 )
+from langchain_conformal.documents import to_snippets
 
 QUERY = "cat"
 
@@ -116,8 +117,8 @@ async def test_documents_are_recognised_even_if_a_reranker_loses_their_ids():
     texts = [snippets()[0].text, snippets()[1].text, snippets()[0].text]  # one of them twice
     given = [Snippet(text, id="same") for text in texts]
     expected = float32_bm25(QUERY, texts).tolist()
-    assert scorer.score(QUERY, given) == expected
-    assert await scorer.ascore(QUERY, given) == expected
+    assert scorer.score(QUERY, given).tolist() == expected
+    assert (await scorer.ascore(QUERY, given)).tolist() == expected
 
 
 def test_a_snippet_that_a_reranker_does_not_return_scores_infinity():
@@ -144,10 +145,12 @@ async def test_a_blank_text_is_not_sent_and_cannot_be_scored():
 class Writing(BaseDocumentCompressor):
     """Returns what it is given with this metadata."""
 
-    written: dict
+    written: dict | None
 
     def compress_documents(self, documents, query, callbacks=None):
-        return [Document(d.page_content, metadata=d.metadata | self.written) for d in documents]
+        for document in documents:
+            document.metadata = self.written and document.metadata | self.written
+        return documents
 
 
 @pytest.mark.parametrize("relevance", [None, math.nan])
@@ -156,9 +159,21 @@ def test_a_missing_relevance_scores_nan(relevance):
     assert np.isnan(scorer.score(QUERY, [Snippet("a")])).all()
 
 
-def test_a_compressor_without_relevance_is_refused():
-    with pytest.raises(KeyError, match="relevance_score"):
-        reranker_scorer(Writing(written={}), name="odd").score(QUERY, [Snippet("a")])
+@pytest.mark.parametrize(
+    "written", [{}, None, *({"relevance_score": r} for r in (10**400, "abc", "1", [0.5]))]
+)
+async def test_a_compressor_that_does_not_write_a_number_is_named(written):
+    scorer = reranker_scorer(Writing(written=written), name="odd")
+    for texts in ("a", "ab"):
+        with pytest.raises(ValueError, match="'odd'"):
+            score_snippets(scorer, QUERY, [*map(Snippet, texts)])
+    with pytest.raises(ValueError, match="'odd'"):
+        await ascore_snippets(scorer, QUERY, [Snippet("a")])
+
+
+def test_a_relevance_beyond_floats_is_refused():
+    with pytest.raises(ValueError, match="relevance_score"):
+        to_snippets([Document("a", metadata={"relevance_score": 10**400})])
 
 
 def test_a_reranker_without_a_model_name_needs_one():

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+from typing import Any
 
 import pytest
 from frameworks import MiniLMEmbedding
@@ -22,7 +23,9 @@ from conformal_retrievers import (
     ConformalFilter,
     RetrievalScorer,
     ScoredQuery,
+    Snippet,
 )
+from conformal_retrievers.scoring import score_snippets
 from llama_index.postprocessor.conformal import (
     ConformalPostprocessor,
     as_scorer,
@@ -218,10 +221,13 @@ class Reranker(BaseNodePostprocessor):
 
     model: str = "length"
     top_n: int = 100
+    written: Any = None
 
     def _postprocess_nodes(self, nodes, query_bundle=None):
         for one in nodes:
-            one.score = None if one.text == "none" else float(len(one.text))
+            one.score = None if one.text == "none" else self.written or float(len(one.text))
+            if self.written == "id":
+                one.score, one.node.id_ = 1.0, "another"
         return sorted(nodes, key=lambda one: -len(one.text))[: self.top_n]
 
 
@@ -239,3 +245,9 @@ async def test_a_snippet_that_the_reranker_does_not_return_is_dropped():
     assert texts_of(await both(ours, [node("aa"), node("aaaa")])) == ["aaaa"]
     with pytest.raises(ValueError, match="reranker_scorer"):
         reranker_scorer(Reranker(model="unknown"))
+
+
+@pytest.mark.parametrize("written", ["id", 10**400, "abc", [0.5]])
+def test_a_reranker_that_does_not_give_each_node_a_number_is_named(written):
+    with pytest.raises(ValueError, match=r"'reranker\(length\)'"):
+        score_snippets(as_scorer(Reranker(written=written)), "q", [Snippet("a")])

@@ -35,6 +35,7 @@ from conformal_retrievers import (
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.scoring import CachedScorer, ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
+from conformal_retrievers.scoring.combine import lexicographic, z_scores
 from conformal_retrievers.scoring.scorer import as_taken, query_digest
 
 QUESTION = "How soon can Tylenol be taken after a drink?"
@@ -179,6 +180,7 @@ def test_a_cosine_does_not_depend_on_the_other_snippets_even_in_its_last_bit(d, 
     [
         *(np.ones((2, 4)), np.ones((4, 4)), np.ones(3), [], 3, None),
         *([[1.0], [1.0], None], [[1.0], [2.0], ["a"]], [[1], [2], [10**400]], [[1], [1], [1, 2]]),
+        *(np.array([["1", "2"]] * 3), [np.array(["1", "2"])] * 3, np.ma.array([["1", "2"]] * 3)),
     ],
 )
 def test_an_embedder_that_returns_other_than_a_vector_for_each_text_is_named(vectors):
@@ -186,6 +188,38 @@ def test_an_embedder_that_returns_other_than_a_vector_for_each_text_is_named(vec
     for call in (scorer.score, scorer.vectors):
         with pytest.raises(ValueError, match="'broken'"):
             call("q", ["a", "b"])
+
+
+@pytest.mark.parametrize("kind", [np.ma.array, list])
+@pytest.mark.parametrize("own_query", [True, False])
+def test_a_vector_with_a_masked_number_is_unscorable_whatever_it_hides(kind, own_query):
+    rows = np.ma.array([[3, 4], [3, 4], [4, -3], [3, 4]], mask=[[0, 0], [0, 0], [0, 0], [0, 1]])
+    scorer = EmbeddingScorer(
+        lambda texts: kind(rows[-len(texts) :]),
+        "masked",
+        embed_query=(lambda query: rows[0]) if own_query else None,
+    )
+    np.testing.assert_array_equal(scorer.score("q", ["a", "b", "c"]), [0, 1, math.nan])
+    np.testing.assert_array_equal(
+        scorer.vectors("q", ["a", "b", "c"])[2:], [[4, -3], [3, math.nan]]
+    )
+    own = EmbeddingScorer(lambda texts: [[3.0, 4.0]], "own", reuse_embeddings=True)
+    snippets = [Snippet("a", embedding=rows[3]), Snippet("b", embedding=[6.0, 8.0])]
+    np.testing.assert_array_equal(own.score("q", snippets), [math.nan, 0])
+
+
+@pytest.mark.slow
+def test_a_tensor_that_numpy_cannot_read_is_refused_with_the_scorers_name():
+    import torch
+
+    for tensor in (torch.ones(2, 2, requires_grad=True), torch.ones(2, 2, dtype=torch.bfloat16)):
+        for scorer in (
+            EmbeddingScorer(lambda texts, tensor=tensor: tensor, "tensor"),
+            EmbeddingScorer(list, "tensor", embed_query=lambda query, tensor=tensor: tensor[0]),
+            FunctionScorer(lambda query, texts, tensor=tensor: tensor[0], "tensor"),
+        ):
+            with pytest.raises(ValueError, match="'tensor'"):
+                scorer.score("q", [" "])
 
 
 # --- BM25 -----------------------------------------------------------------------------------------
@@ -348,7 +382,7 @@ async def test_a_scorer_returns_one_number_for_each_snippet(scores):
         await ascore_snippets(scorer, "q", [Snippet("a"), Snippet("b")])
 
 
-def test_a_masked_score_is_missing_whatever_it_hides():
+def test_a_masked_score_is_missing_whatever_it_hides(tmp_path):
     masked = np.ma.array([0.1, 0.9], mask=[False, True])
     functions = FunctionScorer(lambda *_: masked, "f"), CrossEncoderScorer(lambda _: -masked, "c")
     judged = JudgedQuery("q", ["a", "b"], [True, False])
@@ -359,20 +393,34 @@ def test_a_masked_score_is_missing_whatever_it_hides():
     assert ConformalFilter(functions[0], calibration).decide(masked).unscorable.tolist() == [1]
     assert np.isnan(calibration.p_values(masked)).tolist() == [False, True]
     np.testing.assert_array_equal(calibration.keep(-masked + 1), [False, True])
+    np.testing.assert_array_equal(z_scores(masked), [0, np.nan])
+    for both in ((masked, [1, 1]), ([1, 1], masked)):
+        assert np.isnan(lexicographic(*both)).tolist() == [False, True]
+    cache = Cache(tmp_path / "cache.db")
+    cache.add_scores("f", "q", ["a", "b"], masked)
+    np.testing.assert_array_equal(cache.scores("f", "q", ["a", "b"]), [0.1, np.nan])
     with pytest.raises(ValueError, match="relevant"):
         ScoredQuery([0.1, 0.9], masked > 0.5)
     with pytest.raises(ValueError, match="tokens"):
         ScoredQuery([0.1, 0.9], [True, False], tokens=masked)
 
 
-@pytest.mark.parametrize("path", ["/srv/model", "~/model", "./model", "C:\\model"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/srv/model", "~/model", "./model", "../model", "C:\\model", "\\model", ".cache/model"),
+        *("~user/model", "\\\\server\\model", "file:///srv/model", "'/srv/model'"),
+        *('m {"p": "/srv/m"}', 'm {"p": ["C:\\\\m"]}'),
+    ],
+)
 def test_a_path_in_a_scorers_name_is_warned_of(path):
     judged = [JudgedQuery("q", ["a", "bb"], [True, False])]
     with pytest.warns(UserWarning, match="name="):
         calibrate(judged, EmbeddingScorer(embed, f"cosine({path})"), alpha=0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for name in ("cosine(org/model)", "m, url=http://host/v1", "a ≤ 0.5, b / c"):
+        settings = 'm {"stop": ["\\n", "</s>"]}'
+        for name in ("cosine(org/model)", "m, url=http://host/v1", "a ≤ 0.5, b / c", settings):
             Calibration.from_scores([ScoredQuery([0, 1], [True, False])], alpha=0.5, scorer=name)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from conformal_retrievers import EmbeddingScorer, Filtered, Scorer, Snippet
+from conformal_retrievers.data import as_scores
 from conformal_retrievers.monitoring import json_number
 
 
@@ -46,13 +47,15 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     snippets = []
     for document in as_documents(documents):
         metadata = document.metadata or {}  # it may have been set to None
-        source, score = metadata.get("source"), metadata.get("relevance_score")
+        source, score = metadata.get("source"), None
+        if isinstance(metadata.get("relevance_score"), Real):
+            score = float(as_scores(metadata["relevance_score"], "relevance_score of documents"))
         snippets.append(
             Snippet(
                 document.page_content,
                 id=document.id,
                 document=None if source is None else str(source),
-                retrieval_score=float(score) if isinstance(score, Real) else None,
+                retrieval_score=score,
             )
         )
     return snippets

@@ -16,9 +16,16 @@ from typing_extensions import Self
 
 from conformal_retrievers import Calibration, Scorer, Snippet
 from conformal_retrievers.calibration import OnUnscorable
+from conformal_retrievers.data import as_scores
 from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
-from conformal_retrievers.scoring import By, CrossEncoderScorer, EmbeddingScorer, LLMScorer
+from conformal_retrievers.scoring import (
+    By,
+    CrossEncoderScorer,
+    EmbeddingScorer,
+    LLMScorer,
+    Scores,
+)
 
 Options = Callable[[Request], Mapping[str, Any]]
 
@@ -169,32 +176,37 @@ class RerankerScorer:
     """Scores by −metadata["relevance_score"] as a compressor writes it, NaN for None.
 
     A snippet that the compressor does not return scores +inf, which no threshold keeps: set its
-    top_n to at least the retriever's depth. Raises KeyError if the compressor does not write
-    relevance_score, or does not keep a document's other metadata.
+    top_n to at least the retriever's depth. Raises ValueError if the compressor does not write
+    a number as relevance_score, or does not keep a document's other metadata.
     """
 
     compressor: BaseDocumentCompressor
     name: str
     relative_to_query: ClassVar[bool] = True  # a reranker may compare the documents of a query
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+    def score(self, query: str, snippets: Sequence[Snippet]) -> Scores:
         """Return −relevance_score of each snippet, (n,)."""
         documents = _placed(snippets)
         returned = self.compressor.compress_documents(documents, query) if documents else []
         return self._scores(snippets, returned)
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> Scores:
         """Return what `score` returns, without blocking the event loop."""
         documents = _placed(snippets)
         returned = await self.compressor.acompress_documents(documents, query) if documents else []
         return self._scores(snippets, returned)
 
-    def _scores(self, snippets: Sequence[Snippet], returned: Sequence[Document]) -> list[float]:
-        scores = [math.inf if snippet.text.strip() else math.nan for snippet in snippets]
+    def _scores(self, snippets: Sequence[Snippet], returned: Sequence[Document]) -> Scores:
+        relevance: list[Any] = [-math.inf if s.text.strip() else None for s in snippets]
         for document in returned:
-            relevance = document.metadata["relevance_score"]
-            scores[document.metadata[PLACE]] = math.nan if relevance is None else -float(relevance)
-        return scores
+            metadata = document.metadata or {}
+            if not {PLACE, "relevance_score"} <= metadata.keys():
+                raise ValueError(
+                    f"{self.name!r} returned a document with the metadata {metadata!r:.80}; it "
+                    "must add relevance_score and keep the others"
+                )
+            relevance[metadata[PLACE]] = metadata["relevance_score"]
+        return -as_scores(relevance, f"scores of {self.name!r}")
 
 
 def _placed(snippets: Sequence[Snippet]) -> list[Document]:

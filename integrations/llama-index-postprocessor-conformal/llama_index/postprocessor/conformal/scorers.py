@@ -14,8 +14,9 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from conformal_retrievers import EmbeddingScorer, LLMScorer, Scorer, Snippet
 from conformal_retrievers import llm as core
+from conformal_retrievers.data import as_scores
 from conformal_retrievers.llm import wire
-from conformal_retrievers.scoring import By
+from conformal_retrievers.scoring import By, Scores
 
 Options = Callable[[core.Request], Mapping[str, Any]]
 AnyScorer: TypeAlias = Scorer | BaseEmbedding | LLM | BaseNodePostprocessor
@@ -168,24 +169,37 @@ class RerankerScorer:
     """Scores by minus the score that a postprocessor gives a node, NaN without one.
 
     A snippet that the reranker does not return scores +inf, which no threshold keeps: set its top_n
-    to at least the retriever's depth.
+    to at least the retriever's depth. Raises ValueError if a score is not a number or a node has
+    another id.
     """
 
     reranker: BaseNodePostprocessor
     name: str
     relative_to_query: ClassVar[bool] = True  # a reranker may compare the nodes of a query
 
-    def score(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+    def score(self, query: str, snippets: Sequence[Snippet]) -> Scores:
         """Return minus the score of each snippet, (n,)."""
         nodes = _unscored(snippets)
         returned = self.reranker.postprocess_nodes(nodes, query_str=query) if nodes else []
-        return _scores(snippets, returned)
+        return self._scores(snippets, returned)
 
-    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> list[float]:
+    async def ascore(self, query: str, snippets: Sequence[Snippet]) -> Scores:
         """Return what `score` returns, without blocking the event loop."""
         nodes = _unscored(snippets)
         returned = await self.reranker.apostprocess_nodes(nodes, query_str=query) if nodes else []
-        return _scores(snippets, returned)
+        return self._scores(snippets, returned)
+
+    def _scores(self, snippets: Sequence[Snippet], returned: Sequence[NodeWithScore]) -> Scores:
+        relevance: dict[str, Any] = {
+            str(i): -math.inf if s.text.strip() else None for i, s in enumerate(snippets)
+        }
+        for node in returned:
+            if node.node_id not in relevance:
+                raise ValueError(
+                    f"{self.name!r} returned a node with the id {node.node_id!r}; it must keep ids"
+                )
+            relevance[node.node_id] = node.score
+        return -as_scores([*relevance.values()], f"scores of {self.name!r}")
 
 
 def _unscored(snippets: Sequence[Snippet]) -> list[NodeWithScore]:
@@ -194,10 +208,3 @@ def _unscored(snippets: Sequence[Snippet]) -> list[NodeWithScore]:
         for i, snippet in enumerate(snippets)
         if snippet.text.strip()
     ]
-
-
-def _scores(snippets: Sequence[Snippet], returned: Sequence[NodeWithScore]) -> list[float]:
-    scores = [math.inf if snippet.text.strip() else math.nan for snippet in snippets]
-    for node in returned:
-        scores[int(node.node_id)] = math.nan if node.score is None else -float(node.score)
-    return scores
