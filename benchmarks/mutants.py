@@ -191,7 +191,7 @@ MUTANTS = {
     ],
     "data/text.py": [
         ("\\x7f-\\x9f", "\\x7f", "the C1 control characters reach the terminal"),
-        ("\\u2066-\\u2069", "", "a mark reverses the direction of a name"),
+        ("\\u2060-\\u206f", "", "a mark reverses the direction of a name"),
         (
             "record.msg, record.args = visible(message), ()",
             "record.args = ()",
@@ -354,7 +354,7 @@ MUTANTS = {
     ],
     "llm/prompt.py": [
         ("[A-Za-z_][^]\\s[]*\\s*\\])", "[A-Z]+\\s*\\])", "markers in capital letters only"),
-        ("\\u034f", "", "a character that is not seen stays"),
+        ("{VARIATIONS}", "", "a character that is not seen stays"),
         ("json.dumps(value, ensure_ascii=False)", "json.dumps(value)", "ASCII only"),
     ],
     "llm/ask.py": [

@@ -18,8 +18,9 @@ def main() -> None:
     try:
         app(prog_name="conformal-retrievers")
     finally:
-        with contextlib.suppress(OSError):  # on a full device, an error was printed before
-            sys.stdout.close()
+        if sys.stdout is not None:  # it was closed before
+            with contextlib.suppress(OSError):  # on a full device, an error was printed before
+                sys.stdout.close()
 
 
 if __name__ == "__main__":

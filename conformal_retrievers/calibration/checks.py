@@ -176,7 +176,8 @@ def check_groups(
         raise ValueError("merge_groups is given without by_group=True; give both or neither")
     merged = merge_groups or {}
     for one, other in merged.items():
-        check_names("merge_groups", group=other)
+        for name in (one, other):
+            check_names("merge_groups", group=name)
         if merged.get(other, other) != other:
             raise ValueError(
                 f"merge_groups maps {one!r} to {other!r}, which it maps to another group. Map each "

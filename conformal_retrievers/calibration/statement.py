@@ -9,6 +9,7 @@ import math
 
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.calibration.thresholds import Thresholds
+from conformal_retrievers.data.text import visible
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -126,7 +127,7 @@ def _assumptions(c: Thresholds) -> str:
     if c.count_missed and c.delta is None and not c.out_of_reach:
         text += " A calibration that keeps everything counts as reaching the target."
     if failed := c.details.get("n_unscorable"):
-        text += f" New claims fail to be scored as often as these, {failed} of which did."
+        text += f" Scoring fails as often for new claims as for these ({failed} failed)."
     return text
 
 
@@ -168,13 +169,18 @@ def _snippets(c: Thresholds) -> list[str]:
 def _claims(c: Thresholds) -> list[str]:
     sentences = []
     if without := c.details.get("n_without_claims"):
-        sentences.append(f"{without} answers without claims were not used.")
+        n = int(str(without))
+        answers = _count(n, "answer without claims was", "answers without claims were")
+        sentences.append(f"{answers} not used.")
     unannotated = c.details.get("unannotated")
     if isinstance(unannotated, list) and unannotated:
-        named = ", ".join(map(str, unannotated[:5])) + (", …" if len(unannotated) > 5 else "")
+        named = ", ".join(visible(str(name)) for name in unannotated[:5])
+        more = ", …" if len(unannotated) > 5 else ""
+        n, which = len(unannotated), "with an unannotated claim"
+        answers = _count(n, f"answer {which} was", f"answers {which} were")
         sentences.append(
-            f"{len(unannotated)} answers with an unannotated claim were not used ({named}): the "
-            "guarantee is about answers like those that could be annotated."
+            f"{answers} not used ({named}{more}): the guarantee is about answers like those that "
+            "could be annotated."
         )
     return sentences
 

@@ -45,6 +45,9 @@ def diagnose(
     """
     if (judged is None) == (log is None):
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
+    if log is not None and (run, k, model, corpus) != (None,) * 4:
+        reason = "give --run, --k, --model and --corpus with judged queries, not with --log"
+        raise typer.BadParameter(reason)
     if out is not None:
         options.check_out(out, calibration, judged, log, corpus)
     tested = load_calibration(calibration, None, SNIPPETS)

@@ -8,13 +8,9 @@ from typing import Any
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.terminal import print_json, print_table, say
+from conformal_retrievers.data.text import visible
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
-HEADS = {
-    "snippets": "Snippets with a score at or below the threshold are kept.",
-    "claims": "Claims with a relevance above the threshold are kept.",
-    "flags": "Answers with a confidence at or below the threshold are flagged.",
-}
 
 
 def show(calibration: options.CalibrationFile, as_json: options.Json = False) -> None:
@@ -30,10 +26,11 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
     say(f"{shown.statement}\n")
     for name in ("retrieval", "labels", "created", "library", "sha256"):  # not in the statement
         if isinstance(value := facts[name], dict):
-            value = ", ".join(f"{key} = {item}" for key, item in value.items())
+            value = visible(", ".join(f"{key} = {item}" for key, item in value.items()))
         if value is not None:
             say(f"{name}: {value}")
-    say(f"\nThresholds by alpha. {HEADS[shown.subject.name]}\n")
+    rule = shown.subject.rule.format(threshold="the threshold", scorer=shown.scorer)
+    say(f"\nThresholds by alpha: {rule}.\n")
     rows = facts["thresholds"]
     print_table(
         ["", *next(iter(rows.values()))],

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from conformal_retrievers.calibration.checks import ReversedScores
-from conformal_retrievers.data.text import visible
+from conformal_retrievers.data.text import visible_lines
 
 
 class OptionNeeded(ValueError):
@@ -64,7 +64,7 @@ def _one_line(text: object) -> str:
 
 def _print(text: str, *, err: bool = False) -> None:
     """Print lines; everything that the commands print goes through here."""
-    typer.echo("\n".join(map(visible, text.split("\n"))), err=err)
+    typer.echo(visible_lines(text), err=err)
 
 
 def say(text: object = "") -> None:

@@ -6,8 +6,16 @@ import json
 import logging
 import re
 
-# Control characters, line separators, marks that reverse the direction of text, lone surrogates.
-_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Characters that are read but not seen: controls, separators, halves of a character, and Unicode's
+# Default_Ignorable_Code_Point (directions, fillers, tag letters) except the two joiners and the
+# variation selectors, which many scripts need.
+UNSEEN = (
+    "\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"
+)
+VARIATIONS = "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_HIDDEN = re.compile(f"[{UNSEEN}]")
 
 
 def visible(text: str) -> str:
@@ -17,6 +25,11 @@ def visible(text: str) -> str:
     a\u001b[2Jb\n
     """
     return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def visible_lines(text: str) -> str:
+    """Return the text with every control character but the line break made visible."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def printable(name: str) -> str:
@@ -30,6 +43,8 @@ def _make_visible(record: logging.LogRecord) -> bool:
     message = record.getMessage()
     if _HIDDEN.search(message):
         record.msg, record.args = visible(message), ()
+    if record.exc_info:  # a formatter takes `exc_text` if it is there
+        record.exc_text = visible_lines(logging.Formatter().formatException(record.exc_info))
     return True
 
 

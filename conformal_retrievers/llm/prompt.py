@@ -14,6 +14,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from conformal_retrievers.data.text import UNSEEN, VARIATIONS
+
 
 @dataclass(frozen=True)
 class Request:
@@ -106,15 +108,9 @@ def _fields(text: str) -> frozenset[str]:
 
 # Escaped are tags and entities; the bracket of [INST], [/INST], [control_8], [|user|], [@BOS@] and
 # of everything with that form: a name without white space, between signs or not; and characters
-# that are read but not seen: controls, separators, halves of a character, and Unicode's
-# Default_Ignorable_Code_Point (directions, fillers, variation selectors, tag letters) except the
-# two joiners, which many scripts need.
+# that are read but not seen.
 _ESCAPED = re.compile(
-    r"[<>&]|\[(?=\s*[^]\w\s[\"\\']{0,3}[A-Za-z_][^]\s[]*\s*\])"
-    "|[\x7f-\x9f\u2028\u2029\ufff9-\ufffb\ud800-\udfff]"
-    "|[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e]"
-    "|[\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8]"
-    "|[\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    r"[<>&]|\[(?=\s*[^]\w\s[\"\\']{0,3}[A-Za-z_][^]\s[]*\s*\])" f"|[{UNSEEN}{VARIATIONS}]"
 )
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # in JSON; the brackets of lists are outside
 

@@ -77,7 +77,6 @@ def test_merged_groups_share_a_threshold():
             {"by_group": True, "merge_groups": {"g": "h", "h": "x"}},
             "merge_groups maps 'g'",
         ),
-        (ValueError, {"by_group": True, "merge_groups": {"g": "\x1b"}}, "merge_groups: group is"),
         (TypeError, {"by_group": True, "merge_groups": ["g"]}, "merge_groups is"),
         (TypeError, {"by_group": True, "merge_groups": {"g": 5}}, "group is 5"),
     ],
@@ -88,6 +87,13 @@ def test_groups_that_do_not_fit_are_named(error, options, message):
         queries.append(relevant(2, id="a"))
     with pytest.raises(error, match=message):
         calibration_of(queries, 0.5, **options)
+
+
+def test_control_characters_in_a_merged_group_are_refused():
+    queries = [relevant(1, group="g"), relevant(2, group="h")]
+    for merged in ({"i\nBasis: 0": "g"}, {"g": "\x1b"}):
+        with pytest.raises(ValueError, match="merge_groups"):
+            replace(calibration_of(queries, by_group=True), merge_groups=merged)
 
 
 def test_a_group_that_is_not_a_name_is_refused():

@@ -180,15 +180,15 @@ def test_the_statement_of_claims(delta):
 def test_what_claims_leave_out_is_stated():
     details = {
         "share": 0.5,
-        "unannotated": [f"u{i}" for i in range(6)],
-        "n_without_claims": 2,
+        "unannotated": ["u\nBasis: 0", *(f"u{i}" for i in range(1, 6))],
+        "n_without_claims": 1,
         "n_unscorable": 3,
     }
     first, _, assumptions, basis, _ = lines(answers(CLAIMS, details=details))
     assert "at least 50 % of an answer's kept claims" in first.lower()
-    assert "3 of which did" in assumptions
-    assert "2 answers without claims" in basis
-    assert "6 answers with an unannotated claim were not used (u0, u1, u2, u3, u4, …)" in basis
+    assert "3 failed" in assumptions
+    assert "1 answer without claims was not used" in basis
+    assert r"claim were not used (u\nBasis: 0, u1, u2, u3, u4, …)" in basis
 
 
 def test_the_statement_of_flags():

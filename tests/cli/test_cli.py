@@ -443,7 +443,7 @@ def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):
 
 
 def test_control_characters_of_files_are_printed_visibly(files, tmp_path):
-    bad, out = "\x1b[2J\x9b\u202e\n", tmp_path / "c.json"
+    bad, out = "\x1b[2J\x9b\u202e\nsha256: 0", tmp_path / "c.json"
     facts = {"source": bad, bad: bad}
     made = Calibration.load(files / "by_group.json")
     replace(made, labels=facts, retrieval=facts).save(out)
@@ -453,7 +453,9 @@ def test_control_characters_of_files_are_printed_visibly(files, tmp_path):
             shown = run(*command, *options).stdout
             assert not re.search(r"[\x1b\x9b\u202e]", shown)
     assert as_json("show", out)["labels"] == facts
-    assert r"\u001b[2J" in run("show", out).stdout
+    shown = run("show", out).stdout
+    assert r"\u001b[2J" in shown
+    assert shown.count("\nsha256: ") == 1
     assert r"\u001b[2J" in error_of("evaluate", out, tmp_path / "bad.jsonl")
 
 
@@ -469,6 +471,12 @@ def test_a_full_device_is_an_error_on_one_line(arguments, files):
             text=True,
         )
     assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+
+
+def test_a_closed_output_is_no_error(files):
+    command = [sys.executable, "-m", "conformal_retrievers", "show", files / "plain.json"]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_the_command_line_needs_no_package_of_the_demo():
@@ -549,6 +557,8 @@ def test_diagnose_takes_either_judged_queries_or_a_log(files):
     assert "--log" in error_of("diagnose", files / "plain.json", code=2)
     both = (files / "new.jsonl", "--log", files / "new.jsonl")
     assert "--log" in error_of("diagnose", files / "plain.json", *both, code=2)
+    depth = ("--log", files / "new.jsonl", "--k", "10")
+    assert "--k" in error_of("diagnose", files / "plain.json", *depth, code=2)
 
 
 # --- plan, help and the installed command ---------------------------------------------------------
