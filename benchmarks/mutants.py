@@ -253,8 +253,8 @@ MUTANTS = {
             "'all' lost only where everything is",
         ),
         (
-            "key=lambda i: digest(self.contributing[i].id, i)",
-            "key=lambda i: i",
+            "sorted(range(len(ids)), key=digest)",
+            "list(range(len(ids)))",
             "bets in the order that the caller gave",
         ),
         (

@@ -133,9 +133,7 @@ class Units:
             return ranks.mass_threshold(self.scores, self.masses, alpha)
         if self.guarantee == "query-recall":
             # The order of the bets must not depend on the scores: it is that of a hash of the ids.
-            order = sorted(
-                range(len(self.contributing)), key=lambda i: digest(self.contributing[i].id, i)
-            )
+            order = in_hashed_order([query.id for query in self.contributing])
             in_order = [self.scores_by_query[i] for i in order]
             return tolerance.query_recall_tolerance(in_order, alpha, delta)
         k = tolerance.tolerance_rank(self.n, alpha, delta)
@@ -160,6 +158,10 @@ class Units:
         return self.scores[order], ranks.p_value_steps(ordered)
 
 
-def digest(id: str | None, position: int) -> str:
-    """Return a sort key that is the same in every run: a hash of the id, or of the position."""
-    return hashlib.sha256((id or f"#{position}").encode()).hexdigest()
+def in_hashed_order(ids: Sequence[str | None]) -> list[int]:
+    """Return the places of ids in an order that is the same in every run: that of their hashes."""
+
+    def digest(place: int) -> str:
+        return hashlib.sha256((ids[place] or f"#{place}").encode()).hexdigest()
+
+    return sorted(range(len(ids)), key=digest)

@@ -24,7 +24,7 @@ from pydantic import (
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import KeepsAt
 from conformal_retrievers.data import files
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.queries import MAX_COUNT, ScoredQuery
 from conformal_retrievers.data.text import printable
 
 KIND = files.Kind("conformal-retrievers/calibration", 2, "Calibration.save", "calibration")
@@ -35,9 +35,9 @@ SHARED = (
     *("relative_to_query", "scorer_provenance", "n_without_relevant", "retrieval", "labels"),
     *("details", "library", "created"),
 )
-# What the scores give, and lists that are in order.
+# The fields that follow from the scores, and the lists that are sorted.
 EXACT = ("threshold", "n_queries", "n_relevant", "queries", "lowest_scores")
-ROUNDED = ("design_effect", "effective_n")  # likewise, but another machine may round otherwise
+ROUNDED = ("design_effect", "effective_n")  # these follow too, but may differ by rounding
 
 INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for them
 NAMES = {number: name for name, number in INFINITE.items()}
@@ -100,8 +100,8 @@ DETAILS = {"snippets": Fields, "claims": ClaimDetails, "flags": FlagDetails}
 class Record(Fields):
     """The fields of a calibration file, in their order, without the checksum."""
 
-    format: str = KIND.format  # files.py checks it
-    version: int = KIND.version  # likewise, but for 2.0
+    format: str = KIND.format  # files.py checks both
+    version: int = KIND.version
     subject: Literal["snippets", "claims", "flags"]
     guarantee: Guarantee
     alpha: float
@@ -115,7 +115,7 @@ class Record(Fields):
     scorer_provenance: dict[str, JsonValue] | None
     n_queries: int
     n_relevant: int
-    n_without_relevant: int = Field(ge=0)
+    n_without_relevant: int = Field(ge=0, le=MAX_COUNT)
     design_effect: float
     effective_n: float
     retrieval: dict[str, JsonValue] | None
@@ -123,7 +123,7 @@ class Record(Fields):
     details: dict[str, JsonValue]
     library: Name
     created: Name
-    other_ids: list[str]
+    other_ids: list[Annotated[str, Field(min_length=1)]]
     lowest_scores: list[float]
     queries: list[StoredQuery]
 
@@ -150,6 +150,12 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
         raise ValueError(
             f"{where}: its field {name!r} is {value!r:.60}, but the other fields give "
             f"{follows!r:.60}; calibrate and save again"
+        )
+    finite = [[s for s in row.scores if math.isfinite(s)] for row in stored.queries]
+    relevant = sorted(min(scores) for scores in finite if scores)
+    if any(low > score for low, score in zip(stored.lowest_scores, relevant, strict=False)):
+        raise ValueError(
+            f"{where}: its field 'lowest_scores' is above the relevant scores; calibrate again"
         )
     others = stored.n_without_relevant
     for name, most in (("lowest_scores", len(stored.queries) + others), ("other_ids", others)):

@@ -137,7 +137,7 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
             f"{where} is not a {kind.what} file: its field 'format' is not {kind.format!r}; give a "
             f"file that {kind.saved_by} wrote"
         )
-    if fields.get("version") != kind.version:
+    if type(fields.get("version")) is not int or fields["version"] != kind.version:
         raise ValueError(
             f"{where} has version {fields.get('version')!r}, but this library reads version "
             f"{kind.version}; upgrade conformal-retrievers, or make and save the {kind.what} again"

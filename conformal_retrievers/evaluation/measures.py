@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_unique_ids
-from conformal_retrievers.calibration.guarantees import Guarantee, digest
+from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.queries import ScoredQuery, all_of
 from conformal_retrievers.theory.intervals import (
@@ -111,8 +111,7 @@ class Columns:
     @cached_property
     def order(self) -> NDArray[np.intp]:
         """The place of each query in the order of a hash of its id, (n,)."""
-        hashed = sorted(range(len(self.ids)), key=lambda i: digest(self.ids[i], i))
-        return np.argsort(hashed)
+        return np.argsort(in_hashed_order(self.ids))
 
     @cached_property
     def lowest(self) -> NDArray[np.float64]:

@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -57,7 +56,7 @@ class FilterLog:
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 os.set_blocking(file, True)
-            elif self._ends_within_a_line():
+            elif self._ends_within_a_line():  # a process was killed while it wrote
                 line = b"\n" + line
             if os.write(file, line) < len(line):
                 raise OSError(f"{self.path}: the disk took only part of an event")
@@ -65,22 +64,12 @@ class FilterLog:
             os.close(file)
 
     def _ends_within_a_line(self) -> bool:
-        """Return whether a process was killed while it wrote the last line."""
-        end = self._end()
-        if end[1] in (b"", b"\n"):
-            return False
-        time.sleep(0.001)  # another process may be writing: then the file grows
-        return self._end() == end
-
-    def _end(self) -> tuple[int, bytes]:
-        """Return the size and the last byte, no byte if the file is empty or cannot be read."""
         try:
             with self.path.open("rb", buffering=0) as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(size - 1, 0))
-                return size, file.read(1)
-        except OSError:
-            return 0, b""
+                file.seek(-1, os.SEEK_END)
+                return file.read(1) != b"\n"
+        except OSError:  # the file is empty, or cannot be read
+            return False
 
     def _query(self, query: str | None) -> str | None:
         if query is None or self.queries == "none":
@@ -169,7 +158,8 @@ def read_log(path: str | Path, *, event: str = EVENT) -> Iterator[dict[str, Any]
     if bad and not good:
         raise ValueError(f"{bad[0]} is not JSON, and neither is any other line; give a filter log")
     if bad:
-        text = f"skipped {len(bad)} lines that are not JSON: {'; '.join(bad[:5])}"
+        lines = "1 line that is" if len(bad) == 1 else f"{len(bad)} lines that are"
+        text = f"skipped {lines} not JSON: {'; '.join(bad[:5])}"
         warnings.warn(text, UserWarning, stacklevel=2)
 
 

@@ -19,21 +19,23 @@ Ramdas 2022, arXiv 2110.06177).
 from __future__ import annotations
 
 import bisect
+import copy
 import hashlib
+import json
 import math
 import threading
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_subject
-from conformal_retrievers.calibration.guarantees import digest, loss
+from conformal_retrievers.calibration.checks import check_new, check_subject
+from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
@@ -45,7 +47,7 @@ JUMPS = 0.01  # how often the bet on the ranks changes sides
 DIRECTIONS = (-1.0, 0.0, 1.0)
 STAKES = (0.05, 0.1, 0.2, 0.4, 0.8)  # λ as shares of the largest bet, 1/u
 
-CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid")  # when a state is loaded
+CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)  # when a state is loaded
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Total = Annotated[float, Field(ge=0)]
 Capitals = Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=3, max_length=3)]
@@ -94,7 +96,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class MonitorStatus:
-    """What a monitor knows; true after an alarm, which stays on.
+    """The state of a monitor; it is true once an alarm was raised.
 
     The evidence is the largest wealth so far of the bets against exchangeable queries and against a
     loss that chance explains: an e-value, so 1 / evidence is a p-value at any time.
@@ -147,6 +149,18 @@ class _State:
     most_log_harm: Total = 0.0
     counts: Counts = field(default_factory=Counts)
 
+    @property
+    def is_consistent(self) -> bool:
+        """Whether some stream has these counts and this evidence."""
+        c = self.counts
+        return (
+            c.unscorable <= c.kept <= c.snippets
+            and c.share_kept <= c.with_kept <= min(c.kept, c.queries)
+            and len(self.live) <= c.queries
+            and c.lost <= c.judged
+            and self.log_drift <= self.most_log_drift
+        )
+
 
 class Monitor:
     """Watches a stream of queries that are filtered with one calibration.
@@ -192,8 +206,7 @@ class Monitor:
         Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
         guarantee is "snippet" or by group, and for a query of the calibration, by its id.
         """
-        if query.id in self.calibration.ids:
-            raise ValueError(f"{query.name} is one of the calibration's queries; give new ones")
+        check_new([query.id], self.calibration.ids, SNIPPETS)
         u, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:
@@ -255,7 +268,7 @@ class Monitor:
                 "query; calibrate for 'query-recall', 'all' or 'any' without groups"
             )
         # The bets are made in an order that does not depend on the scores.
-        order = sorted(range(len(c.queries)), key=lambda i: digest(c.queries[i].id, i))
+        order = in_hashed_order([query.id for query in c.queries])
         losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]
         return 1 - betting_lower(1 - np.array(losses), self._state.level / 2)
 
@@ -277,10 +290,11 @@ class Monitor:
 
         Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
+        check_subject(calibration, SNIPPETS)
         try:
             fields = read_envelope(path, KIND)
             del fields["format"], fields["version"]
-            state = TypeAdapter(_State).validate_python(fields)
+            state = TypeAdapter(_State).validate_json(json.dumps(fields))
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}") from None
         if state.calibration != calibration.checksum:
@@ -288,6 +302,19 @@ class Monitor:
                 f"{path} watches another calibration ({state.calibration[:12]!r}, not "
                 f"{calibration.checksum[:12]!r}); load that one, or start a new Monitor"
             )
+        if not state.is_consistent:
+            raise ValueError(
+                f"{path}: its field 'counts' contradicts itself or another field; restore the "
+                "original file, or start a new Monitor"
+            )
+        return cls._of(calibration, state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._lock:  # which cannot be copied
+            return Monitor._of, (self.calibration, copy.deepcopy(self._state))
+
+    @classmethod
+    def _of(cls, calibration: Calibration, state: _State) -> Monitor:
         monitor = cls(calibration, state.level, seed=state.seed)
         monitor._state = state
         monitor._ordered = sorted([*calibration.lowest_scores, *state.live])

@@ -11,7 +11,7 @@ from clustered import FALSE_ALARM, clustered_queries
 from scipy.stats import beta, betabinom, binom, binomtest, norm
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
-from conformal_retrievers.calibration.guarantees import digest
+from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.evaluation.measures import GUARANTEES, Columns, Share
 from conformal_retrievers.evaluation.verdict import (
     coverage_p_value,
@@ -227,7 +227,7 @@ def test_the_lower_bound_of_whole_queries_is_clopper_and_pearsons(level, kept, n
 def test_the_lower_bound_of_shares_is_the_largest_that_a_bet_rejects(rng):
     queries = clustered_queries(rng, 120)
     found = lower(1.0, queries, 0.95)["query-recall"]
-    order = sorted(range(120), key=lambda i: digest(queries[i].id, i))  # in which the bets are made
+    order = in_hashed_order([query.id for query in queries])  # in which the bets are made
     losses = np.array([(queries[i].scores[queries[i].relevant] > 1.0).mean() for i in order])
     assert betting_p_value(losses, 1 - found, 1 - 0.95) <= 0.05 + 1e-12
     assert betting_p_value(losses, 1 - found - 1e-7, 1 - 0.95) > 0.05

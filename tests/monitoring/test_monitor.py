@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +14,7 @@ import pytest
 from scipy.stats import binomtest
 
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
-from conformal_retrievers.calibration.guarantees import digest
+from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.data.files import write_envelope
 from conformal_retrievers.monitoring.monitor import KIND, Counts, MonitorStatus, _uniform
 from conformal_retrievers.theory.tolerance import betting_lower
@@ -181,7 +183,7 @@ def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
     scored = [ScoredQuery([float(i)], [True]) for i in range(40)]
     calibration = Calibration.from_scores(scored, alpha=0.1, scorer="drawn")
     monitor = Monitor(calibration, 0.05)
-    order = sorted(range(40), key=lambda i: digest(None, i))
+    order = in_hashed_order([None] * 40)
     losses = np.array([float(i > calibration.threshold()) for i in order])
     u = 1 - betting_lower(1 - losses, 0.025)
     between = 0
@@ -238,8 +240,10 @@ def test_a_saved_monitor_continues_unchanged(tmp_path):
             first = Monitor.load(tmp_path / "m.json", calibration)
         first.observe(query.scores)
         first.observe_judged(query)
-    assert first.status == whole.status
-    assert first._state == whole._state
+    for monitor in (first, copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
+        assert monitor.status == whole.status
+        assert monitor._state == whole._state
+        assert monitor._ordered == whole._ordered
 
 
 def test_threads_that_share_a_monitor_lose_nothing(tmp_path):
@@ -272,7 +276,10 @@ def saved(path, **changed):
     monitor = Monitor(calibration, np.float32(0.05), seed=np.int64(3))
     monitor.observe([1.0])
     monitor.save(path)
-    fields = {**json.loads(path.read_text()), **changed}
+    fields = json.loads(path.read_text())
+    if isinstance(counts := changed.get("counts"), dict):
+        changed["counts"] = fields["counts"] | counts
+    fields |= changed
     del fields["sha256"]
     write_envelope(path, fields, what="monitor")
     return calibration
@@ -293,21 +300,35 @@ def saved(path, **changed):
         ("queries", {"queries": 10**400}),
         ("kept", {"kept": -1}),
         ("other", 1),
+        ("version", True),
+        ("version", 1.0),
+        ("level", "0.05"),
+        ("seed", True),
+        ("seed", "5"),
+        ("live", [True]),
+        ("live", ["0.1"]),
+        ("live", [0.1, 0.2]),
+        ("log_drift", 50.0),
+        ("queries", {"queries": True}),
+        *(("counts", {name: 9}) for name in ("kept", "unscorable", "with_kept", "lost")),
+        ("counts", {"share_kept": 9.0}),
     ],
 )
 def test_a_state_that_no_monitor_saves_is_refused_by_its_field(field, value, tmp_path):
     name = "counts" if isinstance(value, dict) else field
     calibration = saved(tmp_path / "m.json", **{name: value})
-    with pytest.raises(ValueError, match=rf"m\.json.*{field}"):
+    with pytest.raises(ValueError, match=rf"m\.json.*({field}|counts)"):
         Monitor.load(tmp_path / "m.json", calibration)
 
 
-def test_a_file_that_is_no_saved_state_is_refused(tmp_path):
+def test_a_file_that_is_not_a_saved_state_is_refused(tmp_path):
     path = tmp_path / "m.json"
     calibration = saved(path)
     assert Monitor.load(path, calibration).status.counts.queries == 1
     with pytest.raises(ValueError, match=r"m\.json watches another calibration"):
         Monitor.load(path, calibration_of(np.random.default_rng(1)))
+    with pytest.raises(TypeError, match="calibration"):
+        Monitor.load(path, None)
     content = json.loads(path.read_text())
     changed = json.dumps({**content, "seed": 1})
     start = f'{{"format": "{KIND.format}", "version": 1, "live": '
