@@ -4,7 +4,12 @@
 what an LLM does with them. Feng et al. 2025, Conformal-RAG (arXiv 2506.20978).
 """
 
-from conformal_retrievers.claims.answer_filter import AnswerFilter, FilteredAnswer
+from conformal_retrievers.claims.answer_filter import (
+    AnswerFilter,
+    FilteredAnswer,
+    annotate_claims_span,
+    claims_event_of,
+)
 from conformal_retrievers.claims.answers import (
     AnnotatedAnswer,
     answer_scores,
@@ -37,9 +42,11 @@ __all__ = [
     "FilteredClaims",
     "Merged",
     "annotate",
+    "annotate_claims_span",
     "answer_scores",
     "calibrate_claims",
     "claim_relevance",
+    "claims_event_of",
     "decompose",
     "evaluate_claims",
     "merge",

@@ -66,7 +66,7 @@ class FilteredAnswer:
 
     @property
     def details(self) -> dict[str, JsonValue]:
-        """The decision as plain values, as in `event_of`, with each claim and its p-value."""
+        """The decision as plain values, like `claims_event_of`, with each claim and p-value."""
         c = self.claims
         entries: list[JsonValue] = [
             {"claim": claim, "relevance": json_number(r), "p_value": json_number(p)}
@@ -102,7 +102,7 @@ class AnswerFilter:
 
     @cached_property
     def _allowing(self) -> ClaimFilter:
-        return replace(self.filter, on_empty="allow")  # what is raised has the whole answer
+        return replace(self.filter, on_empty="allow")  # the exception carries the whole answer
 
     def __call__(
         self, query: str, answer: str, documents: Iterable[Snippet | str], group: str | None = None
@@ -163,7 +163,7 @@ class AnswerFilter:
 # --- events ---------------------------------------------------------------------------------------
 
 
-def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str, Any]:
+def claims_event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str, Any]:
     """Return what a filter decided about one answer, as plain JSON values.
 
     `relevance` is in the order of the claims, None for one that could not be scored; `kept` and
@@ -182,7 +182,7 @@ def event_of(filtered: FilteredAnswer, *, query: str | None = None) -> dict[str,
     return build_event(CLAIMS_EVENT, claims, fields)
 
 
-def annotate_span(filtered: FilteredAnswer) -> None:
+def annotate_claims_span(filtered: FilteredAnswer) -> None:
     """Write the decision onto OpenTelemetry's current span: conformal.* attributes and an event."""
     claims, calibration = filtered.claims, filtered.claims.calibration
     set_on_span(

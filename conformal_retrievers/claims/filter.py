@@ -76,7 +76,9 @@ class ClaimFilter:
         documents: Iterable[Snippet | str],
         group: str | None = None,
     ) -> FilteredClaims:
-        """Score the claims of an answer and decide which to keep; no claims are not scored.
+        """Score the claims of an answer and decide which to keep.
+
+        Without claims the scorer is not called.
 
         Parameters
         ----------

@@ -50,7 +50,7 @@ def label_consistency(
     cache: Cache | None = None,
     progress: bool = False,
 ) -> ConsistencyLabels:
-    """Ask an LLM of each answer whether its context says all that it claims.
+    """Let an LLM judge whether the context of each answer says all that the answer claims.
 
     Parameters
     ----------

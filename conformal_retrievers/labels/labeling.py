@@ -1,6 +1,6 @@
 """Relevance labels from an LLM, or from a reference answer and its source.
 
-An LLM is asked of each snippet whether it contains or supports a fact (Chakraborty et al. 2025,
+An LLM judges whether each snippet contains or supports a fact (Chakraborty et al. 2025,
 arXiv 2511.17908). With a reference answer r and the documents d(r) that contain it, a snippet c is
 relevant by its source (Geissler et al. 2026, arXiv 2605.05244, eq. 1) iff
 
@@ -81,7 +81,7 @@ def label_by_llm(
     cache: Cache | None = None,
     progress: bool = False,
 ) -> Labelled:
-    """Ask an LLM of each snippet whether it contains or supports the query's answer.
+    """Let an LLM judge whether each snippet contains or supports the query's answer.
 
     A query with a cut-off, refused or unreadable reply is in `unlabelled`. A blank snippet is
     irrelevant, and the LLM is not asked about it; equal texts of a query are asked about once.

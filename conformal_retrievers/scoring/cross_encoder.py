@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,15 +30,6 @@ class CrossEncoderScorer:
 
     predict: Callable[[list[tuple[str, str]]], ArrayLike]
     name: str
-
-    @classmethod
-    def from_sentence_transformers(cls, model: Any, *, name: str) -> CrossEncoderScorer:
-        """Return the scorer of a `sentence_transformers.CrossEncoder` with one output.
-
-        It asks for raw logits, whatever activation the model was saved with.
-        """
-        options = {"activation_fn": lambda logits: logits, "show_progress_bar": False}
-        return cls(lambda pairs: model.predict(pairs, **options), name)
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return −logit of each snippet, (n,)."""

@@ -191,7 +191,7 @@ def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
 
 
 def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
-    """Return the queries; raise TypeError for no JudgedQuery, ValueError for a blank text.
+    """Return the queries; TypeError for anything but a JudgedQuery, ValueError for a blank text.
 
     >>> judged_queries(["q"])
     Traceback (most recent call last):

@@ -15,8 +15,13 @@ from llama_index.core.query_engine import CustomQueryEngine
 from monitoring.test_events import Kept, Seen, finished
 
 from conformal_retrievers import LLM, NothingKept
-from conformal_retrievers.claims import AnnotatedAnswer, AnswerFilter, ClaimFilter, calibrate_claims
-from conformal_retrievers.claims.answer_filter import event_of
+from conformal_retrievers.claims import (
+    AnnotatedAnswer,
+    AnswerFilter,
+    ClaimFilter,
+    calibrate_claims,
+    claims_event_of,
+)
 from conformal_retrievers.llm.reply import Reply, Unanswered
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.monitoring.log import Observer
@@ -70,7 +75,7 @@ def answer_filter(*claims, scorer=None, failure=None, alpha=0.4, on_empty="allow
 
 def test_events_are_plain_json_without_texts_of_claims():
     filtered = answer_filter("red", "low", "lost", "endless")("q", "Some words.", [])
-    event = event_of(filtered, query="q")
+    event = claims_event_of(filtered, query="q")
     assert json.loads(json.dumps(event, allow_nan=False)) == event
     calibration = filtered.claims.calibration
     assert {name: value for name, value in event.items() if name != "time"} == {
@@ -92,19 +97,21 @@ def test_events_are_plain_json_without_texts_of_claims():
     }
     assert filtered.details["kept"][1]["relevance"] == "inf"
     nothing = answer_filter("red", alpha=0.1)("q", "Some words.", [])
-    assert event_of(nothing)["threshold"] == "keep_none"
+    assert claims_event_of(nothing)["threshold"] == "keep_none"
     merged = answer_filter(merge_with=LLM(lambda request: Reply('{"text": "So."}'), "merger"))
-    assert event_of(merged("q", "Some words.", []))["guaranteed"] is False
+    assert claims_event_of(merged("q", "Some words.", []))["guaranteed"] is False
 
 
 def test_the_events_of_both_filters_are_counted_and_read_from_one_log(tmp_path, caplog):
     log = FilterLog(tmp_path / "log.jsonl")
     observer = Observer(log)
-    event = event_of(answer_filter()("q", "Some words.", []), query="q")
+    event = claims_event_of(answer_filter()("q", "Some words.", []), query="q")
     with caplog.at_level(logging.INFO):
         observer.observe(event)
         observer.observe(event)
-    Observer().observe(event_of(answer_filter(failure=Unanswered("busy"))("q", "Some words.", [])))
+    Observer().observe(
+        claims_event_of(answer_filter(failure=Unanswered("busy"))("q", "Some words.", []))
+    )
     log.append(
         {"event": "conformal_filter", "version": 1, "calibration": "c", "k": 0, "kept": []}
         | {"scores": [], "m1": 0, "m2": 0}

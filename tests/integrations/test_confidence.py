@@ -266,7 +266,7 @@ def test_a_flag_by_group_uses_the_group_of_the_question(model, flag, expected):
         said = {"confidence": confidence, "flagged": flagged}
         of = {QUESTION: group}.__getitem__
         engine = ConfidenceQueryEngine(
-            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group=of
+            engine_of(CHUNKS), model, grouped, max_new_tokens=5, group_of=of
         )
         assert engine.query(QUESTION).metadata["factuality"] == said
         given = GIVEN | {"group": group}

@@ -16,12 +16,14 @@ QUESTION = "what is the highest mountain"
 
 @pytest.mark.slow
 def test_the_score_is_minus_the_logit_of_the_real_class(tmp_path, toy_corpus):
+    import torch
     from sentence_transformers import CrossEncoder
     from tiny_models import saved_cross_encoder  # which imports torch
 
     folder, texts = saved_cross_encoder(tmp_path / "bert", labels=1), list(toy_corpus.values())
     model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
-    scorer = CrossEncoderScorer.from_sentence_transformers(model, name="tiny")
+    raw = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity())
+    scorer = CrossEncoderScorer(raw.predict, name="tiny")
     scores = scorer.score(QUESTION, texts)
     assert np.ptp(scores) > 0.1
     # By itself, the model applies its own activation.
@@ -30,7 +32,7 @@ def test_the_score_is_minus_the_logit_of_the_real_class(tmp_path, toy_corpus):
 
     two = CrossEncoder(str(saved_cross_encoder(tmp_path / "two", labels=2)), device="cpu")
     with pytest.raises(ValueError, match=r"'two labels'.*\(9, 2\)"):
-        CrossEncoderScorer.from_sentence_transformers(two, name="two labels").score(QUESTION, texts)
+        CrossEncoderScorer(two.predict, name="two labels").score(QUESTION, texts)
 
 
 @pytest.mark.slow

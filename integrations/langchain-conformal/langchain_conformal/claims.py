@@ -9,9 +9,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from typing_extensions import NotRequired, TypedDict  # pydantic requires these below Python 3.12
 
-from conformal_retrievers.claims import AnswerFilter, FilteredAnswer
-from conformal_retrievers.claims.answer_filter import event_of
-from conformal_retrievers.monitoring.events import CLAIMS_EVENT
+from conformal_retrievers.claims import AnswerFilter, FilteredAnswer, claims_event_of
+from conformal_retrievers.monitoring import CLAIMS_EVENT
 from langchain_conformal.documents import check_input, to_snippets
 from langchain_conformal.events import FilterRun
 
@@ -50,7 +49,7 @@ def answer_filter_runnable(answer_filter: AnswerFilter) -> Runnable[AnswerInput,
             answer_filter.filter.calibration,
             lambda: answer_filter(*arguments),
             lambda: answer_filter.acall(*arguments),
-            lambda filtered: event_of(filtered, query=given["question"]),
+            lambda filtered: claims_event_of(filtered, query=given["question"]),
             {"query": given["question"]},
             config,
         )

@@ -106,7 +106,7 @@ def filter_run(
     Parameters
     ----------
     conformal_filter, query, documents
-        What decides, and what it decides about.
+        The filter, the query and its documents.
     callbacks
         Those of the run above. None means the run that is current in this context.
     """

@@ -15,7 +15,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from conformal_retrievers import ConformalFilter, JudgedQuery
-from conformal_retrievers.llm.wire import model_name
+from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import judged_queries
 from langchain_conformal.documents import to_snippets
 
@@ -80,8 +80,9 @@ def check_unfiltered(retriever: RetrieverLike) -> None:
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
         if isinstance(getattr(part, "filter", None), ConformalFilter):
             raise ValueError(
-                f"retriever is a {type(within).__name__}, which already filters, and a filter of "
-                "what another kept loses more; give the one inside, .retriever or .base_retriever"
+                f"retriever is a {type(within).__name__}, which already filters; filtering twice "
+                "loses more relevant snippets. Give the retriever inside: .retriever or "
+                ".base_retriever"
             )
 
 
@@ -99,7 +100,7 @@ def name_of(retriever: RetrieverLike) -> str:
     if not isinstance(within, VectorStoreRetriever):
         return within.get_name()
     store = within.vectorstore
-    model = model_name(store.embeddings) or type(store.embeddings).__name__
+    model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
     return f"{type(store).__name__}({model}, {within.search_type})"
 
 

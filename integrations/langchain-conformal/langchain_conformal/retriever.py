@@ -105,7 +105,7 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
             retriever = RunnableBinding(bound=retriever, config=config)
         calibration = self.filter.calibration
         calibrated = (calibration.retrieval or {}).get("retriever")
-        # Of warnings with one text and line Python shows the first.
+        # Python shows a repeated warning once.
         if name := other_name(retriever, calibrated):
             text = f"the retriever is {name}, but the calibration is of {calibrated}"
             warnings.warn(f"{text}: calibrate with the one that is filtered", stacklevel=1)

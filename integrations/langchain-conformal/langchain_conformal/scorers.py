@@ -223,7 +223,7 @@ class FromCalibration:
     @classmethod
     def from_calibration(
         cls,
-        path: str | Path | Calibration,
+        calibration: str | Path | Calibration,
         *,
         embeddings: Embeddings | None = None,
         llm: BaseChatModel | None = None,
@@ -238,7 +238,7 @@ class FromCalibration:
 
         Parameters
         ----------
-        path
+        calibration
             The calibration, or the path of its file.
         embeddings, llm, scorer
             The model that was calibrated with, exactly one: `scorer` is anything that `as_scorer`
@@ -266,7 +266,7 @@ class FromCalibration:
         chosen = as_scorer(given[0]) if llm is None else llm_scorer(llm)
         component: Callable[..., Self] = cls
         made = open_filter(
-            path,
+            calibration,
             chosen,
             alpha=alpha,
             on_empty=on_empty,

@@ -55,7 +55,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     @classmethod
     def from_calibration(
         cls,
-        path: str | Path | Calibration,
+        calibration: str | Path | Calibration,
         *,
         embed_model: BaseEmbedding | None = None,
         llm: LLM | None = None,
@@ -69,7 +69,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
 
         Parameters
         ----------
-        path
+        calibration
             The calibration, or the path of its file.
         embed_model, llm, scorer
             The model that was calibrated with, at most one: `scorer` is anything that `as_scorer`
@@ -88,7 +88,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         """
         chosen = _scorer(embed_model, llm, scorer)
         made = open_filter(
-            path,
+            calibration,
             chosen,
             alpha=alpha,
             on_empty=on_empty,

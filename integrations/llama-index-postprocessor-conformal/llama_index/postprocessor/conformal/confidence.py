@@ -45,7 +45,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         The transformers.GenerationConfig of the calibration, if there was one.
     prompt
         Makes the prompt from question and chunks, as for the calibration.
-    group
+    group_of
         Returns the group of a question, for a flag with groups.
 
     Raises
@@ -67,7 +67,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         max_new_tokens: int,
         generation: Any = None,
         prompt: Callable[[str, tuple[str, ...]], RagPrompt] = RagPrompt,
-        group: Callable[[str], str] | None = None,
+        group_of: Callable[[str], str | None] | None = None,
     ) -> None:
         self.engine = engine
         self.local = _local(llm)
@@ -77,7 +77,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
         self.max_new_tokens = max_new_tokens
         self.generation = generation
         self.prompt = prompt
-        self.group = group
+        self.group_of = group_of
         super().__init__(engine.callback_manager)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -96,7 +96,7 @@ class ConfidenceQueryEngine(BaseQueryEngine):
             max_new_tokens=self.max_new_tokens,
             generation=self.generation,
         )
-        group = None if self.group is None else self.group(question)
+        group = None if self.group_of is None else self.group_of(question)
         confidence = self.flag(lookback_ratios(generated.attention), group)
         return Response(generated.text, nodes, {"factuality": confidence.details})
 

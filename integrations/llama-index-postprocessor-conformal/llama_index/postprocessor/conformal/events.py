@@ -3,7 +3,7 @@
 Snippets: `ReRankStartEvent` and `ConformalFilterEvent`, and one RERANKING event of the deprecated
 callback manager. Claims: `ConformalClaimsStartEvent` and `ConformalClaimsEvent`. The second event
 of a pair has the `decision` as plain JSON without any text, None if the filter failed (`event_of`
-of `conformal_retrievers.monitoring` and of `conformal_retrievers.claims.answer_filter`).
+of `conformal_retrievers.monitoring`, `claims_event_of` of `conformal_retrievers.claims`).
 OpenTelemetry's current span has it as conformal.* attributes. Without a listener none is built.
 """
 
@@ -27,9 +27,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import Field
 
 from conformal_retrievers import ConformalFilter
-from conformal_retrievers.claims import AnswerFilter
-from conformal_retrievers.claims.answer_filter import annotate_span as annotate_claims_span
-from conformal_retrievers.claims.answer_filter import event_of as event_of_claims
+from conformal_retrievers.claims import AnswerFilter, annotate_claims_span, claims_event_of
 from conformal_retrievers.filtering import Refused
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
 
@@ -113,7 +111,7 @@ def rerank_events(
     Parameters
     ----------
     query, nodes, conformal_filter
-        What is decided about, and what decides.
+        The query, its documents and the filter.
     callbacks
         The deprecated callback manager, which gets a RERANKING event if it has a handler.
     """
@@ -158,7 +156,7 @@ def claims_events(query: str, answer_filter: AnswerFilter) -> Iterator[Outcome]:
     finally:
         decision = None
         if outcome.filtered is not None:
-            decision = event_of_claims(outcome.filtered, query=query)
+            decision = claims_event_of(outcome.filtered, query=query)
             annotate_claims_span(outcome.filtered)
         dispatcher.event(ConformalClaimsEvent(decision=decision))
 
