@@ -275,6 +275,8 @@ def open_filter(
 ) -> ConformalFilter:
     """Return the filter of a calibration or of its file, at another `alpha` if one is given.
 
+    Raises as `ConformalFilter`, `Calibration.load` and `Calibration.at`.
+
     Parameters
     ----------
     calibration

@@ -80,7 +80,7 @@ def test_an_unscorable_snippet_is_kept_and_counted():
     assert np.isnan([filtered.scores[1], filtered.p_values[1]]).all()
     assert filtered.m2 == 2 / 3
     strict = filter_of(on_unscorable="raise")
-    with pytest.raises(ValueError, match=r"'lookup' gave no score to snippets \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"'lookup' .*\[1, 2\]"):
         strict("q", ["far", "unscorable", "unscorable"])
     assert strict("q", ["far", "best"]).kept.tolist() == [1]
 

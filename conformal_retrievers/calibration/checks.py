@@ -164,7 +164,7 @@ def check_groups(
     merge_groups: Mapping[str, str] | None,
     subject: Subject,
 ) -> None:
-    """Raise ValueError for a missing group, or a merged one without `by_group` or a final name."""
+    """As `calibrate`, raise ValueError for groups that are missing or cannot be merged."""
     for number, query in enumerate(queries if by_group else (), start=1):
         if query.group is None:
             which = f"number {number}" if query.id is None else repr(query.id)

@@ -55,6 +55,8 @@ def plan(
 ) -> Plan:
     """Return how many units a calibration needs, as a `Plan` that prints as a sentence.
 
+    Raises ValueError for an argument out of range.
+
     Parameters
     ----------
     alpha, delta, guarantee

@@ -119,7 +119,7 @@ class ClaimFilter:
     def decide(
         self, query: str, claims: Iterable[str], relevance: ArrayLike, group: str | None = None
     ) -> FilteredClaims:
-        """As `__call__`, from known relevances (p,)."""
+        """As `__call__`, from known relevances (p,); raises ValueError for another number."""
         claims = as_claims(claims)
         r = np.array(as_scores(relevance, "relevances"))
         if r.shape != (len(claims),):

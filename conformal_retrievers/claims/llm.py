@@ -34,6 +34,8 @@ def decompose(
 ) -> Decomposition:
     """Ask an LLM to divide an answer into claims that are true or false by themselves.
 
+    Raises ValueError for a prompt without its fields, and as `ask`.
+
     Parameters
     ----------
     llm
@@ -108,6 +110,8 @@ def annotate(
 ) -> Annotations:
     """Ask an LLM about each claim whether a reference answer or documents support it.
 
+    Raises ValueError for a blank reference, and as `decompose`.
+
     Parameters
     ----------
     llm, cache
@@ -120,7 +124,6 @@ def annotate(
         Has the fields $query, $reference, $documents and $claim.
     concurrency
         The largest number of requests at a time.
-
     """
     if not reference.strip():
         raise ValueError(f"reference is {reference!r:.20}; give the text of a right answer")

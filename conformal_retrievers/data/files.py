@@ -83,7 +83,7 @@ class Kind(NamedTuple):
 def write_envelope(
     path: str | Path, fields: Mapping[str, Any], *, what: str, rows: str | None = None
 ) -> None:
-    """Write the text of an envelope, see `envelope_text`; raises OSError as `write_whole` does."""
+    """Write `envelope_text(fields, rows=rows)` as `write_whole` does, which raises OSError."""
     write_whole(path, envelope_text(fields, rows=rows).encode("utf-8"), what=what)
 
 

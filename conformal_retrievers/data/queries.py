@@ -49,8 +49,9 @@ def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> tu
 class JudgedQuery:
     """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
 
-    Raises ValueError or TypeError, naming the field, if snippets and judgements differ in number,
-    an id occurs twice, a judgement is not true or false, or there are more than k snippets.
+    Its parameters are its fields. Raises ValueError or TypeError, naming the field, if snippets and
+    judgements differ in number, an id occurs twice, a judgement is not true or false, or there are
+    more than k snippets.
     """
 
     query: str

@@ -30,7 +30,10 @@ from conformal_retrievers.llm.reply import VERDICT, Usage
 
 @dataclass(frozen=True, init=False)
 class AnsweredQuery:
-    """A query with its retrieved snippets, in the retriever's order, and its reference answer."""
+    """A query with its retrieved snippets, in the retriever's order, and its reference answer.
+
+    Its parameters are its fields. Raises as `JudgedQuery`.
+    """
 
     query: str
     snippets: tuple[Snippet, ...]

@@ -92,7 +92,7 @@ async def aask(
     concurrency: int = 8,
     cache: Cache | None = None,
 ) -> list[Reply | Unanswered]:
-    """Return what `ask` returns, without blocking the event loop; the options are the same.
+    """As `ask`, without blocking the event loop.
 
     If it is cancelled, it cancels the requests under way and waits until they have ended. Requests
     of a model without `acomplete` end in their threads and count towards the bound until then.

@@ -42,16 +42,15 @@ class FactualityClassifier:
     n_snippets: int  # the largest number K of snippets in a prompt
     coefficients: Values = field(repr=False)
     intercept: float
-    fitted_on: frozenset[str] = field(
-        repr=False
-    )  # digests of the answers of the fit, which must not calibrate
+    # Digests of the answers of the fit, which must not calibrate.
+    fitted_on: frozenset[str] = field(repr=False)
 
     def __post_init__(self) -> None:
         if not self.model.isprintable():
             raise ValueError(f"model is {self.model!r:.80}; give a printable name")
         size = self.layers * self.heads * (self.n_snippets if self.variant == "snippets" else 1)
         if self.coefficients.shape != (size,):
-            raise ValueError(f"coefficients has shape {self.coefficients.shape} for {size} ratios")
+            raise ValueError(f"coefficients has shape {self.coefficients.shape}; give ({size},)")
 
     @classmethod
     def fit(

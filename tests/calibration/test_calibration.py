@@ -258,7 +258,7 @@ def test_a_relevant_snippet_without_a_score_may_count_as_kept(judged):
 @pytest.mark.parametrize("on_unscorable", ["raise", "keep"])
 def test_a_scorer_that_scores_no_relevant_snippet_is_refused(on_unscorable):
     scored = [ScoredQuery([math.nan, 0.5], [True, False]) for _ in range(20)]
-    with pytest.raises(ValueError, match="20 of 20 relevant snippets .* 'lookup'"):
+    with pytest.raises(ValueError, match="20 of 20 .* 'lookup'"):
         calibration_of(scored, 0.5, on_unscorable=on_unscorable)
 
 
@@ -296,7 +296,7 @@ def test_an_argument_out_of_range_is_named(error, options):
 
 
 def test_queries_of_another_type_and_blank_ones_are_named():
-    with pytest.raises(TypeError, match=r"scored_queries\[0\] is 1; give ScoredQuery"):
+    with pytest.raises(TypeError, match=r"scored_queries\[0\] is 1"):
         calibration_of([1])
     with pytest.raises(ValueError, match=r"judged\[0\]: query is ' '"):
         calibrate([JudgedQuery(" ", ["a"], [True])], Unpaid(), alpha=0.4)

@@ -111,7 +111,7 @@ def test_each_filter_refuses_the_calibrations_of_other_subjects(expected, given)
 )
 def test_everything_that_takes_a_calibration_names_what_it_needs(use, expected):
     for given in ("c.json", None):
-        with pytest.raises(TypeError, match=f"calibration is {given!r}; give a Calibration"):
+        with pytest.raises(TypeError, match=f"calibration is {given!r}"):
             use(given)
     other = CLAIMS if expected == SNIPPETS else SNIPPETS
     with pytest.raises(CalibrationMismatch, match=f"{other.name}.*{expected.made_by}"):

@@ -96,17 +96,17 @@ def test_a_changed_envelope_is_refused(saved, written, instead, problem):
 
 @pytest.mark.parametrize("text", ["[]", "7", "null", "{}"])
 def test_json_that_is_not_an_envelope_is_refused(text):
-    with pytest.raises(ValueError, match="the text is not a thing file: its field 'format'"):
+    with pytest.raises(ValueError, match="the text .*'format'"):
         parse_envelope(text, "the text", KIND)
 
 
 def test_a_path_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.json: cannot read the thing") as raised:
+    with pytest.raises(FileNotFoundError, match=r"none\.json") as raised:
         read_envelope(tmp_path / "none.json", KIND)
     assert str(raised.value).startswith(str(tmp_path))
     assert raised.value.errno == errno.ENOENT
     (tmp_path / "latin.json").write_bytes("é".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin\.json is not a complete thing file"):
+    with pytest.raises(ValueError, match=r"latin\.json"):
         read_envelope(tmp_path / "latin.json", KIND)
 
 

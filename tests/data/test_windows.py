@@ -163,5 +163,5 @@ def test_flags_are_cut_between_flags_and_in_linear_time():
 
 @pytest.mark.parametrize(("size", "overlap"), [(0, 0), (10, 10), (10, -1), (10, 11)])
 def test_an_overlap_that_does_not_fit_is_an_error(size, overlap):
-    with pytest.raises(ValueError, match=f"size is {size} and overlap is {overlap}"):
+    with pytest.raises(ValueError, match=f"{size} .*overlap is {overlap}"):
         split_snippets("text", size=size, overlap=overlap)

@@ -153,7 +153,7 @@ def test_answers_of_the_fit_do_not_evaluate(fitted, rng):
     with pytest.raises(ValueError, match=r"answers\[2\] .* fit "):
         classifier.evaluate([*answers_of(rng, 2), answers[7]], rng=rng)
     test = answers_of(rng, 20)
-    with pytest.raises(ValueError, match=r"answers\[20\] is the same answer .* answers\[3\]"):
+    with pytest.raises(ValueError, match=r"answers\[20\] .* answers\[3\]"):
         classifier.evaluate([*test, test[3]], rng=rng)
     with pytest.raises(ValueError, match="variant"):
         FactualityClassifier.fit(answers, n_snippets=SNIPPETS, variant="all")

@@ -118,7 +118,7 @@ def test_groups_have_thresholds_and_an_unknown_one_is_flagged_with_one_warning(f
 def test_answers_that_cannot_calibrate_are_refused(answers, options, message):
     with pytest.raises(ValueError, match=message):
         calibrate_flag(answers, CLASSIFIER, alpha=0.2, **options)
-    with pytest.raises(TypeError, match=r"answers\[0\] is 1; give JudgedRatios"):
+    with pytest.raises(TypeError, match=r"answers\[0\] is 1"):
         flag_of([1])
 
 
@@ -151,7 +151,7 @@ def test_a_calibration_of_another_subject_or_classifier_is_refused(flag):
 
 def test_reversed_confidences_are_warned_of_and_the_guarantee_holds():
     swapped = judged(INCONSISTENT[1:], [True] * 4 + [False] * 4)
-    with pytest.warns(UserWarning, match=r"less confidence than inconsistent ones \(AUC 0.00"):
+    with pytest.warns(UserWarning, match=r"AUC 0\.00"):
         swapped_flag = flag_of(swapped, 0.4)
     assert swapped_flag(ratios_of(0.8)).flagged
     # An AUC of 0.25 is within chance of so few: 1.96 · √(9/192) = 0.42 below 0.5.
@@ -223,7 +223,7 @@ def test_evaluation_refuses_answers_that_calibrated_or_were_fitted_on(tmp_path):
         flag.evaluate([])
     with pytest.raises(ValueError, match="'q2'"):
         flag.evaluate([dataclasses.replace(new, id="q2")])
-    with pytest.raises(ValueError, match=r"answers\[1\] is the same answer"):
+    with pytest.raises(ValueError, match=r"answers\[1\] .*answers\[0\]"):
         flag.evaluate([new, new])
     fitted = dataclasses.replace(CLASSIFIER, fitted_on=frozenset({new.ratios.digest}))
     with pytest.raises(ValueError, match=r"answers\[0\] .* fit the classifier"):

@@ -171,7 +171,7 @@ def test_a_torn_line_is_skipped_with_a_warning_and_the_next_event_begins_a_new_l
         with log.path.open("ab") as file:
             file.write(torn)
         log.append(event)
-    with pytest.warns(UserWarning, match=r"skipped 2 .*log\.jsonl, line 2; .*line 4"):
+    with pytest.warns(UserWarning, match=r"log\.jsonl, line 2; .*line 4"):
         assert len(list(read_log(log.path))) == 3
 
 
