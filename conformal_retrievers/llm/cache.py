@@ -60,17 +60,15 @@ class Cache:
     path: Path
 
     def __init__(self, path: str | Path) -> None:
-        object.__setattr__(self, "path", Path(path))
+        object.__setattr__(self, "path", Path(path).absolute())  # whatever folder is entered later
         # Writes to the file: a fault shows before the first reply is paid for.
         with _LOCK, suppress(TimeoutError):  # a lock is not a fault of the path
             self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))
 
     def scores(self, scorer: str, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the stored scores (n,) of a query's texts, NaN where there is none."""
-        unknown = np.float64(np.nan).tobytes()
-        stored = self._values(_key(scorer, query, text) for text in texts)
-        data = b"".join(unknown if value is None else value for value in stored)
-        return np.frombuffer(data, "<f8").astype(np.float64)  # a copy, which is writable
+        stored = self._values((_key(scorer, query, text) for text in texts), _score)
+        return np.array([np.nan if score is None else score for score in stored], np.float64)
 
     def add_scores(self, scorer: str, query: str, texts: Sequence[str], scores: ArrayLike) -> None:
         """Store the scores of a query's texts, without those that are NaN.
@@ -90,8 +88,7 @@ class Cache:
 
     def replies(self, llm: str, requests: Iterable[str]) -> list[str | None]:
         """Return the stored reply to each request, None where there is none."""
-        stored = self._values(_key(llm, request) for request in requests)
-        return [None if value is None else value.decode() for value in stored]
+        return self._values((_key(llm, request) for request in requests), bytes.decode)
 
     def add_replies(self, llm: str, replies: Mapping[str, str]) -> None:
         """Store the reply to each request."""
@@ -99,10 +96,16 @@ class Cache:
 
     # --- the file ---------------------------------------------------------------------------------
 
-    def _values(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        wanted, statement = list(keys), "SELECT value FROM entries WHERE key = ?"
+    def _values(self, keys: Iterable[bytes], read: Callable[[bytes], T]) -> list[T | None]:
+        wanted = list(keys)
+        statement = "SELECT value FROM entries WHERE key = ? AND typeof(value) = 'blob'"
         rows = self._attempt(lambda c: [c.execute(statement, (k,)).fetchone() for k in wanted])
-        return [None if row is None else row[0] for row in rows or [None] * len(wanted)]
+        values: list[T | None] = [None] * len(wanted)
+        for i, row in enumerate(rows or []):
+            if row is not None:
+                with suppress(ValueError):  # a damaged value is a missing one
+                    values[i] = read(row[0])
+        return values
 
     def _add(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         rows = list(entries)
@@ -171,6 +174,16 @@ class Cache:
 
 _LOCK = threading.Lock()  # one operation at a time: one thread waits for a fault, or repairs it
 _FAULTY: set[Path] = set()  # files that could not be used: nothing waits until one is written
+
+if hasattr(os, "register_at_fork"):  # a fork waits for the operation: it does not have its thread
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
+
+
+def _score(value: bytes) -> float:
+    (score,) = np.frombuffer(value, "<f8")  # raises ValueError unless it is one number
+    return float(score)
 
 
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:

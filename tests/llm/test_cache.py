@@ -77,6 +77,30 @@ def test_a_reply_belongs_to_model_and_request(cache):
     assert cache.replies("n", ["one"]) == [None]
 
 
+@pytest.mark.parametrize(
+    "value", [b"", b"1234567", b"123456789", b"\xff" * 16, "12345678", 7, None]
+)
+def test_a_damaged_value_is_a_missing_one(cache, value):
+    cache.add_scores("s", "q", ["a", "b"], [1.0, 2.0])
+    cache.add_replies("m", {"one": "yes"})
+    with sqlite(cache.path) as file:
+        file.execute(
+            "UPDATE entries SET value = ? WHERE value != ?", (value, np.float64(2).tobytes())
+        )
+    np.testing.assert_array_equal(cache.scores("s", "q", ["a", "b"]), [np.nan, 2])
+    if value not in (b"", b"1234567", b"123456789"):  # which are texts
+        assert cache.replies("m", ["one"]) == [None]
+
+
+def test_a_cache_stays_where_it_was_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cache = Cache("cache.db")
+    cache.add_scores("s", "q", ["a"], [1.0])
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    assert cache.scores("s", "q", ["a"]).tolist() == [1.0]
+
+
 # --- threads and processes ------------------------------------------------------------------------
 
 WRITER = """
