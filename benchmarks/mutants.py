@@ -369,8 +369,8 @@ MUTANTS = {
             "each call of `aask` has a bound of its own",
         ),
         (
-            "if self.cache is not None and self.is_answer(i, self.answers[i]):",
-            "if self.cache is not None:",
+            "isinstance(answer, Reply) and self.is_answer(i, answer):",
+            "isinstance(answer, Reply):",
             "an unreadable reply is cached",
         ),
         (
@@ -384,14 +384,19 @@ MUTANTS = {
             "one more request after an error",
         ),
         (
-            "_SLOTS.setdefault((loop, id(llm), concurrency)",
-            "_SLOTS.setdefault((id(llm), concurrency)",
+            "(os.getpid(), loop, id(llm), concurrency)",
+            "(os.getpid(), id(llm), concurrency)",
             "one bound for all event loops",
         ),
         (
-            "if all(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for",
-            "if any(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for",
+            "len(failed) == n and all(_fails_by(NO_ACCESS, answer) for",
+            "any(_fails_by(NO_ACCESS, answer) for",
             "one broken connection fails every request",
+        ),
+        (
+            "(hopeless or isinstance(result, CancelledError))",
+            "hopeless",
+            "a cancelled request is an unanswered one",
         ),
         (
             "lambda _, reply: isinstance(verdict_of(reply), bool)",
@@ -402,14 +407,9 @@ MUTANTS = {
     "llm/wire.py": [
         ('word)), "unknown")', 'word)), "stop")', "a reply with an unknown end is whole"),
         (
-            "isinstance(error, CancelledError) or marks & {401, 404}",
-            "isinstance(error, CancelledError) or marks & {400, 401, 404}",
-            "one prompt that is too long fails every request",
-        ),
-        (
-            "isinstance(error, CancelledError) or marks & {401, 404}",
-            "marks & {401, 404}",
-            "a cancelled request is an unanswered one",
+            "NO_ACCESS = NO_MODEL | {403,",
+            "NO_ACCESS = NO_MODEL | {400, 403,",
+            "prompts that are too long raise",
         ),
     ],
     "llm/openai.py": [
@@ -421,6 +421,7 @@ MUTANTS = {
         ),
     ],
     "llm/cache.py": [
+        (" AND typeof(value) = 'blob'", "", "a damaged value is a score"),
         ('for suffix in ("-wal", "-shm"):', "for suffix in ():", "the broken file's log stays"),
         (
             'self._run(lambda connection: connection.execute(f"PRAGMA user_version = {VERSION}"))',

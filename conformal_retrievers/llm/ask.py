@@ -6,10 +6,11 @@ import asyncio
 import contextvars
 import json
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -19,9 +20,11 @@ from conformal_retrievers.extras import require
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Reply, Unanswered, Usage, failure_of, verdict_of
-from conformal_retrievers.llm.wire import NO_ACCESS, marks_of, outcome_of
+from conformal_retrievers.llm.wire import NO_ACCESS, NO_MODEL, marks_of, outcome_of
 
 logger = logging.getLogger("conformal_retrievers")
+
+ENOUGH = 8  # first answers of a call without a model: the others are not asked for
 
 T = TypeVar("T")
 AsyncComplete = Callable[[Request], Awaitable[Reply]]
@@ -33,9 +36,8 @@ class LLM:
     """A model as a function from a request to a reply, with a name that identifies it.
 
     Any server, framework or test can stand behind it. An exception of `complete` leaves its request
-    unanswered, but one with the `status_code` 401 or 404 stops all. Without `acomplete`, `complete`
-    runs in a thread. The name states everything that changes what the model answers: scores of
-    another model, even of a fallback, are other scores.
+    unanswered. Without `acomplete`, `complete` runs in a thread. The name states everything that
+    changes what the model answers: scores of another model, even of a fallback, are other scores.
 
     >>> LLM(lambda request: Reply("4"), name="always four").complete(Request("Add.", "2 + 2")).text
     '4'
@@ -62,9 +64,9 @@ def ask(
 ) -> list[Reply | Unanswered]:
     """Return the reply to each request (n,) in order, or its `Unanswered` if no reply came.
 
-    An exception that concerns every request (a wrong key, an unknown model, no connection at all)
-    is raised, and no further request is sent. Failed requests are logged once, as an error if all
-    of them failed.
+    The last exception is raised if every request that the cache does not answer fails by the status
+    401 (a wrong key), 403 or 404 (an unknown model), or without a connection. If the first 8 fail
+    by 401 or 404, no further one is sent. Failed requests are logged once, as an error if all fail.
 
     Parameters
     ----------
@@ -124,25 +126,28 @@ class _Run:
         check_llm(self.llm)
         self.concurrency = check_count(self.concurrency, "concurrency")
         self.answers: list[Any] = [None] * len(self.requests)
+        self.missing = list(range(len(self.requests)))  # what the cache does not answer
+        self.lack_model: list[bool] = []  # whether each answer so far says so
 
     def in_threads(self, progress: bool = False) -> list[Reply | Unanswered]:
         slots = _slots(threading.Semaphore, None, self.llm, self.concurrency)
 
         def answer(i: int) -> None:
+            result: object
             try:
                 with slots:
                     if self.stopped.is_set():
                         return
-                    self.answers[i] = self.llm.complete(self.requests[i])
+                    result = self.llm.complete(self.requests[i])
             except Exception as error:
-                self.failed(i, error)
-            else:
-                self.store(i)
+                result = error
+            self.take(i, result)
+            self.store(i)
 
-        missing = self.read_cache()
-        with ThreadPoolExecutor(min(self.concurrency, max(1, len(missing)))) as pool:
+        self.read_cache()
+        with ThreadPoolExecutor(min(self.concurrency, max(1, len(self.missing)))) as pool:
             # Each in a copy of the context, where frameworks keep the run that calls belong to.
-            futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in missing]
+            futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in self.missing]
             try:
                 for future in with_bar(futures, "Asking") if progress else futures:
                     future.result()
@@ -153,18 +158,20 @@ class _Run:
     async def in_tasks(self, acomplete: AsyncComplete) -> list[Reply | Unanswered]:
         loop = asyncio.get_running_loop()
         slots = _slots(asyncio.Semaphore, loop, self.llm, self.concurrency)
-        todo = iter(await asyncio.to_thread(self.read_cache))
+        await asyncio.to_thread(self.read_cache)
+        todo = iter(self.missing)
 
         async def work() -> None:
+            result: object
             for i in todo:
                 try:
                     async with slots:
-                        self.answers[i] = await acomplete(self.requests[i])
+                        result = await acomplete(self.requests[i])
                 except Exception as error:
-                    self.failed(i, error)
-                else:
-                    if self.cache is not None:
-                        await asyncio.to_thread(self.store, i)
+                    result = error
+                self.take(i, result)
+                if self.cache is not None:
+                    await asyncio.to_thread(self.store, i)
 
         workers = min(self.concurrency, len(self.requests))
         tasks = [asyncio.create_task(work()) for _ in range(workers)]
@@ -176,41 +183,51 @@ class _Run:
             await asyncio.gather(*tasks, return_exceptions=True)
         return self.finished()
 
-    def read_cache(self) -> list[int]:
-        """Take the answers from the cache; return the places of the others."""
+    def read_cache(self) -> None:
+        """Take the answers from the cache."""
         if self.cache is not None:
             stored = self.cache.replies(self.llm.name, (r.as_json() for r in self.requests))
             for i, text in enumerate(stored):
-                with suppress(TypeError, ValueError):  # there is no entry, or a damaged one
+                # There is no entry, or a damaged one.
+                with suppress(TypeError, ValueError, RecursionError):
                     reply = Reply(**json.loads(text or ""), cached=True)
                     self.answers[i] = reply if self.is_answer(i, reply) else None
-        return [i for i, answer in enumerate(self.answers) if answer is None]
+            self.missing = [i for i, answer in enumerate(self.answers) if answer is None]
 
-    def failed(self, i: int, error: Exception) -> None:
-        try:
-            self.answers[i] = outcome_of(error)
-        except Exception:
+    def take(self, i: int, result: object) -> None:
+        """Take the answer to a request from what `complete` returned or raised."""
+        answer = self.answers[i] = outcome_of(result)
+        self.lack_model.append(_fails_by(NO_MODEL, answer))
+        hopeless = len(self.lack_model) >= ENOUGH and all(self.lack_model)
+        if isinstance(answer, Unanswered) and (hopeless or isinstance(result, CancelledError)):
             self.stopped.set()
-            raise
+            raise answer.__cause__ or answer
 
     def store(self, i: int) -> None:
-        if self.cache is not None and self.is_answer(i, self.answers[i]):
-            fields = {k: value for k, value in vars(self.answers[i]).items() if k != "cached"}
+        answer = self.answers[i]
+        if self.cache is not None and isinstance(answer, Reply) and self.is_answer(i, answer):
+            fields = {k: value for k, value in vars(answer).items() if k != "cached"}
             self.cache.add_replies(self.llm.name, {self.requests[i].as_json(): json.dumps(fields)})
 
     def finished(self) -> list[Reply | Unanswered]:
         """Return the answers; log the failed ones, which a filter only sees as unscorable."""
-        n, failed = len(self.answers), []
-        for i, answer in enumerate(self.answers):
+        failed = []
+        for i in self.missing:
+            answer = self.answers[i]
             if isinstance(answer, Unanswered) or not self.is_answer(i, answer):
                 failed.append(answer)
+        n = len(self.missing)
         if failed:
-            if all(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for a in self.answers):
+            if len(failed) == n and all(_fails_by(NO_ACCESS, answer) for answer in failed):
                 raise failed[-1].__cause__ or failed[-1]
             level = logging.ERROR if len(failed) == n else logging.WARNING
             message = "%s gave no usable answer to %d of %d requests; the last: %s"
             logger.log(level, message, self.llm.name, len(failed), n, failure_of(failed[-1]))
         return self.answers
+
+
+def _fails_by(marks: set[object], answer: Reply | Unanswered) -> bool:
+    return isinstance(answer, Unanswered) and bool(marks_of(answer) & marks)
 
 
 def ask_verdicts(
@@ -231,14 +248,19 @@ def ask_verdicts(
 
 # --- the bound, the bar and the checks ------------------------------------------------------------
 
-# A semaphore for each model and bound, and with `acomplete` for each event loop.
+# A semaphore for each model and bound in this process, and with `acomplete` for each event loop.
 _SLOTS: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
+
+if hasattr(os, "register_at_fork"):  # a fork has the locks, but not the threads that hold them
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 
 
 def _slots(kind: Any, loop: object, llm: LLM, concurrency: int) -> Any:
     with _LOCK:
-        return _SLOTS.setdefault((loop, id(llm), concurrency), kind(concurrency))
+        return _SLOTS.setdefault((os.getpid(), loop, id(llm), concurrency), kind(concurrency))
 
 
 def with_bar(items: Sequence[T], description: str) -> Iterable[T]:

@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from conformal_retrievers.data.files import without_repetition
 
 Finish = Literal["stop", "length", "refusal", "unknown"]
 
@@ -16,15 +18,31 @@ class Reply:
     """What came back from an LLM: the text, why it ended, and what it cost.
 
     Only a reply with the finish "stop" is an answer: "length" is cut off, "refusal" is declined by
-    the model or its server, "unknown" is any other end.
+    the model or its server, "unknown" is any other end. A field of another type raises TypeError.
     """
 
     text: str
     finish: Finish = "stop"
-    first_token: Mapping[str, float] | None = None  # log-probabilities of its alternatives
+    first_token: dict[str, float] | None = None  # log-probabilities of its alternatives
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached: bool = False  # came from the cache and cost nothing
+
+    def __post_init__(self) -> None:
+        first: object = self.first_token
+        has_tokens = isinstance(first, dict) and all(
+            isinstance(token, str) and isinstance(p, float) for token, p in first.items()
+        )
+        valid = {
+            "text": isinstance(self.text, str),
+            "finish": self.finish in get_args(Finish),
+            "first_token": first is None or has_tokens,
+            "prompt_tokens": isinstance(self.prompt_tokens, int),
+            "completion_tokens": isinstance(self.completion_tokens, int),
+        }
+        for name, is_valid in valid.items():
+            if not is_valid:
+                raise TypeError(f"{name} of a Reply is {getattr(self, name)!r:.80}; see its type")
 
 
 class Unanswered(Exception):
@@ -98,13 +116,7 @@ def parse_json(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and not re.search(r"[{}]", outside) else None
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a name is repeated")
-    return dict(pairs)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
+_DECODER = json.JSONDecoder(object_pairs_hook=without_repetition)
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:

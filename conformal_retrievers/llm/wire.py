@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Mapping
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any
 
@@ -36,28 +35,34 @@ def openai_options(request: Request) -> dict[str, Any]:
     return options
 
 
-# Marks of an exception that concerns every request if each has one. A firewall may refuse the text
-# of one with 403.
-NO_ACCESS = {403, "ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}
+# Marks of an exception that concerns every request if each has one: a wrong key, an unknown model,
+# no connection. A firewall may refuse the text of one with 403, and a fallback may lack its model.
+NO_MODEL: set[object] = {401, 404}
+NO_ACCESS = NO_MODEL | {403, "ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}
 
 
-def outcome_of(error: Exception) -> Reply | Unanswered:
-    """Return what an exception means for its request; raise it if it concerns every request.
+def outcome_of(result: object) -> Reply | Unanswered:
+    """Return the answer that a request has by what its model returned or raised.
 
-    A cancellation and the status 401 (a wrong key) and 404 (an unknown model) concern every one. A
-    prompt that the server filters is refused. Anything else leaves its request unanswered.
+    A prompt that the server filters is refused. Anything else than a reply leaves it unanswered.
     """
-    marks = marks_of(error)
-    if isinstance(error, CancelledError) or marks & {401, 404}:
-        raise error
+    if isinstance(result, Reply):
+        return result
+    if not isinstance(result, Exception):
+        return Unanswered(f"the model returned a {type(result).__name__}; return a Reply")
+    marks = marks_of(result)
     if marks & {"content_filter", "ContentFilterFinishReasonError"}:
         return Reply("", "refusal")
     if "LengthFinishReasonError" in marks:  # of OpenAI's client, if a schema was requested
         return Reply("", "length")
-    if isinstance(error, Unanswered):
-        return error
-    unanswered = Unanswered(f"{type(error).__name__}: {error}")
-    unanswered.__cause__ = error
+    if isinstance(result, Unanswered):
+        return result
+    try:
+        reason = str(result)
+    except Exception:
+        reason = "its message cannot be read"
+    unanswered = Unanswered(f"{type(result).__name__}: {reason}")
+    unanswered.__cause__ = result
     return unanswered
 
 
@@ -67,7 +72,9 @@ def marks_of(error: BaseException | None) -> set[object]:
     HTTP clients give their exceptions these attributes, and frameworks wrap them.
     """
     marks: set[object] = set()
-    while error is not None:
+    seen: set[int] = set()  # causes may be a circle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         marks.add(type(error).__name__)
         for part in (error, part_of(error, "response")):
             found = part_of(part, "status_code"), part_of(part, "code")
@@ -140,7 +147,9 @@ def first_of(answer: object, name: str) -> Any:
 
 def part_of(answer: object, name: str) -> Any:
     """Return the part with this name of a server's answer, an object or a dict; None without it."""
-    return answer.get(name) if isinstance(answer, Mapping) else getattr(answer, name, None)
+    with suppress(Exception):  # of a property
+        return answer.get(name) if isinstance(answer, Mapping) else getattr(answer, name)
+    return None
 
 
 # --- names of frameworks' models ------------------------------------------------------------------

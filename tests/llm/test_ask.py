@@ -8,7 +8,7 @@ import gc
 import json
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
@@ -23,6 +23,10 @@ REQUESTS = [Request("s", str(i)) for i in range(20)]
 
 class WrongKey(Exception):
     status_code = 401
+
+
+class TooLong(Exception):
+    status_code = 400
 
 
 class Busy:
@@ -112,7 +116,7 @@ async def test_requests_that_wait_when_a_call_fails_are_not_sent():
     def complete(request):
         asked.append(request.user)
         if request.user == "0":
-            raise WrongKey
+            raise CancelledError
         go.wait(10)
         return Reply("")
 
@@ -124,7 +128,7 @@ async def test_requests_that_wait_when_a_call_fails_are_not_sent():
         second = threads.submit(ask, llm, REQUESTS, concurrency=1)
         go.set()
         first.result()
-        with pytest.raises(WrongKey):
+        with pytest.raises(CancelledError):
             second.result()
     assert asked == ["first", "0"]
 
@@ -203,19 +207,34 @@ async def test_an_unanswered_request_is_returned_in_its_place_and_logged(caplog)
     assert [i for i, a in enumerate(answers) if isinstance(a, Unanswered)] == [3, 5]
     assert Usage.of(answers) == Usage(20, 0, 2)
     assert [r.args for r in caplog.records] == [("busy", 2, 20, "unanswered: full")] * 2
-    with pytest.raises(ConnectionRefusedError):  # no request has a connection
-        ask(llm, REQUESTS[3:4])
+
+
+@pytest.mark.parametrize("error", [WrongKey, ConnectionRefusedError])
+async def test_no_access_is_raised_if_no_request_has_it(error, tmp_path, caplog):
+    busy, cache = Busy(fail={"0": error, "1": error}), Cache(tmp_path / "c.db")
+    llm = LLM(busy.complete, "busy", busy.acomplete)
+    answers = await both(llm, REQUESTS[:8])
+    assert [isinstance(a, Unanswered) for a in answers] == [True] * 2 + [False] * 6
+    ask(llm, REQUESTS[2:3], cache=cache)
+    with pytest.raises(error):
+        await aask(llm, REQUESTS[:3], cache=cache)
+    with pytest.raises(error):
+        ask(llm, REQUESTS[:3], cache=cache)
+    busy.fail["1"] = TooLong
+    await both(llm, REQUESTS[:3], cache=cache)
+    assert [(r.levelname, *r.args[1:3]) for r in caplog.records[-2:]] == [("ERROR", 2, 2)] * 2
 
 
 @pytest.mark.parametrize("native", [False, True])
-async def test_another_error_stops_the_rest_and_leaves_no_task_behind(native):
-    busy = Busy(fail={"1": WrongKey})
+async def test_a_wrong_key_stops_the_rest_and_leaves_no_task_behind(native):
+    busy = Busy(fail={str(i): WrongKey for i in range(20)})
     llm = LLM(busy.complete, "b", busy.acomplete if native else None)
     with pytest.raises(WrongKey):
         await aask(llm, REQUESTS, concurrency=2)
+    assert 8 <= busy.asked < 12
     with pytest.raises(WrongKey):
         ask(llm, REQUESTS, concurrency=2)
-    assert busy.asked < 20
+    assert 16 <= busy.asked < 22
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -292,7 +311,7 @@ def test_a_cached_reply_is_the_reply(tmp_path):
     ask(LLM(lambda request: reply, "m"), REQUESTS[:1], cache=cache)
     (known,) = ask(LLM(lambda request: None, "m"), REQUESTS[:1], cache=cache)
     assert known == Reply(reply.text, "stop", reply.first_token, 3, 4, cached=True)
-    for damaged in ("{", '{"text": 1, "new": 2}', "null"):
+    for damaged in ("{", '{"text": 1}', '{"text": "", "new": 2}', "null", "[" * 100_000):
         cache.add_replies("m", {REQUESTS[0].as_json(): damaged})
         assert ask(LLM(lambda request: reply, "m"), REQUESTS[:1], cache=cache) == [reply]
 
@@ -324,8 +343,8 @@ def test_unanswered_refused_and_cut_off_replies_are_not_cached(tmp_path):
 
 
 def test_an_interrupted_run_continues_where_it_stopped(tmp_path):
-    cache, busy = Cache(tmp_path / "c.db"), Busy(fail={"10": WrongKey})
-    with pytest.raises(WrongKey):
+    cache, busy = Cache(tmp_path / "c.db"), Busy(fail={"10": CancelledError})
+    with pytest.raises(CancelledError):
         ask(LLM(busy.complete, "m"), REQUESTS, cache=cache, concurrency=1)
     before, busy.fail = busy.asked, {}
     answers = ask(LLM(busy.complete, "m"), REQUESTS, cache=cache, concurrency=1)

@@ -164,6 +164,46 @@ def test_a_fork_has_connections_of_its_own_and_leaves_nothing_open(llm_server):
     assert len({headers["from"] for headers in llm_server.headers}) == 2
 
 
+BUSY_FORK = """
+import itertools, os, signal, sys, threading, time
+from conformal_retrievers.llm import Cache, Prompt, openai_llm
+from conformal_retrievers.llm.ask import ask
+
+prompt = Prompt("Rate.", "<query>\\n$query\\n</query>\\n<snippet>\\n$snippet\\n</snippet>")
+llm, cache = openai_llm("m", base_url=sys.argv[1]), Cache(sys.argv[2])
+places = itertools.count()
+
+def work():
+    fields = [{"query": "q", "snippet": str(next(places))} for _ in range(8)]
+    assert all(reply.text for reply in ask(llm, [*map(prompt.request, fields)], cache=cache))
+
+def always():
+    while True:
+        work()
+
+work()  # imports what it needs: Python hangs if a thread imports while another forks
+for _ in range(2):
+    threading.Thread(target=always, daemon=True).start()
+for i in range(10):
+    time.sleep(0.1)
+    if os.fork() == 0:
+        signal.alarm(10)
+        work()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 7, i
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_asks_while_threads_of_its_parent_ask(llm_server, tmp_path):
+    llm_server.latency = 0.02
+    command = [sys.executable, "-c", BUSY_FORK, llm_server.url, str(tmp_path / "c.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 async def test_fields_go_into_the_body_and_the_name_and_none_leaves_one_out(llm_server):
     fields = {"temperature": None, "seed": 7}
     llm = openai_llm("m", base_url=llm_server.url, fields=fields)

@@ -6,7 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers.llm.reply import parse_json
+from conformal_retrievers.llm.reply import Reply, parse_json
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"text": None},
+        {"finish": "end_turn"},
+        {"first_token": [["YES", -0.1]]},
+        {"first_token": {"YES": -(10**400)}},
+        {"prompt_tokens": None},
+        {"completion_tokens": 0.5},
+    ],
+    ids=str,
+)
+def test_a_reply_refuses_a_field_of_another_type(field):
+    with pytest.raises(TypeError, match=next(iter(field))):
+        Reply(**{"text": "", **field})
 
 
 @pytest.mark.parametrize(

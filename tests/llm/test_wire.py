@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import urllib.error
-from concurrent.futures import CancelledError
 from types import SimpleNamespace
 
 import httpx
@@ -13,9 +12,10 @@ import openai
 import pydantic
 import pytest
 
-from conformal_retrievers.llm.reply import Unanswered
+from conformal_retrievers.llm.reply import Reply, Unanswered
 from conformal_retrievers.llm.wire import (
     finish_of,
+    marks_of,
     name_of,
     outcome_of,
     reason_in,
@@ -80,6 +80,12 @@ def wrapped(error):
     return outer
 
 
+def circle(error):
+    """Return an exception that is the cause of its cause."""
+    error.__cause__ = wrapped(error)
+    return error
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -104,20 +110,32 @@ def test_an_exception_leaves_its_request_unanswered(error):
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "status"),
     [
-        StatusError(401),
-        StatusError(404),
-        http_error(401),
-        wrapped(StatusError(404)),
-        urllib.error.HTTPError("http://a", 401, "", {}, None),
-        CancelledError(),
+        (StatusError(401), 401),
+        (http_error(401), 401),
+        (wrapped(StatusError(404)), 404),
+        (urllib.error.HTTPError("http://a", 401, "", {}, None), 401),
+        (circle(StatusError(404)), 404),
     ],
     ids=repr,
 )
-def test_an_exception_that_concerns_every_request_is_raised(error):
-    with pytest.raises(type(error)):
-        outcome_of(error)
+def test_the_status_of_an_exception_is_found_in_it_and_in_its_causes(error, status):
+    assert status in marks_of(error)
+    assert status in marks_of(outcome_of(error))
+
+
+class Odd(Exception):
+    @property
+    def status_code(self):
+        raise RuntimeError
+
+    __str__ = status_code.fget
+
+
+@pytest.mark.parametrize("result", [Odd(), wrapped(Odd()), None, "yes", {"text": "yes"}, Reply])
+def test_whatever_a_model_returns_or_raises_leaves_its_request_unanswered(result):
+    assert type(result).__name__ in str(outcome_of(result))
 
 
 def test_a_filtered_prompt_is_refused_and_a_reply_without_its_end_is_cut_off():
