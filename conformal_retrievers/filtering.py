@@ -159,6 +159,8 @@ class ConformalFilter:
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
     ) -> None:
+        if isinstance(scorer, Calibration):
+            raise TypeError("scorer is a Calibration; swap the two arguments")
         checks.check_subject(calibration, SNIPPETS)
         check_scorer(scorer)
         checks.check_same_scorer(scorer.name, calibrated=calibration.scorer)

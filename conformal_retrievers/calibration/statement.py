@@ -151,11 +151,9 @@ def _snippets(c: Thresholds) -> list[str]:
         sentences.append(f"{unscorable} of them have no score, or −inf, and count as kept.")
     left_out = len(c.queries) - c.n_queries + c.n_without_relevant
     if left_out:
-        one, known = left_out == 1, "known" if c.count_missed else "retrieved"
-        sentences.append(
-            f"{_count(left_out, 'query was', 'queries were')} not used: no relevant snippet was "
-            f"{known} for {'it' if one else 'them'}."
-        )
+        without = _count(left_out, "query", "queries")
+        known = "known" if c.count_missed else "retrieved"
+        sentences.append(f"Not used: {without} for which no relevant snippet was {known}.")
     labels = c.labels or {}
     if labels.get("source") == "LLM":
         llm = f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
+import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.calibration import calibrate as calibrated
@@ -47,7 +48,7 @@ def calibrate(
         ),
     ] = 0.0,
     force: Annotated[
-        bool, options.flag("--force", "Save even if relevant snippets score worse than others.")
+        bool, options.flag("--force", "Save even if the scores look reversed.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -56,13 +57,16 @@ def calibrate(
     if scorer == "retrieval" and better is None:
         reason = "the scorer retrieval needs --better higher, or --better lower for distances"
         raise OptionNeeded(reason, "--better higher")
-    if name is not None and model is None:
-        raise OptionNeeded("--name is the name of a model", "--model MODEL")
+    if name is not None and scorer != "embedding":
+        raise typer.BadParameter(f"the scorer {scorer} has no model; leave --name out")
     names = {
         "retrieval": f"retrieval({retriever}, {better})",
         "bm25": "bm25s(",
         "embedding": f"cosine({name or model or 'MODEL'})",
     }
+    if scorer not in names:
+        hint = f"for an embedding model: --scorer embedding --model {scorer}"
+        raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(names)}; {hint}")
     chosen = scorer_named(names[scorer], model=model, corpus=corpus, judged=judged)
     rng = np.random.default_rng(0)
     queries = [q for q in judged_queries(judged, run, k) if rng.random() >= hold_out]
@@ -84,6 +88,8 @@ def calibrate(
             labels={"source": judged.name},
             progress=sys.stderr.isatty(),
         )
+    if n := calibration.n_without_id:
+        warnings.warn(f"{n} queries have no id; evaluate cannot leave them out", stacklevel=1)
     save(calibration, out, as_json)
 
 

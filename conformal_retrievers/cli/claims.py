@@ -29,7 +29,7 @@ def calibrate(
         options.option(
             "SHARE",
             "The share of an answer's kept claims that must be factual.",
-            callback=options.passes(exact_share),
+            parser=options.passes(exact_share),
         ),
     ] = 1.0,
     delta: options.Delta = None,

@@ -30,6 +30,8 @@ from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Score
 
 def load_calibration(path: Path, alpha: float | None, about: Subject) -> Calibration:
     """Read a calibration, at another alpha if one is given; ValueError for another subject."""
+    if ".jsonl" in path.suffixes:
+        raise ValueError(f"{path} is not a calibration; the calibration comes first")
     calibration = Calibration.load(path)
     check_subject(calibration, about)
     return calibration if alpha is None else calibration.at(alpha)
@@ -40,6 +42,8 @@ def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: P
 
     Raises ValueError for a scorer that only Python can make.
     """
+    if model is not None and not name.startswith("cosine("):
+        raise typer.BadParameter(f"the scorer {name!r} has no model; leave --model out")
     if match := re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name):
         return RetrievalScorer(match[1], higher_is_better=match[2] == "higher")
     if name.startswith("cosine("):

@@ -28,18 +28,21 @@ def path(metavar: str, help: str, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help, exists=True, **more)
 
 
-def passes(check: Callable[[float], object]) -> Callable[[float | None], float | None]:
-    """Return a callback that exits with 2 where a check of the library raises ValueError."""
+def passes(check: Callable[[float], object]) -> Callable[[str], float]:
+    """Return a parser that exits with 2 for no number, and where a check raises ValueError."""
 
-    def callback(value: float | None) -> float | None:
+    def parse(text: str) -> float:
         try:
-            if value is not None:
-                check(value)
+            number = float(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not a number; give one such as 0.1") from None
+        try:
+            check(number)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-        return value
+        return number
 
-    return callback
+    return parse
 
 
 _ALPHA = "The risk: 0.1 keeps at least 90 % on average."
@@ -60,17 +63,17 @@ Answers = Annotated[
         dir_okay=False,
     ),
 ]
-Alpha = Annotated[float, option("RATE", _ALPHA, callback=passes(exact_alpha))]
+Alpha = Annotated[float, option("RATE", _ALPHA, parser=passes(exact_alpha))]
 OtherAlpha = Annotated[
     float | None,
-    option("RATE", f"{_ALPHA} Default: that of the file.", callback=passes(exact_alpha)),
+    option("RATE", f"{_ALPHA} Default: that of the file.", parser=passes(exact_alpha)),
 ]
 Delta = Annotated[
     float | None,
     option(
         "SHARE",
-        "The share of calibrations that may fall short. Default: an average over them.",
-        callback=passes(check_delta),
+        "Hold for all but this share of calibrations. Default: hold on average.",
+        parser=passes(check_delta),
     ),
 ]
 Guarantee = Annotated[
@@ -84,7 +87,7 @@ Depth = Annotated[
     int | None, option("K", "For a BEIR folder: the number of snippets per query.", min=1)
 ]
 Scorer = Annotated[
-    Literal["retrieval", "bm25", "embedding"],
+    str,
     option("NAME", "What scores a snippet: retrieval (the retriever itself), bm25 or embedding."),
 ]
 Better = Annotated[

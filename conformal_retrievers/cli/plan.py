@@ -34,7 +34,7 @@ def plan(
         needed = planning.plan(alpha, delta=delta, within=within, guarantee=guarantee)
         smallest = have and planning.smallest_alpha(have, delta=delta, guarantee=guarantee)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(str(error), param_hint=f"--{str(error).split()[0]}") from None
     if as_json:
         print_json({"plan": needed, "smallest_alpha": smallest})
         return

@@ -116,7 +116,7 @@ def rows(path: str | Path, model: type[Row]) -> Iterator[tuple[str, Row]]:
         except ValidationError as error:
             raise ValueError(f"{place}: {explain(error)}") from None
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{place}: it is not JSON ({error})") from None
+            raise ValueError(f"{place}: it is not JSON ({error}); give one object a line") from None
         yield place, row
 
 

@@ -35,7 +35,7 @@ class Snippet:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            raise TypeError(f"text is {self.text!r}; give the text of a snippet as a str")
+            raise TypeError(f"text is {self.text!r:.60}; give a str, such as document.page_content")
 
 
 def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> tuple[Snippet, ...]:
@@ -231,6 +231,8 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
 
 def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
     """Return the items as a list; raise TypeError, naming it, for one of another type."""
+    if isinstance(items, kind):
+        raise TypeError(f"{name} is one {kind.__name__}; give a list")
     found = list(items)
     for i, item in enumerate(found):
         if not isinstance(item, kind):

@@ -98,6 +98,9 @@ class LLMScorer:
     def __post_init__(self) -> None:
         check_llm(self.llm)
         check_count(self.snippets_per_call, "snippets_per_call")
+        check_count(self.concurrency, "concurrency")
+        if not isinstance(self.cache, Cache | None):
+            raise TypeError(f"cache is {self.cache!r:.80}; give Cache(path), or None")
         if self.by not in get_args(By):
             raise ValueError(f"by is {self.by!r}; give 'rating' or 'probability-of-yes'")
         if self._by_yes and self.relative_to_query:

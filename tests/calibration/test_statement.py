@@ -83,12 +83,12 @@ def test_guarantee_and_threshold_come_first(guarantee, count_missed, delta, grou
 
 def test_the_basis_of_three_queries():
     *_, basis, not_covered = lines(calibration_of())
-    for fact in ("5 relevant snippets", "3 queries", "2 queries were not used", "design effect"):
+    for fact in ("5 relevant snippets", "3 queries", "Not used: 2 queries", "design effect"):
         assert fact in basis
     assert "7 of 12" in not_covered
     *_, basis, not_covered = lines(calibration_of([relevant(0.1)]))
     assert "1 relevant snippet of 1 query" in basis
-    assert "not used" not in basis
+    assert "Not used" not in basis
     assert "here" not in not_covered
 
 

@@ -91,6 +91,8 @@ def test_each_filter_refuses_the_calibrations_of_other_subjects(expected, given)
     calibration = calibration_about(given, scorer.name)
     if given == expected:
         assert make(scorer, calibration).calibration is calibration
+        with pytest.raises(TypeError, match="calib|scorer"):
+            make(calibration, scorer)
     else:
         with pytest.raises(CalibrationMismatch, match=f"{given.name}.*{expected.made_by}"):
             make(scorer, calibration)

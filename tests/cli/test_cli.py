@@ -303,6 +303,9 @@ def test_evaluate_takes_another_alpha(files):
     given = ("evaluate", files / "plain.json", files / "new.jsonl", "--alpha")
     assert as_json(*given, "0.3")["evaluation"]["verdict"]["target"] == 0.7
     assert "--alpha" in error_of(*given, "2", code=2)
+    assert "--model" in error_of(*given, "0.3", "--model", "m", code=2)
+    swapped = ("evaluate", files / "new.jsonl", files / "plain.json")
+    assert "calibration comes first" in error_of(*swapped)
 
 
 def test_the_baselines_are_the_top_k_for_every_k(files):
@@ -350,7 +353,7 @@ def test_queries_without_ids_are_evaluated_but_cannot_be_held_out(files, tmp_pat
     without = [replace(query, id=None) for query in read_jsonl(files / "judged.jsonl")]
     write_jsonl(without, tmp_path / "without.jsonl")
     command = ("calibrate", tmp_path / "without.jsonl", "--alpha", "0.1", *RETRIEVAL)
-    run(*command, "--out", tmp_path / "c.json")
+    assert "200 queries have no id" in run(*command, "--out", tmp_path / "c.json").stderr
     found = as_json("evaluate", tmp_path / "c.json", files / "new.jsonl")
     assert not found["evaluation"]["held_out_verified"]
     assert "--hold-out" in error_of(*command, "--hold-out", "0.5", "--out", tmp_path / "h.json")
@@ -540,7 +543,10 @@ def test_a_broken_calibration_and_a_missing_folder_are_named(files, tmp_path):
         (["--alpha", "0.1", "--scorer", "retrieval"], "--better"),
         (["--alpha", "0.1", "--scorer", "embedding"], "--model"),
         (["--alpha", "0.1", "--scorer", "bm25"], "--corpus"),
-        (["--alpha", "0.1", "--scorer", "bm26"], "bm26"),
+        (["--alpha", "0.1", "--scorer", "bm26"], "--model bm26"),
+        (["--alpha", "0.1", "--scorer", "bm25", "--model", "m"], "--model"),
+        (["--alpha", "0.1", "--scorer", "bm25", "--name", "m"], "leave --name out"),
+        (["--alpha", "10%", "--scorer", "bm25"], "'10%' is not a number"),
         (["--alpha", "0.1", *RETRIEVAL, "--run", "x"], "--run"),
         (["--alpha", "0.1", "--scorer", "retrieval", "--delta", "2"], "delta"),
         (["--scorer", "retrieval"], "--alpha"),
@@ -572,7 +578,7 @@ def test_a_plan_is_that_of_the_library():
     assert found["plan"]["enough"] == plan(0.1, within=0.02).enough
     assert found["smallest_alpha"] == smallest_alpha(300)
     for odd in (("--have", 0), ("--within", 2), ("--delta", 2)):
-        assert odd[0].strip("-") in error_of("plan", "--alpha", 0.1, *odd, code=2)
+        assert odd[0] in error_of("plan", "--alpha", 0.1, *odd, code=2)
 
 
 def test_the_version_and_help_fit_into_80_columns():

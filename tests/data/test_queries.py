@@ -25,6 +25,7 @@ def test_strings_become_snippets_and_judgements_become_bools():
     ("error", "field", "make"),
     [
         (TypeError, "text is 5", lambda: Snippet(5)),
+        (TypeError, "text is .{60};", lambda: Snippet(["a"] * 99)),
         (TypeError, "query is None", lambda: JudgedQuery(None, ["a"], [True])),
         (TypeError, "snippets is one str", lambda: JudgedQuery("q", "abc", [True] * 3)),
         (ValueError, "1 snippets but 2 judgements", lambda: JudgedQuery("q", ["a"], [1, 0])),

@@ -249,7 +249,7 @@ def test_a_name_changes_with_everything_that_changes_a_score():
 
 def test_options_are_checked(tmp_path):
     llm = replying("")
-    for name, wrong in (("snippets_per_call", 0), ("by", "yes")):
+    for name, wrong in (("snippets_per_call", 0), ("by", "yes"), ("concurrency", 0)):
         with pytest.raises(ValueError, match=name):
             LLMScorer(llm, **{name: wrong})
     with pytest.raises(ValueError, match="snippets_per_call"):
@@ -259,6 +259,8 @@ def test_options_are_checked(tmp_path):
             build(llm, Prompt("s", fields))
     with pytest.raises(TypeError, match="llm"):
         LLMScorer(len)
+    with pytest.raises(TypeError, match="cache is"):
+        LLMScorer(llm, cache="replies.db")
     with pytest.raises(TypeError, match="cache="):
         CachedScorer(in_threes(llm), Cache(tmp_path / "c.db"))
 

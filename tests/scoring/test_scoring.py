@@ -431,6 +431,8 @@ def test_only_a_scorer_scores_queries():
             score_queries(other, [])
     with pytest.raises(TypeError, match="judged"):
         score_queries(LookupScorer({}), ["q"])
+    with pytest.raises(TypeError, match="judged is one JudgedQuery"):
+        score_queries(LookupScorer({}), JudgedQuery("q", [], []))
 
 
 def test_case_white_space_and_composition_do_not_change_the_digest_of_a_query():
