@@ -80,7 +80,7 @@ class FactualityFlag:
         return Confidence(float(confidence), bool(flagged))
 
     def evaluate(self, answers: Iterable[JudgedRatios], *, level: float = 0.95) -> FlagEvaluation:
-        """Return the shares of new answers that are flagged, with Wilson's intervals.
+        """Return the shares of new answers that are flagged, and test the guarantee.
 
         Raises ValueError for no answers, or if one occurs twice, was calibrated on (by its tokens
         or its id), or was fitted on (by its tokens).
@@ -102,12 +102,10 @@ class FactualityFlag:
             group: self._measured(members[group], level, group, len(members))
             for group in sorted(members, key=str)
         }
-        whole = self._measured(given, level)
+        whole = self._measured(given, level, None)
+        verdict = worst_of(of.verdict for of in by_group.values() or [whole])
         return replace(
-            whole,
-            verdict=worst_of(of.verdict for of in by_group.values() or [whole]),
-            held_out_verified=held_out_verified,
-            by_group=by_group,
+            whole, verdict=verdict, held_out_verified=held_out_verified, by_group=by_group
         )
 
     def _measured(
