@@ -147,13 +147,13 @@ def _ends(ends: Interval | Band | None) -> str:
 
 def _draw_coverage(d: Diagnosis) -> str:
     """Draw measured coverage, with its interval, against its target over alpha."""
-    axes = _axes(xlabel="target coverage, 1 − α", ylabel="coverage")
-    target = np.array([1 - point.alpha for point in d.sweep])
-    axes.plot(target, target, color=GREY, linestyle="--", label="target")
+    axes = _axes(xlabel="α", ylabel="coverage")
+    alphas = np.array([point.alpha for point in d.sweep])
+    axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="target, 1 − α")
     estimate, low, high = np.array([point.coverage for point in d.sweep]).T
-    axes.fill_between(target, low, high, color=BLUE, alpha=0.2, linewidth=0)
-    axes.plot(target, estimate, color=BLUE, label=f"measured, {100 * d.level:g} % interval")
-    axes.axvline(d.target, color=GREY, linewidth=1, linestyle=":")
+    axes.fill_between(alphas, low, high, color=BLUE, alpha=0.2, linewidth=0)
+    axes.plot(alphas, estimate, color=BLUE, label=f"measured, {100 * d.level:g} % interval")
+    axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
     return _image(axes)
 
 
