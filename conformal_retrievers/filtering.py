@@ -29,8 +29,8 @@ logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 GroupOf = Callable[[str], str | None]  # from a query to its group
-MOST_ALPHAS = 32  # at which one filter is remembered
-MOST_GROUPS = 100  # unknown ones that one filter logs
+MAX_ALPHAS = 32  # at which one filter is remembered
+MAX_GROUPS = 100  # unknown ones that one filter logs
 
 
 class Refused(Exception):
@@ -44,8 +44,7 @@ class Refused(Exception):
         """Return whether a filter with this calibration raised, not one inside its scorer."""
         return getattr(self.filtered, "calibration", None) is calibration
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # An exception's own would pass the message alone to __init__.
+    def __reduce__(self) -> tuple[Any, ...]:  # an exception's own loses `filtered`
         return type(self), (*self.args, self.filtered), self.__dict__
 
 
@@ -146,7 +145,6 @@ class ConformalFilter:
     >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="length")
     >>> ConformalFilter(scorer, calibration)("q", ["a", "bcdef"]).kept
     array([0])
-
     """
 
     # Not a dataclass: pydantic, in the frameworks' models, would validate each of its fields.
@@ -165,8 +163,7 @@ class ConformalFilter:
         check_scorer(scorer)
         checks.check_same_scorer(scorer.name, calibrated=calibration.scorer)
         if on_empty not in get_args(OnEmpty):
-            allowed = ", ".join(map(repr, get_args(OnEmpty)))
-            raise ValueError(f"on_empty is {on_empty!r}; give one of {allowed}")
+            raise ValueError(f"on_empty is {on_empty!r}; give one of {get_args(OnEmpty)}")
         checks.check_on_unscorable(on_unscorable, SNIPPETS)
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
@@ -179,7 +176,7 @@ class ConformalFilter:
     def at(self, alpha: float) -> ConformalFilter:
         """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""
         if alpha not in self._at:
-            if len(self._at) >= MOST_ALPHAS:
+            if len(self._at) >= MAX_ALPHAS:
                 self._at.clear()
             self._at[alpha] = ConformalFilter(
                 self.scorer,
@@ -233,8 +230,8 @@ class ConformalFilter:
         best = int(np.argmin(s))  # none is NaN here: that snippet would have been kept
         if self.on_empty == "raise":
             raise NothingKept(
-                f"none of {len(s)} snippets is kept: the lowest score is {s[best]:.6g}, "
-                f"the threshold {filtered.threshold:.6g}",
+                f"none of {len(s)} snippets is kept: the lowest score is {s[best]:.6g}, the "
+                f"threshold {filtered.threshold:.6g}. Lower alpha, or set on_empty='keep_best'",
                 filtered,
             )
         return replace(filtered, keeps=np.arange(len(s)) == best)
@@ -253,10 +250,10 @@ class ConformalFilter:
         return self.group_of(query) if group is None and self.group_of is not None else group
 
     def _log_unknown(self, group: str | None) -> None:
-        """Log a group that the calibration does not know, once each, up to `MOST_GROUPS`."""
+        """Log a group that the calibration does not know, once each, up to `MAX_GROUPS`."""
         if self.calibration.knows(group) or group in self._unknown:
             return
-        if len(self._unknown) < MOST_GROUPS:
+        if len(self._unknown) < MAX_GROUPS:
             self._unknown.add(group)
             known = ", ".join(map(repr, self.calibration.n_units))
             logger.warning("group is %r, so everything is kept; known groups: %s", group, known)

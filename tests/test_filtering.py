@@ -21,7 +21,7 @@ from conformal_retrievers import (
     ScoredQuery,
     Snippet,
 )
-from conformal_retrievers.filtering import MOST_GROUPS, Refused, Unscorable
+from conformal_retrievers.filtering import MAX_GROUPS, Refused, Unscorable
 
 SCORES = {
     "best": 0.1,
@@ -273,7 +273,7 @@ def test_an_unknown_group_keeps_everything_and_is_logged_once(caplog):
     assert "group is None" in second
     for i in range(300):  # made-up names do not fill the log
         conformal.decide([9.0], group=f"made up {i}")
-    assert len(caplog.records) == MOST_GROUPS
+    assert len(caplog.records) == MAX_GROUPS
 
 
 async def test_deciding_with_a_query_checks_it_and_finds_its_group():

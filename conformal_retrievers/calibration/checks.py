@@ -189,11 +189,11 @@ def merges_of(
     merge_groups: Mapping[str, str] | None, groups: Iterable[str | None]
 ) -> dict[str, Any] | None:
     """Return a copy of `merge_groups`; raise as `json_copy`, or for a group that no unit has."""
-    merged, known = json_copy("merge_groups", merge_groups), set(groups)
+    merged, known = json_copy("merge_groups", merge_groups), {*groups} - {None}
     for unknown in sorted((merged or {}).keys() - known):
         raise ValueError(
-            f"merge_groups names {unknown!r}, which is not among the groups: "
-            f"{', '.join(map(repr, sorted(map(str, known))))}"
+            f"merge_groups names {unknown!r}, but the groups are {sorted(map(str, known))}; "
+            "correct the name, or give the queries their groups"
         )
     return merged
 
@@ -265,6 +265,8 @@ def json_copy(name: str, value: Mapping[str, JsonValue] | None) -> dict[str, Jso
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is {value!r:.80}, which is not JSON: {error}") from None
+        raise ValueError(
+            f"{name} is {value!r:.80}, which is not JSON ({error}); give text, numbers or lists"
+        ) from None
     copy: dict[str, JsonValue] | None = json.loads(text)
     return copy

@@ -146,7 +146,8 @@ def smallest_alpha(
     0.05
     """
     check_guarantee(guarantee, delta)
-    if n < 1:
+    given: object = n
+    if not isinstance(given, (int, np.integer)) or n < 1:
         raise ValueError(f"n is {n!r}; give the number of judged queries, 1 or more")
 
     def feasible(alpha: float) -> bool:

@@ -86,7 +86,7 @@ class Thresholds:
     def keep(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.bool_]:
         """Return which of the scores (n,) are kept, by the comparison of the subject.
 
-        A snippet without a score (NaN) is kept, because it may be relevant.
+        Without a score (NaN), a snippet is kept, because it may be relevant, and a claim is not.
         """
         return self.subject.keep(as_scores(scores, "scores"), self.threshold(group))
 

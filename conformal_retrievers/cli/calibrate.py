@@ -39,7 +39,7 @@ def calibrate(
     ] = False,
     on_unscorable: Annotated[
         Literal["raise", "keep"],
-        options.option("raise|keep", "A relevant snippet has no score: stop, or count it as kept."),
+        options.option("raise|keep", "If a relevant snippet has no score: stop, or keep it."),
     ] = "raise",
     hold_out: Annotated[
         float,

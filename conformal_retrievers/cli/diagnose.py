@@ -40,8 +40,8 @@ def diagnose(
     """Check whether a guarantee holds for some queries, and why not.
 
     Exits with 1 if there is a reason not to rely on it. Leaves out queries with an id of the
-    calibration; compares with them if all are given. Without a relevant snippet, as in a log,
-    compares the scores only.
+    calibration. If all queries of the calibration are given, they are the reference. Without a
+    relevant snippet, as in a log, compares the scores only.
     """
     if (judged is None) == (log is None):
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")

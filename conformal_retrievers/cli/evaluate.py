@@ -42,7 +42,8 @@ def evaluate(
     if as_json:
         print_json({"left_out": new.left_out, "evaluation": result, "baselines": others})
     else:
-        say(result)
+        # No tokenizer counted the texts of the command line, so these are shares of characters.
+        say(str(result).replace("tokens saved", "text removed"))
         if new.left_out:
             say(f"Left out, as part of the calibration: {new.left_out:,}.")
         for head, parts in ("group", result.by_group), ("filter", others):

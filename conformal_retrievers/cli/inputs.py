@@ -38,7 +38,7 @@ def load_calibration(path: Path, alpha: float | None, about: Subject) -> Calibra
 
 
 def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: Path) -> Scorer:
-    """Return the scorer of a name, such as a calibration has; a name never says what is loaded.
+    """Return the scorer that a calibration names. The name never decides which model is loaded.
 
     Raises ValueError for a scorer that only Python can make.
     """

@@ -45,7 +45,7 @@ def passes(check: Callable[[float], object]) -> Callable[[str], float]:
     return parse
 
 
-_ALPHA = "The risk: 0.1 keeps at least 90 % on average."
+_ALPHA = "The risk, in (0, 1): the guarantee holds at 1 - RATE."
 _JUDGED = path(
     "JUDGED", "Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder."
 )

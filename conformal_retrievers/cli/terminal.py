@@ -46,7 +46,8 @@ class Commands(TyperGroup):
         except (ValueError, ModuleNotFoundError) as error:
             _fail(str(error))
         except ReversedScores as error:
-            _fail(f"{error}. Change --better, or save the calibration anyway with --force")
+            fact, _, _ = str(error).partition(". ")
+            _fail(f"{fact}. Change --better, or save the calibration anyway with --force")
         finally:
             for warning in caught:
                 if issubclass(warning.category, UserWarning):

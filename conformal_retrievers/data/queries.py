@@ -247,14 +247,16 @@ def query_name(id: str | None, query: str) -> str:
 
 
 def check_texts(where: str, **values: object) -> None:
-    """Raise TypeError for a value that is no text, and ValueError for half a character."""
+    """Raise TypeError unless each value is text or None; ValueError for a lone surrogate."""
     for name, value in values.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{where}: {name} is {value!r}; give a str, or None")
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{where}: {name} has {error.reason} at {error.start}") from None
+            raise ValueError(
+                f"{where}: {name} has {error.reason} at {error.start}; remove it"
+            ) from None
 
 
 def check_names(where: str, **names: object) -> None:

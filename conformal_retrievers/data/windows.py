@@ -76,7 +76,7 @@ def _windows(
             new += 1
         yield start, end
         first = new
-        # Ends after this window's first unit, from which the new one was too far.
+        # Going back ends before this window's first unit: the new unit is too far from that.
         while (
             new < len(units)
             and end - units[first - 1][0] <= overlap

@@ -98,5 +98,6 @@ def test_an_argument_out_of_range_is_named(error, options):
 
 
 def test_a_number_of_units_below_one_is_named():
-    with pytest.raises(ValueError, match="n is 0"):
-        smallest_alpha(0)
+    for n in (0, 2.5, "x"):
+        with pytest.raises(ValueError, match="n is"):
+            smallest_alpha(n)

@@ -113,7 +113,7 @@ def test_a_token_is_of_the_segment_in_which_its_last_byte_is(family, chat):
         np.testing.assert_array_equal(found.lengths, counts)
 
 
-def test_padding_that_a_tokenizer_was_told_to_add_is_not_there():
+def test_padding_that_a_tokenizer_adds_is_left_out():
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=TOKENIZERS["byte-level"](), bos_token="<s>", pad_token="</s>"
     )
