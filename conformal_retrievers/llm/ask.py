@@ -197,7 +197,8 @@ class _Run:
     def take(self, i: int, result: object) -> None:
         """Take the answer to a request from what `complete` returned or raised."""
         answer = self.answers[i] = outcome_of(result)
-        self.lack_model.append(_fails_by(NO_MODEL, answer))
+        lacks = isinstance(answer, Unanswered) and bool(marks_of(answer) & NO_MODEL)
+        self.lack_model.append(lacks)
         hopeless = len(self.lack_model) >= ENOUGH and all(self.lack_model)
         if isinstance(answer, Unanswered) and (hopeless or isinstance(result, CancelledError)):
             self.stopped.set()
@@ -211,23 +212,16 @@ class _Run:
 
     def finished(self) -> list[Reply | Unanswered]:
         """Return the answers; log the failed ones, which a filter only sees as unscorable."""
-        failed = []
-        for i in self.missing:
-            answer = self.answers[i]
-            if isinstance(answer, Unanswered) or not self.is_answer(i, answer):
-                failed.append(answer)
-        n = len(self.missing)
+        asked = [(i, self.answers[i]) for i in self.missing]
+        failed = [a for i, a in asked if isinstance(a, Unanswered) or not self.is_answer(i, a)]
+        n = len(asked)
         if failed:
-            if len(failed) == n and all(_fails_by(NO_ACCESS, answer) for answer in failed):
+            if all(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for _, a in asked):
                 raise failed[-1].__cause__ or failed[-1]
             level = logging.ERROR if len(failed) == n else logging.WARNING
             message = "%s gave no usable answer to %d of %d requests; the last: %s"
             logger.log(level, message, self.llm.name, len(failed), n, failure_of(failed[-1]))
         return self.answers
-
-
-def _fails_by(marks: set[object], answer: Reply | Unanswered) -> bool:
-    return isinstance(answer, Unanswered) and bool(marks_of(answer) & marks)
 
 
 def ask_verdicts(
