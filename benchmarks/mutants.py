@@ -177,8 +177,8 @@ MUTANTS = {
         ),
         ('scores") + 0.0', 'scores")', "a score of minus zero"),
         (
-            "np.ma.filled(scores.astype(np.float64), np.nan)",
-            "np.asarray(scores, np.float64)",
+            "np.ma.filled(array.astype(np.float64), np.nan)",
+            "np.asarray(array, np.float64)",
             "a masked score counts as the value that it hides",
         ),
     ],
