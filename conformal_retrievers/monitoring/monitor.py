@@ -159,6 +159,8 @@ class _State:
             and len(self.live) <= c.queries
             and c.lost <= c.judged
             and self.log_drift <= self.most_log_drift
+            and math.isclose(sum(self.capitals), 1)
+            and (c.judged > 0 or self.most_log_harm == 0)
         )
 
 
@@ -304,8 +306,8 @@ class Monitor:
             )
         if not state.is_consistent:
             raise ValueError(
-                f"{path}: its field 'counts' contradicts itself or another field; restore the "
-                "original file, or start a new Monitor"
+                f"{path}: its counts and its evidence contradict each other; restore the original "
+                "file, or start a new Monitor"
             )
         return cls._of(calibration, state)
 

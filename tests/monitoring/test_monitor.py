@@ -309,6 +309,8 @@ def saved(path, **changed):
         ("live", ["0.1"]),
         ("live", [0.1, 0.2]),
         ("log_drift", 50.0),
+        ("most_log_harm", 5.0),
+        ("capitals", [0.9, 0.9, 0.9]),
         ("queries", {"queries": True}),
         *(("counts", {name: 9}) for name in ("kept", "unscorable", "with_kept", "lost")),
         ("counts", {"share_kept": 9.0}),
