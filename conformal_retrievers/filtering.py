@@ -30,7 +30,6 @@ logger = logging.getLogger("conformal_retrievers")
 OnEmpty = Literal["allow", "keep_best", "raise"]
 GroupOf = Callable[[str], str | None]  # from a query to its group
 MAX_ALPHAS = 32  # at which one filter is remembered
-MAX_GROUPS = 100  # unknown ones that one filter logs
 
 
 class Refused(Exception):
@@ -168,7 +167,6 @@ class ConformalFilter:
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self._at: dict[float, ConformalFilter] = {}
-        self._unknown: set[str | None] = set()
         if calibration.keeps_everything:
             why = why_none(calibration, next(iter(calibration.n_units)))
             logger.warning("this filter drops nothing: %s", why)
@@ -185,7 +183,6 @@ class ConformalFilter:
                 on_unscorable=self.on_unscorable,
                 group_of=self.group_of,
             )
-            self._at[alpha]._unknown = self._unknown  # logged once for all alphas
         return self._at[alpha]
 
     def __call__(
@@ -216,7 +213,7 @@ class ConformalFilter:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         if query is not None:
             group = self._checked(query, len(s), group)
-        self._log_unknown(group)
+        self.calibration.warn_if_unknown(group, "all snippets are kept")
         filtered = Filtered(s, self.calibration.keep(s, group), self.calibration, group)
         lost = filtered.unscorable
         if self.on_unscorable == "raise" and len(lost):
@@ -248,15 +245,6 @@ class ConformalFilter:
                 stacklevel=1,
             )
         return self.group_of(query) if group is None and self.group_of is not None else group
-
-    def _log_unknown(self, group: str | None) -> None:
-        """Log a group that the calibration does not know, once each, up to `MAX_GROUPS`."""
-        if self.calibration.knows(group) or group in self._unknown:
-            return
-        if len(self._unknown) < MAX_GROUPS:
-            self._unknown.add(group)
-            known = ", ".join(map(repr, self.calibration.n_units))
-            logger.warning("group is %r, so everything is kept; known groups: %s", group, known)
 
     def __repr__(self) -> str:
         c = self.calibration

@@ -6,6 +6,7 @@ The guarantees and what they count are in `guarantees.py`, and the theorems in `
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -107,6 +108,12 @@ class Thresholds:
     def knows(self, group: str | None) -> bool:
         """Return whether a query of this group has a threshold of its own, or one for all."""
         return not self.by_group or self._key(group) in self._units
+
+    def warn_if_unknown(self, group: str | None, effect: str) -> None:
+        """Warn if a query's group has no threshold; Python shows the same text once."""
+        if not self.knows(group):
+            known = ", ".join(map(repr, self.n_units))
+            warnings.warn(f"a group is not among {known}, so {effect}", stacklevel=1)
 
     def merged(self, group: str | None) -> str | None:
         """Return the group that a group is merged into, which is itself if it is not merged."""

@@ -7,7 +7,6 @@ filtered.kept_claims
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -129,10 +128,8 @@ class ClaimFilter:
             )
         if group is None and self.group_of is not None:
             group = self.group_of(query)
-        if claims and not self.calibration.knows(group):
-            known = ", ".join(map(repr, self.calibration.n_units))
-            text = f"group of a query is {group!r}, so no claim is kept: the calibration knows"
-            warnings.warn(f"{text} {known}. Pass one as group=", stacklevel=1)
+        if claims:
+            self.calibration.warn_if_unknown(group, "no claim is kept")
         keeps = self.calibration.keep(r, group)
         filtered = FilteredClaims(r, keeps, self.calibration, group, claims)
         if self.on_empty == "raise" and claims and not keeps.any():

@@ -67,6 +67,8 @@ def calibrate(
     if scorer not in names:
         hint = f"for an embedding model: --scorer embedding --model {scorer}"
         raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(names)}; {hint}")
+    if model and not name and model[0] not in "./~" and Path(model).is_dir():  # as `warn_if_path`
+        warnings.warn(f"the scorer is named by the folder {model!r}; give --name", stacklevel=1)
     chosen = scorer_named(names[scorer], model=model, corpus=corpus, judged=judged)
     rng = np.random.default_rng(0)
     queries = [q for q in judged_queries(judged, run, k) if rng.random() >= hold_out]

@@ -71,10 +71,7 @@ class FactualityFlag:
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
         """Return the confidence in an answer and whether it is flagged, as for an unknown group."""
         c = self.calibration
-        if not c.knows(group):
-            known = ", ".join(map(repr, c.n_units))
-            text = f"the group of a question is not among {known}; its answer is flagged"
-            warnings.warn(text, stacklevel=2)  # the same text and place: Python shows it once
+        c.warn_if_unknown(group, "its answer is flagged")
         [confidence] = self.classifier.predict_proba([ratios])
         [flagged] = c.keep([confidence], group)
         return Confidence(float(confidence), bool(flagged))

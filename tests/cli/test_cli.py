@@ -19,6 +19,7 @@ from conformal_retrievers.calibration.calibration import Calibration, calibrate
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.cli import app
+from conformal_retrievers.cli.calibrate import calibrate as calibrate_command
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.evaluation.diagnose import diagnose
@@ -280,6 +281,17 @@ def test_a_model_that_does_not_exist_is_named(files, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     given = ("--alpha", "0.1", "--scorer", "embedding", "--model", "no/such/model")
     assert "no/such/model" in error_of("calibrate", files / "judged.jsonl", *given)
+
+
+@pytest.mark.slow
+def test_a_scorer_named_by_its_models_folder_is_warned_of(files, tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    given = (files / "judged.jsonl", 0.1, "embedding")
+    with pytest.raises(ValueError, match="model"), pytest.warns(match="'models'; give --name"):
+        calibrate_command(*given, model="models")
+    with pytest.raises(ValueError, match="model"):  # and no warning, which would be an error
+        calibrate_command(*given, model="models", name="m")
 
 
 # --- evaluate -------------------------------------------------------------------------------------

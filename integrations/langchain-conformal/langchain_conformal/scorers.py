@@ -14,18 +14,12 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from typing_extensions import Self
 
-from conformal_retrievers import Calibration, Scorer, Snippet
+from conformal_retrievers import Calibration, EmbeddingScorer, Scorer, Snippet
 from conformal_retrievers.calibration import OnUnscorable
 from conformal_retrievers.data import as_scores
 from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
-from conformal_retrievers.scoring import (
-    By,
-    CrossEncoderScorer,
-    EmbeddingScorer,
-    LLMScorer,
-    Scores,
-)
+from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, Scores
 
 Options = Callable[[Request], Mapping[str, Any]]
 
