@@ -1,7 +1,5 @@
 """Asking an LLM many requests at once, with a bound and a cache."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import json
@@ -216,7 +214,9 @@ class _Run:
         failed = [a for i, a in asked if isinstance(a, Unanswered) or not self.is_answer(i, a)]
         n = len(asked)
         if failed:
-            if all(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for _, a in asked):
+            # A firewall may refuse the text of the only request that is not cached.
+            lost = NO_ACCESS if n == len(self.answers) else NO_ACCESS - {403}
+            if all(isinstance(a, Unanswered) and marks_of(a) & lost for _, a in asked):
                 raise failed[-1].__cause__ or failed[-1]
             level = logging.ERROR if len(failed) == n else logging.WARNING
             message = "%s gave no usable answer to %d of %d requests; the last: %s"

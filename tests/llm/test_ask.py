@@ -29,6 +29,10 @@ class TooLong(Exception):
     status_code = 400
 
 
+class Firewall(Exception):
+    status_code = 403
+
+
 class Busy:
     """An LLM that counts how many it answers at once, now and at most."""
 
@@ -223,6 +227,16 @@ async def test_no_access_is_raised_if_no_request_has_it(error, tmp_path, caplog)
     busy.fail["1"] = TooLong
     await both(llm, REQUESTS[:3], cache=cache)
     assert [(r.levelname, *r.args[1:3]) for r in caplog.records[-2:]] == [("ERROR", 2, 2)] * 2
+
+
+async def test_a_refusal_is_raised_only_if_nothing_was_answered_not_even_before(tmp_path):
+    busy, cache = Busy(fail={"0": Firewall, "1": Firewall}), Cache(tmp_path / "c.db")
+    llm = LLM(busy.complete, "busy", busy.acomplete)
+    ask(llm, REQUESTS[2:3], cache=cache)
+    [*refused, answered] = await aask(llm, REQUESTS[:3], cache=cache)
+    assert [isinstance(a, Unanswered) for a in (*refused, answered)] == [True, True, False]
+    with pytest.raises(Firewall):
+        ask(llm, REQUESTS[:2], cache=cache)
 
 
 @pytest.mark.parametrize("native", [False, True])
