@@ -1,7 +1,5 @@
 """`python -m conformal_retrievers`, and where the command `conformal-retrievers` begins."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 

@@ -1,7 +1,5 @@
 """The one message about an optional dependency that is not installed."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 

@@ -1,7 +1,5 @@
 """What may enter a calibration or a filter: every check is made here, once."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -10,8 +10,6 @@ all its relevant scores, their maximum for "all", or their minimum for "any". Ea
 about retrieved snippets, unless missed ones count: then their score is +inf.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

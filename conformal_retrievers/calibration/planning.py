@@ -6,8 +6,6 @@ Over calibrations with n scalar units, the coverage of the k-th smallest score i
 varies less than a yes or no.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass

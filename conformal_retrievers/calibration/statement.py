@@ -3,8 +3,6 @@
 Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the numbers behind them.
 """
 
-from __future__ import annotations
-
 import math
 
 from conformal_retrievers.calibration.subjects import SNIPPETS

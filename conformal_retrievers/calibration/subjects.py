@@ -7,8 +7,6 @@ The theorem is the same for all three; their nouns and their comparison differ:
     flags     flagged  iff  confidence ≤ threshold   an answer without a confidence is flagged
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal

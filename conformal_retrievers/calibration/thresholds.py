@@ -3,8 +3,6 @@
 The guarantees and what they count are in `guarantees.py`, and the theorems in `theory/`.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Mapping

@@ -8,8 +8,6 @@ them into another text, which is outside the guarantee. Events carry what was de
 frameworks' callbacks and to a `FilterLog`, like those of snippets (`monitoring/events.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -8,8 +8,6 @@ Sources: Feng et al. 2025, Conformal-RAG (arXiv 2506.20978, eq. 5; its S ≥ 0 d
 relevance 0 even if all are factual); Mohri and Hashimoto 2024 (arXiv 2402.10978).
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 from collections.abc import Iterable, Sequence

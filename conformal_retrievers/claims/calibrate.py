@@ -9,8 +9,6 @@ keeps the false claim itself if relevances tie); Mohri and Hashimoto 2024 (arXiv
 theorem 4.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ filtered = ClaimFilter(scorer, calibration)(query, claims, documents)
 filtered.kept_claims
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A reply that cannot be read has a `reason` instead of a value: "unanswered", "re
 "unreadable". Feng et al. 2025 (arXiv 2506.20978, section 3.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args

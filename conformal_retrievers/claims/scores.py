@@ -5,8 +5,6 @@
 This is algorithm 1 of Feng et al. 2025 (Conformal-RAG, arXiv 2506.20978).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Exit codes: 0 fine, 1 bad data or a guarantee that fails, 2 a wrong command. Res
 output, as JSON with --json. Progress, warnings and errors go to standard error.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from conformal_retrievers.extras import require

@@ -1,7 +1,5 @@
 """`conformal-retrievers calibrate`: judged queries and a scorer become a calibration file."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`conformal-retrievers claims`: calibrate and evaluate a filter of the claims of answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

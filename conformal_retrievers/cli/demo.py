@@ -4,8 +4,6 @@ BM25 retrieves K snippets of docstrings for each question. Half of the questions
 frameworks filter the other half with the same calibration file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`conformal-retrievers diagnose`: does the guarantee hold, and if not, why?"""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated

@@ -4,8 +4,6 @@ A docstring's first sentence says in other words what the rest of it explains. I
 and the windows of the rest are relevant. The corpus holds the rest, and all other docstrings whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect

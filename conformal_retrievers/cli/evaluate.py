@@ -1,7 +1,5 @@
 """`conformal-retrievers evaluate`: measure a calibration on other judged queries."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """What the commands read: calibrations, judged queries (a file or a BEIR folder), filter logs."""
 
-from __future__ import annotations
-
 import re
 import sys
 import warnings

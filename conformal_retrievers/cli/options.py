@@ -1,7 +1,5 @@
 """The arguments and options of the commands, and the checks of their values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """`conformal-retrievers plan`: how many judged queries a guarantee needs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

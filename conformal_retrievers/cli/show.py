@@ -1,7 +1,5 @@
 """`conformal-retrievers show`: the guarantee of a calibration file, and what it rests on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How the commands print: one line for an error, tables for people, JSON for programs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

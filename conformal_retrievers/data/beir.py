@@ -1,7 +1,5 @@
 """Judged queries from a folder in the BEIR layout (Thakur et al. 2021, arXiv 2104.08663)."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator

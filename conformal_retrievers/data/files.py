@@ -5,8 +5,6 @@ that may be long. Its fields `format` and `version` say what it is, and `sha256`
 all other fields. No pickle, no eval.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

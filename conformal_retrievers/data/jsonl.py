@@ -1,7 +1,5 @@
 """Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable, Iterator

@@ -6,8 +6,6 @@ white space, because text is often wrapped, and a blank line ends a sentence. An
 quote belongs to the sentence that it opens. Characters are code points, as `len` counts them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from conformal_retrievers.data.queries import Snippet

@@ -4,8 +4,6 @@ Top k is what is done without calibration. Two calibrations are compared by the 
 over queries: both are measured on the same resampled queries.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

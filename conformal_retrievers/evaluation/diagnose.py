@@ -9,8 +9,6 @@ it is not coverage and has no target of 1 − α. Exchangeability implies that m
 that of the judged ones, up to chance (`theory/exchangeability.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

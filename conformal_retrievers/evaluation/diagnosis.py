@@ -1,7 +1,5 @@
 """The values of a diagnosis: an evaluation, what else was compared, and the findings in words."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Literal

@@ -6,8 +6,6 @@ differ and, with judgements, whether coverage is too low or scores are reversed.
 m1, m2 or coverage; the constants below say from where on it is given. What is fine is listed too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

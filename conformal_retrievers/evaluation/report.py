@@ -4,8 +4,6 @@ The page needs no network and no scripts, and prints well. The same input gives 
 Everything that comes from the data is escaped.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -1,7 +1,5 @@
 """Whether a coverage measured on new judged queries contradicts what a calibration guarantees."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterable

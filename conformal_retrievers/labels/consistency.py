@@ -5,8 +5,6 @@ This is the answer consistency γ_ac that a factuality classifier learns to pred
 answers holds for those that it calls inconsistent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

@@ -9,8 +9,6 @@ relevant by its source (Geissler et al. 2026, arXiv 2605.05244, eq. 1) iff
 with the β-quantile P_β over the snippets of all queries. Both methods err; `audit.py` measures how.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache as computed_once

@@ -4,8 +4,6 @@ Each value is stored under a SHA-256: a score of scorer, query and text, a reply
 request. A score comes back bit for bit. The file contains replies, but no queries and no snippets.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """A model behind an OpenAI-compatible server (OpenAI, vLLM, Ollama, llama.cpp, …) as an `LLM`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ A server's errors, its words for why a reply ended, its tokens and log-probabili
 a `Reply`, or `Unanswered`. Nothing in their answers is trusted.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Container, Mapping

@@ -5,8 +5,6 @@ mean attention of each new token over the segments of its prompt (`prompt.py`), 
 computes inside the model; `lookback_ratios` turns it into lookback ratios.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import inspect

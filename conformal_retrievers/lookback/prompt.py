@@ -4,8 +4,6 @@ The segments are the preamble, snippets 1 … k and the question. The tokenizer'
 place where each token ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -13,8 +13,6 @@ A_t(prompt) / (A_t(prompt) + A_t(output)), includes preamble and question (Chuan
 arXiv 2407.07071).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 `claims/answer_filter.py` makes the events of answers' claims.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Mapping

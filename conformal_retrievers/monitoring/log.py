@@ -1,7 +1,5 @@
 """The filter log: events as JSON lines that many processes append, and what handlers do with it."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

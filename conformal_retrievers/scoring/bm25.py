@@ -3,8 +3,6 @@
 It weighs words by how rare they are in a corpus, so the corpus is a part of the scorer's name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Each is a scorer like any other and calibrated once as a whole, so one guarantee covers all of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

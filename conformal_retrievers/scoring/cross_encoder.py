@@ -4,8 +4,6 @@ A cross-encoder reads both together (Nogueira and Cho 2019, arXiv 1901.04085). T
 would round confident pairs to 1 and make them tie.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

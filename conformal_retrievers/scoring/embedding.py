@@ -3,8 +3,6 @@
 A_emb of Chakraborty et al. 2025 (arXiv 2511.17908, section 3.3).
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import struct

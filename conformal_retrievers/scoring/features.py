@@ -3,8 +3,6 @@
 They follow from the snippets of one query and do not depend on their order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 

@@ -5,8 +5,6 @@ A rating is a number from 0 to 1 = relevant, in a JSON reply: A_LLM of Chakrabor
 token of a reply. A snippet without a readable rating is unscorable (NaN), never irrelevant.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Stores return similarities or distances, so the user states the direction of the number.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

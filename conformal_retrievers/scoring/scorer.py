@@ -15,8 +15,6 @@ names. A scorer may also have these attributes:
     score_with_reasons  what `score` returns, and why snippets have no score (n,), or None
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

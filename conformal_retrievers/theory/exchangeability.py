@@ -19,8 +19,6 @@ Ties make both tests conservative. The tests find a change of scores. Such a cha
 necessary nor sufficient for a loss of coverage, which only judgements can show.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass
 

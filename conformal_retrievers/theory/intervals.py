@@ -1,7 +1,5 @@
 """Confidence intervals of shares, with the query as the unit, and the area under a ROC curve."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from statistics import NormalDist

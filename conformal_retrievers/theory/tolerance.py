@@ -18,8 +18,6 @@ does not grow in expectation if the mean is above α, so 1 / max_i W_i is a p-va
 Thresholds are tried from the largest down until one fails (Bates et al. 2021, arXiv 2101.02703).
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

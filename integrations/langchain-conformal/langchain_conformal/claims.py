@@ -1,7 +1,5 @@
 """The filter of an answer's claims as a LangChain Runnable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langchain_core.documents import Document

@@ -1,7 +1,5 @@
 """The conformal filter as a LangChain document compressor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

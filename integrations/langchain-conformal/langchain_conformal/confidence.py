@@ -1,7 +1,5 @@
 """Answers with a confidence, as a LangChain Runnable: the model must run here, in transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Documents to snippets, and a filter's decision about snippets back to documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from numbers import Real

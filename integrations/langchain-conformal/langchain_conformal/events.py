@@ -6,8 +6,6 @@ is the output of the run. A filter that raises because nothing is kept, or becau
 be scored, raises after its run has ended with the decision. Without a handler there is no run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Judged queries as a LangChain retriever returns their documents."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from inspect import signature

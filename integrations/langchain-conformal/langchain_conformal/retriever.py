@@ -1,7 +1,5 @@
 """The conformal filter around a LangChain retriever."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

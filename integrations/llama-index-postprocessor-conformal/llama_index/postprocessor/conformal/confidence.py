@@ -1,7 +1,5 @@
 """Answers with a confidence, as a LlamaIndex query engine: the model must run here."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The filter of an answer's claims as a LlamaIndex query engine around another."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 

@@ -7,8 +7,6 @@ of `conformal_retrievers.monitoring`, `claims_event_of` of `conformal_retrievers
 OpenTelemetry's current span has it as conformal.* attributes. Without a listener none is built.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Judged queries as a LlamaIndex retriever returns their nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context

@@ -1,7 +1,5 @@
 """Nodes to snippets, and a filter's decision about snippets back to nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
