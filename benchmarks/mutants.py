@@ -184,7 +184,7 @@ MUTANTS = {
     ],
     "data/jsonl.py": [
         (
-            "json.loads(line, object_pairs_hook=without_repetition)",
+            "json.loads(line, object_pairs_hook=files.without_repetition)",
             "json.loads(line)",
             "the second of two judgements of a snippet counts",
         ),
@@ -389,8 +389,8 @@ MUTANTS = {
             "one bound for all event loops",
         ),
         (
-            "if all(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for",
-            "if any(isinstance(a, Unanswered) and marks_of(a) & NO_ACCESS for",
+            "if all(isinstance(a, Unanswered) and marks_of(a) & lost for",
+            "if any(isinstance(a, Unanswered) and marks_of(a) & lost for",
             "one broken connection fails every request",
         ),
         (
@@ -559,7 +559,7 @@ MUTANTS = {
             "more evidence than queries",
         ),
         (
-            "return self.unscorable >= MOSTLY",
+            "return self.unscorable >= measures.MOSTLY",
             "return self.unscorable > MOSTLY",
             "half without a score tests the guarantee",
         ),

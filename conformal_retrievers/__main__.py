@@ -3,14 +3,15 @@
 import contextlib
 import sys
 
-from conformal_retrievers.extras import missing
+from conformal_retrievers.extras import require
 
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
-    message = missing("cli", "typer", "rich")
-    if message is not None:
-        sys.exit(message)
+    try:
+        require("cli", "typer", "rich")
+    except ModuleNotFoundError as error:
+        sys.exit(str(error))
     from conformal_retrievers.cli import app
 
     try:

@@ -118,6 +118,14 @@ class ConformalFilter:
     The number kept has no limit, which would void the guarantee: limit the retriever instead,
     before calibrating. A filter whose calibration has no finite threshold logs a warning.
 
+    >>> from conformal_retrievers.data.queries import ScoredQuery
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3, 4)]
+    >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="length")
+    >>> ConformalFilter(scorer, calibration)("q", ["a", "bcdef"]).kept
+    array([0])
+
     Parameters
     ----------
     scorer, calibration
@@ -134,16 +142,6 @@ class ConformalFilter:
     ------
     CalibrationMismatch
         For the calibration of another scorer or subject.
-
-    Examples
-    --------
-    >>> from conformal_retrievers.data.queries import ScoredQuery
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3, 4)]
-    >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="length")
-    >>> ConformalFilter(scorer, calibration)("q", ["a", "bcdef"]).kept
-    array([0])
     """
 
     # Not a dataclass: pydantic, in the frameworks' models, would validate each of its fields.
@@ -264,6 +262,14 @@ def open_filter(
 
     Raises as `ConformalFilter`, `Calibration.load` and `Calibration.at`.
 
+    >>> from conformal_retrievers.data.queries import ScoredQuery
+    >>> from conformal_retrievers.scoring import RetrievalScorer
+    >>> scorer = RetrievalScorer("store", higher_is_better=False)
+    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
+    >>> calibration = Calibration.from_scores(scored, alpha=0.3, scorer=scorer.name)
+    >>> open_filter(calibration, scorer, alpha=0.5).calibration.threshold()
+    2.0
+
     Parameters
     ----------
     calibration
@@ -272,16 +278,6 @@ def open_filter(
         As in `ConformalFilter`.
     alpha
         Replaces the calibration's own, see `Calibration.at`.
-
-    Examples
-    --------
-    >>> from conformal_retrievers.data.queries import ScoredQuery
-    >>> from conformal_retrievers.scoring import RetrievalScorer
-    >>> scorer = RetrievalScorer("store", higher_is_better=False)
-    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
-    >>> calibration = Calibration.from_scores(scored, alpha=0.3, scorer=scorer.name)
-    >>> open_filter(calibration, scorer, alpha=0.5).calibration.threshold()
-    2.0
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)

@@ -288,6 +288,5 @@ def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuer
             f"the threshold drops none of the snippets of the judged queries: no score of "
             f"{calibration.scorer!r} is above it at alpha = {calibration.alpha:g}. Raise alpha, or "
             "use a scorer that separates relevant snippets better",
-            UserWarning,
             stacklevel=3,
         )

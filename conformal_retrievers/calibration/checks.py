@@ -219,7 +219,6 @@ def warn_if_path(scorer: str) -> None:
         warnings.warn(
             f"scorer {scorer!r} is named by a path, so a machine with another path refuses the "
             "calibration. Give the scorer name=, or --name on the command line",
-            UserWarning,
             stacklevel=3,
         )
 

@@ -55,6 +55,9 @@ def plan(
 
     Raises ValueError for an argument out of range.
 
+    >>> print(plan(0.1))
+    9 judged queries before any snippet can be dropped
+
     Parameters
     ----------
     alpha, delta, guarantee
@@ -65,11 +68,6 @@ def plan(
     Notes
     -----
     A finite threshold needs n ≥ ⌈(1 − α)/α⌉ without delta; `enough` follows from the Beta law.
-
-    Examples
-    --------
-    >>> print(plan(0.1))
-    9 judged queries before any snippet can be dropped
     """
     exact_alpha(alpha)
     check_guarantee(guarantee, delta)
@@ -89,17 +87,15 @@ def plan(
 def chance_within(n: int, alpha: float, within: float, delta: float | None = None) -> float:
     """Return P(|C − (1 − α)| ≤ within) for the coverage C of a calibration with n scalar units.
 
+    >>> chance_within(5, alpha=0.1, within=0.1)  # too few units: everything is kept, and C is 1
+    1.0
+
     Parameters
     ----------
     n
         The number of units, 1 or more.
     alpha, within, delta
         As in `plan`.
-
-    Examples
-    --------
-    >>> chance_within(5, alpha=0.1, within=0.1)  # too few units: everything is kept, and C is 1
-    1.0
     """
     from scipy.special import bdtrc
 

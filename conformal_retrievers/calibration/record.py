@@ -10,16 +10,7 @@ import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PlainSerializer,
-    ValidationError,
-)
+import pydantic
 
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import KeepsAt
@@ -43,17 +34,17 @@ INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for them
 NAMES = {number: name for name, number in INFINITE.items()}
 Score = Annotated[
     float,
-    BeforeValidator(lambda given: INFINITE.get(given, given) if isinstance(given, str) else given),
-    PlainSerializer(lambda score: NAMES.get(score, score)),
+    pydantic.BeforeValidator(lambda x: INFINITE.get(x, x) if isinstance(x, str) else x),
+    pydantic.PlainSerializer(lambda score: NAMES.get(score, score)),
 ]
 Threshold = float | KeepsAt
-Name = Annotated[str, AfterValidator(printable)]
+Name = Annotated[str, pydantic.AfterValidator(printable)]
 
 
-class Fields(BaseModel):
+class Fields(pydantic.BaseModel):
     """The fields of an object of the file: each of its own type, and no others."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class StoredQuery(Fields):
@@ -61,7 +52,7 @@ class StoredQuery(Fields):
 
     id: str | None
     group: str | None
-    missed: int | None = Field(ge=0)  # 0: none was missed; None: unknown
+    missed: int | None = pydantic.Field(ge=0)  # 0: none was missed; None: unknown
     scores: list[Score]
 
     @classmethod
@@ -82,10 +73,10 @@ class StoredQuery(Fields):
 class ClaimDetails(Fields):
     """What only calibrations of claims have, as `calibrate_claims` writes it."""
 
-    share: float = Field(default=1.0, gt=0, le=1)
+    share: float = pydantic.Field(default=1.0, gt=0, le=1)
     unannotated: list[str] = []
-    n_without_claims: int = Field(default=0, ge=0)
-    n_unscorable: int = Field(default=0, ge=0)
+    n_without_claims: int = pydantic.Field(default=0, ge=0)
+    n_unscorable: int = pydantic.Field(default=0, ge=0)
 
 
 class FlagDetails(Fields):
@@ -112,18 +103,18 @@ class Record(Fields):
     threshold: Threshold | dict[str, Threshold]
     scorer: str
     relative_to_query: bool
-    scorer_provenance: dict[str, JsonValue] | None
+    scorer_provenance: dict[str, pydantic.JsonValue] | None
     n_queries: int
     n_relevant: int
-    n_without_relevant: int = Field(ge=0, le=MAX_COUNT)
+    n_without_relevant: int = pydantic.Field(ge=0, le=MAX_COUNT)
     design_effect: float
     effective_n: float
-    retrieval: dict[str, JsonValue] | None
-    labels: dict[str, JsonValue] | None
-    details: dict[str, JsonValue]
+    retrieval: dict[str, pydantic.JsonValue] | None
+    labels: dict[str, pydantic.JsonValue] | None
+    details: dict[str, pydantic.JsonValue]
     library: Name
     created: Name
-    other_ids: list[Annotated[str, Field(min_length=1)]]
+    other_ids: list[Annotated[str, pydantic.Field(min_length=1)]]
     lowest_scores: list[float]
     queries: list[StoredQuery]
 
@@ -137,7 +128,7 @@ def checked(fields: dict[str, Any], where: str) -> Record:
         record = Record.model_validate(fields)
         DETAILS[record.subject].model_validate(record.details)
         return record
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise ValueError(f"{where}: {files.explain(error)}; calibrate and save again") from None
 
 

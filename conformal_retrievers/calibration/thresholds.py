@@ -15,13 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration import checks
-from conformal_retrievers.calibration.guarantees import (
-    Guarantee,
-    Units,
-    check_guarantee,
-    check_relative,
-)
+from conformal_retrievers.calibration import checks, guarantees
 from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.theory.intervals import effective_n
@@ -34,7 +28,7 @@ class Thresholds:
     """The fields of a `Calibration`, the thresholds that they give, and what those are worth."""
 
     alpha: float
-    guarantee: Guarantee
+    guarantee: guarantees.Guarantee
     scorer: str  # the name of what scored
     queries: tuple[ScoredQuery, ...]  # with a known relevant snippet: its relevant scores, sorted
     subject: Subject = SNIPPETS
@@ -57,10 +51,10 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
-        object.__setattr__(self, "delta", check_guarantee(self.guarantee, self.delta))
+        object.__setattr__(self, "delta", guarantees.check_guarantee(self.guarantee, self.delta))
         checks.check_name(self.scorer)
         checks.check_retrieval(self.retrieval)
-        check_relative(self.guarantee, self.relative_to_query, self.scorer)
+        guarantees.check_relative(self.guarantee, self.relative_to_query, self.scorer)
         checks.check_scored(self.queries, self.subject, self.other_ids)
         checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
         checks.check_missed(self.queries, self.count_missed)
@@ -99,7 +93,7 @@ class Thresholds:
         units = self._units.get(self._key(group))
         return np.where(np.isnan(scores), np.nan, 1.0) if units is None else units.p_values(scores)
 
-    def units(self, group: str | None = None) -> Units:
+    def units(self, group: str | None = None) -> guarantees.Units:
         """Return the units that the threshold of a known group is taken from; by default, all."""
         return self._units[self._key(group)]
 
@@ -194,9 +188,9 @@ class Thresholds:
         return self.n_relevant / self.effective_n
 
     @cached_property
-    def _units(self) -> Mapping[str | None, Units]:
+    def _units(self) -> Mapping[str | None, guarantees.Units]:
         return {
-            group: Units(self.guarantee, queries, self.count_missed)
+            group: guarantees.Units(self.guarantee, queries, self.count_missed)
             for group, queries in self.by_threshold(self.queries).items()
         }
 

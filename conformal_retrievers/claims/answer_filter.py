@@ -33,12 +33,7 @@ from conformal_retrievers.llm.ask import LLM, check_llm
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt
 from conformal_retrievers.llm.reply import Usage
-from conformal_retrievers.monitoring.events import (
-    CLAIMS_EVENT,
-    build_event,
-    json_number,
-    set_on_span,
-)
+from conformal_retrievers.monitoring import events
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class FilteredAnswer:
         """The decision as plain values, like `claims_event_of`, with each claim and p-value."""
         c = self.claims
         entries: list[JsonValue] = [
-            {"claim": claim, "relevance": json_number(r), "p_value": json_number(p)}
+            {"claim": claim, "relevance": events.json_number(r), "p_value": events.json_number(p)}
             for claim, r, p in zip(c.claims, c.relevance.tolist(), c.p_values.tolist(), strict=True)
         ]
         return {
@@ -173,18 +168,18 @@ def claims_event_of(filtered: FilteredAnswer, *, query: str | None = None) -> di
         "query": query,
         "share": float(share_of(calibration)),
         "threshold": calibration.subject.threshold_name(claims.threshold),
-        "relevance": [json_number(r) for r in claims.relevance.tolist()],
+        "relevance": [events.json_number(r) for r in claims.relevance.tolist()],
         "undivided": filtered.undivided,
         "guaranteed": filtered.guaranteed,
     }
-    return build_event(CLAIMS_EVENT, claims, fields)
+    return events.build_event(events.CLAIMS_EVENT, claims, fields)
 
 
 def annotate_claims_span(filtered: FilteredAnswer) -> None:
     """Write the decision onto OpenTelemetry's current span: conformal.* attributes and an event."""
     claims, calibration = filtered.claims, filtered.claims.calibration
-    set_on_span(
-        CLAIMS_EVENT,
+    events.set_on_span(
+        events.CLAIMS_EVENT,
         lambda: {
             "conformal.calibration": calibration.checksum,
             "conformal.alpha": calibration.alpha,

@@ -15,13 +15,8 @@ from fractions import Fraction
 import numpy as np
 from pydantic import JsonValue
 
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import (
-    check_flags,
-    check_on_unscorable,
-    json_copy,
-    merges_of,
-)
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
 from conformal_retrievers.data.queries import ScoredQuery, all_of
@@ -68,8 +63,8 @@ def calibrate_claims(
         answers for delta.
     """
     exact_share(share)
-    check_flags(by_group=by_group)
-    check_on_unscorable(on_unscorable, CLAIMS)
+    checks.check_flags(by_group=by_group)
+    checks.check_on_unscorable(on_unscorable, CLAIMS)
     given = all_of(AnnotatedAnswer, answers, "answers")
     names = [f"answer {a.id!r}" if a.id else f"answer number {i}" for i, a in enumerate(given, 1)]
     unannotated = [name for name, answer in zip(names, given, strict=True) if not answer.annotated]
@@ -101,8 +96,8 @@ def calibrate_claims(
         subject=CLAIMS,
         delta=delta,
         by_group=by_group,
-        merge_groups=merges_of(merge_groups, [answer.group for answer in used]),
-        labels=json_copy("labels", labels),
+        merge_groups=checks.merges_of(merge_groups, [answer.group for answer in used]),
+        labels=checks.json_copy("labels", labels),
         details={
             "share": float(share),
             "unannotated": [*unannotated],

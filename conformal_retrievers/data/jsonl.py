@@ -8,12 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from conformal_retrievers.data.files import (
-    cannot_read,
-    explain,
-    without_repetition,
-    write_whole,
-)
+from conformal_retrievers.data import files
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 Row = TypeVar("Row", bound=BaseModel)
@@ -85,7 +80,7 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
     """
     text = "".join(_line(query) for query in queries).encode("utf-8")
     zipped = Path(path).suffix == ".gz"
-    write_whole(path, gzip.compress(text) if zipped else text, what="judged queries")
+    files.write_whole(path, gzip.compress(text) if zipped else text, what="judged queries")
 
 
 def _line(query: JudgedQuery) -> str:
@@ -98,7 +93,7 @@ def _line(query: JudgedQuery) -> str:
     try:
         return QueryRow.model_validate(fields).model_dump_json(exclude_none=True) + "\n"
     except ValidationError as error:
-        raise ValueError(f"{query.name}: {explain(error)}") from None
+        raise ValueError(f"{query.name}: {files.explain(error)}") from None
 
 
 def rows(path: str | Path, model: type[Row]) -> Iterator[tuple[str, Row]]:
@@ -109,10 +104,10 @@ def rows(path: str | Path, model: type[Row]) -> Iterator[tuple[str, Row]]:
     """
     for place, line in placed_lines(path):
         try:
-            fields = json.loads(line, object_pairs_hook=without_repetition)
+            fields = json.loads(line, object_pairs_hook=files.without_repetition)
             row = model.model_validate(fields)
         except ValidationError as error:
-            raise ValueError(f"{place}: {explain(error)}") from None
+            raise ValueError(f"{place}: {files.explain(error)}") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{place}: it is not JSON ({error}); give one object a line") from None
         yield place, row
@@ -133,4 +128,4 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:  # the last is an OSError
         raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None
     except OSError as error:
-        cannot_read("file", path, error)
+        files.cannot_read("file", path, error)

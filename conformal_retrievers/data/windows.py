@@ -22,6 +22,9 @@ def split_snippets(
 
     White space between windows is dropped.
 
+    >>> [window.text for window in split_snippets("One two. Three four.  Five six.", 22, 12)]
+    ['One two. Three four.', 'Three four.  Five six.']
+
     Parameters
     ----------
     text
@@ -39,11 +42,6 @@ def split_snippets(
     ------
     ValueError
         For an overlap that is negative or not below the size.
-
-    Examples
-    --------
-    >>> [window.text for window in split_snippets("One two. Three four.  Five six.", 22, 12)]
-    ['One two. Three four.', 'Three four.  Five six.']
     """
     if not 0 <= overlap < size:
         raise ValueError(

@@ -9,7 +9,7 @@ it is not coverage and has no target of 1 − α. Exchangeability implies that m
 that of the judged ones, up to chance (`theory/exchangeability.py`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -23,12 +23,7 @@ from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoin
 from conformal_retrievers.evaluation.evaluate import evaluation_of
 from conformal_retrievers.evaluation.findings import findings
 from conformal_retrievers.evaluation.measures import Columns, guaranteed, shares
-from conformal_retrievers.theory.exchangeability import (
-    Comparison,
-    m1_band,
-    m2_band,
-    two_sample_test,
-)
+from conformal_retrievers.theory import exchangeability
 from conformal_retrievers.theory.intervals import Interval, auc, cluster_interval
 
 ALPHAS = tuple(k / 40 for k in range(1, 21))  # 0.025, 0.05, … 0.5
@@ -39,7 +34,6 @@ def diagnose(
     scored: Iterable[ScoredQuery],
     *,
     reference: Iterable[ScoredQuery] | None = None,
-    alphas: Sequence[float] = ALPHAS,
     level: float = 0.95,
 ) -> Diagnosis:
     """Diagnose whether a calibration's guarantee can be trusted for queries that are new to it.
@@ -53,8 +47,6 @@ def diagnose(
     reference
         Queries like the calibration's, whose lowest scores stand in by default. The bands of m2,
         and of m1 by group, need it.
-    alphas
-        Swept together with the calibration's own; those that its delta cannot reach are left out.
     level
         Confidence of every interval, band and test, in (0, 1).
 
@@ -79,20 +71,22 @@ def diagnose(
         auc_within=within,
         auc_over=over,
         ties=_ties(calibration, new),
-        sweep=_sweep(calibration, new, known, alphas, level),
+        sweep=_sweep(calibration, new, known, level),
     )
     return replace(d, findings=findings(d))
 
 
 def _comparison(
     calibration: Calibration, new: Columns, reference: Columns | None
-) -> Comparison | None:
+) -> exchangeability.Comparison | None:
     lowest, passed = _reference_lowest(calibration, reference)
     scored = np.isfinite(new.lowest)
     if not (len(lowest) and scored.any()):
         return None
     kept = int(np.count_nonzero((new.lowest <= new.thresholds(calibration)) & scored))
-    return two_sample_test(lowest, new.lowest[scored], None if passed is None else (passed, kept))
+    return exchangeability.two_sample_test(
+        lowest, new.lowest[scored], None if passed is None else (passed, kept)
+    )
 
 
 def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
@@ -113,11 +107,7 @@ def _ties(calibration: Calibration, queries: Columns) -> Ties:
 
 
 def _sweep(
-    calibration: Calibration,
-    queries: Columns,
-    reference: Columns | None,
-    alphas: Sequence[float],
-    level: float,
+    calibration: Calibration, queries: Columns, reference: Columns | None, level: float
 ) -> tuple[SweepPoint, ...]:
     """Return a point for each alpha and for the calibration's own, if its delta allows that."""
 
@@ -133,7 +123,7 @@ def _sweep(
             measured[guaranteed(c)].interval,
         )
 
-    chosen = sorted({float(alpha) for alpha in (*alphas, calibration.alpha)})
+    chosen = sorted({*ALPHAS, calibration.alpha})
     if calibration.delta is not None and not calibration.by_group:
         units = calibration.units()
         chosen = [a for a in chosen if units.n >= units.n_needed(a, calibration.delta)]
@@ -148,11 +138,11 @@ def _bands(
     lowest, passed = _reference_lowest(calibration, reference)
     one = two = None
     if n_scored and len(lowest) and passed is not None:
-        one = m1_band(passed, len(lowest), n_scored, level)
+        one = exchangeability.m1_band(passed, len(lowest), n_scored, level)
     n_new = int(np.count_nonzero(queries.sizes))
     if reference is not None and n_new:
         kept, some = reference.count(reference.keeps(calibration)), reference.sizes > 0
-        two = m2_band(kept[some] / reference.sizes[some], n_new, level)
+        two = exchangeability.m2_band(kept[some] / reference.sizes[some], n_new, level)
     return one, two
 
 

@@ -17,16 +17,7 @@ from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.measures import (
-    END_TO_END,
-    GUARANTEES,
-    MOSTLY,
-    Columns,
-    QueryCounts,
-    Share,
-    guaranteed,
-    shares,
-)
+from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.verdict import (
     NOTHING_TESTED,
     OUT_OF_REACH,
@@ -50,17 +41,17 @@ class Evaluation:
     n_relevant: int  # retrieved
     n_missed: int
     n_snippets: int
-    coverage: Mapping[Guarantee, Share]  # of the relevant snippets that were retrieved
+    coverage: Mapping[Guarantee, measures.Share]  # of the relevant snippets that were retrieved
     coverage_std: float  # of query-recall across queries
-    end_to_end: Mapping[Guarantee, Share]  # of all relevant snippets: missed ones are lost
+    end_to_end: Mapping[Guarantee, measures.Share]  # of all relevant snippets: missed ones are lost
     lower: Mapping[Guarantee, float]  # one-sided lower bounds, see `verdict.lower_bounds`
-    removal: Share  # share dropped of all snippets
-    tokens_saved: Share | None  # the same of their tokens, None if those were not counted
-    recall_at_k: Share  # mean share of a query's relevant snippets that is retrieved
-    m1: Share  # share of queries with a kept snippet
-    m2: Share  # mean share of a query's snippets that is kept
-    precision: Share  # share of the kept snippets that is relevant
-    unscorable: Share  # share of all snippets
+    removal: measures.Share  # share dropped of all snippets
+    tokens_saved: measures.Share | None  # the same of their tokens, None if those were not counted
+    recall_at_k: measures.Share  # mean share of a query's relevant snippets that is retrieved
+    m1: measures.Share  # share of queries with a kept snippet
+    m2: measures.Share  # mean share of a query's snippets that is kept
+    precision: measures.Share  # share of the kept snippets that is relevant
+    unscorable: measures.Share  # share of all snippets
     only_irrelevant: float  # share of queries that keep irrelevant snippets only
     verdict: Verdict | None = None  # None if nothing could be tested
     keeps_everything: bool = False  # no threshold is finite
@@ -71,14 +62,14 @@ class Evaluation:
     @property
     def mostly_unscorable(self) -> bool:
         """Whether half of the snippets or more could not be scored, which tests nothing."""
-        return self.unscorable.estimate >= MOSTLY
+        return self.unscorable.estimate >= measures.MOSTLY
 
     @property
-    def shares(self) -> dict[str, Share]:
+    def shares(self) -> dict[str, measures.Share]:
         """All measures by name, in the order of the table."""
         some = {
             **{str(name): share for name, share in self.coverage.items()},
-            **{END_TO_END + name: share for name, share in self.end_to_end.items()},
+            **{measures.END_TO_END + name: share for name, share in self.end_to_end.items()},
             "recall@K": self.recall_at_k,
             "removal": self.removal,
             "tokens saved": self.tokens_saved,
@@ -114,10 +105,10 @@ def evaluate(
     twice or belongs to the calibration, and for a level outside (0, 1).
     """
     check_subject(calibration, SNIPPETS)
-    return evaluation_of(calibration, Columns.of(scored, calibration), level)
+    return evaluation_of(calibration, measures.Columns.of(scored, calibration), level)
 
 
-def evaluation_of(calibration: Calibration, columns: Columns, level: float) -> Evaluation:
+def evaluation_of(calibration: Calibration, columns: measures.Columns, level: float) -> Evaluation:
     """Return what `evaluate` does, of queries as columns."""
     check_level(level)
     counts = columns.counts(columns.keeps(calibration))
@@ -149,19 +140,21 @@ def measure(
     masks = [np.asarray(mask, dtype=bool) for mask in kept]
     if [mask.shape for mask in masks] != [query.scores.shape for query in scored]:
         raise ValueError("kept does not fit scored; give one mask a query, one value a snippet")
-    columns = Columns.of(scored)
+    columns = measures.Columns.of(scored)
     return _with_groups(columns.counts(np.concatenate(masks)), level)
 
 
-def _with_groups(c: QueryCounts, level: float, *, counts_missed: bool = False) -> Evaluation:
+def _with_groups(
+    c: measures.QueryCounts, level: float, *, counts_missed: bool = False
+) -> Evaluation:
     """Return the measures of some queries, and of each group if any has one; without verdicts."""
     groups = {} if set(c.group.tolist()) == {None} else c.by_group
     whole, *parts = (_measured(part, level, counts_missed) for part in (c, *groups.values()))
     return replace(whole, by_group=dict(zip(groups, parts, strict=True)))
 
 
-def _measured(c: QueryCounts, level: float, counts_missed: bool) -> Evaluation:
-    share = shares(c, level)
+def _measured(c: measures.QueryCounts, level: float, counts_missed: bool) -> Evaluation:
+    share = measures.shares(c, level)
     some = c.relevant > 0
     recalls = c.relevant_kept[some] / c.relevant[some]
     return Evaluation(
@@ -169,9 +162,9 @@ def _measured(c: QueryCounts, level: float, counts_missed: bool) -> Evaluation:
         n_relevant=int(c.relevant.sum()),
         n_missed=int(np.nansum(c.missed)),
         n_snippets=int(c.retrieved.sum()),
-        coverage={name: share[name] for name in GUARANTEES},
+        coverage={name: share[name] for name in measures.GUARANTEES},
         coverage_std=float(np.std(recalls)) if len(recalls) > 1 else math.nan,
-        end_to_end={name: share[END_TO_END + name] for name in GUARANTEES},
+        end_to_end={name: share[measures.END_TO_END + name] for name in measures.GUARANTEES},
         lower=lower_bounds(c, level, end_to_end=counts_missed),
         removal=share["removal"],
         tokens_saved=share.get("tokens saved"),
@@ -187,5 +180,7 @@ def _measured(c: QueryCounts, level: float, counts_missed: bool) -> Evaluation:
 def _verdict(
     part: Evaluation, calibration: Calibration, group: str | None, tests: int = 1
 ) -> Verdict | None:
-    found = verdict_on(calibration, part.shares[guaranteed(calibration)], group, tests=tests)
+    found = verdict_on(
+        calibration, part.shares[measures.guaranteed(calibration)], group, tests=tests
+    )
     return found and replace(found, unscorable=part.unscorable.estimate)

@@ -29,12 +29,7 @@ from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.queries import ScoredQuery, all_of
-from conformal_retrievers.theory.intervals import (
-    Interval,
-    cluster_interval,
-    effective_n,
-    wilson_interval,
-)
+from conformal_retrievers.theory import intervals
 
 Column = NDArray[np.float64]
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
@@ -176,19 +171,19 @@ class Share:
         n = float(len(values))
         if not n:
             return cls(math.nan, 0.0, 1.0, 0.0, 0.0)
-        return cls(*wilson_interval(float(values.mean()), n, level), n, n)
+        return cls(*intervals.wilson_interval(float(values.mean()), n, level), n, n)
 
     @classmethod
     def of_clusters(cls, parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -> Share:
         """Return Σ parts / Σ wholes of queries or answers (K,), with a cluster interval."""
         total = float(np.sum(wholes))
-        n = effective_n(parts, wholes) if total else 0.0
-        return cls(*cluster_interval(parts, wholes, level), total, n)
+        n = intervals.effective_n(parts, wholes) if total else 0.0
+        return cls(*intervals.cluster_interval(parts, wholes, level), total, n)
 
     @property
-    def interval(self) -> Interval:
+    def interval(self) -> intervals.Interval:
         """The estimate with the ends of its interval."""
-        return Interval(self.estimate, self.low, self.high)
+        return intervals.Interval(self.estimate, self.low, self.high)
 
     def __str__(self) -> str:
         return str(self.interval)

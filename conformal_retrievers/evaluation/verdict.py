@@ -11,23 +11,10 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.evaluation.measures import (
-    END_TO_END,
-    MOSTLY,
-    Column,
-    QueryCounts,
-    Share,
-    guaranteed,
-    ratios,
-)
+from conformal_retrievers.evaluation import measures
+from conformal_retrievers.theory import tolerance
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
-from conformal_retrievers.theory.tolerance import (
-    beta_binomial_cdf,
-    betting_lower,
-    binomial_cdf,
-    binomial_lower,
-)
 
 NOTHING_TESTED = "Nothing is tested: this calibration keeps everything."
 OUT_OF_REACH = (
@@ -55,7 +42,7 @@ class Verdict:
 
     measure: str  # what was measured, such as "query-recall coverage"
     target: float  # 1 − alpha
-    coverage: Share
+    coverage: measures.Share
     p_value: float  # P(a coverage this low or lower) if the guarantee just holds
     n: int  # units that were measured: queries or answers, or independent snippets for "snippet"
     needed: float  # how many show a shortfall of 5 points, see `n_to_show_a_shortfall`
@@ -73,7 +60,7 @@ class Verdict:
     @property
     def untested(self) -> bool:
         """Whether half of the snippets or more could not be scored, which tests nothing."""
-        return self.unscorable >= MOSTLY
+        return self.unscorable >= measures.MOSTLY
 
     @property
     def too_few(self) -> bool:
@@ -114,7 +101,7 @@ class Verdict:
 
 
 def verdict_on(
-    calibration: Calibration, coverage: Share, group: str | None = None, *, tests: int = 1
+    calibration: Calibration, coverage: measures.Share, group: str | None = None, *, tests: int = 1
 ) -> Verdict | None:
     """Return the verdict on the coverage of new units, in a group if given, one of `tests` groups.
 
@@ -125,7 +112,7 @@ def verdict_on(
         return None
     target = float(1 - exact_alpha(calibration.alpha))
     return Verdict(
-        measure=calibration.subject.measure.format(guaranteed(calibration)),
+        measure=calibration.subject.measure.format(measures.guaranteed(calibration)),
         target=target,
         coverage=coverage,
         p_value=coverage_p_value(calibration, coverage, group),
@@ -172,12 +159,14 @@ def n_to_show_a_shortfall(
     return math.inf if enough is None else 20 * bisect_left(range(enough), True, key=shows)
 
 
-def _independent(coverage: Share) -> int:
+def _independent(coverage: measures.Share) -> int:
     """Return how many independent units a coverage was measured on, at most."""
     return round(min(coverage.n, coverage.effective_n))
 
 
-def coverage_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:
+def coverage_p_value(
+    calibration: Calibration, coverage: measures.Share, group: str | None = None
+) -> float:
     """Return the probability of a coverage as low as this or lower if the guarantee just holds.
 
     A threshold of rank k of n calibration units keeps BetaBinomial(m; k, n + 1 − k) of m new ones
@@ -196,34 +185,34 @@ def coverage_p_value(calibration: Calibration, coverage: Share, group: str | Non
 def _cdf_of_kept(calibration: Calibration, m: int, group: str | None) -> NDArray[np.float64]:
     """Return P(0 … m of m new units are kept) if the guarantee just holds, cumulated, (m + 1,)."""
     if calibration.delta is not None:
-        return binomial_cdf(m, float(1 - exact_alpha(calibration.alpha)))
+        return tolerance.binomial_cdf(m, float(1 - exact_alpha(calibration.alpha)))
     units = sum(calibration.n_units.values()) if group is None else calibration.n_units[group]
     if calibration.guarantee == "snippet":
         units = max(1, round(units * calibration.effective_n / calibration.n_relevant))
     k = min(units, conformal_rank(units, calibration.alpha))
-    return beta_binomial_cdf(m, k, units + 1 - k)
+    return tolerance.beta_binomial_cdf(m, k, units + 1 - k)
 
 
 def lower_bounds(
-    counts: QueryCounts, level: float, *, end_to_end: bool = False
+    counts: measures.QueryCounts, level: float, *, end_to_end: bool = False
 ) -> dict[Guarantee, float]:
     """Return lower bounds of a fixed threshold's true coverage, each valid with confidence `level`.
 
     Whole queries have Clopper and Pearson's bound, shares of a query a betting bound. "snippet" has
     none: snippets of a query are kept and dropped together.
     """
-    measures = ratios(counts)
+    of_counts = measures.ratios(counts)
     in_order = np.argsort(counts.order)  # bets must not depend on the scores
 
-    def units(name: Guarantee) -> Column:
-        parts, wholes = measures[END_TO_END * end_to_end + name]
+    def units(name: Guarantee) -> measures.Column:
+        parts, wholes = of_counts[measures.END_TO_END * end_to_end + name]
         return parts[in_order][wholes[in_order] > 0]
 
     n = len(units("any"))
     if not n:
         return {"query-recall": 0.0, "all": 0.0, "any": 0.0}
     return {
-        "query-recall": betting_lower(units("query-recall"), 1 - level),
-        "all": binomial_lower(int(units("all").sum()), n, 1 - level),
-        "any": binomial_lower(int(units("any").sum()), n, 1 - level),
+        "query-recall": tolerance.betting_lower(units("query-recall"), 1 - level),
+        "all": tolerance.binomial_lower(int(units("all").sum()), n, 1 - level),
+        "any": tolerance.binomial_lower(int(units("any").sum()), n, 1 - level),
     }

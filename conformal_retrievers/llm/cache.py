@@ -41,8 +41,7 @@ class Cache:
     Threads and processes may share it: it has a write-ahead log, and every operation opens it for
     itself. A killed writer loses at most the values that it was writing. A broken database is
     renamed to `<path>.corrupt-<time>`, and a new one is created. While the file cannot be used
-    (locked, on a full disk, deleted with its folder), nothing is found or stored. Both are logged
-    once.
+    (locked, on a full disk, deleted with its folder), nothing is found or stored. Both are logged.
 
     A new `Cache` raises ValueError if the file is no SQLite database, or belongs to another program
     or version, and OSError if it cannot be written.

@@ -18,15 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import (
-    CalibrationMismatch,
-    check_flags,
-    check_same_scorer,
-    check_subject,
-    check_unique_ids,
-    json_copy,
-)
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.queries import ScoredQuery, all_of
 from conformal_retrievers.evaluation.measures import Share
@@ -65,8 +58,8 @@ class FactualityFlag:
     calibration: Calibration  # of the flag that `calibrate_flag` made
 
     def __post_init__(self) -> None:
-        check_subject(self.calibration, FLAGS)
-        check_same_scorer(self.classifier.name, calibrated=self.calibration.scorer)
+        checks.check_subject(self.calibration, FLAGS)
+        checks.check_same_scorer(self.classifier.name, calibrated=self.calibration.scorer)
 
     def __call__(self, ratios: LookbackRatios, group: str | None = None) -> Confidence:
         """Return the confidence in an answer and whether it is flagged, as for an unknown group."""
@@ -88,7 +81,7 @@ class FactualityFlag:
         if not given:
             raise ValueError("there are no answers; give judged ones that are new to the flag")
         ids = [one.id for one in given]
-        check_unique_ids(ids, FLAGS.unit)
+        checks.check_unique_ids(ids, FLAGS.unit)
         held_out_verified = c.held_out(ids)
         stored = c.details.get("answers")
         calibrated = map(str, stored) if isinstance(stored, list) else ()
@@ -152,10 +145,10 @@ def calibrate_flag(
         If an answer occurs twice, has no token or was fitted on, none is inconsistent, or there are
         too few for delta.
     """
-    check_flags(by_group=by_group)
+    checks.check_flags(by_group=by_group)
     given = all_of(JudgedRatios, answers, "answers")
     check_digests(given, {"fit the classifier": classifier.fitted_on})
-    check_unique_ids((one.id for one in given), FLAGS.unit)
+    checks.check_unique_ids((one.id for one in given), FLAGS.unit)
     confidence = classifier.predict_proba(answer.ratios for answer in given)
     unread = np.flatnonzero(np.isnan(confidence))
     if len(unread):
@@ -183,7 +176,7 @@ def calibrate_flag(
         by_group=by_group,
         n_without_relevant=len(consistent),
         other_ids=tuple(answer.id for answer in consistent if answer.id),
-        labels=json_copy("labels", labels),
+        labels=checks.json_copy("labels", labels),
         details={"answers": [*sorted(answer.ratios.digest for answer in given)]},
     )
     return FactualityFlag(classifier, calibration)
@@ -219,7 +212,6 @@ def _warn_if_reversed(consistent: NDArray[np.float64], inconsistent: NDArray[np.
         warnings.warn(
             f"consistent answers have less confidence than inconsistent ones (AUC {area:.2f}, "
             "clearly below 0.5); check that True means consistent, or fit on more answers",
-            UserWarning,
             stacklevel=3,
         )
 
@@ -236,7 +228,7 @@ def check_flag(flag: object, model: Any) -> None:
         )
     made_for = flag.classifier
     if (model.name, model.layers, model.heads) != (made_for.model, made_for.layers, made_for.heads):
-        raise CalibrationMismatch(
+        raise checks.CalibrationMismatch(
             f"flag is for the model {made_for.model!r} of {made_for.layers} layers of "
             f"{made_for.heads} heads, but llm is {model.name!r} of {model.layers} layers of "
             f"{model.heads}; fit and calibrate with this one, or, if they are the same model, give "

@@ -26,23 +26,20 @@ class EmbeddingScorer:
     A blank text, and a vector that is zero or not finite, is unscorable: NaN. Raises ValueError
     unless there is one vector for each text, all of the same length.
 
-    Parameters
-    ----------
-    embed, name
-        Turns n texts into vectors (n, d), as `SentenceTransformer.encode` does; and its identity.
-    embed_query
-        Embeds the query. Without it, query and snippets go to `embed` as one batch.
-    aembed, aembed_query
-        Asynchronous twins of `embed` and `embed_query`. Without them, `ascore` uses a thread.
-    reuse_embeddings
-        Use `Snippet.embedding` if a snippet has one. Set it only if the same model made them.
-
-    Examples
-    --------
     >>> vectors = {"query": [3, 4], "same": [6, 8], "across": [4, -3]}
     >>> scorer = EmbeddingScorer(lambda texts: [vectors[text] for text in texts], name="toy")
     >>> scorer.score("query", ["same", "across", " "])
     array([ 0.,  1., nan])
+
+    Parameters
+    ----------
+    embed, name
+        Turns n texts into vectors (n, d), as `SentenceTransformer.encode` does; and its identity.
+    embed_query, aembed, aembed_query
+        Embeds the query; without it, query and snippets go to `embed` as one batch. And the
+        asynchronous twins of both; without them, `ascore` uses a thread.
+    reuse_embeddings
+        Use `Snippet.embedding` if a snippet has one. Set it only if the same model made them.
     """
 
     embed: Callable[[list[str]], ArrayLike]

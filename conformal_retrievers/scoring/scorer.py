@@ -211,6 +211,12 @@ def score_queries(
 ) -> list[ScoredQuery]:
     """Return each query with the scores of its snippets (n,), with one call of the scorer each.
 
+    >>> from conformal_retrievers.scoring import FunctionScorer
+    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    >>> [scored] = score_queries(scorer, [JudgedQuery("q", ["a", "bcd"], [True, False])])
+    >>> scored.scores, scored.relevant
+    (array([1., 3.]), array([ True, False]))
+
     Parameters
     ----------
     scorer, judged
@@ -224,14 +230,6 @@ def score_queries(
     ------
     ValueError
         For a query that the scorer was fitted on.
-
-    Examples
-    --------
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    >>> [scored] = score_queries(scorer, [JudgedQuery("q", ["a", "bcd"], [True, False])])
-    >>> scored.scores, scored.relevant
-    (array([1., 3.]), array([ True, False]))
     """
     check_scorer(scorer)
     queries = judged_queries(judged)
