@@ -111,11 +111,11 @@ def check_scored(
 
 def check_missed(queries: Sequence[ScoredQuery], count_missed: bool) -> None:
     """Raise ValueError if missed snippets are to count, and a query does not state their number."""
-    unknown = [query for query in queries if query.missed is None]
+    unknown = sum(query.missed is None for query in queries)
     if count_missed and unknown:
         raise ValueError(
-            f"count_missed is True, but {len(unknown)} of {len(queries)} queries have no `missed`, "
-            f"such as {unknown[0].id!r}; give each query its number, 0 if none was missed"
+            f"count_missed is True, but {unknown} of {len(queries)} queries have no `missed`; give "
+            "each query its number, 0 if none was missed"
         )
 
 
