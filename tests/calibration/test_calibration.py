@@ -71,6 +71,16 @@ def test_queries_and_snippets_are_counted(guarantee, count_missed, n_queries, n_
     assert calibration.n_without_id == 0
 
 
+def test_ids_prove_that_queries_are_new_to_a_calibration_whose_queries_all_have_one():
+    calibration = calibration_of()
+    assert calibration.held_out(["x", "y"])
+    assert not calibration.held_out(["x", None])
+    for own in "ae":  # with a relevant snippet, and without
+        with pytest.raises(ValueError, match=f"'{own}'"):
+            calibration.held_out(["x", own])
+    assert not calibration_of([relevant(0.1), relevant(0.2, id="b")]).held_out(["x"])
+
+
 def test_a_calibration_holds_the_sorted_relevant_scores():
     calibration = calibration_of()
     held = [(q.id, q.scores.tolist(), q.missed) for q in calibration.queries]
