@@ -298,7 +298,7 @@ def saved(path, **changed):
         ("log_drift", "inf"),
         ("most_log_harm", -1),
         ("queries", {"queries": 10**400}),
-        ("kept", {"kept": -1}),
+        ("unscorable", {"unscorable": -1}),
         ("other", 1),
         ("version", True),
         ("version", 1.0),
