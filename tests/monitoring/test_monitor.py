@@ -292,7 +292,7 @@ def saved(path, **changed):
         ("seed", None),
         ("live", ["nan"]),
         ("live", [10**400]),
-        ("capitals", [0, 0, 0]),
+        ("capitals", [0.5, 0.5, 0.0]),
         ("capitals", [0.5, 0.5]),
         ("log_stakes", []),
         ("log_drift", "inf"),
