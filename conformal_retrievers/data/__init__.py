@@ -1,10 +1,12 @@
 """What users bring: judged and scored queries, their files, and documents cut into windows."""
 
 from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
 
 __all__ = [
+    "Hit",
     "JudgedQuery",
     "ScoredQuery",
     "Snippet",

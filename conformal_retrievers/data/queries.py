@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, hit_columns
 from conformal_retrievers.data.text import visible
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ class Snippet:
     document: str | None = None  # the document that it was cut from
     position: int | None = None  # its first character in the document
     retrieval_score: float | None = None  # the retriever's own, on the retriever's own scale
+    hits: tuple[Hit, ...] = ()  # of each retriever that found it; () if that is unknown
     embedding: Sequence[float] | NDArray[np.floating[Any]] | None = field(
         default=None, compare=False, repr=False
     )  # (d,)
@@ -43,6 +45,18 @@ def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> tu
     if isinstance(snippets, (str, Snippet)):
         raise TypeError(f"{name} is one {type(snippets).__name__}; give a list of snippets")
     return tuple([s if isinstance(s, Snippet) else Snippet(s) for s in snippets])
+
+
+def with_hits(snippets: Iterable[Snippet | str], retriever: str = RETRIEVER) -> list[Snippet]:
+    """Return snippets in the order in which one retriever returned them, each with its hit.
+
+    >>> with_hits(["a", "b"])[1].hits
+    (Hit(retriever='retriever', rank=1, score=None),)
+    """
+    return [
+        replace(snippet, hits=(Hit(retriever, rank, snippet.retrieval_score),))
+        for rank, snippet in enumerate(as_snippets(snippets))
+    ]
 
 
 @dataclass(frozen=True, init=False)
@@ -94,6 +108,9 @@ class JudgedQuery:
             object.__setattr__(self, name, value)
         for i, s in enumerate(self.snippets):
             check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
+        _check_hits(where, self.snippets)
+        for retriever in {hit.retriever for s in self.snippets for hit in s.hits}:
+            check_names(where, retriever=retriever)
         n = len(self.snippets)
         if n != len(self.relevant):
             raise ValueError(
@@ -116,6 +133,11 @@ class JudgedQuery:
     def name(self) -> str:
         """The query's name in messages."""
         return query_name(self.id, self.query)
+
+    @property
+    def hits(self) -> dict[str, HitColumns]:
+        """The hits of each retriever, by its name; empty if they are unknown."""
+        return hit_columns([snippet.hits for snippet in self.snippets])
 
     def retrieved_as(
         self,
@@ -159,6 +181,8 @@ class ScoredQuery:
     group: str | None = field(default=None, kw_only=True)
     missed: int | None = field(default=None, kw_only=True)  # None if unknown
     tokens: NDArray[np.float64] | None = field(default=None, kw_only=True, repr=False)  # (n,)
+    # What each retriever knows of the snippets, (n,) each, by its name; empty if unknown.
+    hits: Mapping[str, HitColumns] = field(default_factory=dict, kw_only=True, repr=False)
     # Why a snippet has no score, where that is known, by its place.
     unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
 
@@ -265,6 +289,17 @@ def check_names(where: str, **names: object) -> None:
     for field_name, name in names.items():
         if visible(str(name)) != str(name):
             raise ValueError(f"{where}: {field_name} is {name!r}; remove its control characters")
+
+
+def _check_hits(where: str, snippets: Iterable[Snippet]) -> None:
+    """Raise ValueError unless ranks are 0 or more, and each retriever found a snippet once."""
+    for i, hits in enumerate(snippet.hits for snippet in snippets):
+        if len({hit.retriever for hit in hits}) < len(hits):
+            raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
+        for rank in [hit.rank for hit in hits if not hit.rank >= 0 or hit.rank % 1]:
+            raise ValueError(
+                f"{where}: snippets[{i}]: rank is {rank!r}; give a whole number, 0 for the best"
+            )
 
 
 def _judgement(where: str, i: int, value: object) -> bool:

@@ -1,0 +1,82 @@
+"""What retrievers know of a snippet: a hit for each retriever that found it.
+
+Ranks count from 0, the best. Lists of several retrievers are united by reciprocal rank fusion
+(Cormack et al. 2009), in the order of
+
+    Σ over the retrievers that found a snippet of  1 / (60 + rank + 1),  the highest first.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Key = TypeVar("Key", bound=Hashable)
+RETRIEVER = "retriever"  # the name of a single retriever in its hits, whatever else it is called
+C = 60  # as in the paper, and in both frameworks
+
+
+class Hit(NamedTuple):
+    """What one retriever knows of a snippet that it found."""
+
+    retriever: str
+    rank: int  # its place among what the retriever returned, from 0
+    score: float | None = None  # the retriever's own, on its own scale; None if it has none
+
+
+class HitColumns(NamedTuple):
+    """The hits of one retriever among the n snippets of a query."""
+
+    ranks: NDArray[np.float64]  # (n,); +inf for a snippet that the retriever did not find
+    scores: NDArray[np.float64]  # (n,); NaN for a snippet without a score of this retriever
+
+
+def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
+    """Return the columns of each retriever, by name in order, from the hits of n snippets.
+
+    >>> hit_columns([(Hit("dense", 0, 0.9),), (Hit("bm25", 0), Hit("dense", 1, 0.8))])["bm25"]
+    HitColumns(ranks=array([inf,  0.]), scores=array([nan, nan]))
+    """
+    n = len(hits)
+    columns: dict[str, HitColumns] = {}
+    for i, of_snippet in enumerate(hits):
+        for retriever, rank, score in of_snippet:
+            if (found := columns.get(retriever)) is None:
+                found = columns[retriever] = HitColumns(np.full(n, np.inf), np.full(n, np.nan))
+            found.ranks[i] = rank
+            if score is not None:
+                found.scores[i] = score
+    return dict(sorted(columns.items()))
+
+
+def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, tuple[Hit, ...]]:
+    """Return the hits of each item that a retriever returned, in the order of fusion.
+
+    An item that a retriever returns twice has its first place there. Ties go by the retrievers'
+    order, then by rank.
+
+    >>> list(fuse({"dense": [("a", 0.9), ("b", 0.8)], "bm25": [("b", 7.0)]}))
+    ['b', 'a']
+
+    Parameters
+    ----------
+    lists
+        The keys of a retriever's items, best first, each with the retriever's score or None, by
+        the retriever's name.
+    """
+    hits: dict[Key, dict[str, Hit]] = {}
+    for retriever, items in lists.items():
+        for rank, (key, score) in enumerate(items):
+            hits.setdefault(key, {}).setdefault(retriever, Hit(retriever, rank, score))
+    fused = {key: tuple(found.values()) for key, found in hits.items()}
+    return dict(sorted(fused.items(), key=lambda item: -fusion(item[1])))
+
+
+def fusion(hits: Sequence[Hit]) -> float:
+    """Return Σ 1 / (60 + rank + 1) over the hits of a snippet.
+
+    >>> fusion([Hit("dense", 0), Hit("bm25", 0)]) == 2 / 61
+    True
+    """
+    return sum(1 / (C + hit.rank + 1) for hit in hits)
