@@ -1,0 +1,103 @@
+"""One list from the lists of several retrievers, with the hits of each item.
+
+Two items are the same one if their ids are equal, or else their texts, because some stores assign
+ids of their own. The union has the order of reciprocal rank fusion, see `fuse`.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+
+from conformal_retrievers.data.hits import Hit, fuse
+from conformal_retrievers.data.queries import check_names
+
+logger = logging.getLogger("conformal_retrievers")
+
+T = TypeVar("T")
+OnError = Literal["raise", "skip"]
+Place: TypeAlias = tuple[str, int]  # a retriever and a rank
+
+
+class Item(NamedTuple):
+    """What a retriever returned, as far as a union needs it."""
+
+    id: str | None
+    text: str
+    score: float | None = None
+
+
+def unite(lists: Mapping[str, Sequence[Item]]) -> dict[Place, tuple[Hit, ...]]:
+    """Return the first place of each different item, with its hits, in the order of fusion.
+
+    Items of one list that have different ids are different ones, whatever their texts.
+
+    >>> united = unite({"a": [Item("1", "x", 0.9)], "b": [Item(None, "y"), Item(None, "x", 7.0)]})
+    >>> united["a", 0]
+    (Hit(retriever='a', rank=0, score=0.9), Hit(retriever='b', rank=1, score=7.0))
+    """
+    by_id: dict[str | None, Place] = {}
+    by_text: dict[str, list[Place]] = {}
+    keys: dict[str, list[tuple[Place, float | None]]] = {}
+    for retriever, items in lists.items():
+        keys[retriever] = []
+        taken = {by_id[item.id] for item in items if item.id in by_id}
+        for rank, (id, text, score) in enumerate(items):
+            place = by_id.get(id)
+            if place is None:
+                # A text without words, such as that of an image, says nothing about identity.
+                same = by_text.setdefault(text, []) if text.strip() else []
+                free = (known for known in same if id is None or known not in taken)
+                place = next(free, (retriever, rank))
+                if place == (retriever, rank):
+                    same.append(place)
+            taken.add(place)
+            if id is not None:
+                by_id[id] = place
+            keys[retriever].append((place, score))
+    return fuse(keys)
+
+
+def check_retrievers(retrievers: Any, on_error: object) -> None:
+    """Raise TypeError or ValueError unless there are names for retrievers, and a known on_error."""
+    if not isinstance(retrievers, Mapping) or not retrievers:
+        raise TypeError(
+            f"retrievers is {retrievers!r:.60}; give retrievers by name, such as "
+            '{"dense": …, "bm25": …}'
+        )
+    for name in retrievers:
+        check_names("retrievers", name=name)
+        if not name:
+            raise ValueError("retrievers has a name without a character; give each a name")
+    if on_error not in get_args(OnError):
+        raise ValueError(f"on_error is {on_error!r}; give one of {get_args(OnError)}")
+
+
+def answers(
+    outcomes: Mapping[str, T | BaseException], on_error: OnError, logged: set[object]
+) -> dict[str, T]:
+    """Return what each retriever returned; those that failed are left out if on_error="skip".
+
+    Raises the first error if on_error="raise" or all failed, and one that is not an Exception.
+
+    Parameters
+    ----------
+    outcomes
+        What each retriever returned or raised, by its name.
+    on_error
+        Whether one that failed is left out.
+    logged
+        The kinds of errors that have been logged; the others are logged, and added to it.
+    """
+    found: dict[str, T] = {}
+    errors = {name: e for name, e in outcomes.items() if isinstance(e, BaseException)}
+    for name, error in errors.items():
+        if on_error == "raise" or len(errors) == len(outcomes) or not isinstance(error, Exception):
+            raise error
+        if (name, type(error)) not in logged:
+            logged.add((name, type(error)))
+            text = "retriever %r is left out, although the calibration was made with it: %r"
+            logger.warning(text, name, error)
+    for name, outcome in outcomes.items():
+        if not isinstance(outcome, BaseException):
+            found[name] = outcome
+    return found
