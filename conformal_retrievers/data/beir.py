@@ -2,11 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from conformal_retrievers.data.hits import RETRIEVER, fuse
 from conformal_retrievers.data.jsonl import placed_lines, rows
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
@@ -21,12 +23,17 @@ class _Row(BaseModel):
 
 
 def read_beir(
-    folder: str | Path, run: str | Path, *, k: int | None = None, min_score: int = 1
+    folder: str | Path,
+    run: str | Path | Sequence[str | Path] | Mapping[str, str | Path],
+    *,
+    k: int | None = None,
+    min_score: int = 1,
 ) -> list[JudgedQuery]:
-    """Read the judged queries of a folder in the BEIR layout, retrieved as in a run file.
+    """Read the judged queries of a folder in the BEIR layout, retrieved as in one run or several.
 
-    They have the order of queries.jsonl, also those without a line in the run. Relevant snippets
-    that the run does not have are counted in `missed`. A snippet's text is title and text.
+    They have the order of queries.jsonl, also those without a line in a run. Snippets have a hit
+    for each run that retrieves them, and several runs are united by reciprocal rank fusion.
+    Relevant snippets that no run has are counted in `missed`. A snippet's text is title and text.
 
     Parameters
     ----------
@@ -35,51 +42,98 @@ def read_beir(
         each also as .gz.
     run
         A path, inside the folder or not, of tab-separated lines query-id, corpus-id, rank, score
-        (score may be empty), or of TREC's six columns.
+        (score may be empty), or of TREC's six columns. Several are given in a list, and named by
+        `run_name` in the hits, or in a mapping from their names. The hits of a single path have
+        the name "retriever".
     k
-        How many snippets to keep of each query, the best by rank; all by default.
+        How many snippets to keep of each query and run, the best by rank; all by default.
     min_score
         The qrels score from which on a snippet is relevant.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        For a missing file and a broken line; the error names the file and the line.
+        For a missing file and a broken line, where the error names the file and the line, and for
+        two runs with one name.
     """
     if k is not None and k < 1:
         raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
-    folder = Path(folder)
+    folder, paths = Path(folder), _named(run)
     corpus = read_corpus(folder)
     qrels = _read_qrels(_existing(folder, "qrels.tsv", "qrels/test.tsv"))
-    ranked = _read_run(Path(run) if Path(run).exists() else _existing(folder, str(run)))
+    runs = {name: _read_run(folder, path) for name, path in paths.items()}
     queries = []
     for query_id, row in _by_id(_existing(folder, "queries.jsonl")).items():
-        hits = sorted(ranked.pop(query_id, []), key=lambda hit: hit[0])[:k]
-        for _, document, _ in hits:
-            if document not in corpus:
-                raise ValueError(
-                    f"{run}: query {query_id!r} retrieves {document!r}, which is not in the "
-                    "corpus; give the run and the corpus of one collection"
-                )
+        lists = {name: ranked.pop(query_id, [])[:k] for name, ranked in runs.items()}
+        for name, found in lists.items():
+            _check_found(f"{paths[name]}: query {query_id!r}", [d for d, _ in found], corpus)
+        united = fuse(lists)
         relevant = {d for d, score in qrels.pop(query_id, {}).items() if score >= min_score}
         queries.append(
             JudgedQuery(
                 row.text,
-                [Snippet(corpus[d], d, d, retrieval_score=score) for _, d, score in hits],
-                [d in relevant for _, d, _ in hits],
+                [
+                    Snippet(corpus[d], d, d, None, None if len(runs) > 1 else hits[0].score, hits)
+                    for d, hits in united.items()
+                ],
+                [d in relevant for d in united],
                 id=query_id,
                 group=row.group,
-                missed=len(relevant - {d for _, d, _ in hits}),
-                k=k,
+                missed=len(relevant - united.keys()),
+                k=k and k * len(runs),
             )
         )
-    for source, left in ((run, ranked), ("qrels", qrels)):
-        if left:
-            raise ValueError(
-                f"{source} has {len(left)} queries that are not in queries.jsonl, such as "
-                f"{next(iter(left))!r}; remove them, or give the queries.jsonl that has them"
-            )
+    _check_none_left("qrels", qrels)
+    for name, ranked in runs.items():
+        _check_none_left(paths[name], ranked)
     return queries
+
+
+def run_name(path: str | Path) -> str:
+    """Return the name of a run in hits: that of its file without folder and endings.
+
+    >>> run_name("runs/bm25.tsv.gz")
+    'bm25'
+    """
+    return Path(Path(path).name.removesuffix(".gz")).stem
+
+
+def _named(
+    run: str | Path | Sequence[str | Path] | Mapping[str, str | Path],
+) -> Mapping[str, str | Path]:
+    if isinstance(run, Mapping):
+        return run
+    paths = [run] if isinstance(run, (str, Path)) else list(run)
+    if len(paths) == 1:
+        return {RETRIEVER: paths[0]}
+    named = {run_name(path): path for path in paths}
+    if not paths or len(named) < len(paths):
+        raise ValueError(
+            f"run is {[str(path) for path in paths]}; give one run or more, each with a file name "
+            "of its own"
+        )
+    return named
+
+
+def _check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str]) -> None:
+    seen: set[str] = set()
+    for document in documents:
+        if document not in corpus:
+            raise ValueError(
+                f"{where} retrieves {document!r}, which is not in the corpus; give the run and the "
+                "corpus of one collection"
+            )
+        if document in seen:
+            raise ValueError(f"{where} retrieves {document!r} twice; remove a line")
+        seen.add(document)
+
+
+def _check_none_left(source: object, by_query: Mapping[str, object]) -> None:
+    if by_query:
+        raise ValueError(
+            f"{source} has {len(by_query)} queries that are not in queries.jsonl, such as "
+            f"{next(iter(by_query))!r}; remove them, or give the queries.jsonl that has them"
+        )
 
 
 def read_corpus(path: str | Path) -> dict[str, str]:
@@ -106,13 +160,17 @@ def _read_qrels(path: Path) -> dict[str, dict[str, float]]:
     return qrels
 
 
-def _read_run(path: Path) -> dict[str, list[tuple[float, str, float | None]]]:
-    run: dict[str, list[tuple[float, str, float | None]]] = defaultdict(list)
+def _read_run(folder: Path, run: str | Path) -> dict[str, list[tuple[str, float | None]]]:
+    path = Path(run) if Path(run).exists() else _existing(folder, str(run))
+    found: dict[str, list[tuple[float, str, float | None]]] = defaultdict(list)
     for place, columns in _tsv_rows(path, {4, 6}):
         document, rank, score = columns[2:5] if len(columns) == 6 else columns[1:4]
         value = _number(score, "score", place) if score.strip() else None
-        run[columns[0]].append((_number(rank, "rank", place), document, value))
-    return run
+        found[columns[0]].append((_number(rank, "rank", place), document, value))
+    return {
+        query_id: [(document, score) for _, document, score in sorted(lines, key=itemgetter(0))]
+        for query_id, lines in found.items()
+    }
 
 
 def _number(text: str, column: str, place: str) -> float:

@@ -162,11 +162,11 @@ def _json(value: Any) -> str:
 
 def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; raise ValueError, naming the field, for one that occurs twice."""
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in fields:
-            raise ValueError(f"field {name!r} occurs twice")
-        fields[name] = value
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"field {twice!r} occurs twice")
     return fields
 
 
@@ -190,7 +190,7 @@ def _explained(error: ErrorDetails) -> str:
         return f"{place} is missing{remedy}"
     if error["type"] == "extra_forbidden":
         return f"{place} is an unknown field; remove it, or correct its spelling"
-    if error["type"] == "model_type":
+    if error["type"] in ("model_type", "named_tuple_type"):
         return f"{place} is {error['input']!r:.60}; give a JSON object"
     expected = error["msg"].replace("Input should", "it should").removeprefix("Value error, ")
     return f"{place} is {error['input']!r:.60}; {expected}"

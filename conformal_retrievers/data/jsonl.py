@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 
 from conformal_retrievers.data import files
+from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 Row = TypeVar("Row", bound=BaseModel)
@@ -28,6 +29,12 @@ class SnippetRow(_Row):
     document: str | None = None
     position: int | None = None
     retrieval_score: float | None = None
+    hits: tuple[Hit, ...] | None = None  # JudgedQuery checks the ranks
+
+    @field_serializer("hits")
+    def _as_objects(self, hits: tuple[Hit, ...] | None) -> list[dict[str, Any]]:
+        named = [hit._asdict().items() for hit in hits or ()]
+        return [{name: value for name, value in hit if value is not None} for hit in named]
 
 
 class QueryRow(_Row):
@@ -51,17 +58,19 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     """Yield judged queries from a file of JSON lines, one query per line, as they are read.
 
     A line is {"id", "query", "group", "missed", "retriever", "k", "snippets": [{"id", "text",
-    "relevant", "document", "position", "retrieval_score"}]}; "query", "snippets", "text" and
-    "relevant" are required. "missed" is the number of known relevant snippets that were not
-    retrieved: 0 if there are none, absent if that is unknown. Blank lines are skipped. Raises
-    ValueError naming the file, the line and the field.
+    "relevant", "document", "position", "retrieval_score", "hits": [{"retriever", "rank",
+    "score"}]}]}; "query", "snippets", "text" and "relevant" are required, and of a hit all but
+    "score". "missed" is the number of known relevant snippets that were not retrieved: 0 if there
+    are none, absent if that is unknown. Ranks count from 0, the best; the order of the snippets is
+    not taken for ranks. Blank lines are skipped. Raises ValueError naming the file, the line and
+    the field.
     """
     for place, row in rows(path, QueryRow):
         try:
             query = JudgedQuery(
                 row.query,
                 [
-                    Snippet(s.text, s.id, s.document, s.position, s.retrieval_score)
+                    Snippet(s.text, s.id, s.document, s.position, s.retrieval_score, s.hits or ())
                     for s in row.snippets
                 ],
                 [s.relevant for s in row.snippets],
@@ -75,8 +84,8 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
 def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
     """Write judged queries as JSON lines that `read_jsonl` reads back; embeddings are left out.
 
-    Raises ValueError for a retrieval score that is not finite, which JSON does not have, and
-    OSError if the file cannot be written. An old file then stays as it was.
+    Raises ValueError for a score that is not finite, which JSON does not have, and OSError if the
+    file cannot be written. An old file then stays as it was.
     """
     text = "".join(_line(query) for query in queries).encode("utf-8")
     zipped = Path(path).suffix == ".gz"
@@ -88,6 +97,7 @@ def _line(query: JudgedQuery) -> str:
     fields["snippets"] = [
         {"relevant": r}
         | {name: getattr(s, name) for name in SnippetRow.model_fields if name != "relevant"}
+        | {"hits": s.hits or None}
         for s, r in zip(query.snippets, query.relevant, strict=True)
     ]
     try:

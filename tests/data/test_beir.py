@@ -8,6 +8,7 @@ import json
 import pytest
 
 from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.hits import RETRIEVER, Hit
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 CORPUS = [
@@ -38,14 +39,18 @@ def beir(tmp_path):
     return tmp_path
 
 
+def snippet(id, text, *hits, score=None):
+    return Snippet(text, id=id, document=id, retrieval_score=score, hits=hits)
+
+
 def test_a_folder_is_read_by_hand(beir):
     first, second, third = read_beir(beir, "run.tsv")
     assert first == JudgedQuery(
         "Is alcohol bad?",
         [  # by rank, not in the order of the file
-            Snippet("Liver Alcohol strains it.", id="d1", document="d1", retrieval_score=0.75),
-            Snippet("Everest is high.", id="d2", document="d2", retrieval_score=0.5),
-            Snippet("Four.", id="d4", document="d4", retrieval_score=0.25),
+            snippet("d1", "Liver Alcohol strains it.", Hit(RETRIEVER, 0, 0.75), score=0.75),
+            snippet("d2", "Everest is high.", Hit(RETRIEVER, 1, 0.5), score=0.5),
+            snippet("d4", "Four.", Hit(RETRIEVER, 2, 0.25), score=0.25),
         ],
         [True, False, True],
         id="q1",
@@ -54,6 +59,45 @@ def test_a_folder_is_read_by_hand(beir):
     assert (second.query, second.group) == ("Wie früh?", "deutsch")
     assert (second.relevant, second.missed) == ((False,), 1)
     assert (third.snippets, third.missed) == ((), 1)
+
+
+def test_several_runs_are_united_by_reciprocal_rank_fusion(beir):
+    (beir / "dense.tsv").write_text("q1\td4\t1\t0.9\nq1\td2\t2\t0.8\nq3\td2\t1\t\n")
+    first, second, third = read_beir(beir, {"bm25": "run.tsv", "dense": "dense.tsv"})
+    assert first == JudgedQuery(
+        "Is alcohol bad?",
+        [  # 1/61 + 1/63, 1/62 + 1/62 and 1/61
+            snippet("d4", "Four.", Hit("bm25", 2, 0.25), Hit("dense", 0, 0.9)),
+            snippet("d2", "Everest is high.", Hit("bm25", 1, 0.5), Hit("dense", 1, 0.8)),
+            snippet("d1", "Liver Alcohol strains it.", Hit("bm25", 0, 0.75)),
+        ],
+        [True, False, True],
+        id="q1",
+        missed=0,
+    )
+    assert (second.missed, third.missed) == (1, 0)  # what either run has is not missed
+    assert third.snippets == (snippet("d2", "Everest is high.", Hit("dense", 0)),)
+    by_path = read_beir(beir, [beir / "run.tsv", "dense.tsv"])
+    assert by_path[0].snippets[0].hits == (Hit("run", 2, 0.25), Hit("dense", 0, 0.9))
+
+
+def test_each_run_is_cut_to_k_before_they_are_united(beir):
+    (beir / "dense.tsv").write_text("q1\td4\t1\t0.9\nq1\td2\t2\t0.8\n")
+    first = read_beir(beir, ["run.tsv", "dense.tsv"], k=1)[0]
+    assert [(s.id, len(s.hits)) for s in first.snippets] == [("d1", 1), ("d4", 1)]
+    assert (first.missed, first.k) == (0, 2)
+
+
+def test_a_single_run_has_the_name_of_a_single_retriever(beir):
+    assert read_beir(beir, ["run.tsv"]) == read_beir(beir, "run.tsv")
+    assert read_beir(beir, {"bm25": "run.tsv"})[1].snippets[0].hits == (Hit("bm25", 0, 1e-3),)
+
+
+def test_runs_without_different_names_are_refused(beir):
+    (beir / "run.tsv.gz").write_bytes(gzip.compress(RUN.encode()))
+    for runs in ([], ["run.tsv", "run.tsv.gz"]):
+        with pytest.raises(ValueError, match="run is"):
+            read_beir(beir, runs)
 
 
 def test_the_k_best_of_a_run_are_kept_and_the_others_are_missed(beir):
@@ -118,7 +162,7 @@ def test_a_missing_file_is_named(beir, name):
         ("run.tsv", RUN + "q2\td99\t2\t0.1\n", r"run\.tsv.*'q2'.*'d99'.*corpus"),
         ("run.tsv", RUN + "q99\td1\t1\t0.1\n", r"run\.tsv.*'q99'"),
         ("qrels.tsv", QRELS + "q99\td1\t1\n", "qrels.*'q99'"),
-        ("run.tsv", RUN + "q1\td1\t5\t0.1\n", "'q1': id 'd1' occurs twice"),
+        ("run.tsv", RUN + "q1\td1\t5\t0.1\n", r"run\.tsv: query 'q1' retrieves 'd1' twice"),
         ("run.tsv", "q1\td1\t1\n", r"run\.tsv, line 1: 3 columns; give 4 or 6"),
         ("run.tsv", RUN + "q2\td1\tfirst\t0.1\n", r"run\.tsv, line 5: rank is 'first'"),
         ("run.tsv", RUN + "q2\td1\t2\tnan\n", r"run\.tsv, line 5: score is 'nan'"),

@@ -8,6 +8,7 @@ import math
 
 import pytest
 
+from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
@@ -16,7 +17,12 @@ QUERIES = [
         "Wann öffnet das Café — 7 Uhr? 🥐",
         [
             Snippet("Das Café öffnet um 7.\nIn Zürich\u2028", id="s1", document="d", position=0),
-            Snippet('"quoted" \\ \t tab', id="s2", retrieval_score=0.1 + 0.2),
+            Snippet(
+                '"quoted" \\ \t tab',
+                id="s2",
+                retrieval_score=0.1 + 0.2,
+                hits=(Hit("dense", 0, 1 / 3), Hit("Café", 41)),
+            ),
             Snippet("", embedding=[0.5]),
         ],
         [True, False, False],
@@ -37,7 +43,13 @@ def test_judged_queries_are_read_as_they_were_written(tmp_path):
         write_jsonl(QUERIES, path)
         assert read_jsonl(path) == read_jsonl(str(path)) == QUERIES
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
-    assert json.loads(plain.read_text("utf-8").split("\n")[0])["query"] == QUERIES[0].query
+    first = json.loads(plain.read_text("utf-8").split("\n")[0])
+    assert first["query"] == QUERIES[0].query
+    assert first["snippets"][1]["hits"] == [
+        {"retriever": "dense", "rank": 0, "score": 1 / 3},
+        {"retriever": "Café", "rank": 41},
+    ]
+    assert "hits" not in first["snippets"][0]
 
 
 def test_a_line_needs_only_query_and_text_and_relevant(tmp_path):
@@ -50,11 +62,16 @@ def test_a_line_needs_only_query_and_text_and_relevant(tmp_path):
     first, second = read_jsonl(path)
     assert first == JudgedQuery("q", ["a"], [True])
     assert first.missed is None  # unknown; 0 is known
+    assert first.hits == {}  # the order of a file is not taken for ranks
     assert second == JudgedQuery("r", [Snippet("a", id="8")], [False], id="7")
 
 
 def with_snippet(**fields):
     return json.dumps({"query": "q", "snippets": [{"text": "a", "relevant": True} | fields]})
+
+
+def with_hit(**fields):
+    return with_snippet(hits=[{"retriever": "r", "rank": 0} | fields])
 
 
 @pytest.mark.parametrize(
@@ -69,6 +86,15 @@ def with_snippet(**fields):
         (with_snippet(relevant=2), r"relevant\[0\] is 2"),
         (with_snippet(position="last"), r"snippets\.0\.position is 'last'"),
         (with_snippet(retrieval_score=math.nan), r"snippets\.0\.retrieval_score is nan"),
+        (with_hit(rank=-1), r"snippets\[0\]: rank is -1"),
+        (with_hit(rank=0.5), r"snippets\.0\.hits\.0\.rank is 0\.5"),
+        (with_hit(rank=None), r"hits\.0\.rank is None"),
+        (with_hit(score=math.inf), r"hits\.0\.score is inf"),
+        (with_hit(place=1), r"hits\.0\.place is an unknown field"),
+        (with_snippet(hits=[{"retriever": "r"}]), r"hits\.0\.rank is missing"),
+        (with_snippet(hits=["r"]), r"hits\.0 is 'r'; give a JSON object"),
+        (with_snippet(hits=[{"retriever": "r", "rank": r} for r in (0, 1)]), "hits has one"),
+        (with_hit(retriever="a\x1b[2J"), "retriever is"),
         ('{"query": "q", "snippets": [], "missed": true}', "missed is True"),
         ('{"query": "q", "snippets": [{}, {}, {}]}', "3 more errors"),
         ('{"query": "q", "snippets": [], "misssed": 1}', "misssed is an unknown field"),
