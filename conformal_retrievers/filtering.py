@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import SNIPPETS, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_scores
@@ -169,6 +170,41 @@ class ConformalFilter:
             why = why_none(calibration, next(iter(calibration.n_units)))
             logger.warning("this filter drops nothing: %s", why)
 
+    @classmethod
+    def of(
+        cls,
+        calibration: Calibration,
+        scorers: Scorer | Iterable[Scorer] = (),
+        *,
+        on_empty: OnEmpty = "allow",
+        on_unscorable: OnUnscorable = "keep",
+        group_of: GroupOf | None = None,
+    ) -> ConformalFilter:
+        """Return the filter of a calibration that holds its score, such as a learned one.
+
+        Parameters
+        ----------
+        calibration
+            A calibration about snippets.
+        scorers
+            The scorers that `needed_scorers` names: one, several, or none.
+        on_empty, on_unscorable, group_of
+            As in `ConformalFilter`.
+
+        Raises
+        ------
+        CalibrationMismatch
+            If a scorer is missing, naming it, or is another than the calibration's.
+        """
+        checks.check_subject(calibration, SNIPPETS)
+        return cls(
+            scorer_for(calibration, scorers),
+            calibration,
+            on_empty=on_empty,
+            on_unscorable=on_unscorable,
+            group_of=group_of,
+        )
+
     def at(self, alpha: float) -> ConformalFilter:
         """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""
         if alpha not in self._at:
@@ -251,7 +287,7 @@ class ConformalFilter:
 
 def open_filter(
     calibration: str | Path | Calibration,
-    scorer: Scorer,
+    scorers: Scorer | Iterable[Scorer] = (),
     *,
     alpha: float | None = None,
     on_empty: OnEmpty = "allow",
@@ -260,7 +296,7 @@ def open_filter(
 ) -> ConformalFilter:
     """Return the filter of a calibration or of its file, at another `alpha` if one is given.
 
-    Raises as `ConformalFilter`, `Calibration.load` and `Calibration.at`.
+    Raises as `ConformalFilter.of`, `Calibration.load` and `Calibration.at`.
 
     >>> from conformal_retrievers.data.queries import ScoredQuery
     >>> from conformal_retrievers.scoring import RetrievalScorer
@@ -274,8 +310,8 @@ def open_filter(
     ----------
     calibration
         A calibration, or the path of its file.
-    scorer, on_empty, on_unscorable
-        As in `ConformalFilter`.
+    scorers, on_empty, on_unscorable, group_of
+        As in `ConformalFilter.of`.
     alpha
         Replaces the calibration's own, see `Calibration.at`.
     """
@@ -283,6 +319,6 @@ def open_filter(
         calibration = Calibration.load(calibration)
     if alpha is not None:
         calibration = calibration.at(alpha)
-    return ConformalFilter(
-        scorer, calibration, on_empty=on_empty, on_unscorable=on_unscorable, group_of=group_of
+    return ConformalFilter.of(
+        calibration, scorers, on_empty=on_empty, on_unscorable=on_unscorable, group_of=group_of
     )

@@ -4,6 +4,7 @@ from conformal_retrievers.calibration.calibration import Calibration, calibrate
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.planning import Plan, plan, smallest_alpha
+from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, SNIPPETS, OnUnscorable, Subject
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Plan",
     "Subject",
     "calibrate",
+    "needed_scorers",
     "plan",
     "smallest_alpha",
 ]

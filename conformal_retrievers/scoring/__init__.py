@@ -3,8 +3,10 @@
 from conformal_retrievers.scoring.combine import CachedScorer, Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
+from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer, retrievers_of
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.rating import By, LLMScorer, Ratings
+from conformal_retrievers.scoring.rebuild import scorer_of
 from conformal_retrievers.scoring.retrieval import FunctionScorer, RetrievalScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -23,9 +25,12 @@ __all__ = [
     "CrossEncoderScorer",
     "EmbeddingScorer",
     "FunctionScorer",
+    "FusionScorer",
+    "HitScorer",
     "LLMScorer",
     "LearnedScorer",
     "QueryZScore",
+    "RankScorer",
     "Ratings",
     "RetrievalScorer",
     "Scorer",
@@ -34,6 +39,8 @@ __all__ = [
     "ascore_snippets",
     "judged_queries",
     "relative_to_query",
+    "retrievers_of",
     "score_queries",
     "score_snippets",
+    "scorer_of",
 ]

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.llm.cache import Cache
@@ -18,6 +19,7 @@ from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
     ascore_snippets,
+    reference,
     relative_to_query,
     score_snippets,
     with_parts,
@@ -79,6 +81,11 @@ class QueryZScore(CombinedScorer):
         """The name of the scorer inside, marked as a z-score."""
         return f"zscore({self.scorer.name})"
 
+    @property
+    def provenance(self) -> dict[str, JsonValue]:
+        """What `scorer_of` makes it from."""
+        return {"kind": "zscore", "scorer": reference(self.scorer)}
+
     def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return the z-scores (n,) of the scores."""
         return z_scores(columns[0])
@@ -129,6 +136,12 @@ class TieBreak(CombinedScorer):
     def name(self) -> str:
         """Both names, in order."""
         return f"tiebreak({self.scorer.name}, then={self.then.name})"
+
+    @property
+    def provenance(self) -> dict[str, JsonValue]:
+        """What `scorer_of` makes it from."""
+        scorer, then = reference(self.scorer), reference(self.then)
+        return {"kind": "tiebreak", "scorer": scorer, "then": then}
 
     def combine(self, columns: Sequence[Scores], snippets: Sequence[Snippet]) -> Scores:
         """Return one number (n,) for both scores of each snippet."""

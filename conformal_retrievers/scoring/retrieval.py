@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike
+from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.scorer import Scores
@@ -35,6 +36,15 @@ class RetrievalScorer:
     def name(self) -> str:
         """Retriever and direction."""
         return f"retrieval({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
+
+    @property
+    def provenance(self) -> dict[str, JsonValue]:
+        """What `scorer_of` makes it from."""
+        return {
+            "kind": "retrieval",
+            "retriever": self.retriever,
+            "higher_is_better": self.higher_is_better,
+        }
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, or of each retrieval score, (n,)."""

@@ -11,7 +11,8 @@ names. A scorer may also have these attributes:
     takes               types that `score` takes in place of snippets, so that none need be made
     parts               the scorers that it is made of
     fitted_on           the `query_digest` of each query that it was fitted on
-    provenance          what it was made from, as JSON
+    provenance          what it was made from, as JSON; see `rebuild.py`
+    retrievers          the names of the retrievers whose hits `score` reads
     score_with_reasons  what `score` returns, and why snippets have no score (n,), or None
 """
 
@@ -105,17 +106,28 @@ def relative_to_query(scorer: Scorer) -> bool:
 
 
 def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
-    """Return a scorer's provenance, a mapping of its parts' names to theirs, or None.
+    """Return a scorer's provenance, or else a mapping of its parts' names to theirs, or None.
 
     >>> from types import SimpleNamespace
     >>> part = SimpleNamespace(name="inside", provenance={"queries": 40})
     >>> provenance_of(SimpleNamespace(name="outside", parts=[part]))
     {'inside': {'queries': 40}}
     """
-    found = {p.name: p.provenance for p in with_parts(scorer) if hasattr(p, "provenance")}
-    if list(found) == [scorer.name]:
-        return dict(found[scorer.name])
-    return found or None
+    if hasattr(scorer, "provenance"):
+        return dict(scorer.provenance)
+    return {p.name: p.provenance for p in with_parts(scorer) if hasattr(p, "provenance")} or None
+
+
+def reference(scorer: Scorer) -> JsonValue:
+    """Return what a provenance has for a part: the part's own if `rebuild.py` can make it, or else
+    its name.
+
+    >>> from conformal_retrievers.scoring import FunctionScorer, RankScorer
+    >>> reference(RankScorer("dense")), reference(FunctionScorer(len, "length"))
+    ({'kind': 'rank', 'retriever': 'dense'}, {'name': 'length'})
+    """
+    found = getattr(scorer, "provenance", {})
+    return dict(found) if {"kind", "format"} & set(found) else {"name": scorer.name}
 
 
 def query_digest(query: str) -> str:

@@ -1,0 +1,203 @@
+"""Scores from what the retrievers know: ranks, reciprocal rank fusion, and their own scores.
+
+They cost microseconds and call no model. The snippets of a query carry hits (`data/hits.py`). A
+snippet without any hit is unscorable, NaN; one that only other retrievers found has the score +inf.
+`score` raises ValueError if no snippet has a hit that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import JsonValue
+
+from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hit_columns
+from conformal_retrievers.data.queries import Snippet, as_snippets, check_names
+from conformal_retrievers.scoring.scorer import Scorer, Scores, with_parts
+
+Columns = Mapping[str, HitColumns]
+
+
+@dataclass(frozen=True)
+class RankScorer:
+    """Scores by the rank of a retriever, from 0: its threshold is a calibrated top k.
+
+    >>> from conformal_retrievers.data.queries import with_hits
+    >>> RankScorer().score("q", with_hits(["a", "b", "c"]))
+    array([0., 1., 2.])
+    """
+
+    retriever: str = RETRIEVER
+    text_only: ClassVar[bool] = False
+    relative_to_query: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_names("RankScorer", retriever=self.retriever)
+
+    @property
+    def retrievers(self) -> tuple[str, ...]:
+        """The retriever."""
+        return (self.retriever,)
+
+    @property
+    def name(self) -> str:
+        """The retriever, marked as its rank."""
+        return f"rank({self.retriever})"
+
+    @property
+    def provenance(self) -> dict[str, JsonValue]:
+        """What `scorer_of` makes it from."""
+        return {"kind": "rank", "retriever": self.retriever}
+
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
+        """Return the score of each snippet, (n,)."""
+        return _scores(self, snippets)
+
+    def of_columns(self, columns: Columns) -> Scores:
+        """Return the ranks (n,)."""
+        return columns[self.retriever].ranks
+
+
+@dataclass(frozen=True)
+class FusionScorer:
+    """Scores by reciprocal rank fusion: −Σ 1 / (60 + rank + 1) over `retrievers`.
+
+    >>> from conformal_retrievers.data.hits import Hit
+    >>> both = Snippet("a", hits=(Hit("bm25", 1), Hit("dense", 0)))
+    >>> one = Snippet("b", hits=(Hit("bm25", 0),))
+    >>> FusionScorer(["dense", "bm25"]).score("q", [both, one]).round(4)
+    array([-0.0325, -0.0164])
+    """
+
+    retrievers: tuple[str, ...]  # in alphabetical order, whatever order is given
+    text_only: ClassVar[bool] = False
+    relative_to_query: ClassVar[bool] = True
+
+    def __init__(self, retrievers: Iterable[str]) -> None:
+        names = tuple(sorted([retrievers] if isinstance(retrievers, str) else retrievers))
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"retrievers is {names!r}; give one or more names, each once")
+        check_names("FusionScorer", retrievers=", ".join(names))
+        object.__setattr__(self, "retrievers", names)
+
+    @property
+    def name(self) -> str:
+        """The retrievers, marked as their fusion."""
+        return f"fusion({', '.join(self.retrievers)})"
+
+    @property
+    def provenance(self) -> dict[str, JsonValue]:
+        """What `scorer_of` makes it from."""
+        return {"kind": "fusion", "retrievers": [*self.retrievers]}
+
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
+        """Return the score of each snippet, (n,)."""
+        return _scores(self, snippets)
+
+    def of_columns(self, columns: Columns) -> Scores:
+        """Return the negative sums (n,); +inf for a snippet that none of the retrievers found."""
+        known = [columns[name].ranks for name in self.retrievers if name in columns]
+        sums = sum(1 / (C + 1 + ranks) for ranks in known)
+        return np.where(sums, -sums, np.inf)
+
+
+@dataclass(frozen=True)
+class HitScorer:
+    """Scores by a retriever's own score, negated if higher means more relevant.
+
+    A snippet that the retriever found but did not score is unscorable: NaN.
+
+    >>> from conformal_retrievers.data.queries import with_hits
+    >>> snippets = with_hits([Snippet("a", retrieval_score=0.9), Snippet("b")])
+    >>> HitScorer(higher_is_better=True).score("q", snippets)
+    array([-0.9,  nan])
+    """
+
+    retriever: str = RETRIEVER
+    higher_is_better: bool = True
+    text_only: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_names("HitScorer", retriever=self.retriever)
+
+    @property
+    def retrievers(self) -> tuple[str, ...]:
+        """The retriever."""
+        return (self.retriever,)
+
+    @property
+    def name(self) -> str:
+        """The retriever and the direction of its scores."""
+        return f"hit({self.retriever}, {'higher' if self.higher_is_better else 'lower'})"
+
+    @property
+    def provenance(self) -> dict[str, JsonValue]:
+        """What `scorer_of` makes it from."""
+        return {
+            "kind": "hit",
+            "retriever": self.retriever,
+            "higher_is_better": self.higher_is_better,
+        }
+
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
+        """Return the score of each snippet, (n,)."""
+        return _scores(self, snippets)
+
+    def of_columns(self, columns: Columns) -> Scores:
+        """Return the scores (n,), or raise ValueError if the hits have ranks only."""
+        ranks, scores = columns[self.retriever]
+        if np.isnan(scores).all():
+            raise ValueError(
+                f"{self.name!r} needs scores of the retriever {self.retriever!r}, but its hits "
+                "have ranks only; use a search that returns scores, or RankScorer"
+            )
+        return np.where(ranks < np.inf, -scores if self.higher_is_better else scores, np.inf)
+
+
+def _scores(scorer: RankScorer | FusionScorer | HitScorer, snippets: Iterable[Any]) -> Scores:
+    given = as_snippets(snippets)
+    if not given:
+        return np.empty(0)
+    known = hit_columns([snippet.hits for snippet in given])
+    check_found(scorer.name, scorer.retrievers, known)
+    found = np.minimum.reduce([column.ranks for column in known.values()]) < np.inf
+    return np.where(found, scorer.of_columns(known), np.nan)
+
+
+def retrievers_of(scorer: Scorer) -> tuple[str, ...]:
+    """Return the names of the retrievers whose hits a scorer or a part of it reads, in order.
+
+    >>> from conformal_retrievers.scoring.combine import QueryZScore
+    >>> retrievers_of(QueryZScore(RankScorer("dense")))
+    ('dense',)
+    """
+    return tuple(
+        sorted({n for part in with_parts(scorer) for n in getattr(part, "retrievers", ())})
+    )
+
+
+def check_found(scorer: str, retrievers: Sequence[str], known: Columns) -> None:
+    """Raise ValueError, naming retrievers, if none of those that a scorer reads found a snippet.
+
+    >>> check_found("rank(bm25)", ["bm25"], {})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: 'rank(bm25)' needs hits of the retriever 'bm25', but the snippets have none; ...
+    """
+    if any(name in known for name in retrievers):
+        return
+    needed = " or ".join(map(repr, retrievers))
+    if known:
+        found = f"have hits of {', '.join(map(repr, known))}"
+        remedy = "give the retrievers the names that they had in the calibration"
+    else:
+        found = "have none"
+        remedy = (
+            "judge with judge_retriever and filter with a conformal retriever, which give snippets "
+            "their hits, or call with_hits(snippets) on what a retriever returns"
+        )
+    raise ValueError(
+        f"{scorer!r} needs hits of the retriever {needed}, but the snippets {found}; {remedy}"
+    )

@@ -1,0 +1,91 @@
+"""Scorers from their provenance, as a calibration holds it: one file is all that a filter needs.
+
+Only the kinds in `KINDS` are made. A scorer with a model is none of them: a provenance has its
+name, and the scorer itself is given. Nothing that a file names is loaded or run.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from conformal_retrievers.scoring import learned
+from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
+from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
+from conformal_retrievers.scoring.retrieval import RetrievalScorer
+from conformal_retrievers.scoring.scorer import Scorer, with_parts
+
+Provenance = Mapping[str, Any]
+Given = Mapping[str, Scorer]  # by name
+
+KINDS: Mapping[str, Callable[[Provenance, Given], Scorer]] = {
+    "rank": lambda p, given: RankScorer(p["retriever"]),
+    "fusion": lambda p, given: FusionScorer(p["retrievers"]),
+    "hit": lambda p, given: HitScorer(p["retriever"], p["higher_is_better"]),
+    "retrieval": lambda p, given: RetrievalScorer(p["retriever"], p["higher_is_better"]),
+    "zscore": lambda p, given: QueryZScore(_made(p["scorer"], given)),
+    "tiebreak": lambda p, given: TieBreak(_made(p["scorer"], given), then=_made(p["then"], given)),
+    learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(
+        p, [given[name] for name in p["scorers"]]
+    ),
+}
+
+
+def scorer_of(provenance: Provenance, scorers: Iterable[Scorer] = ()) -> Scorer:
+    """Return the scorer with this `provenance`, which names the `scorers` that it `needs`.
+
+    Raises ValueError for a scorer that is named and not given, and for a provenance of another
+    shape.
+
+    >>> scorer_of({"kind": "zscore", "scorer": {"kind": "rank", "retriever": "dense"}}).name
+    'zscore(rank(dense))'
+    """
+    given = {part.name: part for scorer in scorers for part in with_parts(scorer)}
+    missing = [name for name in needs(provenance) if name not in given]
+    if missing:
+        raise ValueError(
+            f"the score is made of {', '.join(map(repr, missing))}; give these scorers, with the "
+            "models that were calibrated with"
+        )
+    try:
+        return _made(provenance, given)
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise _broken(provenance) from error
+
+
+def needs(provenance: Provenance) -> list[str]:
+    """Return the names of the scorers that `scorer_of` must be given; ValueError as it raises.
+
+    >>> needs({"kind": "zscore", "scorer": {"name": "cosine(e)"}})
+    ['cosine(e)']
+    """
+    try:
+        return [*dict.fromkeys(_names(provenance))]
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise _broken(provenance) from error
+
+
+def _names(provenance: Provenance) -> list[str]:
+    if "name" in provenance:
+        return [provenance["name"]]
+    if (kind := _kind(provenance)) not in KINDS:
+        raise KeyError(kind)
+    if kind == learned.FORMAT:
+        return [*provenance["scorers"]]
+    parts = [provenance[part] for part in ("scorer", "then") if part in provenance]
+    return [name for part in parts for name in _names(part)]
+
+
+def _made(provenance: Provenance, given: Given) -> Scorer:
+    if "name" in provenance:
+        return given[provenance["name"]]
+    return KINDS[_kind(provenance)](provenance, given)
+
+
+def _kind(provenance: Provenance) -> Any:
+    return provenance.get("kind", provenance.get("format"))
+
+
+def _broken(provenance: Provenance) -> ValueError:
+    return ValueError(
+        f"scorer_provenance has kind {_kind(provenance)!r:.40}, and is not what a scorer of this "
+        "version writes; give the scorer that was calibrated with, or calibrate again"
+    )

@@ -1,0 +1,186 @@
+"""Scorers that read hits: by hand, on what is missing, and made again from their provenance."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+import numpy as np
+import pytest
+
+from conformal_retrievers.data.hits import Hit, fuse
+from conformal_retrievers.data.queries import Snippet, with_hits
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.scoring import (
+    CachedScorer,
+    FunctionScorer,
+    FusionScorer,
+    HitScorer,
+    QueryZScore,
+    RankScorer,
+    RetrievalScorer,
+    TieBreak,
+    ascore_snippets,
+    relative_to_query,
+    retrievers_of,
+    score_snippets,
+    scorer_of,
+)
+from conformal_retrievers.scoring.rebuild import needs
+
+# a is found by both, b by dense alone, c by bm25 alone, d by neither.
+A = Snippet("a", hits=(Hit("dense", 1, 0.5), Hit("bm25", 0, 7.0)))
+B = Snippet("b", hits=(Hit("dense", 0, 0.9),))
+C = Snippet("c", hits=(Hit("bm25", 1, 3.0),))
+D = Snippet("d")
+ABCD = [A, B, C, D]
+LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+ALL = [RankScorer("dense"), FusionScorer(["dense", "bm25"]), HitScorer("dense")]
+
+
+def same(found, expected):
+    np.testing.assert_array_equal(found, np.array(expected, dtype=float))
+
+
+@pytest.mark.parametrize(
+    ("scorer", "expected"),
+    [
+        (RankScorer("dense"), [1, 0, math.inf, math.nan]),
+        (RankScorer("bm25"), [0, math.inf, 1, math.nan]),
+        (HitScorer("dense", higher_is_better=True), [-0.5, -0.9, math.inf, math.nan]),
+        (HitScorer("bm25", higher_is_better=False), [7, math.inf, 3, math.nan]),
+        (FusionScorer(["bm25", "dense"]), [-(1 / 61 + 1 / 62), -1 / 61, -1 / 62, math.nan]),
+        (FusionScorer(["dense"]), [-1 / 62, -1 / 61, math.inf, math.nan]),
+    ],
+)
+def test_what_another_retriever_found_is_inf_and_what_none_found_is_nan(scorer, expected):
+    same(scorer.score("q", ABCD), expected)
+    same(asyncio.run(ascore_snippets(scorer, "q", ABCD)), expected)
+
+
+def test_a_found_snippet_without_a_score_is_unscorable():
+    unscored = Snippet("e", hits=(Hit("dense", 2),))
+    same(HitScorer("dense").score("q", [B, unscored]), [-0.9, math.nan])
+
+
+def test_the_order_of_fusion_is_that_of_the_hybrid_retriever():
+    rng = np.random.default_rng(0)
+    lists = {
+        name: [(int(key), None) for key in rng.permutation(60)[:40]]
+        for name in ("dense", "bm25", "sparse")
+    }
+    snippets = [Snippet(str(key), hits=hits) for key, hits in fuse(lists).items()]
+    scores = FusionScorer(lists).score("q", snippets)
+    assert (np.diff(scores) >= -1e-15).all()
+    assert np.diff(scores).max() > 0
+
+
+def test_names_do_not_depend_on_the_order_of_retrievers():
+    assert FusionScorer(["dense", "bm25"]) == FusionScorer(["bm25", "dense"])
+    assert [scorer.name for scorer in ALL] == [
+        "rank(dense)",
+        "fusion(bm25, dense)",
+        "hit(dense, higher)",
+    ]
+    assert HitScorer("dense", higher_is_better=False).name == "hit(dense, lower)"
+
+
+def test_scorers_state_what_they_read():
+    assert [retrievers_of(QueryZScore(scorer)) for scorer in ALL] == [
+        ("dense",),
+        ("bm25", "dense"),
+        ("dense",),
+    ]
+    assert [relative_to_query(scorer) for scorer in ALL] == [True, True, False]
+
+
+@pytest.mark.parametrize("scorer", ALL, ids=lambda scorer: scorer.name)
+def test_hits_cannot_be_cached_by_text(scorer, tmp_path):
+    with pytest.raises(TypeError, match="cached"):
+        CachedScorer(scorer, Cache(tmp_path / "cache.db"))
+
+
+@pytest.mark.parametrize("scorer", ALL, ids=lambda scorer: scorer.name)
+def test_missing_hits_are_an_error_that_names_the_retriever(scorer):
+    with pytest.raises(ValueError, match=r"'dense'.*with_hits"):
+        scorer.score("q", ["a", "b"])
+    other = with_hits(["a", "b"], retriever="store")
+    with pytest.raises(ValueError, match=r"'dense'.*'store'"):
+        scorer.score("q", other)
+
+
+def test_a_rank_where_a_score_is_needed_is_an_error():
+    with pytest.raises(ValueError, match=r"'retriever'.*ranks only"):
+        HitScorer().score("q", with_hits(["a", "b"]))
+
+
+@pytest.mark.parametrize("scorer", ALL, ids=lambda scorer: scorer.name)
+def test_no_snippets_have_no_scores(scorer):
+    assert scorer.score("q", []).shape == (0,)
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"]])
+def test_fusion_needs_different_retrievers(names):
+    with pytest.raises(ValueError, match="retrievers"):
+        FusionScorer(names)
+
+
+def test_one_name_is_one_retriever():
+    assert FusionScorer("dense") == FusionScorer(["dense"])
+
+
+# --- provenance -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        *ALL,
+        HitScorer("bm25", higher_is_better=False),
+        RetrievalScorer("store", higher_is_better=False),
+        QueryZScore(FusionScorer(["a", "b"])),
+        TieBreak(QueryZScore(HitScorer("bm25")), then=RankScorer("bm25")),
+    ],
+    ids=lambda scorer: scorer.name,
+)
+def test_a_scorer_is_made_again_from_its_provenance(scorer):
+    assert scorer_of(json.loads(json.dumps(scorer.provenance))) == scorer
+
+
+def test_scorers_with_models_are_named_and_given():
+    scorer = TieBreak(QueryZScore(LENGTH), then=HitScorer("dense"))
+    assert needs(scorer.provenance) == ["length"]
+    assert scorer_of(scorer.provenance, [LENGTH]) == scorer
+    assert scorer_of(scorer.provenance, [QueryZScore(LENGTH)]) == scorer  # as a part of it
+    with pytest.raises(ValueError, match="'length'"):
+        scorer_of(scorer.provenance, [RankScorer("dense")])
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {"kind": "pickle", "retriever": "dense"},
+        {"kind": "rank"},
+        {"kind": "rank", "retriever": 3},
+        {"kind": "fusion", "retrievers": None},
+        {"kind": "zscore", "scorer": "os.system"},
+        {"kind": ["rank"]},
+        {},
+    ],
+)
+def test_a_provenance_of_another_shape_is_an_error(provenance):
+    with pytest.raises(ValueError, match="scorer_provenance"):
+        scorer_of(provenance)
+
+
+def test_a_provenance_as_deep_as_json_allows_is_an_error():
+    deep = {"kind": "rank", "retriever": "dense"}
+    for _ in range(100_000):
+        deep = {"kind": "zscore", "scorer": deep}
+    with pytest.raises(ValueError, match="scorer_provenance"):
+        scorer_of(deep)
+
+
+def test_infinite_scores_stay_infinite_among_z_scores():
+    same(score_snippets(QueryZScore(RankScorer("dense")), "q", ABCD), [1, -1, math.inf, math.nan])
