@@ -47,8 +47,9 @@ from conformal_retrievers import (
     score_queries,
 )
 from conformal_retrievers.scoring.bm25 import BM25Scorer
-from conformal_retrievers.scoring.features import Context, context_of, feature_names, features
-from conformal_retrievers.scoring.learned import regress
+from conformal_retrievers.scoring.features import feature_names, features
+from conformal_retrievers.scoring.learned import regress, weights_of
+from conformal_retrievers.scoring.sources import Context, Sources, context_of
 
 RESULTS = Path(__file__).parent / "results" / "combinations.md"
 
@@ -186,7 +187,7 @@ def learned_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
 def feature_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
     deals = deals[::4]  # ten fits a deal take long, and the spread is there to be seen
     plain = over_deals(data, deals, lambda deal: data.cosines)
-    names = [name.split(" by ")[0] for name in feature_names(["", ""], data.context)]
+    names = [name.split(" by ")[0] for name in feature_names(data.sources(data.context))]
     chosen: list[int] = []
     for label, group in FEATURE_GROUPS.items():
         added = [i for i, name in enumerate(names) if name in group]
@@ -200,7 +201,7 @@ def feature_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
 FEATURE_GROUPS = {
     "scores": ["score"],
     "+ gap to best, z-score, share of best": ["gap to best", "z-score", "share of best"],
-    "+ log rank, relative rank": ["log rank", "relative rank"],
+    "+ log rank": ["log rank"],
     "+ log length, log number of snippets": ["log length", "log number of snippets"],
     "+ log size of document": ["log size of document"],
     "+ best and mean of document, gap to its best": [
@@ -282,9 +283,13 @@ class Data:
     def scored(self, scorer: Scorer) -> Scores:
         return [query.scores for query in score_queries(scorer, self.judged)]
 
+    def sources(self, context: Context) -> Sources:
+        return Sources((), (self.cosine.name, self.bm25.name), context)
+
     def features(self, context: Context) -> list[NDArray[np.float64]]:
+        sources = self.sources(context)
         scores = zip(self.cosines, self.bm25s, self.judged, strict=True)
-        return [features(np.column_stack([c, b]), q.snippets, context) for c, b, q in scores]
+        return [features(sources, [c, b], query.snippets)[1] for c, b, query in scores]
 
     @cached_property
     def cosines(self) -> Scores:
@@ -304,29 +309,22 @@ class Data:
 
 
 def learned(
-    data: Data, tables: list[NDArray[np.float64]], unit: str = "snippet"
+    data: Data, tables: list[NDArray[np.float64]], unit: str = "query"
 ) -> Callable[[Deal], Scores]:
     """Return the scores of regressions on the training thirds.
 
-    By snippet, they are those of `LearnedScorer`. The features are computed once for all deals.
+    By query, they are those of `LearnedScorer`. The features are computed once for all deals.
     """
     whole, ends = np.vstack(tables), np.cumsum([len(table) for table in tables])
 
     def scores_of(deal: Deal) -> Scores:
         training = [tables[i] for i in deal.training]
         relevant = [data.relevant[i] for i in deal.training]
-        weights = weights_by_query(relevant) if unit == "query" else None
+        weights = weights_of(relevant) if unit == "query" else None
         regression = regress(np.vstack(training), np.concatenate(relevant), weights)
         return np.split(-regression.log_odds(whole), ends[:-1])
 
     return scores_of
-
-
-def weights_by_query(relevant: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
-    """Return weights of mean 1, of one sum for each query's relevant, and irrelevant, ones."""
-    weights = [np.where(r, 1 / max(1, r.sum()), 1 / max(1, (~r).sum())) for r in relevant]
-    joined = np.concatenate(weights)
-    return np.asarray(joined / joined.mean())
 
 
 def check_against_the_library(data: Data, deal: Deal) -> None:

@@ -1,133 +1,170 @@
-"""The features of a learned scorer: a snippet's scores within its query and within its document.
+"""The features of a learned scorer: where a snippet stands within its query and its document.
 
-They follow from the snippets of one query and do not depend on their order.
+They follow from what the sources know of the snippets of one query (`sources.py`), and do not
+depend on the order of the snippets.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.data.queries import Snippet
-from conformal_retrievers.scoring.combine import z_scores
+from conformal_retrievers.scoring.sources import (
+    Context,
+    Known,
+    Sources,
+    Values,
+    average_ranks,
+    numbers_of,
+)
 
-Values = NDArray[np.float64]
 Places = NDArray[np.intp]
-Context = Literal["none", "document", "document+position"]
+
+OF_SOURCES = ("score", "gap to best", "z-score", "share of best", "log rank")
+OF_DOCUMENTS = ("best of document", "mean of document", "gap to best of document")
+RANK_OF_DOCUMENT = "log rank of document"
+NEIGHBOURS = {"score two before": -2, "score before": -1, "score after": 1, "score two after": 2}
 
 
-def _average_ranks(x: Values) -> Values:
-    """Return the ranks from 1, the lowest, to n; equal scores share the mean of their ranks."""
-    ordered = np.sort(x)
-    return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
+def feature_names(sources: Sources) -> list[str]:
+    """Return the names of the columns of `features`.
+
+    >>> feature_names(Sources((), ("s",), "none"))[-2:]
+    ['log length', 'log number of snippets']
+    """
+    of_each, of_all = [*OF_SOURCES], ["log length", "log number of snippets"]
+    if sources.context != "none":
+        of_each += [*OF_DOCUMENTS, RANK_OF_DOCUMENT]
+        of_all += ["log size of document"]
+    if sources.context == "document+position":
+        of_each += NEIGHBOURS
+        of_all += ["relative position"]
+    names = [f"{feature} by {name}" for feature in of_each for name in sources.names]
+    return [*names, *(f"found by {name}" for name, _ in sources.retrievers), *of_all]
 
 
-def _share_of_best(x: Values) -> Values:
-    """Return how far each score is from the worst (0) to the best (1); 1 if all are equal."""
-    worst, best = x.max(), x.min()
-    return (worst - x) / (worst - best) if best < worst else np.ones_like(x)
+def features(
+    sources: Sources, scores: Sequence[Values], snippets: Sequence[Snippet]
+) -> tuple[Known, Values]:
+    """Return which of a query's snippets can be scored, and the features (n, d) of these n.
+
+    The scores are those of each scorer, one for each snippet. Raises as `numbers_of` does.
+
+    >>> sources = Sources((), ("s",), "none")
+    >>> scores, snippets = np.array([0.2, np.nan, 0.4]), [Snippet("a"), Snippet("b"), Snippet("c")]
+    >>> known, table = features(sources, [scores], snippets)
+    >>> known, feature_names(sources)[:2], table[:, :2].tolist()
+    (array([ True, False,  True]), ['score by s', 'gap to best by s'], [[0.2, 0.0], [0.4, 0.2]])
+    """
+    known, numbers = numbers_of(sources, scores, snippets)
+    snippets = [s for s, k in zip(snippets, known.tolist(), strict=True) if k]
+    n, x = len(snippets), numbers.values
+    if n == 0:
+        return known, np.empty((0, len(feature_names(sources))))
+    rows = [*within_query(x), np.log1p(numbers.ranks)]
+    of_all = [np.log1p([len(s.text) for s in snippets]), np.full(n, np.log(n))]
+    if sources.context != "none":
+        layout = layout_of(snippets, sources.context)
+        of_documents = [within_documents(row, layout.document) for row in x]
+        rows += [np.array(feature) for feature in zip(*of_documents, strict=True)]
+        of_all += [np.log(np.bincount(layout.document)[layout.document])]
+    if sources.context == "document+position":
+        rows += [np.array([neighbour(row, layout, k) for row in x]) for k in NEIGHBOURS.values()]
+        of_all += [_relative_position(layout)]
+    return known, np.ascontiguousarray(np.vstack([*rows, numbers.found, *of_all]).T)
+
+
+def within_query(x: Values) -> tuple[Values, Values, Values, Values]:
+    """Return scores (m, n) of a query, gaps to the best, z-scores, shares of the best: (m, n) each.
+
+    The best has the share 1 and the worst 0. If all are equal, z-scores are 0 and shares 1.
+
+    >>> [round(float(row[0, 1]), 3) for row in within_query(np.array([[0.0, 1.0, 4.0]]))]
+    [1.0, 1.0, -0.392, 0.75]
+    """
+    ordered = np.sort(x, axis=1)  # sums of floats depend on the order, features must not
+    best, spread = ordered[:, :1], ordered[:, -1:] - ordered[:, :1]
+    varied = spread > 0
+    scale = np.where(varied, spread, 1.0)
+    parts = (ordered - best) / scale  # in [0, 1], with the z-scores of the scores
+    gap = x - best
+    part = gap / scale
+    sd = np.where(varied, parts.std(axis=1, keepdims=True), 1.0)
+    return x, gap, (part - parts.mean(axis=1, keepdims=True)) / sd, 1 - part
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """Where n snippets stand in their documents.
+
+    Snippets of one document and position share a place. Places are in the order of a document.
+    """
+
+    document: Places  # (n,)
+    place: Places  # (n,)
+    document_of_place: Places  # (places,)
+
+
+def layout_of(snippets: Sequence[Snippet], context: Context) -> Layout:
+    """Return where the snippets stand; without positions, a document is one place.
+
+    >>> snippets = [Snippet("a", document="e", position=5), Snippet("b", document="d", position=7)]
+    >>> layout_of([*snippets, Snippet("c", document="e", position=2)], "document+position")
+    Layout(document=array([1, 0, 1]), place=array([2, 0, 1]), document_of_place=array([0, 1, 1]))
+    """
+    known = context == "document+position"
+    origins = [(s.document or "", s.position or 0 if known else 0) for s in snippets]
+    places = {origin: i for i, origin in enumerate(sorted(set(origins)))}
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in places))}
+    of_place = np.array([numbers[name] for name, _ in places], dtype=np.intp)
+    place = np.array([places[origin] for origin in origins], dtype=np.intp)
+    return Layout(of_place[place], place, of_place)
+
+
+def within_documents(x: Values, document: Places) -> tuple[Values, Values, Values, Values]:
+    """Return best and mean of each score's document, its gap to that best, and the document's rank.
+
+    From scores (n,) and the numbers of their documents, (n,). The rank is a log, by the best.
+
+    >>> best, mean, gap, rank = within_documents(np.array([1.0, 3.0, 2.0]), np.array([0, 0, 1]))
+    >>> best, mean, gap, rank.round(1)
+    (array([1., 1., 2.]), array([2., 2., 2.]), array([0., 2., 0.]), array([0. , 0. , 0.7]))
+    """
+    best, order = _lowest(x, document), np.argsort(x)
+    sums = np.bincount(document[order], x[order])
+    mean = sums / np.bincount(document)
+    rank = np.log1p(average_ranks(best))
+    return best[document], mean[document], x - best[document], rank[document]
+
+
+def neighbour(x: Values, layout: Layout, step: int) -> Values:
+    """Return the best score `step` places on in the document, or the query's worst: (n,).
+
+    >>> layout = Layout(np.array([0, 0]), np.array([0, 1]), np.array([0, 0]))
+    >>> neighbour(np.array([1.0, 3.0]), layout, 1)
+    array([3., 3.])
+    """
+    at_place, documents = _lowest(x, layout.place), layout.document_of_place
+    other = np.arange(len(at_place)) + step
+    there = np.clip(other, 0, len(at_place) - 1)
+    same = (other == there) & (documents[there] == documents)
+    return np.asarray(np.where(same, at_place[there], x.max())[layout.place])
 
 
 def _lowest(x: Values, of: Places) -> Values:
-    """Return the lowest score in each document or place, given those of the scores (n,)."""
+    """Return the lowest score of each document or place, given those of the scores, (n,)."""
     lowest = np.full(of.max() + 1, np.inf)
     np.minimum.at(lowest, of, x)
     return lowest
 
 
-def _neighbour(x: Values, place: Places, documents: Places, step: int) -> Values:
-    """Return the score (n,) `step` places on in the document, or the query's worst score."""
-    at_place = _lowest(x, place)
-    other = np.arange(len(at_place)) + step
-    there = np.clip(other, 0, len(at_place) - 1)
-    same = (other == there) & (documents[there] == documents)
-    return np.asarray(np.where(same, at_place[there], x.max())[place])
-
-
-# From a query's scores (n,), lower = more relevant.
-SCORE_FEATURES: Mapping[str, Callable[[Values], Values]] = {
-    "score": lambda x: x,
-    "gap to best": lambda x: x - x.min(),
-    "z-score": z_scores,
-    "log rank": lambda x: np.log(_average_ranks(x)),
-    "relative rank": lambda x: _average_ranks(x) / len(x),
-    "share of best": _share_of_best,
-}
-# From the scores (n,) and the number (n,) of each one's document.
-DOCUMENT_FEATURES: Mapping[str, Callable[[Values, Places], Values]] = {
-    "best of document": lambda x, of: _lowest(x, of)[of],
-    "mean of document": lambda x, of: (np.bincount(of, x) / np.bincount(of))[of],
-    "gap to best of document": lambda x, of: x - _lowest(x, of)[of],
-    "log rank of document": lambda x, of: np.log(_average_ranks(_lowest(x, of)))[of],
-}
-NEIGHBOURS = {"score two before": -2, "score before": -1, "score after": 1, "score two after": 2}
-
-
-def context_of(snippets: Sequence[Snippet]) -> Context:
-    """Return what all of the snippets state about where they come from.
-
-    >>> context_of([Snippet("a", document="d", position=0), Snippet("b", document="d")])
-    'document'
-    """
-    if any(s.document is None for s in snippets):
-        return "none"
-    return "document" if any(s.position is None for s in snippets) else "document+position"
-
-
-def feature_names(scorers: Sequence[str], context: Context) -> list[str]:
-    """Return the names of the columns of `features`, for scorers with these names.
-
-    >>> feature_names(["s"], "none")[-3:]
-    ['share of best by s', 'log length', 'log number of snippets']
-    """
-    of_each, of_all = [*SCORE_FEATURES], ["log length", "log number of snippets"]
-    if context != "none":
-        of_each, of_all = [*of_each, *DOCUMENT_FEATURES], [*of_all, "log size of document"]
-    if context == "document+position":
-        of_each, of_all = [*of_each, *NEIGHBOURS], [*of_all, "relative position"]
-    return [f"{feature} by {name}" for name in scorers for feature in of_each] + of_all
-
-
-def features(scores: Values, snippets: Sequence[Snippet], context: Context) -> Values:
-    """Return the features (n, d) of a query's snippets from the finite scores (n, m) of m scorers.
-
-    >>> table = features(np.array([[0.2], [0.4]]), [Snippet("a"), Snippet("b")], "none")
-    >>> feature_names(["s"], "none")[:2], table[:, :2].tolist()
-    (['score by s', 'gap to best by s'], [[0.2, 0.0], [0.4, 0.2]])
-    """
-    n = len(snippets)
-    if n == 0:
-        return np.empty((0, len(feature_names([""] * scores.shape[1], context))))
-    by_document, by_position = context != "none", context == "document+position"
-    # Snippets of one document and position share a place; places are in the order of a document.
-    origins = [
-        (s.document or "" if by_document else "", s.position or 0 if by_position else 0)
-        for s in snippets
-    ]
-    places = {origin: i for i, origin in enumerate(sorted(set(origins)))}
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in places))}
-    documents = np.array([numbers[name] for name, _ in places], dtype=np.intp)  # (places,)
-    place = np.array([places[origin] for origin in origins], dtype=np.intp)
-    lengths = np.log1p([len(s.text) for s in snippets])
-    # Sums of floats depend on the order, features must not: compute in one order.
-    order = np.lexsort((*scores.T, lengths, place))
-    place = place[order]
-    document = documents[place]
-    columns: list[Values] = []
-    for x in scores[order].T:
-        columns += [feature(x) for feature in SCORE_FEATURES.values()]
-        if by_document:
-            columns += [feature(x, document) for feature in DOCUMENT_FEATURES.values()]
-        if by_position:
-            columns += [_neighbour(x, place, documents, step) for step in NEIGHBOURS.values()]
-    columns += [lengths[order], np.full(n, np.log(n))]
-    if by_document:
-        columns.append(np.log(np.bincount(document)[document]))
-    if by_position:
-        sizes = np.bincount(documents)
-        first = np.cumsum(sizes) - sizes
-        columns.append((place - first[document]) / np.maximum(sizes - 1, 1)[document])
-    table = np.empty((n, len(columns)))
-    table[order] = np.column_stack(columns)
-    return table
+def _relative_position(layout: Layout) -> Values:
+    """Return 0 for a document's first place to 1 for its last, (n,)."""
+    sizes = np.bincount(layout.document_of_place)
+    first = np.cumsum(sizes) - sizes
+    last = np.maximum(sizes - 1, 1)
+    return np.asarray((layout.place - first[layout.document]) / last[layout.document])

@@ -1,10 +1,11 @@
-"""Several scorers as one, weighed by logistic regression: score = −log-odds of being relevant.
+"""Hits and scorers as one score, weighed by logistic regression: score = −log-odds of relevance.
 
     log-odds = intercept + Σ_j coefficient_j (feature_j − mean_j) / scale_j
 
-The features (`features.py`) are the scorers' scores, where each stands among those of the query,
-and, if documents and positions are known, the scores around it in its document. scikit-learn fits
-the regression on queries that must not calibrate; numpy alone scores.
+The features (`features.py`) are what each retriever and scorer knows of a snippet, where it stands
+among those of the query, and, if documents and positions are known, in its document. scikit-learn
+fits the regression on queries that must not calibrate; numpy alone scores, and asks no model for
+what the hits have.
 """
 
 from __future__ import annotations
@@ -12,26 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
-from conformal_retrievers.scoring.features import (
-    Context,
-    Values,
-    context_of,
-    feature_names,
-    features,
-)
+from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
+from conformal_retrievers.scoring.sources import Known, Sources, Values, sources_of
 
-FORMAT, VERSION = "conformal-retrievers/learned-scorer", 1
+FORMAT, VERSION = "conformal-retrievers/learned-scorer", 2
 # The inverse of the L2 penalty on standardised features. Of 0.001, 0.01, 0.1, 1 and 10, tried on
 # three data sets with 20, 60 and 200 queries, it kept at most 3 % more context than the best.
 C = 0.1
@@ -52,9 +47,7 @@ class Regression(NamedTuple):
         return np.asarray(terms.sum(axis=1) + self.intercept)
 
 
-def regress(
-    table: Values, relevant: NDArray[np.bool_], weights: Values | None = None
-) -> Regression:
+def regress(table: Values, relevant: Known, weights: Values | None = None) -> Regression:
     """Fit a logistic regression with an L2 penalty to features (n, d) and judgements (n,).
 
     Weights (n,) have the mean 1. Raises ModuleNotFoundError without the extra `learned`.
@@ -78,53 +71,58 @@ def regress(
 class LearnedScorer(CombinedScorer):
     """Scores by −log-odds of being relevant, learned from judged queries; `fit` makes one.
 
-    A snippet without the document or position that `context` needs, or with a part's score that is
-    NaN or infinite, is unscorable: NaN. It does not enter the features of the others.
+    A snippet that none of the retrievers found, or that lacks a score, document or position that
+    the fit had, or with a part's score that is NaN or infinite, is unscorable: NaN. It does not
+    enter the features of the others. If no snippet has the hits, that is a ValueError.
 
-    >>> from conformal_retrievers.scoring import FunctionScorer
-    >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
-    >>> fit_part = [JudgedQuery("q", ["a", "bcd", "ef"], [True, False, True])]
-    >>> LearnedScorer.fit(fit_part, [length]).score("r", ["a", "bcdef"]).argsort()
-    array([0, 1])
+    >>> from conformal_retrievers.data.queries import with_hits
+    >>> fit_part = [JudgedQuery("q", with_hits(["a", "b", "c"]), [True, False, False])]
+    >>> learned = LearnedScorer.fit(fit_part)
+    >>> learned.retrievers, learned.score("r", with_hits(["d", "e"])).argsort()
+    (('retriever',), array([0, 1]))
     """
 
     scorers: tuple[Scorer, ...]
-    context: Context  # what the features take from where snippets come from
+    sources: Sources
     regression: Regression = field(repr=False)
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
     relative_to_query: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer]) -> LearnedScorer:
-        """Return the scorer that logistic regression makes of `scorers`, from judged queries.
+    def fit(cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer] = ()) -> LearnedScorer:
+        """Return the scorer that is learned from hits, from `scorers`, and from where snippets are.
 
-        The fit uses documents and positions if every snippet has them, and leaves out snippets that
-        a part cannot score. Raises ValueError unless there are scorers with different names, and
-        both relevant and irrelevant snippets; ModuleNotFoundError without the extra `learned`.
+        The fit uses all retrievers of the hits, and documents and positions if every snippet has
+        them. It leaves out unscorable snippets. Raises ValueError if there are neither hits nor
+        scorers, if scorers share a name, and unless there are relevant and irrelevant snippets;
+        ModuleNotFoundError without the extra `learned`.
         """
         judged, parts = list(judged), tuple(scorers)
         names = [part.name for part in parts]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"scorers are {names}; give one or more, each once")
-        context = context_of([s for query in judged for s in query.snippets])
+        sources = sources_of(judged, names)
+        if len(set(names)) < len(names) or not sources.names:
+            raise ValueError(
+                f"scorers are {names}, hits are of {len(sources.retrievers)} retrievers; give "
+                "each scorer once, and one or more if the snippets of judged have no hits"
+            )
         rows, relevant = [], [np.empty(0, dtype=bool)]
         for query in judged:
             columns = [score_snippets(part, query.query, query.snippets) for part in parts]
-            known, table = _table(columns, query.snippets, context)
+            known, table = features(sources, columns, query.snippets)
             rows.append(table)
             relevant.append(np.array(query.relevant, dtype=bool)[known])
         labels = np.concatenate(relevant)
         if len(set(labels.tolist())) < 2:
             raise ValueError(
                 f"judged has {labels.sum()} relevant and {(~labels).sum()} irrelevant snippets "
-                "that all parts can score; give judged queries with both"
+                "that can be scored; give judged queries with both"
             )
         digests = frozenset(query_digest(query.query) for query in judged)
-        return cls(parts, context, regress(np.vstack(rows), labels), digests)
+        return cls(parts, sources, regress(np.vstack(rows), labels, weights_of(relevant)), digests)
 
     @classmethod
     def from_provenance(
-        cls, provenance: Mapping[str, JsonValue], scorers: Iterable[Scorer]
+        cls, provenance: Mapping[str, JsonValue], scorers: Iterable[Scorer] = ()
     ) -> LearnedScorer:
         """Return the scorer with this `provenance`, bit for bit, from its parts.
 
@@ -140,9 +138,11 @@ class LearnedScorer(CombinedScorer):
                     f"{name} is {fields.get(name)!r} in the provenance and {value!r} here; give "
                     "the scorers of the fit in their order, or fit again"
                 )
+        retrievers = tuple(fields["retrievers"].items())
+        sources = Sources(retrievers, tuple(fields["scorers"]), fields["context"])
         rows = [tuple(fields[name]) for name in ("means", "scales", "coefficients")]
         regression = Regression._make([*rows, fields["intercept"]])
-        return cls(parts, fields["context"], regression, frozenset(fields["fitted_on"]))
+        return cls(parts, sources, regression, frozenset(fields["fitted_on"]))
 
     @property
     def parts(self) -> tuple[Scorer, ...]:
@@ -150,41 +150,48 @@ class LearnedScorer(CombinedScorer):
         return self.scorers
 
     @property
+    def retrievers(self) -> tuple[str, ...]:
+        """The names of the retrievers whose hits it reads."""
+        return tuple(name for name, _ in self.sources.retrievers)
+
+    @property
     def provenance(self) -> dict[str, JsonValue]:
-        """What the scorer was made of, as JSON: parts, features, coefficients, queries."""
-        names = [part.name for part in self.scorers]
+        """What the scorer was made of, as JSON: sources, features, coefficients, queries."""
         return {
             "format": FORMAT,
             "version": VERSION,
-            "scorers": [*names],
-            "context": self.context,
-            "features": [*feature_names(names, self.context)],
+            "retrievers": dict(self.sources.retrievers),
+            "scorers": [*self.sources.scorers],
+            "context": self.sources.context,
+            "features": [*feature_names(self.sources)],
             **self.regression._asdict(),
             "fitted_on": [*sorted(self.fitted_on)],
         }
 
     @cached_property
     def name(self) -> str:
-        """The parts' names, the context, and a digest of the fit."""
-        parts = ", ".join(part.name for part in self.scorers)
-        return f"learned({parts}; context={self.context}, fit={short_hash(self.provenance)})"
+        """The retrievers and parts, the context, and a digest of the fit."""
+        read = [*(f"hits of {name}" for name in self.retrievers), *self.sources.scorers]
+        fit = short_hash(self.provenance)
+        return f"learned({', '.join(read)}; context={self.sources.context}, fit={fit})"
 
     def combine(self, columns: Sequence[Values], snippets: Sequence[Snippet]) -> Values:
         """Return −log-odds of each snippet, (n,)."""
-        known, table = _table(columns, snippets, self.context)
+        known, table = features(self.sources, columns, snippets)
         combined = np.full(len(snippets), np.nan)
         combined[known] = -self.regression.log_odds(table)
         return combined
 
 
-def _table(
-    columns: Sequence[Values], snippets: Sequence[Snippet], context: Context
-) -> tuple[NDArray[np.bool_], Values]:
-    """Return which snippets (n,) can be scored, and the features of those."""
-    scores = np.column_stack(columns)
-    contexts = get_args(Context)  # from the least to the most
-    too_little = contexts[: contexts.index(context)]
-    known = np.isfinite(scores).all(axis=1)
-    known &= np.array([context_of([s]) not in too_little for s in snippets], dtype=bool)
-    chosen = [s for s, k in zip(snippets, known, strict=True) if k]
-    return known, features(scores[known], chosen, context)
+def weights_of(relevant: Iterable[Known]) -> Values:
+    """Return the weight of each snippet in the fit, of mean 1, from the judgements of each query.
+
+    The guarantee counts a relevant snippet as 1 / N_q of its query's N_q, and what is kept counts
+    an irrelevant one as 1 / n_q of its n_q.
+
+    >>> weights_of([np.array([True, False, False])])
+    array([1.5 , 0.75, 0.75])
+    """
+    weights = [np.where(r, 1 / max(1, r.sum()), 1 / max(1, (~r).sum())) for r in relevant]
+    joined = np.concatenate(weights)
+    return np.asarray(joined / joined.mean())

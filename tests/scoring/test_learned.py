@@ -13,19 +13,25 @@ from lookup import LookupScorer
 from sklearn.linear_model import LogisticRegression
 
 from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
+from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.learned import C, regress
 from conformal_retrievers.scoring.scorer import query_digest, relative_to_query
+from conformal_retrievers.scoring.sources import Sources, sources_of
 
 CONTEXTS = ("none", "document", "document+position")
 
 
-def by_name(scores, snippets, context, names=("s",)):
-    table = features(np.array(scores, dtype=float), snippets, context)
-    columns = feature_names(names, context)
-    assert table.shape == (len(snippets), len(columns))
+def by_name(sources, scores, snippets):
+    known, table = features(sources, [np.array(x, dtype=float) for x in scores], snippets)
+    columns = feature_names(sources)
+    assert table.shape == (known.sum(), len(columns))
     assert len(set(columns)) == len(columns)
     return dict(zip(columns, table.T, strict=True))
+
+
+def of_scores(scores, snippets, context):
+    return by_name(Sources((), ("s",), context), [scores], snippets)
 
 
 # --- features -------------------------------------------------------------------------------------
@@ -33,15 +39,14 @@ def by_name(scores, snippets, context, names=("s",)):
 
 def test_the_features_of_scores_by_hand():
     snippets = [Snippet("a"), Snippet("bbb"), Snippet("c"), Snippet("dddd")]
-    columns = by_name([[0.5], [0.25], [0.75], [0.5]], snippets, "none")
+    columns = of_scores([0.5, 0.25, 0.75, 0.5], snippets, "none")
     sd = math.sqrt(2 * 0.25**2 / 4)
     expected = {
         "score by s": [0.5, 0.25, 0.75, 0.5],
         "gap to best by s": [0.25, 0, 0.5, 0.25],
         "z-score by s": [0, -0.25 / sd, 0.25 / sd, 0],
-        "log rank by s": np.log([2.5, 1, 4, 2.5]),
-        "relative rank by s": [0.625, 0.25, 1, 0.625],
         "share of best by s": [0.5, 1, 0, 0.5],
+        "log rank by s": np.log([2.5, 1, 4, 2.5]),
         "log length": np.log([2, 4, 2, 5]),
         "log number of snippets": [math.log(4)] * 4,
     }
@@ -54,8 +59,8 @@ def test_the_features_of_documents_and_positions_by_hand():
     # Document x at 10, 30, 40 and 70, y at 5 and 6, z once; not in their order.
     where = [("y", 6), ("x", 30), ("x", 10), ("z", 0), ("x", 70), ("y", 5), ("x", 40)]
     snippets = [Snippet("text", document=d, position=p) for d, p in where]
-    scores = [[0.42], [0.3], [0.1], [0.98], [0.95], [0.4], [0.36]]  # y is better on average
-    columns = by_name(scores, snippets, "document+position")
+    scores = [0.42, 0.3, 0.1, 0.98, 0.95, 0.4, 0.36]  # y is better on average
+    columns = of_scores(scores, snippets, "document+position")
     of_documents = {
         "best of document by s": [0.4, 0.1, 0.1, 0.98, 0.1, 0.4, 0.1],
         "mean of document by s": [0.41, 0.4275, 0.4275, 0.98, 0.4275, 0.41, 0.4275],
@@ -72,9 +77,9 @@ def test_the_features_of_documents_and_positions_by_hand():
     }
     for name, values in (of_documents | of_positions).items():
         np.testing.assert_allclose(columns[name], values, rtol=1e-12, atol=1e-15, err_msg=name)
-    documents = by_name(scores, snippets, "document")
+    documents = of_scores(scores, snippets, "document")
     assert set(columns) - set(documents) == set(of_positions)
-    assert set(documents) - set(by_name(scores, snippets, "none")) == set(of_documents)
+    assert set(documents) - set(of_scores(scores, snippets, "none")) == set(of_documents)
     for name, values in documents.items():
         assert values.tolist() == columns[name].tolist()
 
@@ -82,15 +87,54 @@ def test_the_features_of_documents_and_positions_by_hand():
 def test_snippets_at_one_position_are_one_neighbour():
     twice = Snippet("b", document="d", position=1)
     snippets = [Snippet("a", document="d", position=0), twice, twice]
-    columns = by_name([[0.1], [0.4], [0.4]], snippets, "document+position")
+    columns = of_scores([0.1, 0.4, 0.4], snippets, "document+position")
     assert columns["score after by s"].tolist() == [0.4, 0.4, 0.4]
     assert columns["score before by s"].tolist() == [0.4, 0.1, 0.1]
     assert columns["relative position"].tolist() == [0, 1, 1]
 
 
+def test_the_features_of_hits_by_hand():
+    # Similarities of a that fall with the rank, ranks only of b; b did not find the last snippet.
+    hits = [
+        (Hit("a", 1, 0.6), Hit("b", 0)),
+        (Hit("a", 0, 0.9), Hit("b", 4)),
+        (Hit("b", 2),),
+        (Hit("a", 3, 0.5),),
+    ]
+    snippets = [Snippet("x", hits=h) for h in hits]
+    sources = sources_of([JudgedQuery("q", snippets, [True, False, False, False])])
+    assert sources == Sources((("a", "similarity"), ("b", "rank")), (), "none")
+    columns = by_name(sources, [], snippets)
+    fusion = [-1 / 62 - 1 / 61, -1 / 61 - 1 / 65, -1 / 63, -1 / 64]
+    log_b = np.log([1, 5, 3, 6])
+    expected = {
+        "score by a": [-0.6, -0.9, -0.5, -0.5],
+        "score by b": log_b,
+        "score by fusion": fusion,
+        "gap to best by a": [0.3, 0, 0.4, 0.4],
+        "gap to best by fusion": np.array(fusion) - fusion[0],
+        "share of best by a": [0.25, 1, 0, 0],
+        "log rank by a": np.log([2, 1, 5, 4]),
+        "log rank by b": log_b,
+        "log rank by fusion": np.log([1, 2, 3, 4]),
+        "found by a": [1, 1, 0, 1],
+        "found by b": [1, 1, 1, 0],
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(columns[name], values, rtol=1e-12, atol=1e-15, err_msg=name)
+    z = columns["z-score by a"]
+    assert (abs(z.mean()) < 1e-12, abs(z.std() - 1) < 1e-12, z.argmin()) == (True, True, 1)
+
+
 numbers = st.floats(-100, 100).map(lambda x: round(x, 2))
 snippets_of_a_query = st.lists(
-    st.tuples(numbers, numbers, st.sampled_from("xyz"), st.integers(0, 4), st.sampled_from("ab")),
+    st.tuples(
+        numbers,
+        st.one_of(st.none(), numbers),
+        st.sampled_from("xyz"),
+        st.integers(0, 4),
+        st.sampled_from("ab"),
+    ),
     min_size=1,
     max_size=8,
 )
@@ -99,8 +143,21 @@ snippets_of_a_query = st.lists(
 @given(snippets_of_a_query, st.randoms(use_true_random=False), st.sampled_from(CONTEXTS))
 def test_features_do_not_depend_on_the_order_of_snippets(rows, random, context):
     def table(rows):
-        snippets = [Snippet(text, document=d, position=p) for _, _, d, p, text in rows]
-        return features(np.array([row[:2] for row in rows]), snippets, context)
+        snippets = [
+            Snippet(
+                text,
+                document=document,
+                position=position,
+                hits=(Hit("dense", abs(int(score)), score),) + (Hit("lexical", 0, other),) * found,
+            )
+            for score, other, document, position, text in rows
+            for found in [other is not None]
+        ]
+        kinds = (("dense", "distance"), ("lexical", "similarity"))
+        sources = Sources(kinds, ("s",), context)
+        known, found = features(sources, [np.array([r[0] for r in rows])], snippets)
+        assert known.all()
+        return found
 
     order = list(range(len(rows)))
     random.shuffle(order)
@@ -131,9 +188,10 @@ def fitted():
     return LearnedScorer.fit(judged[:30], scorers), judged, scorers
 
 
-def table_of(scorers, query, context="document+position"):
-    scores = np.column_stack([s.score(query.query, query.snippets) for s in scorers])
-    return features(scores, query.snippets, context)
+def table_of(scorers, query):
+    sources = Sources((), ("one", "two"), "document+position")
+    scores = [s.score(query.query, query.snippets) for s in scorers]
+    return features(sources, scores, query.snippets)[1]
 
 
 def test_the_score_is_minus_the_log_odds_of_scikit_learns_regression(fitted):
@@ -142,7 +200,10 @@ def test_the_score_is_minus_the_log_odds_of_scikit_learns_regression(fitted):
     y = [relevant for query in judged[:30] for relevant in query.relevant]
     spread = x.std(axis=0)
     spread[spread < 1e-12] = 1
-    model = LogisticRegression(C=C, max_iter=10_000).fit((x - x.mean(axis=0)) / spread, y)
+    # A query's relevant snippets weigh 1 in all, and so do its irrelevant ones.
+    weights = np.array([1 / q.relevant.count(r) for q in judged[:30] for r in q.relevant])
+    model = LogisticRegression(C=C, max_iter=10_000)
+    model.fit((x - x.mean(axis=0)) / spread, y, sample_weight=weights / weights.mean())
     for query in judged[30:]:
         table = table_of(scorers, query)
         expected = -model.decision_function((table - x.mean(axis=0)) / spread)
@@ -175,9 +236,9 @@ def with_last_snippet(judged, **changes):
 @pytest.mark.parametrize(
     ("changes", "context", "number"),
     [
-        ({}, "document+position", 2 * 14 + 4),
-        ({"position": None}, "document", 2 * 10 + 3),
-        ({"document": None}, "none", 2 * 6 + 2),
+        ({}, "document+position", 2 * 13 + 4),
+        ({"position": None}, "document", 2 * 9 + 3),
+        ({"document": None}, "none", 2 * 5 + 2),
     ],
 )
 def test_the_fit_uses_documents_and_positions_that_every_snippet_has(
@@ -185,7 +246,7 @@ def test_the_fit_uses_documents_and_positions_that_every_snippet_has(
 ):
     _, judged, scorers = fitted
     learned = LearnedScorer.fit(with_last_snippet(judged[:30], **changes), scorers)
-    assert learned.context == context
+    assert learned.sources.context == context
     assert len(learned.regression.coefficients) == number
     assert learned.name.startswith(f"learned(one, two; context={context}, fit=")
 
@@ -216,12 +277,131 @@ def test_a_snippet_that_a_part_cannot_score_does_not_enter_the_fit(fitted):
     assert learned.regression == LearnedScorer.fit([shorter, *judged[1:30]], [one, two]).regression
 
 
+# --- hits ---------------------------------------------------------------------------------------
+
+
+def with_hits_of_two(queries=40, n=12, seed=5):
+    """Return queries with hits of two retrievers: distances by `near`, only ranks by `words`."""
+    rng = np.random.default_rng(seed)
+    judged = []
+    for i in range(queries):
+        relevant = rng.random(n) < 0.3
+        relevant[:2] = True, False
+        places = [np.argsort(np.argsort(rng.normal(size=n) - 2 * relevant)) for _ in range(2)]
+        snippets = []
+        for j, (near, words) in enumerate(zip(*places, strict=True)):
+            hits = (Hit("near", int(near), 0.1 * near + rng.random() / 20),) * int(near < 8)
+            hits += (Hit("words", int(words)),) * int(words < 8 or near >= 8)
+            snippets.append(Snippet(f"{i}.{j}", hits=hits))
+        judged.append(JudgedQuery(f"query {i}", snippets, relevant.tolist(), id=f"q{i}"))
+    return judged
+
+
+@pytest.fixture(scope="module")
+def of_hits():
+    judged = with_hits_of_two()
+    return LearnedScorer.fit(judged[:30]), judged
+
+
+def test_a_score_is_learned_from_hits_alone_and_orders_better_than_each_retriever(of_hits):
+    learned, judged = of_hits
+    assert learned.retrievers == ("near", "words")
+    assert learned.sources.retrievers == (("near", "distance"), ("words", "rank"))
+
+    def wrong_pairs(scores_of):
+        pairs = []
+        for query in judged[30:]:
+            scores, relevant = scores_of(query), np.array(query.relevant)
+            pairs.append(scores[relevant][:, None] >= scores[~relevant])
+        return np.mean([pair.mean() for pair in pairs])
+
+    ours = wrong_pairs(lambda query: learned.score(query.query, query.snippets))
+    assert ours < 0.8 * min(wrong_pairs(lambda q, r=r: q.hits[r].ranks) for r in learned.retrievers)
+
+
+def test_a_retriever_that_found_nothing_for_a_query_is_no_error(of_hits):
+    learned, judged = of_hits
+    for kept in learned.retrievers:
+        snippets = [
+            Snippet(s.text, hits=tuple(hit for hit in s.hits if hit.retriever == kept))
+            for s in judged[35].snippets
+        ]
+        scores = learned.score("q", snippets)
+        assert np.isnan(scores).tolist() == [not s.hits for s in snippets]
+        assert learned.score("q", [s for s in snippets if s.hits]).tolist() == [
+            x for x in scores.tolist() if not math.isnan(x)
+        ]
+    assert learned.score("q", []).shape == (0,)
+
+
+def test_a_snippet_without_hits_or_without_a_needed_score_is_unscorable(of_hits):
+    learned, judged = of_hits
+    snippets = list(judged[35].snippets)
+    expected = learned.score("q", snippets).tolist()
+    scored = Hit("near", 3, 0.5)
+    for hits in ((), (Hit("other", 0, 1.0),), (Hit("near", 99), Hit("words", 99)), (scored,)):
+        scores = learned.score("q", [*snippets, Snippet("more", hits=hits)]).tolist()
+        assert math.isnan(scores[-1]) == (hits != (scored,))
+        if hits != (scored,):
+            assert scores[:-1] == expected
+
+
+def test_a_query_without_the_hits_that_the_fit_had_is_an_error_that_names_the_retriever(of_hits):
+    learned, judged = of_hits
+    for snippets in (["a"], [Snippet("a", hits=(Hit("other", 0, 1.0),))]):
+        with pytest.raises(ValueError, match="'near' or 'words'"):
+            learned.score("q", snippets)
+    ranks = [
+        Snippet(s.text, hits=tuple(Hit(hit.retriever, hit.rank) for hit in s.hits))
+        for s in judged[35].snippets
+    ]
+    with pytest.raises(ValueError, match="'near'"):
+        learned.score("q", ranks)
+
+
+@pytest.mark.parametrize(
+    ("scores", "kind"),
+    [
+        ([[0.9, 0.8, 0.7], [0.3, 0.2, 0.1]], "similarity"),
+        ([[0.1, 0.2, 0.3], [0.7, 0.7, 0.7]], "distance"),
+        ([[0.9, 0.8, None], [0.3, 0.2, 0.1]], "rank"),
+        ([[0.5, 0.5, 0.5]], "rank"),
+    ],
+)
+def test_the_direction_of_a_retrievers_score_follows_from_its_ranks(scores, kind):
+    judged = [
+        JudgedQuery(
+            f"q{i}",
+            [Snippet(f"{j}", hits=(Hit("r", j, x),)) for j, x in enumerate(row)],
+            [True] + [False] * (len(row) - 1),
+        )
+        for i, row in enumerate(scores)
+    ]
+    learned = LearnedScorer.fit(judged)
+    assert learned.sources.retrievers == (("r", kind),)
+    assert learned.score("q", judged[0].snippets).argmin() == 0
+
+
+def test_scores_that_tie_in_one_retriever_are_ordered_by_another():
+    judged = with_hits_of_two()
+    tied = []
+    for query in judged:
+        snippets = [
+            Snippet("same", hits=(Hit("words", 0, 0.0), *(h for h in s.hits if h[0] == "near")))
+            for s in query.snippets
+        ]
+        tied.append(JudgedQuery(query.query, snippets, query.relevant))
+    learned = LearnedScorer.fit(tied[:30])
+    for query in tied[30:]:
+        assert len(set(learned.score(query.query, query.snippets).tolist())) >= 8
+
+
 # --- provenance and errors ------------------------------------------------------------------------
 
 
 def test_a_scorer_comes_back_from_json_bit_for_bit_and_its_name_is_that_of_the_fit(fitted):
     learned, judged, scorers = fitted
-    provenance = json.loads(json.dumps(learned.provenance, allow_nan=False))
+    provenance = json.loads(json.dumps(learned.provenance, allow_nan=False, sort_keys=True))
     again = LearnedScorer.from_provenance(provenance, scorers)
     assert again == learned
     fewer, turned = (judged[:29], scorers), (judged[:30], scorers[::-1])
@@ -229,8 +409,18 @@ def test_a_scorer_comes_back_from_json_bit_for_bit_and_its_name_is_that_of_the_f
     assert len({again.name, learned.name, *others}) == 3
     assert relative_to_query(again)
     assert provenance["scorers"] == ["one", "two"]
-    assert provenance["features"] == feature_names(["one", "two"], "document+position")
+    assert provenance["features"] == feature_names(learned.sources)
     assert provenance["fitted_on"] == sorted(query_digest(q.query) for q in judged[:30])
+
+
+def test_what_was_learned_from_hits_comes_back_from_json_without_any_part(of_hits):
+    learned, judged = of_hits
+    provenance = json.loads(json.dumps(learned.provenance, allow_nan=False, sort_keys=True))
+    again = LearnedScorer.from_provenance(provenance)
+    assert (again, again.name, again.retrievers) == (learned, learned.name, learned.retrievers)
+    for query in judged[30:]:
+        scores = again.score(query.query, query.snippets)
+        assert scores.tolist() == learned.score(query.query, query.snippets).tolist()
 
 
 def test_a_provenance_of_other_parts_or_another_version_is_an_error(fitted):
@@ -240,12 +430,12 @@ def test_a_provenance_of_other_parts_or_another_version_is_an_error(fitted):
             LearnedScorer.from_provenance(learned.provenance, parts)
     for field in ("format", "version"):
         with pytest.raises(ValueError, match=field):
-            LearnedScorer.from_provenance({**learned.provenance, field: 2}, [one, two])
+            LearnedScorer.from_provenance({**learned.provenance, field: 99}, [one, two])
 
 
 def test_a_fit_needs_scorers_with_different_names_and_both_kinds_of_snippets(fitted):
     _, judged, (one, two) = fitted
-    for parts in ([], [one, one]):
+    for parts in ([], [one, one]):  # these queries have no hits
         with pytest.raises(ValueError, match="scorers"):
             LearnedScorer.fit(judged, parts)
     relevant = [JudgedQuery(q.query, q.snippets, [True] * 8) for q in judged[:5]]
