@@ -107,13 +107,14 @@ CORE = """
     diagnose evaluate plan read_beir read_jsonl score_queries write_jsonl
 """
 LANGCHAIN = """
-    ConformalCallbackHandler ConformalCompressor ConformalRetriever answer_filter_runnable as_llm
-    as_scorer confidence_runnable embedding_scorer judge_retriever llm_scorer reranker_scorer
+    ConformalCallbackHandler ConformalCompressor ConformalRetriever HybridRetriever as_llm
+    answer_filter_runnable as_scorer confidence_runnable embedding_scorer judge_retriever
+    llm_scorer reranker_scorer
 """
 LLAMA_INDEX = """
     ConformalClaimsEvent ConformalClaimsStartEvent ConformalEventHandler ConformalFilterEvent
-    ClaimFilterQueryEngine ConfidenceQueryEngine ConformalPostprocessor as_llm as_scorer
-    embedding_scorer judge_retriever llm_scorer reranker_scorer
+    ClaimFilterQueryEngine ConfidenceQueryEngine ConformalPostprocessor HybridRetriever NodeWithHits
+    as_llm as_scorer embedding_scorer judge_retriever llm_scorer reranker_scorer
 """
 
 

@@ -72,6 +72,18 @@ def check_retrievers(retrievers: Any, on_error: object) -> None:
         raise ValueError(f"on_error is {on_error!r}; give one of {get_args(OnError)}")
 
 
+def name_and_depth(parts: Mapping[str, tuple[str, int | None]]) -> tuple[str, int | None]:
+    """Return what a union is called and asked for, from what each retriever in it is.
+
+    >>> name_and_depth({"dense": ("FAISS", 50), "bm25": ("BM25", 30)})
+    ('HybridRetriever(bm25: BM25, k = 30; dense: FAISS, k = 50)', 80)
+    """
+    named = [f"{key}: {name}, k = {k}" for key, (name, k) in sorted(parts.items())]
+    depths = [k for _, k in parts.values() if k is not None]
+    total = sum(depths) if len(depths) == len(parts) else None
+    return f"HybridRetriever({'; '.join(named)})", total
+
+
 def answers(
     outcomes: Mapping[str, T | BaseException], on_error: OnError, logged: set[object]
 ) -> dict[str, T]:

@@ -5,7 +5,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Any, Literal
 
@@ -21,11 +21,14 @@ CLAIMS_EVENT = "conformal_claims"
 VERSION = 1
 
 
-def event_of(filtered: Filtered, *, query: str | None = None) -> dict[str, Any]:
+def event_of(
+    filtered: Filtered, *, query: str | None = None, failed: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return what a filter decided about one query, as plain JSON values.
 
     `scores` are in the retriever's order, None for a snippet that could not be scored and "inf" for
-    one that the scorer dropped. `threshold` is "keep_all" if everything is kept.
+    one that the scorer dropped. `threshold` is "keep_all" if everything is kept. `failed` are
+    the retrievers that were left out, although the calibration was made with them.
     """
     fields = {
         "query": query,
@@ -34,6 +37,7 @@ def event_of(filtered: Filtered, *, query: str | None = None) -> dict[str, Any]:
         "scores": [json_number(score, "inf") for score in filtered.scores.tolist()],
         "m1": filtered.m1,
         "m2": filtered.m2,
+        "failed_retrievers": [*failed],
     }
     return build_event(EVENT, filtered, fields)
 

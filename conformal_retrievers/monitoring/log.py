@@ -112,6 +112,8 @@ class Observer:
         logger.info(text, kept, k, items, total.m1, total.m2, total.queries)
         if one.unscorable:
             logger.warning("%d of %d %s could not be scored", one.unscorable, k, items)
+        if failed := event.get("failed_retrievers"):
+            logger.warning("filtered without the retrievers that failed: %s", ", ".join(failed))
         if event.get("undivided") is not None:
             logger.warning("an answer could not be divided into claims: %s", event["undivided"])
         if self.log is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
-from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core import MockEmbedding, Settings, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
@@ -231,9 +232,14 @@ def test_a_model_may_be_given_as_the_scorer(made_from, embeddings, file):
 
 
 @EACH
-def test_a_wrong_model_or_more_than_one_is_refused(made_from, embeddings, file):
-    with pytest.raises(TypeError, match="one of .*, llm= and scorer="):
-        made_from(file, embeddings=embeddings(), scorer=FunctionScorer(len, NAME))
+def test_a_missing_model_is_named(made_from, embeddings, file, monkeypatch):
+    monkeypatch.setattr(Settings, "_embed_model", MockEmbedding(embed_dim=4))  # another one
+    with pytest.raises((CalibrationMismatch, ValueError), match=re.escape(NAME)):
+        made_from(file)
+
+
+@EACH
+def test_a_wrong_model_is_refused(made_from, embeddings, file):
     wrong = MiniLMEmbedding if embeddings is MiniLMEmbeddings else MiniLMEmbeddings
     for options in ({"embeddings": "MiniLM"}, {"embeddings": wrong()}, {"scorer": len}):
         with pytest.raises(TypeError, match="model is"):

@@ -4,6 +4,7 @@ from langchain_conformal.claims import answer_filter_runnable
 from langchain_conformal.compressor import ConformalCompressor
 from langchain_conformal.confidence import confidence_runnable
 from langchain_conformal.events import ConformalCallbackHandler
+from langchain_conformal.hybrid import HybridRetriever
 from langchain_conformal.judge import judge_retriever
 from langchain_conformal.retriever import ConformalRetriever
 from langchain_conformal.scorers import (
@@ -18,6 +19,7 @@ __all__ = [
     "ConformalCallbackHandler",
     "ConformalCompressor",
     "ConformalRetriever",
+    "HybridRetriever",
     "answer_filter_runnable",
     "as_llm",
     "as_scorer",

@@ -1,15 +1,30 @@
-"""Documents to snippets, and a filter's decision about snippets back to documents."""
+"""Documents to snippets with hits, and a filter's decision about snippets back to documents."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from numbers import Real
+from types import NoneType
 from typing import Any
 
 from langchain_core.documents import Document
 
-from conformal_retrievers import EmbeddingScorer, Filtered, Scorer, Snippet
-from conformal_retrievers.data import as_scores
+from conformal_retrievers import EmbeddingScorer, Filtered, RetrievalScorer, Scorer, Snippet
+from conformal_retrievers.data import Hit, as_scores
+from conformal_retrievers.data.hits import RETRIEVER, fusion
 from conformal_retrievers.monitoring import json_number
+
+# The metadata in which documents of several retrievers have their hits: [rank, score] by the name
+# of the retriever, None for one that failed.
+HITS = "conformal_hits"
+
+
+class Found(list[Document]):
+    """Documents as a vector store returns them, best first, with their scores beside them."""
+
+    def __init__(self, pairs: Iterable[tuple[Document, Any]]) -> None:
+        found = list(pairs)
+        super().__init__(document for document, _ in found)
+        self.scores = _numbers([score for _, score in found], "scores of the vector store")
 
 
 def check_input(given: object, *keys: str) -> None:
@@ -26,6 +41,8 @@ def check_input(given: object, *keys: str) -> None:
 
 def as_documents(documents: Any) -> list[Document]:
     """Return the documents as a list; raise TypeError for anything but Documents."""
+    if isinstance(documents, Found):
+        return documents
     listed = list(documents) if isinstance(documents, Iterable) else [documents]
     for i, document in enumerate(listed):
         if not isinstance(document, Document):
@@ -37,33 +54,93 @@ def as_documents(documents: Any) -> list[Document]:
 
 
 def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
-    """Return a snippet for each document, with its text and id.
+    """Return a snippet for each document, with its text, id, hits and score of the retriever.
 
-    `retrieval_score` is metadata["relevance_score"], where LangChain's rerankers write theirs, and
-    `document` is metadata["source"]. Raises TypeError as `as_documents` does.
+    `document` is metadata["source"]. Raises TypeError as `as_documents` does, and ValueError as
+    `hits_of` does.
     """
+    listed = as_documents(documents)
+    scores, hits = scores_of(listed), hits_of(listed)
     snippets = []
-    for document in as_documents(documents):
-        metadata = document.metadata or {}  # it may have been set to None
-        source, score = metadata.get("source"), None
-        if isinstance(metadata.get("relevance_score"), Real):
-            score = float(as_scores(metadata["relevance_score"], "relevance_score of documents"))
+    for document, score, known in zip(listed, scores, hits, strict=True):
+        source = (document.metadata or {}).get("source")  # it may have been set to None
         snippets.append(
             Snippet(
                 document.page_content,
                 id=document.id,
                 document=None if source is None else str(source),
                 retrieval_score=score,
+                hits=known,
             )
         )
     return snippets
 
 
+def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
+    """Return the hits of documents: those in their metadata, or else those of one retriever.
+
+    Raises ValueError for metadata that are not hits.
+    """
+    if not any(HITS in (document.metadata or ()) for document in documents):
+        return [(Hit(RETRIEVER, i, score),) for i, score in enumerate(scores_of(documents))]
+    return [_hits_in(document) for document in documents]
+
+
+def _hits_in(document: Document) -> tuple[Hit, ...]:
+    known = (document.metadata or {}).get(HITS, {})
+    try:
+        found = [(name, *place) for name, place in known.items() if place is not None]
+        return tuple([Hit(name, rank + 0, score) for name, rank, score in found])
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(
+            f"metadata {HITS!r} is {known!r:.60}; leave it as HybridRetriever writes it"
+        ) from None
+
+
+def failed_in(documents: Iterable[Document]) -> list[str]:
+    """Return the names of the retrievers that failed and were left out."""
+    known = [(document.metadata or {}).get(HITS, {}) for document in documents]
+    return sorted({name for hits in known for name, place in hits.items() if place is None})
+
+
+def scores_of(documents: Sequence[Document]) -> list[float | None]:
+    """Return the retriever's score of each document, None where it is unknown.
+
+    It is the store's, or metadata["relevance_score"], where LangChain's rerankers write theirs, or
+    else the sum of reciprocal rank fusion.
+    """
+    if isinstance(documents, Found):
+        return documents.scores
+    known = [document.metadata or {} for document in documents]
+    scores: list[Any] = [fields.get("relevance_score") for fields in known]
+    numbers: list[Any] = [score if isinstance(score, Real) else None for score in scores]
+    if any(HITS in fields for fields in known):
+        summed = [fusion(_hits_in(document)) for document in documents]
+        numbers = [s if n is None else n for n, s in zip(numbers, summed, strict=True)]
+    return _numbers(numbers, "relevance_score of documents")
+
+
+def _numbers(values: list[Any], name: str) -> list[float | None]:
+    if {*map(type, values)} <= {float, NoneType}:
+        return values
+    return [None if number != number else number for number in as_scores(values, name).tolist()]
+
+
 def to_score(scorer: Scorer, documents: Sequence[Document]) -> list[Any]:
-    """Return what a scorer needs of documents: their texts, if these are enough, or snippets."""
-    if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:  # a subclass may need more
+    """Return what a scorer needs of documents: scores or texts where these are enough."""
+    if type(scorer) is RetrievalScorer:  # a subclass may need more
+        return scores_of(documents)
+    if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
         return [document.page_content for document in documents]
     return to_snippets(documents)
+
+
+def with_metadata(document: Document, metadata: dict[str, Any]) -> Document:
+    """Return a copy of a document, with its id, class and fields, and other metadata."""
+    twin = copy(document)  # a quarter of the time of `model_copy`
+    twin.__dict__["metadata"] = metadata
+    twin.model_fields_set.add("metadata")
+    return twin
 
 
 def kept_documents(
@@ -73,16 +150,15 @@ def kept_documents(
 
     The metadata of a copy gains <prefix>score and <prefix>p_value as plain floats: None for a
     document that could not be scored, "inf" or "-inf" for an infinite score, as JSON has no number
-    for them. A prefix of None adds nothing.
+    for them. A prefix of None adds nothing, and removes hits.
     """
     kept, scores, p_values = [], filtered.scores.tolist(), filtered.p_values.tolist()
     score, p_value = f"{metadata_prefix}score", f"{metadata_prefix}p_value"
     for i in filtered.kept.tolist():
-        twin = copy(documents[i])  # a quarter of the time of `model_copy`
-        metadata = {**(twin.metadata or {})}
-        if metadata_prefix is not None:
+        metadata = {**(documents[i].metadata or {})}
+        if metadata_prefix is None:
+            metadata.pop(HITS, None)
+        else:
             metadata[score], metadata[p_value] = json_number(scores[i]), json_number(p_values[i])
-        twin.__dict__["metadata"] = metadata
-        twin.model_fields_set.add("metadata")
-        kept.append(twin)
+        kept.append(with_metadata(documents[i], metadata))
     return kept

@@ -25,7 +25,7 @@ from langchain_core.runnables.config import ensure_config, get_callback_manager_
 from conformal_retrievers import ConformalFilter, Filtered
 from conformal_retrievers.filtering import Refused
 from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
-from langchain_conformal.documents import to_score
+from langchain_conformal.documents import failed_in, to_score
 
 Decided = TypeVar("Decided")
 
@@ -114,7 +114,7 @@ def filter_run(
         conformal_filter.calibration,
         lambda: conformal_filter(query, given),
         lambda: conformal_filter.acall(query, given),
-        lambda filtered: event_of(filtered, query=query),
+        lambda filtered: event_of(filtered, query=query, failed=failed_in(documents)),
         {"query": query, "k": len(documents)},
         ensure_config({"callbacks": callbacks}),
     )

@@ -12,12 +12,16 @@ from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from conformal_retrievers import ConformalFilter, JudgedQuery
+from conformal_retrievers import ConformalFilter, JudgedQuery, Scorer
+from conformal_retrievers.data.hits import RETRIEVER
+from conformal_retrievers.data.union import name_and_depth
 from conformal_retrievers.llm import wire
-from conformal_retrievers.scoring import judged_queries
+from conformal_retrievers.scoring import judged_queries, retrievers_of
+from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
+from langchain_conformal.hybrid import HybridRetriever
 
-OF_A_STORE = re.compile(r"\w+\(.+, \w+\)")  # the name that `name_of` gives
+OF_A_STORE = re.compile(r"\w+\(.+, \w+\)|HybridRetriever\(.+\)")  # as `name_of` gives it
 
 
 def judge_retriever(
@@ -33,6 +37,8 @@ def judge_retriever(
     what it returns. A document is recognised by its id, or by its text if either side has no id or
     its id was not judged for the query, as in a store that assigns ids of its own. Unknown
     documents count as irrelevant; relevant ones that are not returned are counted in `missed`.
+    Snippets have the hits of the retriever, or of each one in a `HybridRetriever`: the rank, and
+    the score where a vector store tells it, or metadata["relevance_score"] has it.
 
     Parameters
     ----------
@@ -59,7 +65,7 @@ def judge_retriever(
         )
     check_unfiltered(retriever)
     queries = judged_queries(judged)
-    retrieved = retriever.batch(
+    retrieved = with_scores(retriever).batch(
         [query.query for query in queries], config={"max_concurrency": max_concurrency}
     )
     asked = depth_of(retriever)
@@ -73,7 +79,9 @@ def judge_retriever(
 
 def check_unfiltered(retriever: RetrieverLike) -> None:
     """Raise ValueError for a retriever that filters already."""
-    within, _ = _unbound(retriever)
+    within, _ = unbound(retriever)
+    for one in parts_of(within).values():
+        check_unfiltered(one)
     compressor = getattr(within, "base_compressor", None)
     for part in (within, compressor, *getattr(compressor, "transformers", ())):
         if isinstance(getattr(part, "filter", None), ConformalFilter):
@@ -84,17 +92,35 @@ def check_unfiltered(retriever: RetrieverLike) -> None:
             )
 
 
+def check_hits(scorer: Scorer, retriever: RetrieverLike) -> None:
+    """Raise ValueError if a retriever is known not to give hits that a scorer reads."""
+    within, _ = unbound(retriever)
+    if isinstance(within, HybridRetriever | VectorStoreRetriever):
+        known = [*parts_of(within)] or [RETRIEVER]
+        if missing := [name for name in retrievers_of(scorer) if name not in known]:
+            raise ValueError(
+                f"retriever gives the hits of {', '.join(map(repr, known))}, but the calibration's "
+                f"score needs those of {', '.join(map(repr, missing))}; give the retriever that "
+                "was calibrated with"
+            )
+
+
 def other_name(retriever: RetrieverLike, calibrated: object) -> str | None:
     """Return the retriever's name if it is known not to be the calibrated one's."""
     if not isinstance(calibrated, str) or not OF_A_STORE.fullmatch(calibrated):
         return None  # a name that the user chose cannot be compared
-    name, known = name_of(retriever), isinstance(_unbound(retriever)[0], BaseRetriever)
+    name, known = name_of(retriever), isinstance(unbound(retriever)[0], BaseRetriever)
     return name if known and name != calibrated else None
 
 
 def name_of(retriever: RetrieverLike) -> str:
-    """Return the retriever's name; for a vector store, the store, its model and the search."""
-    within, _ = _unbound(retriever)
+    """Return the retriever's name; for a vector store, the store, its model and the search.
+
+    A `HybridRetriever` has the names and depths of the retrievers in it.
+    """
+    within, _ = unbound(retriever)
+    if parts := parts_of(within):
+        return name_and_depth({k: (name_of(p), depth_of(p)) for k, p in parts.items()})[0]
     if not isinstance(within, VectorStoreRetriever):
         return within.get_name()
     store = within.vectorstore
@@ -104,7 +130,9 @@ def name_of(retriever: RetrieverLike) -> str:
 
 def depth_of(retriever: RetrieverLike) -> int | None:
     """Return how many documents the retriever is asked for, None if that is unknown."""
-    within, bound = _unbound(retriever)
+    within, bound = unbound(retriever)
+    if parts := parts_of(within):
+        return name_and_depth({k: ("", depth_of(p)) for k, p in parts.items()})[1]
     settings = getattr(within, "search_kwargs", None)
     k = settings.get("k") if isinstance(settings, dict) else getattr(within, "k", None)
     k = bound.get("k", k)
@@ -114,7 +142,12 @@ def depth_of(retriever: RetrieverLike) -> int | None:
     return k if isinstance(k, int) else None
 
 
-def _unbound(retriever: RetrieverLike) -> tuple[RetrieverLike, Mapping[str, Any]]:
+def parts_of(retriever: RetrieverLike) -> Mapping[str, RetrieverLike]:
+    """Return the retrievers in a `HybridRetriever`, by name; none for another retriever."""
+    return retriever.retrievers if isinstance(retriever, HybridRetriever) else {}
+
+
+def unbound(retriever: RetrieverLike) -> tuple[RetrieverLike, Mapping[str, Any]]:
     """Return the retriever inside retries, bindings and configurations, and its bound arguments."""
     within: Any = retriever
     config, bound = RunnableConfig(), dict[str, Any]()

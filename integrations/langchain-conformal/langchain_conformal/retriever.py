@@ -8,19 +8,19 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever, RetrieverLike
+from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
-from langchain_core.runnables.config import ensure_config
 from pydantic import ConfigDict
 
 from conformal_retrievers import ConformalFilter
+from langchain_conformal.around import Around, with_scores
 from langchain_conformal.documents import as_documents, kept_documents
 from langchain_conformal.events import filter_run
-from langchain_conformal.judge import check_unfiltered, depth_of, other_name
+from langchain_conformal.judge import check_hits, check_unfiltered, depth_of, other_name
 from langchain_conformal.scorers import FromCalibration
 
 
-class ConformalRetriever(FromCalibration, BaseRetriever):
+class ConformalRetriever(FromCalibration, Around):
     """Retrieves with another retriever and drops the documents that the filter drops.
 
     The others come back in order, as copies whose metadata has <metadata_prefix>score and
@@ -30,8 +30,8 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
     another risk than the calibration's, which `configurable_fields(alpha=…)` opens to callers.
 
     Warns if the retriever is asked for fewer documents than the calibration's k, or is known not to
-    be the calibrated one. Raises ValueError for an alpha outside (0, 1), and for a retriever that
-    filters already.
+    be the calibrated one. Raises ValueError for an alpha outside (0, 1), for a retriever that
+    filters already, and for one that lacks the hits of a retriever that the score needs.
     """
 
     retriever: RetrieverLike
@@ -42,22 +42,11 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     def model_post_init(self, context: Any, /) -> None:
-        """Raise ValueError for an invalid alpha and for a retriever that filters already."""
+        """Raise ValueError for an invalid alpha or retriever."""
         super().model_post_init(context)
         check_unfiltered(self.retriever)
+        check_hits(self.filter.scorer, self.retriever)
         self._filter_at_alpha()
-
-    def invoke(
-        self, input: str, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> list[Document]:
-        """Return the kept documents; what is configurable in the retriever stays configurable."""
-        return super().invoke(input, config, **_with_configurable(config, kwargs))
-
-    async def ainvoke(
-        self, input: str, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> list[Document]:
-        """Do what `invoke` does, without blocking the event loop."""
-        return await super().ainvoke(input, config, **_with_configurable(config, kwargs))
 
     def _get_relevant_documents(
         self,
@@ -111,10 +100,4 @@ class ConformalRetriever(FromCalibration, BaseRetriever):
         if k is not None and least is not None and k < least:  # the filter warns of a larger k
             text = f"the retriever is asked for {k} documents, but the calibration has k = {least}"
             warnings.warn(f"{text}: retrieve {least}, or calibrate at {k}", stacklevel=1)
-        return retriever
-
-
-def _with_configurable(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the caller's configuration, which BaseRetriever drops."""
-    configurable = ensure_config(config).get("configurable")
-    return {**kwargs, "configurable": configurable} if configurable else kwargs
+        return with_scores(retriever)

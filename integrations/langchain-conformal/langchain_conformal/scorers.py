@@ -212,7 +212,7 @@ def _placed(snippets: Sequence[Snippet]) -> list[Document]:
 
 
 class FromCalibration:
-    """Makes a compressor or retriever from a calibration and the model that it was made with."""
+    """Makes a compressor or retriever from a calibration, and the models that it needs."""
 
     @classmethod
     def from_calibration(
@@ -221,7 +221,7 @@ class FromCalibration:
         *,
         embeddings: Embeddings | None = None,
         llm: BaseChatModel | None = None,
-        scorer: AnyScorer | None = None,
+        scorer: AnyScorer | list[AnyScorer] | None = None,
         alpha: float | None = None,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
@@ -235,8 +235,8 @@ class FromCalibration:
         calibration
             The calibration, or the path of its file.
         embeddings, llm, scorer
-            The model that was calibrated with, exactly one: `scorer` is anything that `as_scorer`
-            accepts.
+            The models that the calibration's score needs, none if it holds all of it, as one that
+            is made from hits does. `scorer` is anything that `as_scorer` accepts, or a list.
         alpha
             Another risk than the calibration's, in (0, 1).
         on_empty, on_unscorable, group_of
@@ -248,20 +248,17 @@ class FromCalibration:
         Raises
         ------
         TypeError
-            Unless exactly one model is given, of the argument's type.
+            For a model of another type than the argument's.
         CalibrationMismatch
-            If the calibration was made with another model.
+            If a model is missing, naming it, or is another than the calibration's.
         """
-        given = [model for model in (embeddings, llm, scorer) if model is not None]
-        if len(given) != 1:
-            raise TypeError(
-                "give one of embeddings=, llm= and scorer=, the one that was calibrated with"
-            )
-        chosen = as_scorer(given[0]) if llm is None else llm_scorer(llm)
+        several = scorer if isinstance(scorer, list) else [scorer]
+        given = [as_scorer(one) for one in (embeddings, *several) if one is not None]
+        given += [] if llm is None else [llm_scorer(llm)]
         component: Callable[..., Self] = cls
         made = open_filter(
             calibration,
-            chosen,
+            given,
             alpha=alpha,
             on_empty=on_empty,
             on_unscorable=on_unscorable,

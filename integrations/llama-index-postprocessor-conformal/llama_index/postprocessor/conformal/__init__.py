@@ -9,7 +9,9 @@ from llama_index.postprocessor.conformal.events import (
     ConformalEventHandler,
     ConformalFilterEvent,
 )
+from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.judge import judge_retriever
+from llama_index.postprocessor.conformal.nodes import NodeWithHits
 from llama_index.postprocessor.conformal.scorers import (
     as_llm,
     as_scorer,
@@ -26,6 +28,8 @@ __all__ = [
     "ConformalEventHandler",
     "ConformalFilterEvent",
     "ConformalPostprocessor",
+    "HybridRetriever",
+    "NodeWithHits",
     "as_llm",
     "as_scorer",
     "embedding_scorer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import WithJsonSchema, field_serializer
 
 from conformal_retrievers import Calibration, ConformalFilter, Scorer
-from conformal_retrievers.calibration import OnUnscorable
+from conformal_retrievers.calibration import OnUnscorable, needed_scorers
 from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
 from llama_index.postprocessor.conformal.events import rerank_events
 from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_score
@@ -59,7 +60,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         *,
         embed_model: BaseEmbedding | None = None,
         llm: LLM | None = None,
-        scorer: AnyScorer | None = None,
+        scorer: AnyScorer | list[AnyScorer] | None = None,
         alpha: float | None = None,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
@@ -72,8 +73,9 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         calibration
             The calibration, or the path of its file.
         embed_model, llm, scorer
-            The model that was calibrated with, at most one: `scorer` is anything that `as_scorer`
-            accepts, and the default is `Settings.embed_model`.
+            The models that the calibration's score needs, none if it holds all of it, as one that
+            is made from hits does. `scorer` is anything that `as_scorer` accepts, or a list. Where
+            an embedding is needed, the default is `Settings.embed_model`.
         alpha
             Another risk than the calibration's, in (0, 1).
         on_empty, on_unscorable, group_of
@@ -82,14 +84,20 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         Raises
         ------
         TypeError
-            If more than one model is given, or one of another type.
+            For a model of another type than the argument's.
         CalibrationMismatch
-            If the calibration was made with another model.
+            If a model is missing, naming it, or is another than the calibration's.
         """
-        chosen = _scorer(embed_model, llm, scorer)
+        if not isinstance(calibration, Calibration):
+            calibration = Calibration.load(calibration)
+        several = scorer if isinstance(scorer, list) else [scorer]
+        given = [as_scorer(one) for one in (embed_model, *several) if one is not None]
+        given += [] if llm is None else [llm_scorer(llm)]
+        if embed_model is None and scorer is None:
+            given += _by_default(calibration, {one.name for one in given})
         made = open_filter(
             calibration,
-            chosen,
+            given,
             alpha=alpha,
             on_empty=on_empty,
             on_unscorable=on_unscorable,
@@ -122,23 +130,18 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         return outcome.nodes
 
 
-def _scorer(embed_model: BaseEmbedding | None, llm: LLM | None, scorer: AnyScorer | None) -> Scorer:
-    if sum(given is not None for given in (embed_model, llm, scorer)) > 1:
-        raise TypeError(
-            "give one of embed_model=, llm= and scorer=, the one that was calibrated with"
-        )
-    if llm is not None:
-        return llm_scorer(llm)
-    given = scorer if embed_model is None else embed_model
-    if given is None:
-        try:
-            given = Settings.embed_model
-        except (ImportError, ValueError) as error:  # LlamaIndex's default is a model of OpenAI
-            raise ValueError(
-                "no model is given and Settings.embed_model is not set; give embed_model=, llm= or "
-                "scorer=, the one that was calibrated with"
-            ) from error
-    return as_scorer(given)
+def _by_default(calibration: Calibration, given: Collection[str]) -> list[Scorer]:
+    """Return the scorer of `Settings.embed_model` if an embedding is needed and not given."""
+    missing = [name for name in needed_scorers(calibration) if name not in given]
+    if not any(name.startswith("cosine(") for name in missing):
+        return []
+    try:
+        return [as_scorer(Settings.embed_model)]
+    except (ImportError, ValueError) as error:  # LlamaIndex's default is a model of OpenAI
+        raise ValueError(
+            f"the calibration needs {', '.join(missing)}, and Settings.embed_model is not set; "
+            "give embed_model=, llm= or scorer=, the one that was calibrated with"
+        ) from error
 
 
 def _checked(query_bundle: QueryBundle | None) -> QueryBundle:

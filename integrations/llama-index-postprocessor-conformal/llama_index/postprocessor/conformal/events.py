@@ -28,6 +28,7 @@ from conformal_retrievers import ConformalFilter
 from conformal_retrievers.claims import AnswerFilter, annotate_claims_span, claims_event_of
 from conformal_retrievers.filtering import Refused
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
+from llama_index.postprocessor.conformal.nodes import failed_in
 
 dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("conformal_retrievers")
@@ -135,7 +136,8 @@ def rerank_events(
         if outcome.filtered is not None:
             annotate_span(outcome.filtered)
             if listened:
-                decision = event_of(outcome.filtered, query=query.query_str)
+                failed = failed_in(nodes)
+                decision = event_of(outcome.filtered, query=query.query_str, failed=failed)
         if listened:
             dispatcher.event(ConformalFilterEvent(nodes=outcome.nodes, decision=decision))
         if started:

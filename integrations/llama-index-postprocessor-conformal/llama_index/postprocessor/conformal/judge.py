@@ -7,7 +7,9 @@ from contextvars import copy_context
 from llama_index.core.base.base_retriever import BaseRetriever
 
 from conformal_retrievers import JudgedQuery
+from conformal_retrievers.data.union import name_and_depth
 from conformal_retrievers.scoring import judged_queries
+from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
 
@@ -23,7 +25,8 @@ def judge_retriever(
     Calibrate on the result, with the very retriever that will be filtered: the guarantee is about
     what it returns. A node is recognised by its id, or by its text if the judged snippet has no id
     or the node's was not judged for the query, as in a store that assigns ids of its own. Unknown
-    nodes count as irrelevant; relevant ones that are not returned are counted in `missed`.
+    nodes count as irrelevant; relevant ones that are not returned are counted in `missed`. Snippets
+    have the hits of the retriever, or of each one in a `HybridRetriever`: rank and score.
 
     Parameters
     ----------
@@ -54,18 +57,20 @@ def judge_retriever(
             threads.submit(copy_context().run, retriever.retrieve, query.query) for query in queries
         ]
         found = [to_snippets(one.result()) for one in running]
-    asked = getattr(retriever, "similarity_top_k", None)
+    known, asked = _name_and_depth(retriever)
     # A node that stands for several is returned as those: more than were asked for.
     k = None if asked is None else max([asked, *map(len, found)])
-    name = name or _name(retriever)
     return [
-        query.retrieved_as(snippets, retriever=name, k=k)
+        query.retrieved_as(snippets, retriever=name or known, k=k)
         for query, snippets in zip(queries, found, strict=True)
     ]
 
 
-def _name(retriever: BaseRetriever) -> str:
+def _name_and_depth(retriever: BaseRetriever) -> tuple[str, int | None]:
+    if isinstance(retriever, HybridRetriever):
+        parts = retriever.retrievers.items()
+        return name_and_depth({key: _name_and_depth(part) for key, part in parts})
     store = getattr(retriever, "_vector_store", None)
     model = getattr(getattr(retriever, "_embed_model", None), "model_name", None)
-    parts = ", ".join(part for part in (store and type(store).__name__, model) if part)
-    return f"{type(retriever).__name__}({parts})"
+    inside = ", ".join(part for part in (store and type(store).__name__, model) if part)
+    return f"{type(retriever).__name__}({inside})", getattr(retriever, "similarity_top_k", None)

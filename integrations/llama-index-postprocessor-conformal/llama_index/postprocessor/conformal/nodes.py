@@ -1,4 +1,4 @@
-"""Nodes to snippets, and a filter's decision about snippets back to nodes."""
+"""Nodes to snippets with hits, and a filter's decision about snippets back to nodes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,6 +6,23 @@ from typing import Any
 from llama_index.core.schema import MetadataMode, NodeWithScore
 
 from conformal_retrievers import EmbeddingScorer, Filtered, RetrievalScorer, Scorer, Snippet
+from conformal_retrievers.data import Hit
+from conformal_retrievers.data.hits import RETRIEVER
+
+
+class NodeWithHits(NodeWithScore):
+    """A node with what several retrievers know of it; its score is their fusion.
+
+    Nothing is written into its metadata, because they are part of the prompt in LlamaIndex.
+    """
+
+    hits: tuple[Hit, ...]  # of each retriever that found it
+    failed: tuple[str, ...] = ()  # retrievers that were left out
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the class's name in LlamaIndex."""
+        return "NodeWithHits"
 
 
 def as_nodes(nodes: Any) -> list[NodeWithScore]:
@@ -21,20 +38,36 @@ def as_nodes(nodes: Any) -> list[NodeWithScore]:
 
 
 def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
-    """Return a snippet for each node: its text without metadata, its id and the retriever's score.
+    """Return a snippet for each node: its text without metadata, id, hits and retriever's score.
 
     Raises TypeError as `as_nodes` does.
     """
+    listed = as_nodes(nodes)
     return [
         Snippet(
             node.node.get_content(MetadataMode.NONE),
             id=node.node.node_id,
             document=node.node.ref_doc_id,
             retrieval_score=node.score,
+            hits=hits,
             embedding=node.node.embedding,
         )
-        for node in as_nodes(nodes)
+        for node, hits in zip(listed, hits_of(listed), strict=True)
     ]
+
+
+def hits_of(nodes: Sequence[NodeWithScore]) -> list[tuple[Hit, ...]]:
+    """Return the hits of nodes: those that they carry, or else those of one retriever."""
+    if any(isinstance(node, NodeWithHits) for node in nodes):
+        return [node.hits if isinstance(node, NodeWithHits) else () for node in nodes]
+    # NaN is not equal to itself.
+    scores = [None if node.score != node.score else node.score for node in nodes]
+    return [(Hit(RETRIEVER, rank, score),) for rank, score in enumerate(scores)]
+
+
+def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
+    """Return the names of the retrievers that failed and were left out."""
+    return sorted({name for node in nodes for name in getattr(node, "failed", ())})
 
 
 def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> list[Any]:

@@ -1,0 +1,124 @@
+"""Several LangChain retrievers as one, whose documents have the hits of each."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
+from langchain_core.documents import Document
+from langchain_core.retrievers import RetrieverLike
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from pydantic import ConfigDict, PrivateAttr
+
+from conformal_retrievers.data.union import Item, OnError, answers, check_retrievers, unite
+from langchain_conformal.around import Around, with_scores
+from langchain_conformal.documents import HITS, as_documents, scores_of, with_metadata
+
+
+class HybridRetriever(Around):
+    """Asks several retrievers at once, and returns what they find in the order of rank fusion.
+
+    A document is recognised by its id, or else by its text. It is a copy whose metadata has
+    `conformal_hits`: [rank from 0, score] for each retriever that found it, such as
+    {"dense": [0, 0.83], "bm25": [4, None]}, in place of the `relevance_score` of one of them.
+
+    >>> HybridRetriever({"dense": store.as_retriever(), "bm25": bm25})  # doctest: +SKIP
+
+    Parameters
+    ----------
+    retrievers
+        The retrievers by name. Keep the names: the calibration has them.
+    on_error
+        "raise", or "skip": a retriever that fails is left out, and is None in `conformal_hits`;
+        the error is logged, and raised if all fail. The calibration was made with all of them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For retrievers or names that are invalid, and for another `on_error`.
+    """
+
+    retrievers: dict[str, RetrieverLike]
+    on_error: OnError = "raise"
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    _logged: set[object] = PrivateAttr(default_factory=set)
+
+    def __init__(
+        self, retrievers: Mapping[str, RetrieverLike], *, on_error: OnError = "raise", **fields: Any
+    ) -> None:
+        check_retrievers(retrievers, on_error)
+        for name, retriever in retrievers.items():
+            if not isinstance(retriever, Runnable):
+                raise TypeError(
+                    f"retrievers[{name!r}] is a {type(retriever).__name__}; give a retriever, such "
+                    "as store.as_retriever(search_kwargs={'k': 20})"
+                )
+        super().__init__(**{"retrievers": dict(retrievers), "on_error": on_error, **fields})
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        configurable: dict[str, Any] | None = None,
+    ) -> list[Document]:
+        def ask(name: str) -> list[Document] | BaseException:
+            config = _config(run_manager, name, configurable)
+            try:
+                return with_scores(self.retrievers[name]).invoke(query, config)
+            except BaseException as error:
+                return error
+
+        with ContextThreadPoolExecutor(len(self.retrievers)) as threads:
+            return self._united([*threads.map(ask, self.retrievers)])
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        configurable: dict[str, Any] | None = None,
+    ) -> list[Document]:
+        asked = [
+            with_scores(retriever).ainvoke(query, _config(run_manager, name, configurable))
+            for name, retriever in self.retrievers.items()
+        ]
+        return self._united(await asyncio.gather(*asked, return_exceptions=True))
+
+    def _united(self, outcomes: list[list[Document] | BaseException]) -> list[Document]:
+        by_name = dict(zip(self.retrievers, outcomes, strict=True))
+        found = {
+            name: as_documents(documents)
+            for name, documents in answers(by_name, self.on_error, self._logged).items()
+        }
+        failed = {name: None for name in self.retrievers if name not in found}
+        lists = {
+            name: [
+                Item(document.id, document.page_content, score)
+                for document, score in zip(documents, scores_of(documents), strict=True)
+            ]
+            for name, documents in found.items()
+        }
+        united = []
+        for (name, place), hits in unite(lists).items():
+            document = found[name][place]
+            known = {hit.retriever: [hit.rank, hit.score] for hit in hits} | failed
+            metadata = {**(document.metadata or {}), HITS: known}
+            metadata.pop("relevance_score", None)  # of one retriever: its hit has it
+            united.append(with_metadata(document, metadata))
+        return united
+
+
+def _config(
+    run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
+    name: str,
+    configurable: dict[str, Any] | None,
+) -> RunnableConfig:
+    callbacks = run_manager.get_child(tag=f"retriever:{name}")
+    return RunnableConfig(callbacks=callbacks, configurable=configurable or {})

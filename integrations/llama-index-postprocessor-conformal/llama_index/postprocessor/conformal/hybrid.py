@@ -1,0 +1,100 @@
+"""Several LlamaIndex retrievers as one, whose nodes have the hits of each."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+
+from conformal_retrievers.data.hits import fusion
+from conformal_retrievers.data.union import Item, OnError, answers, check_retrievers, unite
+from llama_index.postprocessor.conformal.nodes import NodeWithHits
+
+
+class HybridRetriever(BaseRetriever):
+    """Asks several retrievers at once, and returns what they find in the order of rank fusion.
+
+    A node is recognised by its id, or else by its text. It comes as a `NodeWithHits`: `hits` has
+    the rank and score of each retriever that found it, and `score` is their fusion.
+
+    >>> HybridRetriever({"dense": index.as_retriever(), "bm25": bm25})  # doctest: +SKIP
+
+    Parameters
+    ----------
+    retrievers
+        The retrievers by name. Keep the names: the calibration has them.
+    on_error
+        "raise", or "skip": a retriever that fails is left out, and named in each node's `failed`;
+        the error is logged, and raised if all fail. The calibration was made with all of them.
+    options
+        Those of LlamaIndex's `BaseRetriever`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For retrievers or names that are invalid, and for another `on_error`.
+    """
+
+    def __init__(
+        self,
+        retrievers: Mapping[str, BaseRetriever],
+        *,
+        on_error: OnError = "raise",
+        **options: Any,
+    ) -> None:
+        check_retrievers(retrievers, on_error)
+        for name, retriever in retrievers.items():
+            if not isinstance(retriever, BaseRetriever):
+                raise TypeError(
+                    f"retrievers[{name!r}] is a {type(retriever).__name__}; give a retriever, such "
+                    "as index.as_retriever(similarity_top_k=20)"
+                )
+        super().__init__(**options)
+        self.retrievers, self.on_error = dict(retrievers), on_error
+        self._logged: set[object] = set()
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        def ask(retriever: BaseRetriever) -> list[NodeWithScore] | BaseException:
+            try:  # its own bundle, since a retriever writes the query's embedding into it
+                return retriever.retrieve(replace(query_bundle))
+            except BaseException as error:
+                return error
+
+        with ThreadPoolExecutor(len(self.retrievers)) as threads:
+            # Each in a copy of the context, which holds LlamaIndex's current span.
+            asked = [
+                threads.submit(copy_context().run, ask, retriever)
+                for retriever in self.retrievers.values()
+            ]
+            return self._united([one.result() for one in asked])
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        asked = [
+            retriever.aretrieve(replace(query_bundle))
+            if type(retriever)._aretrieve is not BaseRetriever._aretrieve
+            else asyncio.to_thread(retriever.retrieve, replace(query_bundle))  # it would block
+            for retriever in self.retrievers.values()
+        ]
+        return self._united(await asyncio.gather(*asked, return_exceptions=True))
+
+    def _united(
+        self, outcomes: Sequence[list[NodeWithScore] | BaseException]
+    ) -> list[NodeWithScore]:
+        by_name = dict(zip(self.retrievers, outcomes, strict=True))
+        found = answers(by_name, self.on_error, self._logged)
+        failed = tuple(name for name in self.retrievers if name not in found)
+        lists = {
+            name: [
+                Item(node.node_id, node.node.get_content(MetadataMode.NONE), node.score)
+                for node in nodes
+            ]
+            for name, nodes in found.items()
+        }
+        return [
+            NodeWithHits(node=found[name][place].node, score=fusion(hits), hits=hits, failed=failed)
+            for (name, place), hits in unite(lists).items()
+        ]

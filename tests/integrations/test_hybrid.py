@@ -1,0 +1,390 @@
+"""HybridRetriever of both packages: the union, its hits, and retrievers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import pickle
+import threading
+from contextvars import ContextVar
+
+import pytest
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever as LangChainRetriever
+from langchain_core.runnables import ConfigurableField, RunnableLambda
+from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
+from llama_index.postprocessor import conformal as llama_index_conformal
+from pydantic import Field
+
+import langchain_conformal
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery
+from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion
+from conformal_retrievers.monitoring import FilterLog, read_log
+from conformal_retrievers.scoring import FusionScorer, RankScorer, RetrievalScorer
+from langchain_conformal import ConformalCompressor, ConformalRetriever
+from llama_index.postprocessor.conformal import ConformalPostprocessor, NodeWithHits
+
+LISTS = {
+    "dense": [("1", "red apple", 0.9), ("2", "green apple", 0.7), ("3", "red car", 0.1)],
+    "bm25": [("3", "red car", 7.0), ("4", "blue car", 6.0), ("2", "green apple", 0.0)],
+}
+HITS = {
+    "3": (Hit("dense", 2, 0.1), Hit("bm25", 0, 7.0)),  # 1/63 + 1/61
+    "2": (Hit("dense", 1, 0.7), Hit("bm25", 2, 0.0)),  # 1/62 + 1/63
+    "1": (Hit("dense", 0, 0.9),),  # 1/61
+    "4": (Hit("bm25", 1, 6.0),),  # 1/62
+}
+TEXTS = {id: text for items in LISTS.values() for id, text, _ in items}
+caller: ContextVar[str] = ContextVar("caller", default="nobody")
+
+
+class Down(Exception):
+    """What a store raises that is down."""
+
+
+class Listed(LangChainRetriever):
+    """Returns a list, or raises, once as many others are asked as the barrier waits for."""
+
+    items: list
+    barrier: object = None
+    k: int = 3
+    seen: list = Field(default_factory=list)
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        self.seen.append((caller.get(), run_manager.parent_run_id is not None))
+        if self.barrier is not None:
+            self.barrier.wait()
+        if isinstance(self.items[0], Exception):
+            raise self.items[0]
+        return [
+            Document(text, id=id, metadata={"relevance_score": score, "source": "s"})
+            for id, text, score in self.items
+        ]
+
+
+class ListedNodes(LlamaIndexRetriever):
+    def __init__(self, items, barrier=None):
+        super().__init__()
+        self.items, self.barrier, self.similarity_top_k, self.seen = items, barrier, 3, []
+
+    def _retrieve(self, query_bundle):
+        self.seen.append((caller.get(), query_bundle.embedding is None))
+        query_bundle.embedding = [1.0]  # as a VectorIndexRetriever does
+        if self.barrier is not None:
+            self.barrier.wait()
+        if isinstance(self.items[0], Exception):
+            raise self.items[0]
+        return [
+            NodeWithScore(node=TextNode(text=text, id_=id), score=score)
+            for id, text, score in self.items
+        ]
+
+
+class InLangChain:
+    package = langchain_conformal
+    listed = staticmethod(lambda items, barrier=None: Listed(items=items, barrier=barrier))
+
+    async def found(self, hybrid, query="q"):
+        """What it finds as (id, hits), which is the same asynchronously."""
+        documents = hybrid.invoke(query)
+        assert await hybrid.ainvoke(query) == documents
+        json.dumps([d.metadata for d in documents], allow_nan=False)
+        known = [d.metadata["conformal_hits"] for d in documents]
+        return [
+            (d.id, tuple(Hit(name, *place) for name, place in hits.items() if place))
+            for d, hits in zip(documents, known, strict=True)
+        ]
+
+    def filtered(self, hybrid, conformal_filter):
+        return ConformalRetriever(retriever=hybrid, filter=conformal_filter)
+
+    async def kept(self, hybrid, conformal_filter, query="q"):
+        filtered = self.filtered(hybrid, conformal_filter)
+        chain = ContextualCompressionRetriever(
+            base_compressor=ConformalCompressor(filter=conformal_filter), base_retriever=hybrid
+        )
+        kept = [d.id for d in filtered.invoke(query)]
+        assert [d.id for d in await filtered.ainvoke(query)] == kept
+        assert [d.id for d in chain.invoke(query)] == kept
+        assert [d.id for d in await chain.ainvoke(query)] == kept
+        return kept
+
+
+class InLlamaIndex:
+    package = llama_index_conformal
+    listed = ListedNodes
+
+    async def found(self, hybrid, query="q"):
+        nodes = hybrid.retrieve(query)
+        assert await hybrid.aretrieve(query) == nodes
+        assert all(node.score == fusion(node.hits) for node in nodes)
+        assert all(node.node.metadata == {} for node in nodes)
+        assert all(node.get_content(MetadataMode.LLM) == TEXTS[node.node_id] for node in nodes)
+        return [(node.node_id, node.hits) for node in nodes]
+
+    async def kept(self, hybrid, conformal_filter, query="q"):
+        engine = RetrieverQueryEngine.from_args(
+            hybrid,
+            llm=MockLLM(),
+            node_postprocessors=[ConformalPostprocessor(filter=conformal_filter)],
+        )
+        kept = [node.node_id for node in engine.query(query).source_nodes]
+        assert [node.node_id for node in (await engine.aquery(query)).source_nodes] == kept
+        return kept
+
+
+@pytest.fixture(params=[InLangChain(), InLlamaIndex()], ids=["langchain", "llama-index"])
+def framework(request):
+    return request.param
+
+
+def hybrid_in(framework, lists=LISTS, barrier=None, **options):
+    retrievers = {name: framework.listed(items, barrier) for name, items in lists.items()}
+    return framework.package.HybridRetriever(retrievers, **options)
+
+
+def filter_of(scorer, threshold):
+    one = ScoredQuery([threshold], [True])
+    return ConformalFilter(scorer, Calibration.from_scores([one], alpha=0.5, scorer=scorer.name))
+
+
+FUSED = FusionScorer(["dense", "bm25"])
+
+
+# --- the union ------------------------------------------------------------------------------------
+
+
+async def test_the_union_is_in_the_order_of_fusion_and_keeps_every_hit(framework):
+    assert await framework.found(hybrid_in(framework)) == [*HITS.items()]
+
+
+async def test_both_keep_the_same_snippets(framework):
+    for scorer, threshold, kept in (
+        (FUSED, -fusion(HITS["2"]), ["3", "2"]),
+        (RankScorer("dense"), 1, ["2", "1"]),
+        (RankScorer("bm25"), 0, ["3"]),
+        (RetrievalScorer("fusion", higher_is_better=True), -fusion(HITS["1"]), ["3", "2", "1"]),
+    ):
+        hybrid = hybrid_in(framework)
+        assert await framework.kept(hybrid, filter_of(scorer, threshold)) == kept
+
+
+def test_judged_queries_have_the_hits_names_and_depth_of_all(framework):
+    query = JudgedQuery("q", [*TEXTS.values(), "none"], [True] * 5, id="1")
+    (judged,) = framework.package.judge_retriever(hybrid_in(framework), [query])
+    assert [(s.id, s.hits) for s in judged.snippets] == [*HITS.items()]
+    assert [s.retrieval_score for s in judged.snippets] == [fusion(h) for h in HITS.values()]
+    assert (judged.k, judged.missed) == (6, 1)
+    names = ("bm25: ", "; dense: ", "k = 3")
+    assert all(name in judged.retriever for name in names)
+    own = framework.package.judge_retriever(hybrid_in(framework), [query], name="mine")
+    assert own[0].retriever == "mine"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_all_are_asked_at_once_in_the_callers_context(framework, asynchronous):
+    hybrid = hybrid_in(framework, barrier=threading.Barrier(2, timeout=30))
+    caller.set("me")
+    if framework.package is langchain_conformal:
+        seen = Runs()
+        config = {"callbacks": [seen]}
+        await hybrid.ainvoke("q", config) if asynchronous else hybrid.invoke("q", config)
+        assert sorted(seen.tags) == [[], ["retriever:bm25"], ["retriever:dense"]]
+        assert seen.parents == 2
+    else:
+        await hybrid.aretrieve("q") if asynchronous else hybrid.retrieve("q")
+    assert [one for r in hybrid.retrievers.values() for one in r.seen] == [("me", True)] * 2
+
+
+class Runs(BaseCallbackHandler):
+    def __init__(self):
+        self.tags, self.parents = [], 0
+
+    def on_retriever_start(self, serialized, query, *, parent_run_id=None, tags=None, **kwargs):
+        self.tags.append(tags or [])
+        self.parents += parent_run_id is not None
+
+
+async def test_a_cancelled_call_cancels_all(framework):
+    stopped = []
+
+    async def wait(*arguments, **options):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            stopped.append(1)
+            raise
+
+    hybrid = hybrid_in(framework)
+    names = ("_aget_relevant_documents", "_aretrieve")
+    name = next(name for name in names if hasattr(hybrid.retrievers["dense"], name))
+    kind = type("Waiting", (type(hybrid.retrievers["dense"]),), {name: wait})
+    for retriever in hybrid.retrievers.values():
+        retriever.__class__ = kind
+    call = hybrid.ainvoke if framework.package is langchain_conformal else hybrid.aretrieve
+    task = asyncio.create_task(call("q"))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stopped == [1, 1]
+
+
+def test_a_hybrid_retriever_refuses_what_is_not_a_retriever_or_a_name(framework):
+    hybrid = framework.package.HybridRetriever
+    good = framework.listed(LISTS["dense"])
+    for retrievers, field in (
+        ({}, "retrievers"),
+        ([good], "retrievers"),
+        ({"dense": good, "bm25": "bm25"}, r"retrievers\['bm25'\]"),
+        ({3: good}, "name"),
+    ):
+        with pytest.raises(TypeError, match=field):
+            hybrid(retrievers)
+    with pytest.raises(ValueError, match="on_error"):
+        hybrid({"dense": good}, on_error="ignore")
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+FAILING = {**LISTS, "bm25": [Down("the store is down")]}
+
+
+async def test_a_retriever_that_fails_is_an_error_by_default(framework):
+    with pytest.raises(Down):
+        await framework.found(hybrid_in(framework, FAILING))
+    all_failing = {name: [Down(name)] for name in LISTS}
+    with pytest.raises(Down, match="dense"):
+        await framework.found(hybrid_in(framework, all_failing, on_error="skip"))
+
+
+async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
+    framework, caplog, tmp_path
+):
+    hybrid = hybrid_in(framework, FAILING, on_error="skip")
+    with caplog.at_level(logging.WARNING):
+        assert await framework.found(hybrid) == [
+            (id, (Hit("dense", rank, score),)) for rank, (id, _, score) in enumerate(LISTS["dense"])
+        ]
+        await framework.found(hybrid)
+    assert sum("'bm25'" in record.message for record in caplog.records) == 1
+    log = FilterLog(tmp_path / "log.jsonl")
+    conformal_filter = filter_of(FUSED, -fusion(HITS["1"]))
+    if framework.package is langchain_conformal:
+        handler = langchain_conformal.ConformalCallbackHandler(log)
+        filtered = framework.filtered(hybrid, conformal_filter)
+        kept = filtered.invoke("q", {"callbacks": [handler]})
+        assert kept[0].metadata["conformal_hits"] == {"dense": [0, 0.9], "bm25": None}
+    else:
+        handler = llama_index_conformal.ConformalEventHandler(log)
+        dispatcher = get_dispatcher()
+        dispatcher.add_event_handler(handler)
+        try:
+            await framework.kept(hybrid, conformal_filter)
+        finally:
+            dispatcher.event_handlers.remove(handler)
+    event = next(read_log(log.path))
+    assert (event["failed_retrievers"], event["kept"]) == (["bm25"], [0])
+    assert "retrievers that failed: bm25" in caplog.text
+    await framework.kept(hybrid_in(framework), conformal_filter)
+
+
+# --- LangChain ------------------------------------------------------------------------------------
+
+
+def test_kept_documents_have_hits_unless_metadata_are_to_be_unchanged():
+    hybrid = hybrid_in(InLangChain())
+    conformal_filter = filter_of(FUSED, -fusion(HITS["2"]))
+    for prefix, keys in (
+        ("conformal_", {"conformal_hits", "conformal_score", "conformal_p_value"}),
+        (None, set()),
+    ):
+        filtered = ConformalRetriever(
+            retriever=hybrid, filter=conformal_filter, metadata_prefix=prefix
+        )
+        for document in filtered.invoke("q"):
+            assert document.metadata.keys() == {"source"} | keys
+
+
+def test_documents_of_the_retrievers_are_not_changed():
+    mine = [Document("a", metadata={"nested": {}})]
+    hybrid = langchain_conformal.HybridRetriever(
+        {"one": RunnableLambda(lambda query: mine), "other": RunnableLambda(lambda query: mine)}
+    )
+    (found,) = hybrid.invoke("q")
+    assert found.metadata["conformal_hits"] == {"one": [0, None], "other": [0, None]}
+    assert mine[0].metadata == {"nested": {}}
+
+
+def test_what_a_caller_configures_reaches_the_retrievers_inside():
+    listed = Listed(items=LISTS["dense"]).configurable_fields(items=ConfigurableField(id="items"))
+    hybrid = langchain_conformal.HybridRetriever({"dense": listed})
+    config = {"configurable": {"items": LISTS["bm25"]}}
+    filtered = ConformalRetriever(retriever=hybrid, filter=filter_of(RankScorer("dense"), 0))
+    assert [d.id for d in filtered.invoke("q")] == ["1"]
+    assert [d.id for d in filtered.invoke("q", config)] == ["3"]
+    assert [d.id for d in asyncio.run(hybrid.ainvoke("q", config))] == ["3", "4", "2"]
+
+
+def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
+    queries = [JudgedQuery("q", [*TEXTS.values()], [True] * 4, id="1")]
+    hybrid = hybrid_in(InLangChain())
+    (judged,) = langchain_conformal.judge_retriever(hybrid, queries)
+    calibration = Calibration.from_scores(
+        [ScoredQuery([1.0], [True])],
+        alpha=0.5,
+        scorer="rank(dense)",
+        retrieval={"retriever": judged.retriever, "k": judged.k},
+    )
+    keep = ConformalFilter(RankScorer("dense"), calibration)
+    ConformalRetriever(retriever=hybrid, filter=keep).invoke("q")
+    hybrid.retrievers["bm25"].k = 4
+    with pytest.warns(UserWarning, match="k = 4"):
+        ConformalRetriever(retriever=hybrid, filter=keep).invoke("q")
+
+
+def test_a_filter_inside_a_hybrid_retriever_is_refused_and_a_missing_retriever_named():
+    keep = filter_of(RankScorer("dense"), 1)
+    inside = ConformalRetriever(retriever=RunnableLambda(lambda query: []), filter=keep)
+    filtered = langchain_conformal.HybridRetriever({"dense": inside})
+    with pytest.raises(ValueError, match="already filters"):
+        ConformalRetriever(retriever=filtered, filter=keep)
+    with pytest.raises(ValueError, match="already filters"):
+        langchain_conformal.judge_retriever(filtered.with_retry(), [])
+    for scorer in (RankScorer("sparse"), RankScorer(), FusionScorer(["dense", "sparse"])):
+        with pytest.raises(ValueError, match=f"'{RETRIEVER}'|'sparse'"):
+            ConformalRetriever(retriever=hybrid_in(InLangChain()), filter=filter_of(scorer, 1))
+
+
+# --- LlamaIndex -----------------------------------------------------------------------------------
+
+
+def test_nodes_with_hits_survive_copies_pickles_and_json():
+    (node, *_) = hybrid_in(InLlamaIndex()).retrieve("q")
+    for twin in (
+        pickle.loads(pickle.dumps(node)),
+        node.model_copy(),
+        node.model_copy(deep=True),
+    ):
+        assert (type(twin), twin, twin.hits) == (NodeWithHits, node, HITS["3"])
+        assert all(type(hit) is Hit for hit in twin.hits)
+    kept = ConformalPostprocessor(filter=filter_of(FUSED, 0)).postprocess_nodes(
+        [node], query_str="q"
+    )
+    assert kept == [node]
+    assert kept[0] is not node
+
+
+def test_a_node_that_came_later_has_no_hits_and_is_kept():
+    nodes = hybrid_in(InLlamaIndex()).retrieve("q")
+    later = NodeWithScore(node=TextNode(text="later", id_="5"))
+    keep = ConformalPostprocessor(filter=filter_of(RankScorer("bm25"), 0))
+    kept = keep.postprocess_nodes([*nodes, later], query_str="q")
+    assert [node.node_id for node in kept] == ["3", "5"]

@@ -1,0 +1,237 @@
+"""Ranks and scores of LangChain's retrievers, and that asking for them changes nothing else."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from frameworks import MiniLMEmbeddings, cosine
+from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
+
+from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery
+from conformal_retrievers.data.hits import RETRIEVER, Hit
+from conformal_retrievers.scoring import FusionScorer, HitScorer, RankScorer, RetrievalScorer
+from langchain_conformal import ConformalCompressor, ConformalRetriever, judge_retriever
+from langchain_conformal.around import with_scores
+
+TEXTS = ["red apple", "green apple", "red car", "blue car", "green pear"]
+QUERY = JudgedQuery("red apple pie", TEXTS, [True, True, False, False, False], id="1")
+
+
+class Normalised(InMemoryVectorStore):
+    """A store with relevance scores, as the search by a score's threshold needs them."""
+
+    def _select_relevance_score_fn(self):
+        return lambda similarity: (1 + similarity) / 2
+
+
+class WithoutScores(InMemoryVectorStore):
+    def similarity_search(self, query, k=4, **kwargs):
+        return [d for d, _ in super().similarity_search_with_score(query, k, **kwargs)]
+
+    async def asimilarity_search(self, query, k=4, **kwargs):
+        return self.similarity_search(query, k, **kwargs)
+
+    def similarity_search_with_score(self, *args, **kwargs):
+        raise NotImplementedError
+
+    async def asimilarity_search_with_score(self, *args, **kwargs):
+        raise NotImplementedError
+
+
+class Own(VectorStoreRetriever):
+    """A retriever with a search of its own, whose scores are not known."""
+
+    def _get_relevant_documents(self, query, *, run_manager, **kwargs):
+        return self.vectorstore.similarity_search(query, k=2)[::-1]
+
+    async def _aget_relevant_documents(self, query, *, run_manager, **kwargs):
+        return self._get_relevant_documents(query, run_manager=run_manager)
+
+
+def store(kind=Normalised):
+    made = kind(MiniLMEmbeddings())
+    made.add_documents([Document(t, id=t, metadata={"nested": {"n": len(t)}}) for t in TEXTS])
+    return made
+
+
+def retriever(k=3, kind=Normalised, **options):
+    return store(kind).as_retriever(search_kwargs={"k": k, **options.pop("kwargs", {})}, **options)
+
+
+def red(document):
+    return "red" in document.page_content
+
+
+def kept_by(scorer, threshold):
+    queries = [ScoredQuery([threshold], [True])]
+    one = Calibration.from_scores(queries, alpha=0.5, scorer=scorer.name)
+    return ConformalFilter(scorer, one)
+
+
+SIMILARITIES = {text: cosine(QUERY.query, text) for text in TEXTS}
+NEAREST = sorted(TEXTS, key=SIMILARITIES.get, reverse=True)
+
+
+# --- a vector store -------------------------------------------------------------------------------
+
+FIELDS = retriever().configurable_fields(search_kwargs=ConfigurableField(id="kwargs"))
+ALTERNATIVES = Own(vectorstore=store()).configurable_alternatives(
+    ConfigurableField(id="which"), default_key="own", store=retriever()
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "n"),
+    [
+        (retriever(), 3),
+        (retriever(k=5), 5),
+        (retriever(kwargs={"filter": red}), 2),
+        (retriever().bind(k=2), 2),
+        (retriever().with_retry(), 3),
+        (retriever().with_config(tags=["ours"]).with_retry().bind(k=2), 2),
+        (FIELDS, 3),
+        (FIELDS.with_config(configurable={"kwargs": {"k": 2}}), 2),
+        (ALTERNATIVES.with_config(configurable={"which": "store"}).with_retry(), 3),
+    ],
+)
+async def test_a_vector_store_tells_its_scores_and_returns_the_same_documents(asked, n):
+    alone = asked.invoke(QUERY.query)
+    assert len(alone) == n
+    (judged,) = judge_retriever(asked, [QUERY])
+    assert [s.id for s in judged.snippets] == [d.id for d in alone]
+    for rank, snippet in enumerate(judged.snippets):
+        assert snippet.retrieval_score == pytest.approx(SIMILARITIES[snippet.text], abs=1e-6)
+        assert snippet.hits == (Hit(RETRIEVER, rank, snippet.retrieval_score),)
+        assert type(snippet.retrieval_score) is float
+    for found in (with_scores(asked).invoke(QUERY.query), await with_scores(asked).ainvoke("red")):
+        assert all(d.metadata == {"nested": {"n": len(d.page_content)}} for d in found)
+        assert found.scores == sorted(found.scores, reverse=True)
+    assert with_scores(asked).invoke(QUERY.query) == asked.invoke(QUERY.query) == alone
+
+
+@pytest.mark.parametrize(
+    ("asked", "scores"),
+    [
+        (
+            retriever(search_type="similarity_score_threshold", kwargs={"score_threshold": 0.0}),
+            [(1 + SIMILARITIES[text]) / 2 for text in NEAREST[:3]],
+        ),
+        (retriever(search_type="mmr"), [None] * 3),
+        (retriever(kind=WithoutScores), [None] * 3),
+        (Own(vectorstore=store()), [None] * 2),
+        (RunnableLambda(lambda query: [Document(t) for t in TEXTS[:2]]), [None] * 2),
+    ],
+    ids=["threshold", "mmr", "store without scores", "own search", "function"],
+)
+async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores):
+    (judged,) = judge_retriever(asked, [QUERY])
+    assert [s.text for s in judged.snippets] == [d.page_content for d in asked.invoke(QUERY.query)]
+    assert [s.hits[0].rank for s in judged.snippets] == [*range(len(scores))]
+    assert [s.hits[0].score for s in judged.snippets] == pytest.approx(scores, abs=1e-6)
+    filtered = ConformalRetriever(retriever=asked, filter=kept_by(RankScorer(), 0))
+    kept = [judged.snippets[0].text]
+    assert [d.page_content for d in filtered.invoke(QUERY.query)] == kept
+    assert [d.page_content for d in await filtered.ainvoke(QUERY.query)] == kept
+    if None in scores:
+        needing = ConformalRetriever(retriever=asked, filter=kept_by(HitScorer(), 0))
+        with pytest.raises(ValueError, match=repr(RETRIEVER)):
+            needing.invoke(QUERY.query)
+
+
+@pytest.mark.parametrize("scorer", [RetrievalScorer("s", higher_is_better=True), HitScorer()])
+async def test_a_plain_vector_store_is_filtered_by_its_own_scores(scorer):
+    threshold = -sum(SIMILARITIES[text] for text in NEAREST[1:3]) / 2
+    plain = retriever(k=4)
+    model = plain.vectorstore.embedding
+    filtered = ConformalRetriever(retriever=plain, filter=kept_by(scorer, threshold))
+    before = copy.deepcopy(plain.vectorstore.store)
+    for documents in (filtered.invoke(QUERY.query), await filtered.ainvoke(QUERY.query)):
+        assert [d.page_content for d in documents] == NEAREST[:2]
+        assert documents[0].metadata["conformal_score"] == pytest.approx(-SIMILARITIES[NEAREST[0]])
+    assert model.calls == 1 + 2  # the documents, and each query once
+    assert plain.vectorstore.store == before
+    assert filtered.retriever is plain
+
+
+class Seen(BaseCallbackHandler):
+    def __init__(self):
+        self.starts, self.ends = [], []
+
+    def on_retriever_start(self, serialized, query, *, tags=None, metadata=None, **kwargs):
+        self.starts.append((kwargs.get("name"), tags, metadata))
+
+    def on_retriever_end(self, documents, **kwargs):
+        self.ends.append(list(documents))
+
+
+async def test_handlers_see_the_same_runs_of_the_retriever():
+    asked = retriever(tags=["mine"], metadata={"team": "a"})
+    filtered = ConformalRetriever(retriever=asked, filter=kept_by(RankScorer(), 1))
+    alone, sync, asynchronous = Seen(), Seen(), Seen()
+    asked.invoke("red", {"callbacks": [alone]})
+    filtered.invoke("red", {"callbacks": [sync]})
+    await filtered.ainvoke("red", {"callbacks": [asynchronous]})
+    for seen in (sync, asynchronous):
+        (_, (name, tags, metadata)), (documents, _) = seen.starts, seen.ends
+        assert (name, tags) == alone.starts[0][:2] == ("VectorStoreRetriever", ["mine"])
+        assert alone.starts[0][2].items() <= metadata.items()
+        assert documents == alone.ends[0]
+
+
+# --- without a store ------------------------------------------------------------------------------
+
+
+def reranked(query):
+    return [
+        Document(text, metadata={"relevance_score": 1 - rank / 8})
+        for rank, text in enumerate(TEXTS)
+    ]
+
+
+async def test_a_compressor_has_ranks_and_the_scores_that_documents_carry():
+    by_rank = ConformalCompressor(filter=kept_by(RankScorer(), 1))
+    by_score = ConformalCompressor(filter=kept_by(HitScorer(), -0.8))
+    given = reranked("")
+    for compressor in (by_rank, by_score):
+        assert [d.page_content for d in compressor.compress_documents(given, "q")] == TEXTS[:2]
+        assert [d.page_content for d in await compressor.acompress_documents(given, "q")] == (
+            TEXTS[:2]
+        )
+    plain = [Document(text) for text in TEXTS]
+    assert len(by_rank.compress_documents(plain, "q")) == 2
+    with pytest.raises(ValueError, match=repr(RETRIEVER)):
+        by_score.compress_documents(plain, "q")
+    chain = ContextualCompressionRetriever(base_compressor=by_rank, base_retriever=retriever())
+    assert [d.page_content for d in chain.invoke(QUERY.query)] == NEAREST[:2]
+
+
+async def test_an_ensemble_is_one_retriever_with_ranks():
+    ensemble = EnsembleRetriever(retrievers=[retriever(), RunnableLambda(reranked)])
+    (judged,) = judge_retriever(ensemble, [QUERY])
+    found = [d.page_content for d in ensemble.invoke(QUERY.query)]
+    assert [s.text for s in judged.snippets] == found
+    assert [s.hits[0][:2] for s in judged.snippets] == [(RETRIEVER, i) for i in range(len(found))]
+    filtered = ConformalRetriever(retriever=ensemble, filter=kept_by(RankScorer(), 1))
+    assert [d.page_content for d in await filtered.ainvoke(QUERY.query)] == found[:2]
+
+
+@pytest.mark.parametrize("scorer", [RankScorer("dense"), FusionScorer(["dense", RETRIEVER])])
+def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(scorer):
+    with pytest.raises(ValueError, match="'dense'"):
+        ConformalRetriever(retriever=retriever(), filter=kept_by(scorer, 1))
+    unknown = RunnableLambda(lambda query: [Document("a")])
+    filtered = ConformalRetriever(retriever=unknown, filter=kept_by(RankScorer("dense"), 1))
+    with pytest.raises(ValueError, match="'dense'"):
+        filtered.invoke("q")
+
+
+@pytest.mark.parametrize("hits", [3, ["dense"], {"dense": 3}, {"dense": ["first", 0.5]}])
+def test_metadata_that_are_not_hits_are_named(hits):
+    compressor = ConformalCompressor(filter=kept_by(RankScorer("dense"), 1))
+    with pytest.raises(ValueError, match="conformal_hits"):
+        compressor.compress_documents([Document("a", metadata={"conformal_hits": hits})], "q")
