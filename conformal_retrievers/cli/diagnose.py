@@ -64,7 +64,8 @@ def diagnose(
     if as_json:
         numbers = {f.name: getattr(found, f.name) for f in fields(found)}
         del numbers["calibration"]
-        print_json({"left_out": new.left_out, "verdict": found.paragraph, **numbers})
+        lead = {"verdict": found.paragraph, "equal_recall": found.evaluation.equal_recall}
+        print_json({"left_out": new.left_out, **lead, **numbers})
     else:
         measured = found.evaluation
         say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} snippets.")

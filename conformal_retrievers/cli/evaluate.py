@@ -1,7 +1,5 @@
 """`conformal-retrievers evaluate`: measure a calibration on other judged queries."""
 
-from typing import Annotated
-
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
@@ -9,7 +7,7 @@ from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
-from conformal_retrievers.evaluation import Evaluation, top_k
+from conformal_retrievers.evaluation import Evaluation
 from conformal_retrievers.evaluation import evaluate as measured
 from conformal_retrievers.theory.intervals import percent
 
@@ -22,12 +20,9 @@ def evaluate(
     k: options.Depth = None,
     model: options.Model = None,
     corpus: options.Corpus = None,
-    baselines: Annotated[
-        bool, options.flag("--baselines", "Add the top k of the scores, for every k.")
-    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure a calibration on judged queries; test its guarantee.
+    """Measure a calibration on judged queries, beside top k; test its guarantee.
 
     Exits with 1 if coverage is significantly below its target (p < 0.05, one-sided), if the
     guarantee is out of reach, or if half of the snippets have no score. Leaves out queries with an
@@ -36,22 +31,29 @@ def evaluate(
     tested = load_calibration(calibration, alpha, SNIPPETS)
     new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
     result = measured(tested, new.queries)
-    others = {f"top {n}": e for n, e in top_k(new.queries).items()} if baselines else {}
     if as_json:
-        print_json({"left_out": new.left_out, "evaluation": result, "baselines": others})
+        print_json(
+            {
+                "left_out": new.left_out,
+                "too_shallow": result.too_shallow,
+                "equal_recall": result.equal_recall,
+                "evaluation": result,
+            }
+        )
     else:
         # No tokenizer counted the texts of the command line, so these are shares of characters.
         say(str(result).replace("tokens saved", "text removed"))
         if new.left_out:
             say(f"Left out, as part of the calibration: {new.left_out:,}.")
-        for head, parts in ("group", result.by_group), ("filter", others):
-            if parts:
-                first = {"all" if head == "group" else "conformal": result}
-                say(f"\nBy {head}, in % with 95 % intervals:\n")
-                print_table(
-                    [head, "queries", "coverage", "removal", "p"],
-                    (_row(name, part, tested) for name, part in (first | dict(parts)).items()),
-                )
+        if result.by_group:
+            say("\nBy group, in % with 95 % intervals:\n")
+            print_table(
+                ["group", "queries", "coverage", "removal", "p"],
+                (
+                    _row(name, part, tested)
+                    for name, part in ({"all": result} | dict(result.by_group)).items()
+                ),
+            )
     fails = result.verdict is not None and result.verdict.fails
     if fails or result.mostly_unscorable or result.out_of_reach:
         raise typer.Exit(1)

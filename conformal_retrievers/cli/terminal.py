@@ -93,7 +93,8 @@ def print_json(value: object) -> None:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        names = (field.name for field in dataclasses.fields(value))
+        return {name: _plain(getattr(value, name)) for name in names if name[0] != "_"}
     if isinstance(value, Mapping):
         return {"" if key is None else str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

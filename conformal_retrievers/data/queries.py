@@ -181,6 +181,7 @@ class ScoredQuery:
     group: str | None = field(default=None, kw_only=True)
     missed: int | None = field(default=None, kw_only=True)  # None if unknown
     tokens: NDArray[np.float64] | None = field(default=None, kw_only=True, repr=False)  # (n,)
+    token_unit: str = field(default="tokens", kw_only=True)  # what `tokens` counts
     # What each retriever knows of the snippets, (n,) each, by its name; empty if unknown.
     hits: Mapping[str, HitColumns] = field(default_factory=dict, kw_only=True, repr=False)
     # Why a snippet has no score, where that is known, by its place.

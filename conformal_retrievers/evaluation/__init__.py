@@ -3,6 +3,7 @@
 from conformal_retrievers.evaluation.compare import Difference, Differences, compare, top_k
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding
+from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate, measure
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import Verdict, verdict_on
@@ -11,8 +12,10 @@ __all__ = [
     "Diagnosis",
     "Difference",
     "Differences",
+    "EqualRecall",
     "Evaluation",
     "Finding",
+    "Row",
     "Share",
     "Verdict",
     "compare",

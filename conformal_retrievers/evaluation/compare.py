@@ -15,6 +15,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.evaluation.bootstrap import resampled, spans
 from conformal_retrievers.evaluation.evaluate import Evaluation, measure
 from conformal_retrievers.evaluation.measures import Columns, ratios
 from conformal_retrievers.theory.intervals import check_level
@@ -107,13 +108,11 @@ def compare(
     parts = [column for measures in (ours, theirs) for name in names for column in measures[name]]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
     estimates = _differences(table.sum(axis=0)[None])[0]
-    n = len(table)
-    times = (np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(resamples))
-    drawn = _differences(np.array([of_each @ table for of_each in times]))
-    ends = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    drawn = _differences(resampled(table, rng, resamples))
+    ends = spans(drawn, level)
     return Differences(
-        (name, Difference(float(estimate), float(low), float(high)))
-        for name, estimate, low, high in zip(names, estimates, *ends, strict=True)
+        (name, Difference(float(estimate), *ends_of_one))
+        for name, estimate, ends_of_one in zip(names, estimates, ends, strict=True)
     )
 
 

@@ -116,4 +116,5 @@ class Diagnosis:
     def __str__(self) -> str:
         marks = {"problem": "✗", "notice": "!", "fine": "✓"}
         lines = [f"{marks[f.severity]} {f.name}: {f.sentence}" for f in self.findings]
-        return "\n".join([self.summary, "", *lines])
+        table = self.evaluation.equal_recall
+        return "\n".join([self.summary, "", *([f"{table}\n"] if table else []), *lines])

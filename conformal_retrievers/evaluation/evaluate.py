@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +19,8 @@ from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation import measures
+from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
+from conformal_retrievers.evaluation.reach import out_of_reach
 from conformal_retrievers.evaluation.verdict import (
     NOTHING_TESTED,
     OUT_OF_REACH,
@@ -58,6 +61,19 @@ class Evaluation:
     out_of_reach: bool = False  # missed snippets count, and no threshold reaches the target
     held_out_verified: bool = True  # ids prove that no query belongs to the calibration
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
+    _source: tuple[Calibration, measures.Columns, float] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    @cached_property
+    def equal_recall(self) -> EqualRecall | None:
+        """Top k and others at the recall of the filter; None unless judged, from `evaluate`."""
+        return self._source and equal_recall(*self._source)
+
+    @cached_property
+    def too_shallow(self) -> str | None:
+        """Why 1 − alpha is out of reach end to end, and which K would do; None if it is not."""
+        return self._source and out_of_reach(*self._source)
 
     @property
     def mostly_unscorable(self) -> bool:
@@ -92,7 +108,8 @@ class Evaluation:
         nothing = self.keeps_everything and not self.out_of_reach
         notes += [NOTHING_TESTED] * nothing + [OUT_OF_REACH] * self.out_of_reach
         notes += [UNVERIFIED] * (not self.held_out_verified)
-        return "\n".join([head, *rows, *notes])
+        lead = [self.too_shallow, self.equal_recall]
+        return "\n".join([*(f"{part}\n" for part in lead if part), head, *rows, *notes])
 
 
 def evaluate(
@@ -117,6 +134,7 @@ def evaluation_of(calibration: Calibration, columns: measures.Columns, level: fl
         held_out_verified=calibration.held_out(columns.ids),
         keeps_everything=calibration.keeps_everything,
         out_of_reach=calibration.out_of_reach,
+        _source=(calibration, columns, level),
     )
     if not calibration.by_group:
         return replace(whole, verdict=_verdict(whole, calibration, None))

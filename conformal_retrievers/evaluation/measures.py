@@ -16,7 +16,7 @@ snippets, and NaN if none does, as in files that were judged from what was retri
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
+from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import ScoredQuery, all_of
 from conformal_retrievers.theory import intervals
 
@@ -74,6 +75,8 @@ class Columns:
     missed: Column  # (n,), relevant snippets that were not retrieved; NaN if unknown
     groups: NDArray[np.object_]  # (n,), merged as the calibration merges them
     ids: tuple[str | None, ...]
+    hits: Mapping[str, HitColumns]  # (S,) of each retriever; empty unless known of every query
+    token_unit: str  # what `tokens` counts
 
     @classmethod
     def of(
@@ -101,6 +104,8 @@ class Columns:
             missed=np.array([query.missed for query in given], dtype=np.float64),  # None is NaN
             groups=np.array(groups, dtype=np.object_),
             ids=ids,
+            hits=_hits(given),
+            token_unit=_unit(given),
         )
 
     @cached_property
@@ -234,6 +239,32 @@ def shares(c: QueryCounts, level: float) -> dict[str, Share]:
         else Share.of_clusters(parts, wholes, level)
         for name, (parts, wholes) in ratios(c).items()
     }
+
+
+def _hits(scored: Sequence[ScoredQuery]) -> dict[str, HitColumns]:
+    """Return the hits of each retriever over all snippets, (S,), or none if some are unknown."""
+    if not all(query.hits for query in scored if len(query.scores)):
+        return {}
+
+    def column(retriever: str, field: int, missing: float) -> Column:
+        return np.concatenate(
+            [
+                q.hits[retriever][field] if retriever in q.hits else np.full(len(q.scores), missing)
+                for q in scored
+            ]
+        )
+
+    names = sorted({name for query in scored for name in query.hits})
+    return {r: HitColumns(column(r, 0, math.inf), column(r, 1, math.nan)) for r in names}
+
+
+def _unit(scored: Sequence[ScoredQuery]) -> str:
+    units = sorted({query.token_unit for query in scored if query.tokens is not None})
+    if len(units) > 1:
+        raise ValueError(
+            f"token_unit is {' and '.join(map(repr, units))}; count the tokens of all queries alike"
+        )
+    return units[0] if units else "tokens"
 
 
 def _quotient(a: Column, b: Column) -> NDArray[np.float64]:

@@ -264,6 +264,7 @@ def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], in
         group=query.group,
         missed=query.missed,
         tokens=np.array([count_tokens(s.text) for s in query.snippets], dtype=float),
+        token_unit="characters" if count_tokens is len else "tokens",
         hits=query.hits,
         unscorable={i: names[i] for i in np.flatnonzero(np.isnan(scores)).tolist()},
     )

@@ -321,13 +321,17 @@ def test_evaluate_takes_another_alpha(files):
     assert "calibration comes first" in error_of(*swapped)
 
 
-def test_the_baselines_are_the_top_k_for_every_k(files):
-    command = ("evaluate", files / "plain.json", files / "new.jsonl", "--baselines")
-    shown = run(*command).stdout
-    number = r"\d+\.\d"
-    for name in ("conformal", "top 1", "top 5"):
-        assert re.search(rf"^{name} +200 +{number} \[{number}, {number}\] +{number} ", shown, re.M)
-    assert list(as_json(*command)["baselines"]) == [f"top {k}" for k in range(1, 6)]
+@pytest.mark.parametrize("command", ["evaluate", "diagnose"])
+def test_evaluate_and_diagnose_lead_with_top_k_at_the_recall_of_the_filter(command, files):
+    given = (command, files / "plain.json", files / "new.jsonl")
+    table = str(evaluate(Calibration.load(files / "plain.json"), new_scored(files)).equal_recall)
+    shown = run(*given).stdout
+    assert table in shown
+    assert shown.index(table) < 300  # under a line on what is out of reach, or the verdict
+    rows = as_json(*given)["equal_recall"]["rows"]
+    top, ours = (row for row in rows if row["equal"])
+    assert (top["name"].split()[0], ours["name"]) == ("top", "the filter")
+    assert top["measured"]["recall"] == pytest.approx(ours["measured"]["recall"])
 
 
 def test_where_nothing_has_a_score_the_exit_code_is_1(files, tmp_path):

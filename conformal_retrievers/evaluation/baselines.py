@@ -1,0 +1,163 @@
+"""Ways to choose what reaches the model that users have today, in terms of columns of snippets.
+
+With a setting, which `equal_recall.py` chooses in hindsight:
+
+    top k             of a retriever, or of the reciprocal rank fusion of all
+    threshold         on a retriever's own score, the same for all queries
+
+Without one:
+
+    Adaptive-k        the scores before the largest gap of the query's sorted scores
+                      (Taguchi et al. 2025, arXiv 2506.08479)
+    μ + σ             what is better than the mean of the query's scores by a standard deviation
+    borderline mean   at most the mean score of the borderline snippets of 30 to 50 queries, which
+                      is how vendors of rerankers advise to choose a threshold
+
+A snippet that a retriever did not find counts as +inf among its scores.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.guarantees import in_hashed_order
+from conformal_retrievers.calibration.subjects import at_most
+from conformal_retrievers.data.hits import RETRIEVER, C
+from conformal_retrievers.evaluation.measures import Columns
+
+Array = NDArray[np.float64]
+SETTINGS = 200  # at most; recall is interpolated between them
+BORDERLINE = (30, 50)  # queries
+
+
+class Way(NamedTuple):
+    """A way to choose: at setting g of G it passes the S snippets whose place is g or less."""
+
+    name: str  # "{k}" stands for the setting
+    place: NDArray[np.intp]  # (S,); G for a snippet that no setting passes
+    settings: Array  # (G,); if there are several, the first passes nothing
+
+    @classmethod
+    def fixed(cls, name: str, kept: NDArray[np.bool_]) -> "Way":
+        """Return the way to choose that keeps a mask (S,) of snippets."""
+        return cls(name, np.where(kept, 0, 1), np.full(1, math.nan))
+
+
+def with_a_setting(columns: Columns) -> Iterator[Way]:
+    """Yield top k of each retriever and of their fusion, and a threshold on each one's scores."""
+    for name, found in columns.hits.items():
+        yield _top(f"top {{k}} of {_named(name)}", found.ranks)
+    if len(columns.hits) > 1:
+        yield _top("top {k} of the fusion", _fused_ranks(columns))
+    if not columns.hits:
+        starts = np.cumsum(columns.sizes) - columns.sizes
+        places = np.arange(len(columns.scores)) - starts[columns.query_of]
+        yield _top("top {k} of the list", places.astype(np.float64))
+    for name, scores in _own_scores(columns).items():
+        sign = _sign(columns, name)
+        of_relevant = np.unique(scores[columns.relevant & np.isfinite(scores)])
+        if len(of_relevant):
+            settings = _thinned(of_relevant)
+            place = np.searchsorted(settings, scores) + 1
+            with_none = sign * np.concatenate([settings[:1], settings])
+            yield Way(f"threshold on {_named(name)}", place, with_none)
+
+
+def without_a_setting(calibration: Calibration, columns: Columns) -> Iterator[Way]:
+    """Yield the rules without a setting: on each retriever's scores, or else on the filter's."""
+    parts = np.cumsum(columns.sizes)[:-1]
+    rules = (("Adaptive-k", largest_gap), ("μ + σ", mean_less_deviation))
+    for name, scores in (_own_scores(columns) or {"the score": columns.scores}).items():
+        for rule, cut in rules:
+            cuts = np.array([cut(of_query) for of_query in np.split(scores, parts)])
+            kept = at_most(scores, cuts[columns.query_of]) & (scores != math.inf)
+            yield Way.fixed(f"{rule} of {_named(name)}", kept)
+    if (mean := borderline_mean(calibration)) is not None:
+        kept = at_most(columns.scores, np.full(len(columns.scores), mean))
+        yield Way.fixed("borderline mean", kept)
+
+
+def largest_gap(scores: Array) -> float:
+    """Return the last score before the largest gap of the finite scores (n,), the first if equal.
+
+    >>> largest_gap(np.array([0.9, 0.1, 0.2, 0.8]))
+    0.2
+    """
+    finite = np.sort(scores[np.isfinite(scores)])
+    with np.errstate(over="ignore"):
+        return float(finite[np.argmax(np.diff(finite))]) if len(finite) > 1 else math.inf
+
+
+def mean_less_deviation(scores: Array) -> float:
+    """Return μ − σ of the finite scores (n,): scores are lower for what is more relevant.
+
+    >>> mean_less_deviation(np.array([1.0, 3.0]))
+    1.0
+    """
+    finite = scores[np.isfinite(scores)]
+    with np.errstate(over="ignore"):
+        return float(finite.mean() - finite.std()) if len(finite) > 1 else math.inf
+
+
+def borderline_mean(calibration: Calibration) -> float | None:
+    """Return the mean score of the worst relevant snippet of 50 of a calibration's queries.
+
+    It is None if fewer than 30 have a relevant snippet with a finite score. The queries are the
+    first in the order of a hash of their ids.
+    """
+    queries = calibration.queries
+    in_order = [queries[i].scores for i in in_hashed_order([query.id for query in queries])]
+    worst = [float(s[np.isfinite(s)].max()) for s in in_order if np.isfinite(s).any()]
+    least, most = BORDERLINE
+    return float(np.mean(worst[:most])) if len(worst) >= least else None
+
+
+def _top(name: str, ranks: Array) -> Way:
+    """Return top k by ranks (S,), of k = 0 and each rank that occurs."""
+    settings = _thinned(np.unique(ranks[np.isfinite(ranks)]))
+    place = np.searchsorted(settings, ranks) + 1
+    return Way(name, place, np.concatenate([[0.0], settings + 1]))
+
+
+def _thinned(settings: Array) -> Array:
+    """Return at most as many settings as are measured, evenly spread, the last among them."""
+    if len(settings) <= SETTINGS:
+        return settings
+    return np.take(settings, np.linspace(0, len(settings) - 1, SETTINGS).astype(np.intp))
+
+
+def _fused_ranks(columns: Columns) -> Array:
+    """Return the rank of each snippet (S,) in the reciprocal rank fusion of its query."""
+    ranks_of_each = np.stack([found.ranks for found in columns.hits.values()])
+    fusion = (1 / (C + ranks_of_each + 1)).sum(axis=0)
+    order = np.lexsort((np.arange(len(columns.scores)), -fusion, columns.query_of))
+    starts = np.cumsum(columns.sizes) - columns.sizes
+    ranks = np.empty(len(order))
+    ranks[order] = np.arange(len(order)) - starts[columns.query_of]
+    return np.where(fusion > 0, ranks, math.inf)
+
+
+def _own_scores(columns: Columns) -> dict[str, Array]:
+    """Return the scores (S,) of each retriever that scores all it finds: lower = more relevant."""
+    return {
+        name: np.where(np.isfinite(found.ranks), _sign(columns, name) * found.scores, math.inf)
+        for name, found in columns.hits.items()
+        if not np.isnan(found.scores[np.isfinite(found.ranks)]).any()
+    }
+
+
+def _sign(columns: Columns, name: str) -> int:
+    """Return 1 if a retriever's lower scores have the better ranks, −1 if its higher ones do."""
+    ranks, scores = columns.hits[name]
+    order = np.lexsort((ranks, columns.query_of))
+    order = order[np.isfinite(ranks[order])]
+    rises = np.diff(scores[order])[np.diff(columns.query_of[order]) == 0]
+    return 1 if np.sum(np.sign(rises)) > 0 else -1
+
+
+def _named(retriever: str) -> str:
+    return "the retriever" if retriever == RETRIEVER else retriever

@@ -1,0 +1,45 @@
+"""The bootstrap over queries: a measure's interval is its spread over resampled queries.
+
+In a resample each of n queries occurs as often as n draws with replacement have it. What is
+compared is resampled together, which makes differences paired.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK = 100  # resamples at a time, which bounds the memory
+
+
+class Estimate(NamedTuple):
+    """A number with the ends of its bootstrap interval; they are NaN for too few queries."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def resampled(
+    table: NDArray[np.float64], rng: np.random.Generator, resamples: int
+) -> NDArray[np.float64]:
+    """Return the sums (resamples, c) of a table (n, c) over resampled rows."""
+    n = len(table)
+    return np.concatenate(
+        [
+            np.stack(
+                [
+                    np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
+                    for _ in range(min(CHUNK, resamples - done))
+                ]
+            )
+            @ table
+            for done in range(0, resamples, CHUNK)
+        ]
+    )
+
+
+def spans(drawn: NDArray[np.float64], level: float) -> list[tuple[float, float]]:
+    """Return the ends of the middle share `level` of each column of resamples (r, c)."""
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return list(zip(low.tolist(), high.tolist(), strict=True))

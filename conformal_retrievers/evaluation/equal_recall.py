@@ -1,0 +1,278 @@
+"""What reaches the model at the same end-to-end recall: of top k, a fixed threshold, the filter.
+
+A setting s (a k, or a threshold) passes the share R_q(s) of a query's relevant snippets, and S_q(s)
+snippets in all. With R and S their means over queries, s* is chosen for the recall of the filter:
+
+    R(s*) = R(filter),    snippets = S(s*)
+
+Between two neighbouring settings they are mixed: a share λ of the queries gets the second, such
+that (1 − λ) R(s) + λ R(s') = R(filter). That is hindsight, since s* is chosen on the very queries
+that are measured, and the filter's threshold was set before. Intervals and differences are of the
+paired bootstrap over queries, which chooses s* anew in each resample.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.evaluation.baselines import Way, with_a_setting, without_a_setting
+from conformal_retrievers.evaluation.bootstrap import Estimate, resampled, spans
+from conformal_retrievers.evaluation.measures import Columns
+
+Array = NDArray[np.float64]
+RESAMPLES = 1000
+MEASURES = ("recall", "snippets", "tokens")
+FILTER = "the filter"
+WIDTH = 80
+EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a way to choose snippets passes on per query, and how much more than the filter.
+
+    `measured` and `more`, which is the difference on the same queries, have "recall", "snippets",
+    and "tokens" if they were counted.
+    """
+
+    name: str
+    measured: Mapping[str, Estimate]
+    more: Mapping[str, Estimate]
+    setting: float | None  # the k or threshold that was chosen in hindsight
+    equal: bool  # whether its recall is that of the filter
+
+
+@dataclass(frozen=True)
+class EqualRecall:
+    """Ways to choose snippets at the recall of a filter, the filter, and ways at their own."""
+
+    rows: tuple[Row, ...]
+    n_queries: int
+    end_to_end: bool  # whether missed snippets count: they do if they are known of some query
+    ranked: bool  # whether the retrievers' ranks are known; else top k is that of the list
+    token_unit: str  # what tokens are here
+    level: float
+
+    @property
+    def filter(self) -> Row:
+        """The row of the filter."""
+        return next(row for row in self.rows if row.name == FILTER)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the table must know, in sentences."""
+        notes = [
+            "Top k and thresholds are chosen in hindsight, on these queries, for the recall of the "
+            "filter, as a mix of two neighbouring values. The threshold of the filter is not. "
+            f"Intervals hold at {100 * self.level:g} %, by bootstrap over the queries."
+        ]
+        if not self.end_to_end:
+            notes.append(
+                "No query has `missed`: recall is the share of the relevant snippets that were "
+                "retrieved, and the missed ones are unknown."
+            )
+        if not self.ranked:
+            notes.append("The snippets have no hits, so top k goes by their order in the list.")
+        if any(row.setting is not None and not row.equal for row in self.rows):
+            notes.append("* All that it finds has a lower recall.")
+        return notes
+
+    def __str__(self) -> str:
+        """Write the table in lines of at most 80 characters."""
+        equal = [row for row in self.rows if row.equal or row.setting is not None]
+        own = [row for row in self.rows if row not in equal]
+        recall = "end-to-end recall" if self.end_to_end else "recall of what was retrieved"
+        scales = [Scale.of(self.rows, measure) for measure in self.filter.measured]
+        heads = [self.head(scale) for scale in scales]
+        lines = _aligned(
+            ["", *heads],
+            [[_marked(row), *(s.written(row.measured) for s in scales)] for row in equal],
+            ["At their own recall", *("" for _ in heads)],
+            [[row.name, *(s.written(row.measured) for s in scales)] for row in own],
+        )
+        more = _aligned(
+            ["More than the filter", *heads[1:]],
+            [
+                [_marked(row), *(s.written(row.more, "+") for s in scales[1:])]
+                for row in equal
+                if row.name != FILTER
+            ],
+        )
+        notes = (fill(note, 80, break_on_hyphens=False) for note in self.notes)
+        title = f"What reaches the model, per query, at the same {recall}:"
+        return "\n".join([title, "", *lines, "", *more, "", *notes])
+
+    def head(self, scale: "Scale") -> str:
+        """Return the head of a measure's column."""
+        if scale.measure == "recall":
+            return "recall, %"
+        unit = self.token_unit if scale.measure == "tokens" else scale.measure
+        return f"1,000 {unit}" if scale.unit == 1000 else unit
+
+
+class Scale(NamedTuple):
+    """How the numbers of a measure are written, the same in all rows."""
+
+    measure: str
+    unit: float
+    digits: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], measure: str) -> "Scale":
+        """Return the scale that shows three digits of the largest estimate, or percent."""
+        if measure == "recall":
+            return cls(measure, 0.01, 1)
+        largest = max(row.measured[measure].estimate for row in rows)
+        unit = 1000 if largest >= 1000 else 1
+        return cls(measure, unit, 2 if largest < 10 * unit else 1 if largest < 100 * unit else 0)
+
+    def written(self, estimates: Mapping[str, Estimate], sign: str = "") -> str:
+        """Write a number with its interval, with its sign if `sign` is "+"."""
+        estimate, low, high = (
+            f"{value / self.unit:{sign},.{self.digits}f}" for value in estimates[self.measure]
+        )
+        return f"{estimate} [{low}, {high}]" if "nan" not in low else f"{estimate} [–]"
+
+
+def _marked(row: Row) -> str:
+    return row.name if row.equal else f"{row.name} *"
+
+
+def _aligned(*parts: list[Any]) -> list[str]:
+    """Return the lines of heads and rows by turns: names to the left, numbers to the right."""
+    tables = [(head, rows) for head, rows in zip(parts[::2], parts[1::2], strict=True) if rows]
+    cells = [row for head, rows in tables for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths[0] = min(widths[0], WIDTH - sum(width + 2 for width in widths[1:]))
+    lines = []
+    for head, rows in tables:
+        for row in (head, *rows):
+            name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
+            numbers = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+            lines.append("  ".join([name.ljust(widths[0]), *numbers]).rstrip())
+            if row is head:
+                lines.append("  ".join("─" * width for width in widths))
+    return lines
+
+
+def equal_recall(
+    calibration: Calibration, columns: Columns, level: float = 0.95
+) -> EqualRecall | None:
+    """Compare a filter with other ways to choose at its recall; None if nothing is relevant.
+
+    The queries as columns are others than those of the calibration.
+    """
+    known, end_to_end = _known(columns)
+    if not known.any():
+        return None
+    ours, _, _ = _measured(Way.fixed(FILTER, columns.keeps(calibration)), columns, known, None)
+    rows = []
+    for way in (
+        *with_a_setting(columns),
+        Way.fixed(FILTER, columns.keeps(calibration)),
+        *without_a_setting(calibration, columns),
+    ):
+        theirs, setting, equal = _measured(way, columns, known, ours[:, 0])
+        rows.append(
+            Row(
+                name=way.name.replace("{k}", f"{setting:.1f}", 1),
+                measured=_estimates(theirs, level),
+                more=_estimates(theirs - ours, level),
+                setting=None if math.isnan(setting) else setting,
+                equal=equal or way.name == FILTER,
+            )
+        )
+    return EqualRecall(
+        rows=tuple(rows),
+        n_queries=len(known),
+        end_to_end=end_to_end,
+        ranked=bool(columns.hits),
+        token_unit=columns.token_unit,
+        level=level,
+    )
+
+
+def _known(columns: Columns) -> tuple[Array, bool]:
+    """Return the relevant snippets of each query, (n,), and whether missed ones are among them.
+
+    If missed ones are known of some queries, recall is over these, and the others have 0.
+    """
+    retrieved = columns.count(columns.relevant).astype(np.float64)
+    stated = ~np.isnan(columns.missed)
+    if stated.any():
+        return np.where(stated, retrieved + np.nan_to_num(columns.missed), 0), True
+    return retrieved, False
+
+
+def _measured(
+    way: Way, columns: Columns, known: Array, target: Array | None
+) -> tuple[Array, float, bool]:
+    """Return the measures (1 + resamples, measures), the setting, and whether recall is equal.
+
+    The first row is of the queries themselves. The target (1 + resamples,) is the recall to reach.
+    """
+    counts = (known > 0)[columns.query_of]
+    values = [columns.relevant * counts / np.maximum(known, 1)[columns.query_of]]
+    values.append(np.ones(len(columns.scores)))
+    if not np.isnan(columns.tokens).any():
+        values.append(columns.tokens)
+    n = len(way.settings)
+    passed = [_passed(columns, of_snippet, way.place, n) for of_snippet in values]
+    table = np.concatenate([(known > 0)[:, None], np.ones((len(known), 1)), *passed], axis=1)
+    drawn = resampled(table, np.random.default_rng(0), RESAMPLES)  # the same ones for each way
+    sums = np.concatenate([table.sum(axis=0)[None], drawn])
+    with np.errstate(invalid="ignore"):  # 0 / 0 is nan: a resample without a relevant snippet
+        recall = sums[:, 2 : 2 + n] / sums[:, :1]
+    costs = np.split(sums[:, 2 + n :] / sums[:, 1:2], len(values) - 1, axis=1)
+    if n == 1 or target is None:
+        return np.concatenate([recall, *costs], axis=1), math.nan, False
+    mix = _Mix.of(recall, target)
+    settings = np.broadcast_to(way.settings, recall.shape)
+    reached = bool(recall[0, -1] >= target[0] - EQUAL)
+    return np.stack([mix(m) for m in (recall, *costs)], axis=1), float(mix(settings)[0]), reached
+
+
+def _passed(columns: Columns, values: Array, place: NDArray[np.intp], n: int) -> Array:
+    """Return the sums (queries, n) of the values (S,) that pass of each query at each setting."""
+    inside = place < n
+    cells = columns.query_of[inside] * n + place[inside]
+    sums = np.bincount(cells, values[inside], len(columns.sizes) * n)
+    return np.asarray(sums, dtype=np.float64).reshape(-1, n).cumsum(axis=1)
+
+
+@dataclass(frozen=True)
+class _Mix:
+    """Two neighbouring settings and the share of the second, of each resample (r,)."""
+
+    lower: NDArray[np.intp]
+    upper: NDArray[np.intp]
+    share: Array
+
+    @classmethod
+    def of(cls, recall: Array, target: Array) -> "_Mix":
+        """Mix settings so that recall (r, G) is the target (r,), or take the last one below it."""
+        n = recall.shape[1]
+        upper = np.minimum((recall < target[:, None] - EQUAL).sum(axis=1), n - 1)
+        lower = np.maximum(upper - 1, 0)
+        rows = np.arange(len(recall))
+        step = recall[rows, upper] - recall[rows, lower]
+        needed = np.minimum(target - recall[rows, lower], step)
+        return cls(lower, upper, np.divide(needed, step, out=np.zeros_like(step), where=step > 0))
+
+    def __call__(self, values: Array) -> Array:
+        """Return the mixture (r,) of values (r, G) at each setting."""
+        rows = np.arange(len(values))
+        return (1 - self.share) * values[rows, self.lower] + self.share * values[rows, self.upper]
+
+
+def _estimates(drawn: Array, level: float) -> dict[str, Estimate]:
+    return {
+        name: Estimate(float(estimate), *ends)
+        for name, estimate, ends in zip(MEASURES, drawn[0], spans(drawn[1:], level), strict=False)
+    }

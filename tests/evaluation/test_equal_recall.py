@@ -1,0 +1,250 @@
+"""Top k, thresholds and the filter at one recall: three queries by hand, and the bootstrap."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformal_retrievers import Calibration, ScoredQuery
+from conformal_retrievers.data.hits import HitColumns
+from conformal_retrievers.evaluation import baselines
+from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
+from conformal_retrievers.evaluation.measures import Columns
+
+NONE = math.inf
+
+
+def at(threshold, n=1):
+    """A calibration whose threshold is this number."""
+    queries = [ScoredQuery([threshold], [True], id=f"c{i}") for i in range(n)]
+    return Calibration.from_scores(queries, alpha=0.5, scorer="lookup")
+
+
+def hits(ranks, scores=None):
+    ranks = np.array(ranks, float)
+    none = np.full(len(ranks), np.nan)
+    return HitColumns(ranks, none if scores is None else np.array(scores, float))
+
+
+# By rank: relevant first and third of four; second of two; first of three, and one is missed.
+QUERIES = [
+    ScoredQuery([0.1, 0.9, 0.4, 0.8], [True, False, True, False], missed=0, tokens=[1, 2, 3, 4]),
+    ScoredQuery([0.9, 0.2], [False, True], missed=0, tokens=[5, 6]),
+    ScoredQuery([0.1, 0.8, 0.3], [True, False, False], missed=1, tokens=[7, 8, 9]),
+]
+
+
+def of(queries, threshold, **options):
+    """The table of queries at a threshold, its rows by name without the numbers in them."""
+    found = equal_recall(at(threshold, **options), Columns.of(queries))
+    assert found is not None
+    return found, {re.sub(r"[0-9.]", "", row.name): row for row in found.rows}
+
+
+def values(row):
+    return [estimate.estimate for estimate in row.measured.values()]
+
+
+def ranked(queries, retriever="retriever"):
+    return [
+        replace(q, hits={retriever: hits(range(len(q.scores)), scores=-np.arange(len(q.scores)))})
+        for q in queries
+    ]
+
+
+def test_top_k_of_three_queries_at_the_recall_of_the_filter():
+    # At 0.5 the filter keeps snippets 0 and 2, snippet 1, and snippets 0 and 2.
+    found, rows = of(ranked(QUERIES), 0.5)
+    recall = (1 + 1 + 1 / 2) / 3
+    assert values(rows[FILTER]) == pytest.approx([recall, 5 / 3, (1 + 3 + 6 + 7 + 9) / 3])
+    top = rows["top  of the retriever"]  # top 3 keeps as many relevant ones: 2, 1 and 1
+    assert top.setting == 3
+    assert values(top) == pytest.approx([recall, 8 / 3, (6 + 11 + 24) / 3])
+    assert [d.estimate for d in top.more.values()] == pytest.approx([0, 1, 5])
+    assert (found.end_to_end, found.ranked, found.n_queries) == (True, True, 3)
+    # A threshold on the retriever's scores, which are −rank in each query, is the same here.
+    assert values(rows["threshold on the retriever"]) == pytest.approx(values(top))
+    assert rows["threshold on the retriever"].setting == -2
+
+
+def test_between_two_k_the_recall_is_that_of_a_mixture():
+    # At 0.15 it keeps snippet 0 of the first and the last: recall 1/3, that of k = 1.
+    _, rows = of(ranked(QUERIES), 0.15)
+    assert rows["top  of the retriever"].setting == pytest.approx(1)
+    # At 0.25 it keeps snippet 1 of the second too: 2/3, that of k = 2, with one snippet each.
+    _, rows = of(ranked(QUERIES), 0.25)
+    assert values(rows[FILTER])[:2] == pytest.approx([2 / 3, 1])
+    assert rows["top  of the retriever"].setting == pytest.approx(2)
+    # One query fewer: k = 1 has recall 1/2 of (1/2, 1/2), k = 3 has 3/4; the filter keeps 0.6.
+    two = ranked([QUERIES[0], QUERIES[2], QUERIES[1]])
+    last = replace(two[2], scores=[0.2, 0.2], relevant=[True, True], missed=3)
+    _, rows = of([two[0], two[1], last], 0.25)
+    # Filter: 1/2, 1/2, 2/5. k = 1: 1/2, 1/2, 1/5; k = 2: 1/2, 1/2, 2/5.
+    assert rows["top  of the retriever"].setting == pytest.approx(2)
+    half = replace(last, scores=[0.2, 0.9])
+    _, rows = of([two[0], replace(two[1], scores=[0.9] * 3), half], 0.25)
+    # Filter: 1/2, 0, 1/5, which is the recall 7/12 of the way from k = 0 to k = 1 (12/10).
+    top = rows["top  of the retriever"]
+    assert top.setting == pytest.approx(7 / 12)
+    assert values(top)[:2] == pytest.approx([7 / 30, 7 / 12])
+
+
+def test_a_fusion_of_two_retrievers_has_its_own_order():
+    query = ScoredQuery([0.1, 0.9, 0.9], [True, False, False], missed=0)
+    # 0 is second in both, 1 first in one only, 2 first in the other only: 2/62 > 1/61.
+    two = {"dense": hits([1, 0, NONE]), "bm25": hits([1, NONE, 0])}
+    _, rows = of([replace(query, hits=two)] * 3, 0.5)
+    assert rows["top  of the fusion"].setting == 1
+    assert rows["top  of dense"].setting == rows["top  of bm"].setting == 2
+    assert not [name for name in rows if name.startswith("threshold")]  # ranks only
+    _, rows = of(ranked([query] * 3), 0.5)
+    assert "top  of the fusion" not in rows
+
+
+def test_a_retriever_that_cannot_reach_the_recall_is_marked_with_all_that_it_finds():
+    query = ScoredQuery([0.1, 0.2], [True, True], missed=0)
+    two = {"dense": hits([0, NONE], [0.9, math.nan]), "bm25": hits([1, 0], [3, 4])}
+    found, rows = of([replace(query, hits=two)] * 2, 0.5)
+    dense = rows["top  of dense"]
+    assert (dense.equal, values(dense)) == (False, [0.5, 1])
+    assert rows["threshold on dense"].equal is False
+    assert rows["top  of bm"].equal
+    assert "top 1.0 of dense *" in str(found)
+
+
+def test_lower_scores_of_a_retriever_are_better_where_its_ranks_say_so():
+    query = ScoredQuery([0.1, 0.9], [True, False], missed=0)
+    for scores in ([1.0, 2.0], [2.0, 1.0]):
+        _, rows = of([replace(query, hits={"a": hits([0, 1], scores)})] * 2, 0.5)
+        assert values(rows["threshold on a"]) == [1, 1]
+        assert rows["threshold on a"].setting == scores[0]
+
+
+def test_where_missed_snippets_are_unknown_the_table_says_so():
+    unknown = [replace(query, missed=None) for query in ranked(QUERIES)]
+    found, rows = of(unknown, 0.5)
+    assert values(rows[FILTER])[0] == 1
+    assert not found.end_to_end
+    assert "`missed`" in str(found)
+    assert "end-to-end" not in str(found)
+    some, rows = of([*unknown[:2], ranked(QUERIES)[2]], 0.5)  # over the one that states it
+    assert values(rows[FILTER])[:2] == pytest.approx([0.5, 5 / 3])
+    assert some.end_to_end
+
+
+def test_without_hits_the_order_of_the_list_stands_in_and_is_named():
+    found, rows = of(QUERIES, 0.5)
+    assert rows["top  of the list"].setting == 3
+    assert not found.ranked
+    assert "no hits" in str(found)
+    mixed = [*ranked(QUERIES[:2]), QUERIES[2]]
+    assert "top  of the list" in of(mixed, 0.5)[1]
+    found_nothing = ScoredQuery([], [], missed=1, tokens=[])
+    assert "top  of the retriever" in of([*ranked(QUERIES), found_nothing], 0.5)[1]
+
+
+def test_nothing_relevant_and_uncounted_tokens_have_no_numbers():
+    unjudged = [ScoredQuery([0.1], [False])]
+    assert equal_recall(at(0.5), Columns.of(unjudged)) is None
+    found, rows = of([replace(query, tokens=None) for query in QUERIES], 0.5)
+    assert list(rows[FILTER].measured) == ["recall", "snippets"]
+    assert "tokens" not in str(found)
+
+
+def test_tokens_are_named_by_what_was_counted():
+    assert "tokens" in str(of(QUERIES, 0.5)[0])
+    counted = [replace(query, token_unit="characters") for query in QUERIES]
+    assert "characters" in str(of(counted, 0.5)[0])
+    with pytest.raises(ValueError, match="token_unit"):
+        of([counted[0], *QUERIES[1:]], 0.5)
+    long = [replace(query, tokens=1000 * query.tokens) for query in counted]
+    assert "1,000 characters" in str(of(long, 0.5)[0])
+
+
+# --- rules without a setting ----------------------------------------------------------------------
+
+
+def test_rules_without_a_setting_stand_at_their_own_recall():
+    # Scores of the first query, ascending: .1 .4 | .8 .9 (largest gap), μ − σ = .55 − .320: .1.
+    _, rows = of(QUERIES, 0.5)
+    gap, deviation = rows["Adaptive-k of the score"], rows["μ + σ of the score"]
+    assert values(gap)[:2] == pytest.approx([(1 + 1 + 1 / 2) / 3, 5 / 3])
+    assert values(deviation)[:2] == pytest.approx([(1 / 2 + 1 + 1 / 2) / 3, 1])
+    assert not gap.equal
+    assert gap.setting is None
+    # On the scores of the retriever, where it has some: −rank has equal gaps, so the first is cut.
+    _, rows = of(ranked(QUERIES), 0.5)
+    assert values(rows["Adaptive-k of the retriever"])[1] == 1
+    assert "Adaptive-k of the score" not in rows
+
+
+def test_snippets_without_a_score_are_kept_and_those_that_were_not_found_are_not():
+    query = ScoredQuery([0.1, math.nan, 0.8, 0.9], [True, True, True, True], missed=0)
+    assert values(of([query], 0.5)[1]["Adaptive-k of the score"])[1] == 2
+    found = {"dense": hits([0, 1, NONE, NONE], [0.9, 0.1, math.nan, math.nan])}
+    assert values(of([replace(query, hits=found)], 0.5)[1]["Adaptive-k of dense"])[1] == 1
+
+
+def test_the_borderline_mean_is_that_of_the_worst_relevant_score_of_50_queries():
+    queries = [ScoredQuery([i, 100.0, NONE], [True, False, True], id=f"q{i}") for i in range(60)]
+    made = Calibration.from_scores(queries, alpha=0.5, scorer="lookup")
+    mean = baselines.borderline_mean(made)
+    values_of_first_50 = 50 * mean
+    assert values_of_first_50 == pytest.approx(round(values_of_first_50))
+    assert mean != np.mean(range(50))  # by a hash of the ids, not in the order of the list
+    same = Calibration.from_scores(queries[::-1], alpha=0.5, scorer="lookup")
+    assert baselines.borderline_mean(same) == mean
+    few = Calibration.from_scores(queries[:30], alpha=0.5, scorer="lookup")
+    assert baselines.borderline_mean(few) == np.mean(range(30))
+    assert baselines.borderline_mean(at(0.5, n=29)) is None
+    assert "borderline mean" in of(QUERIES, 0.5, n=30)[1]
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+
+def drawn(rng, n, k=10):
+    """Queries with one relevant snippet, at a uniform rank, which the filter finds too."""
+    found = []
+    for _ in range(n):
+        relevant = np.arange(k) == rng.integers(k)
+        found.append(ScoredQuery(np.where(relevant, rng.random(), 2.0), relevant, missed=0))
+    return ranked(found)
+
+
+def test_intervals_are_those_of_means_and_are_paired():
+    found, rows = of(drawn(np.random.default_rng(3), 400), 0.6)
+    ours, top = rows[FILTER], rows["top  of the retriever"]
+    recall = ours.measured["recall"]
+    sd = math.sqrt(recall.estimate * (1 - recall.estimate) / 400)
+    assert recall.high - recall.low == pytest.approx(2 * 1.96 * sd, rel=0.15)
+    assert top.measured["recall"] == pytest.approx(recall)  # chosen anew in each resample
+    assert top.more["recall"] == pytest.approx((0, 0, 0), abs=1e-9)
+    assert top.more["snippets"].low > 4  # about 6 − 0.6
+    assert ours.more["snippets"] == (0, 0, 0)
+    again, _ = of(drawn(np.random.default_rng(3), 400), 0.6)
+    assert again == found
+    one, _ = of(drawn(np.random.default_rng(3), 1), 2.0)
+    assert "nan" not in str(one)
+
+
+def test_many_ranks_and_scores_are_thinned_without_a_change():
+    rng = np.random.default_rng(4)
+    queries = drawn(rng, 40, k=1000)
+    whole = of(queries, 0.6)[1]["top  of the retriever"]
+    shares = [int(np.flatnonzero(q.relevant)[0]) for q in queries]
+    wanted = of(queries, 0.6)[1][FILTER].measured["recall"].estimate
+    exact = float(np.quantile(shares, wanted, method="inverted_cdf")) + 1
+    assert whole.setting == pytest.approx(exact, rel=0.05)
+
+
+def test_the_table_fits_into_80_columns_whatever_a_retriever_is_called():
+    name = "a retriever with a name that is much longer than a table has room for"
+    queries = [replace(q, tokens=1234567 * q.tokens) for q in ranked(QUERIES, name)]
+    lines = str(of(queries, 0.5)[0]).splitlines()
+    assert max(map(len, lines)) == 80
+    assert "…" in "".join(lines)

@@ -1,0 +1,78 @@
+"""Where 1 − alpha is out of reach end to end: the first line says so, and which K would do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformal_retrievers import Calibration, ScoredQuery, evaluate
+from conformal_retrievers.data.hits import HitColumns
+
+
+def calibrated(k=None, alpha=0.2, **options):
+    queries = [ScoredQuery([0.5], [True], missed=0) for _ in range(9)]
+    retrieval = None if k is None else {"k": k}
+    return Calibration.from_scores(
+        queries, alpha=alpha, scorer="lookup", retrieval=retrieval, **options
+    )
+
+
+def found_at(*places, n=6, missed=0):
+    """A query of n snippets, relevant at these places, from 0."""
+    return ScoredQuery(np.full(n, 0.1), np.isin(np.arange(n), places), missed=missed)
+
+
+# Of two relevant snippets each: at K = 2 it finds 2, 1 and 1 (67 %), at K = 4 all but one (83 %).
+QUERIES = [found_at(0, 1), found_at(0, 3), found_at(1, 5)]
+
+
+def first_line(calibration, queries):
+    return str(evaluate(calibration, queries)).splitlines()[0]
+
+
+def test_the_first_line_names_a_deeper_k_that_is_known_to_do():
+    line = first_line(calibrated(k=2), QUERIES)
+    assert line.startswith("80 % is out of reach end to end")
+    assert "66.7 %" in line
+    assert "at K = 2" in line
+    assert "K = 4 would do" in line
+    assert "K = 6 would do" in first_line(calibrated(k=2, alpha=0.1), QUERIES)
+
+
+def test_without_a_k_that_does_it_says_deeper_than_the_lists():
+    shallow = [replace(query, missed=1) for query in QUERIES]
+    for calibration in (calibrated(k=2), calibrated(), calibrated(k=100)):
+        line = first_line(calibration, shallow)
+        assert "Retrieve deeper than K = 6" in line
+    assert "at K = 6. " in line
+    assert "66.7 %" in line
+
+
+def test_within_reach_and_where_missed_snippets_are_unknown_nothing_is_said():
+    assert evaluate(calibrated(), QUERIES).too_shallow is None
+    assert evaluate(calibrated(k=4), QUERIES).too_shallow is None
+    unknown = [replace(query, missed=None) for query in QUERIES]
+    assert evaluate(calibrated(k=2), unknown).too_shallow is None
+    assert evaluate(calibrated(), [ScoredQuery([], [], missed=0)]).too_shallow is None
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "reached"), [("all", "33.3 %"), ("any", None), ("snippet", "66.7 %")]
+)
+def test_what_is_reached_is_that_of_the_guarantee(guarantee, reached):
+    said = evaluate(calibrated(k=2, guarantee=guarantee), QUERIES).too_shallow
+    assert said is None if reached is None else reached in said
+
+
+def test_depths_are_those_of_the_retrievers_that_found_a_snippet():
+    # In the list both are first, but the one retriever finds them at 4 and 6, the other one at 1.
+    none = np.full(2, np.nan)
+    hits = {
+        "dense": HitColumns(np.array([3.0, 5.0]), none),
+        "bm25": HitColumns(np.array([np.inf, 0.0]), none),
+    }
+    queries = [ScoredQuery([0.1, 0.2], [True, True], missed=0, hits=hits)]
+    assert "50.0 %" in first_line(calibrated(k=3), queries)
+    assert "K = 4 would do" in first_line(calibrated(k=3), queries)
