@@ -6,13 +6,15 @@ Ranks count from 0, the best. Lists of several retrievers are united by reciproc
     Σ over the retrievers that found a snippet of  1 / (60 + rank + 1),  the highest first.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 Key = TypeVar("Key", bound=Hashable)
+T = TypeVar("T")
 RETRIEVER = "retriever"  # the name of a single retriever in its hits, whatever else it is called
 C = 60  # as in the paper, and in both frameworks
 
@@ -48,6 +50,58 @@ def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
             if score is not None:
                 found.scores[i] = score
     return dict(sorted(columns.items()))
+
+
+class Retrieved(Sequence[T]):
+    """The n snippets of a query as columns; they are made once one of them is read.
+
+    Scores from hits read no snippet, and making a hundred takes longer than scoring them.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        documents: Sequence[str | None],
+        hits: Mapping[str, HitColumns],
+        make: Callable[[], Sequence[T]],
+    ) -> None:
+        self.texts, self.documents, self.hits, self.make = texts, documents, hits, make
+
+    @cached_property
+    def made(self) -> Sequence[T]:
+        """The snippets."""
+        return self.make()
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @overload
+    def __getitem__(self, i: int) -> T: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[T]: ...
+    def __getitem__(self, i: int | slice) -> T | Sequence[T]:
+        return self.made[i]
+
+
+def hits_in(snippets: Sequence[Any]) -> Mapping[str, HitColumns]:
+    """Return the hits of each retriever among snippets, by its name."""
+    if isinstance(snippets, Retrieved):
+        return snippets.hits
+    return hit_columns([snippet.hits for snippet in snippets])
+
+
+def texts_in(snippets: Sequence[Any]) -> Sequence[str]:
+    """Return the texts of snippets."""
+    if isinstance(snippets, Retrieved):
+        return snippets.texts
+    return [snippet.text for snippet in snippets]
+
+
+def documents_in(snippets: Sequence[Any]) -> Sequence[str | None]:
+    """Return the documents that snippets were cut from."""
+    if isinstance(snippets, Retrieved):
+        return snippets.documents
+    return [snippet.document for snippet in snippets]
 
 
 def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, tuple[Hit, ...]]:

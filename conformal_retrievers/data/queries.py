@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, hit_columns
+from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, Retrieved, hit_columns
 from conformal_retrievers.data.text import visible
 
 T = TypeVar("T")
@@ -40,8 +40,12 @@ class Snippet:
             raise TypeError(f"text is {self.text!r:.60}; give a str, such as document.page_content")
 
 
-def as_snippets(snippets: Iterable[Snippet | str], name: str = "snippets") -> tuple[Snippet, ...]:
-    """Return the snippets as a tuple; a plain string becomes a snippet."""
+def as_snippets(
+    snippets: Iterable[Snippet | str], name: str = "snippets"
+) -> tuple[Snippet, ...] | Retrieved[Snippet]:
+    """Return the snippets as a tuple, or as they were retrieved; a plain string becomes one."""
+    if isinstance(snippets, Retrieved):
+        return snippets
     if isinstance(snippets, (str, Snippet)):
         raise TypeError(f"{name} is one {type(snippets).__name__}; give a list of snippets")
     return tuple([s if isinstance(s, Snippet) else Snippet(s) for s in snippets])
@@ -96,7 +100,7 @@ class JudgedQuery:
         check_names(where, group=group, retriever=retriever)
         fields = {
             "query": query,
-            "snippets": as_snippets(snippets),
+            "snippets": tuple(as_snippets(snippets)),
             "relevant": tuple(_judgement(where, i, r) for i, r in enumerate(relevant)),
             "id": id,
             "group": group,
@@ -153,7 +157,7 @@ class JudgedQuery:
         of equal text count as different ones. Snippets without a judgement count as irrelevant, and
         relevant ones that were not returned add to `missed`. `k` is how many were asked for.
         """
-        retrieved = as_snippets(snippets)
+        retrieved = tuple(as_snippets(snippets))
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
         found = _found(relevant, retrieved, {s.id for s in self.snippets})
         not_returned = len(relevant) - len({j for j in found if j is not None})

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.data.hits import documents_in, texts_in
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.sources import (
     Context,
@@ -59,13 +60,15 @@ def features(
     (array([ True, False,  True]), ['score by s', 'gap to best by s'], [[0.2, 0.0], [0.4, 0.2]])
     """
     known, numbers = numbers_of(sources, scores, snippets)
-    snippets = [s for s, k in zip(snippets, known.tolist(), strict=True) if k]
-    n, x = len(snippets), numbers.values
+    n, x = int(known.sum()), numbers.values
     if n == 0:
         return known, np.empty((0, len(feature_names(sources))))
     rows = [*within_query(x), np.log1p(numbers.ranks)]
-    of_all = [np.log1p([len(s.text) for s in snippets]), np.full(n, np.log(n))]
+    lengths = np.array([len(text) for text in texts_in(snippets)], dtype=np.float64)
+    of_all = [np.log1p(lengths[known]), np.full(n, np.log(n))]
     if sources.context != "none":
+        if n < len(snippets):
+            snippets = [s for s, k in zip(snippets, known.tolist(), strict=True) if k]
         layout = layout_of(snippets, sources.context)
         of_documents = [within_documents(row, layout.document) for row in x]
         rows += [np.array(feature) for feature in zip(*of_documents, strict=True)]
@@ -116,8 +119,10 @@ def layout_of(snippets: Sequence[Snippet], context: Context) -> Layout:
     >>> layout_of([*snippets, Snippet("c", document="e", position=2)], "document+position")
     Layout(document=array([1, 0, 1]), place=array([2, 0, 1]), document_of_place=array([0, 1, 1]))
     """
-    known = context == "document+position"
-    origins = [(s.document or "", s.position or 0 if known else 0) for s in snippets]
+    documents, positions = [one or "" for one in documents_in(snippets)], [0] * len(snippets)
+    if context == "document+position":
+        positions = [s.position or 0 for s in snippets]
+    origins = [*zip(documents, positions, strict=True)]
     places = {origin: i for i, origin in enumerate(sorted(set(origins)))}
     numbers = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in places))}
     of_place = np.array([numbers[name] for name, _ in places], dtype=np.intp)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hit_columns
+from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hits_in
 from conformal_retrievers.data.queries import Snippet, as_snippets, check_names
 from conformal_retrievers.scoring.scorer import Scorer, Scores, with_parts
 
@@ -161,7 +161,7 @@ def _scores(scorer: RankScorer | FusionScorer | HitScorer, snippets: Iterable[An
     given = as_snippets(snippets)
     if not given:
         return np.empty(0)
-    known = hit_columns([snippet.hits for snippet in given])
+    known = hits_in(given)
     check_found(scorer.name, scorer.retrievers, known)
     found = np.minimum.reduce([column.ranks for column in known.values()]) < np.inf
     return np.where(found, scorer.of_columns(known), np.nan)

@@ -13,6 +13,7 @@ names. A scorer may also have these attributes:
     fitted_on           the `query_digest` of each query that it was fitted on
     provenance          what it was made from, as JSON; see `rebuild.py`
     retrievers          the names of the retrievers whose hits `score` reads
+    of_columns          what `score` makes of hits, if it reads nothing else
     score_with_reasons  what `score` returns, and why snippets have no score (n,), or None
 """
 
@@ -176,6 +177,8 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
 async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:
     """Return what `score_snippets` returns; a scorer without `ascore` runs in a thread.
 
+    One that only reads hits takes microseconds, and runs where it is.
+
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
     >>> asyncio.run(ascore_snippets(scorer, "q", [Snippet("a"), Snippet("bcd")]))
@@ -185,6 +188,8 @@ async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet
         return np.empty(0)
     if hasattr(scorer, "ascore"):
         scores = await scorer.ascore(query, snippets)
+    elif hasattr(scorer, "of_columns"):
+        scores = scorer.score(query, snippets)
     else:
         scores = await asyncio.to_thread(scorer.score, query, snippets)
     return _checked(scorer, scores, len(snippets))

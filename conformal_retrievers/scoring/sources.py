@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import C, HitColumns, hit_columns
+from conformal_retrievers.data.hits import C, HitColumns, documents_in, hits_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 
 Values = NDArray[np.float64]
@@ -106,7 +106,7 @@ def numbers_of(
     of_scorers = np.array(scores).reshape(len(scores), n)
     known = np.asarray(np.isfinite(of_scorers).all(axis=0))
     if sources.context != "none":
-        known &= np.array([s.document is not None for s in snippets], dtype=bool)
+        known &= np.array([one is not None for one in documents_in(snippets)], dtype=bool)
     if sources.context == "document+position":
         known &= np.array([s.position is not None for s in snippets], dtype=bool)
     ranks, values = _of_hits(sources.retrievers, snippets)
@@ -137,7 +137,7 @@ def _of_hits(
     """Return ranks, +inf if not found, and scores, lower = more relevant: (retrievers, n) each."""
     n = len(snippets)
     ranks, scores = np.full((len(retrievers), n), np.inf), np.zeros((len(retrievers), n))
-    hits = hit_columns([s.hits for s in snippets]) if retrievers else {}
+    hits = hits_in(snippets) if retrievers else {}
     for i, (name, kind) in enumerate(retrievers):
         if name in hits:
             ranks[i] = hits[name].ranks

@@ -9,6 +9,7 @@ import pickle
 import threading
 from contextvars import ContextVar
 
+import numpy as np
 import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_core.callbacks import BaseCallbackHandler
@@ -19,15 +20,37 @@ from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetr
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
+from llama_index.core.schema import (
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    RelatedNodeInfo,
+    TextNode,
+)
 from llama_index.postprocessor import conformal as llama_index_conformal
 from pydantic import Field
 
 import langchain_conformal
-from conformal_retrievers import Calibration, ConformalFilter, JudgedQuery, ScoredQuery
-from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    FunctionScorer,
+    JudgedQuery,
+    ScoredQuery,
+    Snippet,
+)
+from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion, hits_in, texts_in
 from conformal_retrievers.monitoring import FilterLog, read_log
-from conformal_retrievers.scoring import FusionScorer, RankScorer, RetrievalScorer
+from conformal_retrievers.scoring import (
+    FusionScorer,
+    HitScorer,
+    LearnedScorer,
+    QueryZScore,
+    RankScorer,
+    RetrievalScorer,
+    ascore_snippets,
+    score_snippets,
+)
 from langchain_conformal import ConformalCompressor, ConformalRetriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor, NodeWithHits
 
@@ -294,6 +317,70 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
     assert (event["failed_retrievers"], event["kept"]) == (["bm25"], [0])
     assert "retrievers that failed: bm25" in caplog.text
     await framework.kept(hybrid_in(framework), conformal_filter)
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def fit_part():
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        places = {name: rng.permutation(6) for name in ("bm25", "dense")}
+        snippets = [
+            Snippet(
+                "word " * int(rng.integers(1, 9)),
+                document=f"document {j // 2}",
+                hits=tuple(Hit(name, int(at[j]), 9.0 - at[j]) for name, at in places.items()),
+            )
+            for j in range(6)
+        ]
+        yield JudgedQuery(f"query {i}", snippets, [j == i % 6 for j in range(6)])
+
+
+LEARNED = LearnedScorer.fit(fit_part())
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [RankScorer("dense"), HitScorer("bm25"), FUSED, QueryZScore(HitScorer("dense")), LEARNED],
+    ids=lambda scorer: type(scorer).__name__,
+)
+async def test_scores_from_hits_are_those_of_snippets_without_making_any(
+    framework, scorer, monkeypatch
+):
+    hybrid = hybrid_in(framework)
+    if framework.package is langchain_conformal:
+        found, module = hybrid.invoke("q"), langchain_conformal.documents
+    else:
+        found, module = hybrid.retrieve("q"), llama_index_conformal.nodes
+        for node in found:
+            source = RelatedNodeInfo(node_id="s")
+            node.node.relationships[NodeRelationship.SOURCE] = source
+    expected = scorer.score("q", module.to_snippets(found))
+    assert np.isfinite(expected[:2]).all()
+    monkeypatch.setattr(module, "to_snippets", None)
+    given = module.to_score(scorer, found)
+    for scores in (
+        score_snippets(scorer, "q", given),
+        await ascore_snippets(scorer, "q", given),
+        ConformalFilter(scorer, filter_of(scorer, 0).calibration)("q", given).scores,
+    ):
+        np.testing.assert_array_equal(scores, expected)
+
+
+def test_columns_become_snippets_once_a_scorer_reads_one(framework):
+    hybrid = hybrid_in(framework)
+    scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    found = hybrid.invoke("q") if framework.package is langchain_conformal else hybrid.retrieve("q")
+    module = getattr(framework.package, "documents", None) or framework.package.nodes
+    given = module.to_score(scorer, found)
+    assert [*given] == module.to_snippets(found)
+    assert (given[0].id, len(given), [s.id for s in given[1:]]) == ("3", 4, ["2", "1", "4"])
+    assert scorer.score("q", given).tolist() == [len(TEXTS[id]) for id in HITS]
+    assert [hits_in(given).keys(), [*texts_in(given)]] == [
+        {"bm25", "dense"},
+        [TEXTS[id] for id in HITS],
+    ]
 
 
 # --- LangChain ------------------------------------------------------------------------------------

@@ -2,15 +2,22 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from itertools import chain
 from numbers import Real
-from types import NoneType
 from typing import Any
 
+import numpy as np
 from langchain_core.documents import Document
 
 from conformal_retrievers import EmbeddingScorer, Filtered, RetrievalScorer, Scorer, Snippet
 from conformal_retrievers.data import Hit, as_scores
-from conformal_retrievers.data.hits import RETRIEVER, fusion
+from conformal_retrievers.data.hits import (
+    RETRIEVER,
+    HitColumns,
+    Retrieved,
+    fusion,
+    hit_columns,
+)
 from conformal_retrievers.monitoring import json_number
 
 # The metadata in which documents of several retrievers have their hits: [rank, score] by the name
@@ -60,20 +67,16 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     `hits_of` does.
     """
     listed = as_documents(documents)
-    scores, hits = scores_of(listed), hits_of(listed)
-    snippets = []
-    for document, score, known in zip(listed, scores, hits, strict=True):
-        source = (document.metadata or {}).get("source")  # it may have been set to None
-        snippets.append(
-            Snippet(
-                document.page_content,
-                id=document.id,
-                document=None if source is None else str(source),
-                retrieval_score=score,
-                hits=known,
-            )
-        )
-    return snippets
+    columns = zip(listed, _sources(listed), scores_of(listed), hits_of(listed), strict=True)
+    return [
+        Snippet(one.page_content, one.id, source, retrieval_score=score, hits=hits)
+        for one, source, score, hits in columns
+    ]
+
+
+def _sources(documents: Sequence[Document]) -> list[str | None]:
+    known = [(document.metadata or {}).get("source") for document in documents]
+    return [None if source is None else str(source) for source in known]
 
 
 def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
@@ -81,25 +84,42 @@ def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
 
     Raises ValueError for metadata that are not hits.
     """
-    if not any(HITS in (document.metadata or ()) for document in documents):
+    if (known := _known_hits(documents)) is None:
         return [(Hit(RETRIEVER, i, score),) for i, score in enumerate(scores_of(documents))]
-    return [_hits_in(document) for document in documents]
+    return [tuple([Hit(*hit) for hit in hits]) for hits in known]
 
 
-def _hits_in(document: Document) -> tuple[Hit, ...]:
-    known = (document.metadata or {}).get(HITS, {})
+def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
+    """Return the hits of each retriever among documents, by its name."""
+    if (known := _known_hits(documents)) is not None:
+        return hit_columns(known)
+    scores = np.array(scores_of(documents), dtype=np.float64)  # None becomes NaN
+    return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+
+
+def _known_hits(documents: Sequence[Document]) -> list[list[Any]] | None:
+    """Return (retriever, rank, score) of each hit in the metadata, or None if there are none."""
+    known = [(document.metadata or {}).get(HITS) for document in documents]  # it may be None
+    if not any(known):
+        return None
     try:
-        found = [(name, *place) for name, place in known.items() if place is not None]
-        return tuple([Hit(name, rank + 0, score) for name, rank, score in found])
+        found = [
+            [(name, *place) for name, place in hits.items() if place is not None] if hits else []
+            for hits in known
+        ]
+        for name, rank, score in chain.from_iterable(found):
+            Hit(name, rank + 0, score)
     except (AttributeError, TypeError, ValueError):
         raise ValueError(
-            f"metadata {HITS!r} is {known!r:.60}; leave it as HybridRetriever writes it"
+            f"metadata {HITS!r} of a document are not as HybridRetriever writes them, which is "
+            '{"name of a retriever": [rank, score or None]}; leave them unchanged'
         ) from None
+    return found
 
 
 def failed_in(documents: Iterable[Document]) -> list[str]:
     """Return the names of the retrievers that failed and were left out."""
-    known = [(document.metadata or {}).get(HITS, {}) for document in documents]
+    known = [(document.metadata or {}).get(HITS) or {} for document in documents]
     return sorted({name for hits in known for name, place in hits.items() if place is None})
 
 
@@ -111,28 +131,28 @@ def scores_of(documents: Sequence[Document]) -> list[float | None]:
     """
     if isinstance(documents, Found):
         return documents.scores
-    known = [document.metadata or {} for document in documents]
-    scores: list[Any] = [fields.get("relevance_score") for fields in known]
-    numbers: list[Any] = [score if isinstance(score, Real) else None for score in scores]
-    if any(HITS in fields for fields in known):
-        summed = [fusion(_hits_in(document)) for document in documents]
-        numbers = [s if n is None else n for n, s in zip(numbers, summed, strict=True)]
-    return _numbers(numbers, "relevance_score of documents")
+    scores: list[Any] = [(d.metadata or {}).get("relevance_score") for d in documents]
+    numbers = _numbers([s if isinstance(s, Real) else None for s in scores], "relevance_score")
+    if (known := _known_hits(documents)) is not None:
+        sums = [fusion([Hit(*hit) for hit in hits]) for hits in known]
+        numbers = [s if n is None else n for n, s in zip(numbers, sums, strict=True)]
+    return numbers
 
 
 def _numbers(values: list[Any], name: str) -> list[float | None]:
-    if {*map(type, values)} <= {float, NoneType}:
-        return values
-    return [None if number != number else number for number in as_scores(values, name).tolist()]
+    array = as_scores(values, name)
+    return [None if number != number else number for number in array.tolist()]
 
 
-def to_score(scorer: Scorer, documents: Sequence[Document]) -> list[Any]:
-    """Return what a scorer needs of documents: scores or texts where these are enough."""
+def to_score(scorer: Scorer, documents: Sequence[Document]) -> Sequence[Any]:
+    """Return what a scorer needs of documents: scores, texts, or columns until it reads more."""
     if type(scorer) is RetrievalScorer:  # a subclass may need more
         return scores_of(documents)
+    texts = [document.page_content for document in documents]
     if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
-        return [document.page_content for document in documents]
-    return to_snippets(documents)
+        return texts
+    sources, hits = _sources(documents), columns_of(documents)
+    return Retrieved(texts, sources, hits, lambda: to_snippets(documents))
 
 
 def with_metadata(document: Document, metadata: dict[str, Any]) -> Document:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from llama_index.core.schema import MetadataMode, NodeWithScore
 
 from conformal_retrievers import EmbeddingScorer, Filtered, RetrievalScorer, Scorer, Snippet
 from conformal_retrievers.data import Hit
-from conformal_retrievers.data.hits import RETRIEVER
+from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, hit_columns
 
 
 class NodeWithHits(NodeWithScore):
@@ -70,17 +71,31 @@ def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
     return sorted({name for node in nodes for name in getattr(node, "failed", ())})
 
 
-def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> list[Any]:
-    """Return what a scorer needs of nodes: scores, vectors or texts where these are enough."""
+def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
+    """Return the hits of each retriever among nodes, by its name."""
+    if any(isinstance(node, NodeWithHits) for node in nodes):
+        return hit_columns(hits_of(nodes))
+    scores = np.array([node.score for node in nodes], dtype=np.float64)  # None becomes NaN
+    return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
+
+
+def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
+    """Return what a scorer needs of nodes: scores, vectors, texts, or columns until it reads more.
+
+    A subclass of a scorer may need more.
+    """
     given: list[Any] = []
-    if type(scorer) is RetrievalScorer:  # a subclass may need more
+    if type(scorer) is RetrievalScorer:
         given = [node.score for node in nodes]
     elif type(scorer) is EmbeddingScorer and scorer.reuse_embeddings:
         given = [node.node.embedding for node in nodes]
-    elif type(scorer) is EmbeddingScorer:
-        given = [node.node.get_content(MetadataMode.NONE) for node in nodes]
-    enough = given and {*map(type, given)} <= getattr(scorer, "takes", set())
-    return given if enough else to_snippets(nodes)
+    if given and {*map(type, given)} <= getattr(scorer, "takes", set()):
+        return given
+    texts = [node.node.get_content(MetadataMode.NONE) for node in nodes]
+    if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
+        return texts
+    documents = [node.node.ref_doc_id for node in nodes]
+    return Retrieved(texts, documents, columns_of(nodes), lambda: to_snippets(nodes))
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
