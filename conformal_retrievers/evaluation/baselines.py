@@ -113,7 +113,8 @@ def borderline_mean(calibration: Calibration) -> float | None:
     in_order = [queries[i].scores for i in in_hashed_order([query.id for query in queries])]
     worst = [float(s[np.isfinite(s)].max()) for s in in_order if np.isfinite(s).any()]
     least, most = BORDERLINE
-    return float(np.mean(worst[:most])) if len(worst) >= least else None
+    with np.errstate(over="ignore"):
+        return float(np.mean(worst[:most])) if len(worst) >= least else None
 
 
 def _top(name: str, ranks: Array) -> Way:

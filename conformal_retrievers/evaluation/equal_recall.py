@@ -47,6 +47,11 @@ class Row:
     setting: float | None  # the k or threshold that was chosen in hindsight
     equal: bool  # whether its recall is that of the filter
 
+    @property
+    def comparable(self) -> bool:
+        """Whether it has a setting, chosen to reach the recall of the filter, or is the filter."""
+        return self.equal or self.setting is not None
+
 
 @dataclass(frozen=True)
 class EqualRecall:
@@ -65,6 +70,11 @@ class EqualRecall:
         return next(row for row in self.rows if row.name == FILTER)
 
     @property
+    def scales(self) -> "list[Scale]":
+        """How the numbers of each measure are written."""
+        return [Scale.of(self.rows, measure) for measure in self.filter.measured]
+
+    @property
     def notes(self) -> list[str]:
         """What a reader of the table must know, in sentences."""
         notes = [
@@ -79,16 +89,16 @@ class EqualRecall:
             )
         if not self.ranked:
             notes.append("The snippets have no hits, so top k goes by their order in the list.")
-        if any(row.setting is not None and not row.equal for row in self.rows):
+        if any(row.comparable and not row.equal for row in self.rows):
             notes.append("* All that it finds has a lower recall.")
         return notes
 
     def __str__(self) -> str:
         """Write the table in lines of at most 80 characters."""
-        equal = [row for row in self.rows if row.equal or row.setting is not None]
-        own = [row for row in self.rows if row not in equal]
+        equal = [row for row in self.rows if row.comparable]
+        own = [row for row in self.rows if not row.comparable]
         recall = "end-to-end recall" if self.end_to_end else "recall of what was retrieved"
-        scales = [Scale.of(self.rows, measure) for measure in self.filter.measured]
+        scales = self.scales
         heads = [self.head(scale) for scale in scales]
         lines = _aligned(
             ["", *heads],
@@ -132,12 +142,16 @@ class Scale(NamedTuple):
         unit = 1000 if largest >= 1000 else 1
         return cls(measure, unit, 2 if largest < 10 * unit else 1 if largest < 100 * unit else 0)
 
-    def written(self, estimates: Mapping[str, Estimate], sign: str = "") -> str:
-        """Write a number with its interval, with its sign if `sign` is "+"."""
+    def parts(self, estimates: Mapping[str, Estimate], sign: str = "") -> tuple[str, str]:
+        """Write a number and its interval, with its sign if `sign` is "+"."""
         estimate, low, high = (
             f"{value / self.unit:{sign},.{self.digits}f}" for value in estimates[self.measure]
         )
-        return f"{estimate} [{low}, {high}]" if "nan" not in low else f"{estimate} [–]"
+        return estimate, "[–]" if "nan" in low else f"[{low}, {high}]"
+
+    def written(self, estimates: Mapping[str, Estimate], sign: str = "") -> str:
+        """Write a number with its interval."""
+        return " ".join(self.parts(estimates, sign))
 
 
 def _marked(row: Row) -> str:

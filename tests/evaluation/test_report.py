@@ -82,6 +82,24 @@ def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
     assert all(len(image["alt"]) > 40 for image in page.images)
 
 
+def test_the_report_leads_with_what_reaches_the_model_at_equal_recall(calibration, queries):
+    found = diagnose(calibration, queries).evaluation
+    page = Page(html_of(calibration, queries))
+    assert found.too_shallow in page.words  # 80 % of what is relevant is retrieved
+    assert page.words.index(found.too_shallow) < page.words.index("What reaches the model")
+    assert page.words.index("What reaches the model") < page.words.index("Findings")
+    table = found.equal_recall
+    for row in table.rows:
+        assert row.name in page.words
+        for scale in table.scales:
+            assert scale.written(row.measured) in page.words
+    top = table.rows[0]
+    assert " ".join(table.scales[1].parts(top.more, "+")) in page.words
+    assert "At their own recall" in page.words
+    for note in table.notes:
+        assert note in page.words
+
+
 def test_the_same_input_gives_the_same_bytes(calibration, queries, tmp_path):
     first = html_of(calibration, queries)
     assert html_of(calibration, queries) == first
@@ -135,6 +153,7 @@ def test_without_judgements_there_is_no_coverage(calibration, rng):
     assert "Coverage is" not in page.words
     assert "Recall@K" not in page.words
     assert "not judged" in page.words
+    assert "What reaches the model" not in page.words
 
 
 @pytest.mark.parametrize(
