@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import warnings
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("langchain_chroma")  # which only the extra `dev` installs
+import bm25s
 from frameworks import K, MiniLMEmbeddings, documents, halves, snippets
 from langchain_chroma import Chroma
 from langchain_community.vectorstores import FAISS
@@ -25,15 +25,23 @@ from conformal_retrievers import (
     ConformalFilter,
     FunctionScorer,
     JudgedQuery,
+    RetrievalScorer,
     ScoredQuery,
     calibrate,
     read_jsonl,
     write_jsonl,
 )
-from langchain_conformal import ConformalRetriever, embedding_scorer, judge_retriever
+from conformal_retrievers.scoring import FusionScorer
+from langchain_conformal import (
+    ConformalRetriever,
+    HybridRetriever,
+    embedding_scorer,
+    judge_retriever,
+)
+from langchain_conformal.around import with_scores
+from langchain_conformal.documents import to_snippets
 
 ALPHA = 0.2
-README = Path(__file__).parents[2] / "integrations/langchain-conformal/README.md"
 
 
 def flat(documents):
@@ -103,41 +111,108 @@ def in_memory():
 
 
 def scored(store, *, higher_is_better):
-    """Run what the README says, and return the names that it leaves."""
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.S | re.M)
-    (code,) = (block for block in blocks if "ScoredRetriever" in block)
-    assert code.count("higher_is_better=True") == 1
-    code = code.replace("higher_is_better=True", f"higher_is_better={higher_is_better}")
-    names = {"store": store, "queries": halves()[0]}
-    exec(compile(code, str(README), "exec", dont_inherit=True), names)
-    return names
+    """Return the filter by a store's own scores, of what the store returns as it is."""
+    retriever = store.as_retriever(search_kwargs={"k": 20})
+    scorer = RetrievalScorer("store", higher_is_better=higher_is_better)
+    calibration = calibrate(judge_retriever(retriever, halves()[0]), scorer, alpha=0.1)
+    return ConformalRetriever.from_calibration(calibration, retriever=retriever)
 
 
-async def test_the_scores_of_a_store_can_be_the_score_without_embedding_twice(
-    store, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+async def test_the_scores_of_a_store_can_be_the_score_without_embedding_twice(store):
     kept = 0
     for one, higher in ((store, False), (in_memory(), True)):
-        names = scored(one, higher_is_better=higher)
-        threshold = Calibration.load("by_scores.json").threshold()
+        filtered = scored(one, higher_is_better=higher)
+        threshold = filtered.filter.calibration.threshold()
         for query in halves()[1][:5]:
             found = one.similarity_search_with_score(query.query, k=20)
             passing = [d for d, s in found if (-s if higher else s) <= threshold]
             calls = one.embeddings.calls
-            documents = names["filtered"].invoke(query.query)
+            documents = filtered.invoke(query.query)
             assert one.embeddings.calls == calls + 1  # the query, by the store
             assert [d.id for d in documents] == [d.id for d in passing]
-            assert await names["filtered"].ainvoke(query.query) == documents
+            assert await filtered.ainvoke(query.query) == documents
             kept += len(documents)
     assert 0 < kept < 2 * 5 * 20
 
 
-def test_the_wrong_direction_of_scores_gives_a_warning(store, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_wrong_direction_of_scores_gives_a_warning(store):
     for one, wrong in ((store, True), (in_memory(), False)):
         with pytest.warns(UserWarning, match="AUC"):
             scored(one, higher_is_better=wrong)
+
+
+@pytest.mark.filterwarnings("ignore:Relevance scores must be")
+@pytest.mark.parametrize(
+    ("search_type", "options"),
+    [
+        ("similarity", {}),
+        ("similarity", {"filter": "source"}),
+        ("mmr", {"fetch_k": 30}),
+        ("similarity_score_threshold", {"score_threshold": -2.0}),
+    ],
+)
+async def test_documents_are_those_that_the_store_returns_without_scores(
+    store, search_type, options
+):
+    for query in halves()[1][:5]:
+        if "filter" in options:
+            first = store.similarity_search(query.query, k=1)[0].metadata
+            options = {"filter": {"source": first["source"]}}
+        retriever = store.as_retriever(search_type=search_type, search_kwargs={"k": K, **options})
+        alone = retriever.invoke(query.query)
+        documents = with_scores(retriever).invoke(query.query)
+        again = await with_scores(retriever).ainvoke(query.query)
+        assert documents == again == alone
+        assert len(alone) > 0
+        hits = [snippet.hits[0] for snippet in to_snippets(documents)]
+        assert [hit.rank for hit in hits] == [*range(len(alone))]
+        assert {type(hit.score) for hit in hits} == {type(None) if search_type == "mmr" else float}
+
+
+# --- several retrievers ---------------------------------------------------------------------------
+
+
+class BM25(BaseRetriever):
+    """BM25 of bm25s, over documents that have no ids."""
+
+    k: int = K
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        found, _ = bm25().retrieve(bm25s.tokenize(query, show_progress=False), k=self.k)
+        return [Document(snippets()[i].text) for i in found[0]]
+
+
+@cache
+def bm25():
+    index = bm25s.BM25()
+    tokens = bm25s.tokenize([s.text for s in snippets()], show_progress=False)
+    index.index(tokens, show_progress=False)
+    return index
+
+
+async def test_a_store_and_bm25_are_filtered_from_one_file(store, tmp_path):
+    dense = store.as_retriever(search_kwargs={"k": K})
+    hybrid = HybridRetriever({"dense": dense, "bm25": BM25()})
+    judged = judge_retriever(hybrid, halves()[0])
+    both = [snippet for query in judged for snippet in query.snippets if len(snippet.hits) == 2]
+    assert len(both) > len(judged)  # recognised by its text
+    path = tmp_path / "calibration.json"
+    calibrate(judged, FusionScorer(["dense", "bm25"]), alpha=ALPHA).save(path)
+    filtered = ConformalRetriever.from_calibration(path, retriever=hybrid)
+    threshold, kept, found = Calibration.load(path).threshold(), 0, 0
+    for query in halves()[1][:5]:
+        texts = {"dense": dense.invoke(query.query), "bm25": BM25().invoke(query.query)}
+        sums: dict[str, float] = {}
+        for listed in texts.values():
+            for rank, document in enumerate(listed):
+                text = document.page_content
+                sums[text] = sums.get(text, 0.0) + 1 / (60 + rank + 1)
+        passing = {text for text, total in sums.items() if -total <= threshold}
+        survivors = filtered.invoke(query.query)
+        assert {d.page_content for d in survivors} == passing
+        assert await filtered.ainvoke(query.query) == survivors
+        kept, found = kept + len(passing), found + len(sums)
+    assert 0 < kept < found
 
 
 # --- the depth, and what else is recorded ---------------------------------------------------------
