@@ -41,15 +41,16 @@ def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
     HitColumns(ranks=array([inf,  0.]), scores=array([nan, nan]))
     """
     n = len(hits)
-    columns: dict[str, HitColumns] = {}
+    found: dict[str, list[tuple[int, int, float | None]]] = {}
     for i, of_snippet in enumerate(hits):
         for retriever, rank, score in of_snippet:
-            if (found := columns.get(retriever)) is None:
-                found = columns[retriever] = HitColumns(np.full(n, np.inf), np.full(n, np.nan))
-            found.ranks[i] = rank
-            if score is not None:
-                found.scores[i] = score
-    return dict(sorted(columns.items()))
+            found.setdefault(retriever, []).append((i, rank, score))
+    columns = {name: HitColumns(np.full(n, np.inf), np.full(n, np.nan)) for name in sorted(found)}
+    for retriever, (ranks, scores) in columns.items():
+        of_retriever = zip(*found[retriever], strict=True)
+        at, *known = (np.array(column, np.float64) for column in of_retriever)  # None becomes NaN
+        ranks[at.astype(np.intp)], scores[at.astype(np.intp)] = known
+    return columns
 
 
 class Retrieved(Sequence[T]):

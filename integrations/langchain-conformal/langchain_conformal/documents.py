@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from itertools import chain
 from numbers import Real
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -103,18 +103,17 @@ def _known_hits(documents: Sequence[Document]) -> list[list[Any]] | None:
     if not any(known):
         return None
     try:
-        found = [
-            [(name, *place) for name, place in hits.items() if place is not None] if hits else []
+        return [
+            [(name, at[0] + 0, at[1]) for name, at in hits.items() if at is not None]
+            if hits
+            else []
             for hits in known
         ]
-        for name, rank, score in chain.from_iterable(found):
-            Hit(name, rank + 0, score)
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, IndexError, KeyError, TypeError):
         raise ValueError(
             f"metadata {HITS!r} of a document are not as HybridRetriever writes them, which is "
             '{"name of a retriever": [rank, score or None]}; leave them unchanged'
         ) from None
-    return found
 
 
 def failed_in(documents: Iterable[Document]) -> list[str]:
@@ -132,7 +131,9 @@ def scores_of(documents: Sequence[Document]) -> list[float | None]:
     if isinstance(documents, Found):
         return documents.scores
     scores: list[Any] = [(d.metadata or {}).get("relevance_score") for d in documents]
-    numbers = _numbers([s if isinstance(s, Real) else None for s in scores], "relevance_score")
+    if not {*map(type, scores)} <= {float, NoneType}:  # `isinstance(…, Real)` takes long
+        scores = [score if isinstance(score, Real) else None for score in scores]
+    numbers = _numbers(scores, "relevance_score of documents")
     if (known := _known_hits(documents)) is not None:
         sums = [fusion([Hit(*hit) for hit in hits]) for hits in known]
         numbers = [s if n is None else n for n, s in zip(numbers, sums, strict=True)]
@@ -140,8 +141,9 @@ def scores_of(documents: Sequence[Document]) -> list[float | None]:
 
 
 def _numbers(values: list[Any], name: str) -> list[float | None]:
-    array = as_scores(values, name)
-    return [None if number != number else number for number in array.tolist()]
+    if not {*map(type, values)} <= {float, NoneType}:
+        values = as_scores(values, name).tolist()
+    return [None if value != value else value for value in values]  # NaN is not equal to itself
 
 
 def to_score(scorer: Scorer, documents: Sequence[Document]) -> Sequence[Any]:
