@@ -15,6 +15,7 @@ import typer
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import calibrate
 from conformal_retrievers.cli.claims import app as claims
+from conformal_retrievers.cli.depth import depth
 from conformal_retrievers.cli.diagnose import diagnose
 from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.plan import plan
@@ -59,6 +60,6 @@ def demo(alpha: options.Alpha = 0.1) -> None:
     run(alpha)
 
 
-for command in (calibrate, show, evaluate, diagnose, plan, demo):
+for command in (calibrate, show, evaluate, diagnose, depth, plan, demo):
     app.command()(command)
 app.add_typer(claims, name="claims")

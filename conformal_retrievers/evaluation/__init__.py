@@ -1,6 +1,7 @@
 """What a filter does to judged queries, and whether its guarantee can be trusted."""
 
 from conformal_retrievers.evaluation.compare import Difference, Differences, compare, top_k
+from conformal_retrievers.evaluation.depth import Depths, depth
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
@@ -9,6 +10,7 @@ from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import Verdict, verdict_on
 
 __all__ = [
+    "Depths",
     "Diagnosis",
     "Difference",
     "Differences",
@@ -19,6 +21,7 @@ __all__ = [
     "Share",
     "Verdict",
     "compare",
+    "depth",
     "diagnose",
     "evaluate",
     "measure",

@@ -58,13 +58,9 @@ def with_a_setting(columns: Columns) -> Iterator[Way]:
         places = np.arange(len(columns.scores)) - starts[columns.query_of]
         yield _top("top {k} of the list", places.astype(np.float64))
     for name, scores in _own_scores(columns).items():
-        sign = _sign(columns, name)
-        of_relevant = np.unique(scores[columns.relevant & np.isfinite(scores)])
-        if len(of_relevant):
-            settings = _thinned(of_relevant)
-            place = np.searchsorted(settings, scores) + 1
-            with_none = sign * np.concatenate([settings[:1], settings])
-            yield Way(f"threshold on {_named(name)}", place, with_none)
+        way = threshold_on(scores, columns.relevant, f"threshold on {_named(name)}")
+        if len(way.settings):
+            yield way._replace(settings=_sign(columns, name) * way.settings)
 
 
 def without_a_setting(calibration: Calibration, columns: Columns) -> Iterator[Way]:
@@ -115,6 +111,13 @@ def borderline_mean(calibration: Calibration) -> float | None:
     least, most = BORDERLINE
     with np.errstate(over="ignore"):
         return float(np.mean(worst[:most])) if len(worst) >= least else None
+
+
+def threshold_on(scores: Array, relevant: NDArray[np.bool_], name: str) -> Way:
+    """Return thresholds on scores (S,): those of relevant snippets; NaN is always passed."""
+    settings = _thinned(np.unique(scores[relevant & np.isfinite(scores)]))
+    place = np.where(np.isnan(scores), 0, np.searchsorted(settings, scores) + 1)
+    return Way(name, place, np.concatenate([settings[:1], settings]))
 
 
 def _top(name: str, ranks: Array) -> Way:

@@ -12,10 +12,9 @@ paired bootstrap over queries, which chooses s* anew in each resample.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import fill
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,12 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.evaluation.baselines import Way, with_a_setting, without_a_setting
 from conformal_retrievers.evaluation.bootstrap import Estimate, resampled, spans
 from conformal_retrievers.evaluation.measures import Columns
+from conformal_retrievers.evaluation.tables import Scale, aligned
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000
 MEASURES = ("recall", "snippets", "tokens")
 FILTER = "the filter"
-WIDTH = 80
 EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
 
 
@@ -70,9 +69,12 @@ class EqualRecall:
         return next(row for row in self.rows if row.name == FILTER)
 
     @property
-    def scales(self) -> "list[Scale]":
+    def scales(self) -> list[Scale]:
         """How the numbers of each measure are written."""
-        return [Scale.of(self.rows, measure) for measure in self.filter.measured]
+        return [
+            Scale.of(measure, [row.measured[measure] for row in self.rows])
+            for measure in self.filter.measured
+        ]
 
     @property
     def notes(self) -> list[str]:
@@ -100,13 +102,13 @@ class EqualRecall:
         recall = "end-to-end recall" if self.end_to_end else "recall of what was retrieved"
         scales = self.scales
         heads = [self.head(scale) for scale in scales]
-        lines = _aligned(
+        lines = aligned(
             ["", *heads],
             [[_marked(row), *(s.written(row.measured) for s in scales)] for row in equal],
             ["At their own recall", *("" for _ in heads)],
             [[row.name, *(s.written(row.measured) for s in scales)] for row in own],
         )
-        more = _aligned(
+        more = aligned(
             ["More than the filter", *heads[1:]],
             [
                 [_marked(row), *(s.written(row.more, "+") for s in scales[1:])]
@@ -118,7 +120,7 @@ class EqualRecall:
         title = f"What reaches the model, per query, at the same {recall}:"
         return "\n".join([title, "", *lines, "", *more, "", *notes])
 
-    def head(self, scale: "Scale") -> str:
+    def head(self, scale: Scale) -> str:
         """Return the head of a measure's column."""
         if scale.measure == "recall":
             return "recall, %"
@@ -126,53 +128,8 @@ class EqualRecall:
         return f"1,000 {unit}" if scale.unit == 1000 else unit
 
 
-class Scale(NamedTuple):
-    """How the numbers of a measure are written, the same in all rows."""
-
-    measure: str
-    unit: float
-    digits: int
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], measure: str) -> "Scale":
-        """Return the scale that shows three digits of the largest estimate, or percent."""
-        if measure == "recall":
-            return cls(measure, 0.01, 1)
-        largest = max(row.measured[measure].estimate for row in rows)
-        unit = 1000 if largest >= 1000 else 1
-        return cls(measure, unit, 2 if largest < 10 * unit else 1 if largest < 100 * unit else 0)
-
-    def parts(self, estimates: Mapping[str, Estimate], sign: str = "") -> tuple[str, str]:
-        """Write a number and its interval, with its sign if `sign` is "+"."""
-        estimate, low, high = (
-            f"{value / self.unit:{sign},.{self.digits}f}" for value in estimates[self.measure]
-        )
-        return estimate, "[–]" if "nan" in low else f"[{low}, {high}]"
-
-    def written(self, estimates: Mapping[str, Estimate], sign: str = "") -> str:
-        """Write a number with its interval."""
-        return " ".join(self.parts(estimates, sign))
-
-
 def _marked(row: Row) -> str:
     return row.name if row.equal else f"{row.name} *"
-
-
-def _aligned(*parts: list[Any]) -> list[str]:
-    """Return the lines of heads and rows by turns: names to the left, numbers to the right."""
-    tables = [(head, rows) for head, rows in zip(parts[::2], parts[1::2], strict=True) if rows]
-    cells = [row for head, rows in tables for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    widths[0] = min(widths[0], WIDTH - sum(width + 2 for width in widths[1:]))
-    lines = []
-    for head, rows in tables:
-        for row in (head, *rows):
-            name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
-            numbers = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-            lines.append("  ".join([name.ljust(widths[0]), *numbers]).rstrip())
-            if row is head:
-                lines.append("  ".join("─" * width for width in widths))
-    return lines
 
 
 def equal_recall(
@@ -182,22 +139,22 @@ def equal_recall(
 
     The queries as columns are others than those of the calibration.
     """
-    known, end_to_end = _known(columns)
+    known, end_to_end = known_relevant(columns)
     if not known.any():
         return None
-    ours, _, _ = _measured(Way.fixed(FILTER, columns.keeps(calibration)), columns, known, None)
+    ours, _, _ = at_recall(Way.fixed(FILTER, columns.keeps(calibration)), columns, known, None)
     rows = []
     for way in (
         *with_a_setting(columns),
         Way.fixed(FILTER, columns.keeps(calibration)),
         *without_a_setting(calibration, columns),
     ):
-        theirs, setting, equal = _measured(way, columns, known, ours[:, 0])
+        theirs, setting, equal = at_recall(way, columns, known, ours[:, 0])
         rows.append(
             Row(
                 name=way.name.replace("{k}", f"{setting:.1f}", 1),
-                measured=_estimates(theirs, level),
-                more=_estimates(theirs - ours, level),
+                measured=estimates(theirs, level),
+                more=estimates(theirs - ours, level),
                 setting=None if math.isnan(setting) else setting,
                 equal=equal or way.name == FILTER,
             )
@@ -212,7 +169,7 @@ def equal_recall(
     )
 
 
-def _known(columns: Columns) -> tuple[Array, bool]:
+def known_relevant(columns: Columns) -> tuple[Array, bool]:
     """Return the relevant snippets of each query, (n,), and whether missed ones are among them.
 
     If missed ones are known of some queries, recall is over these, and the others have 0.
@@ -224,7 +181,7 @@ def _known(columns: Columns) -> tuple[Array, bool]:
     return retrieved, False
 
 
-def _measured(
+def at_recall(
     way: Way, columns: Columns, known: Array, target: Array | None
 ) -> tuple[Array, float, bool]:
     """Return the measures (1 + resamples, measures), the setting, and whether recall is equal.
@@ -285,7 +242,8 @@ class _Mix:
         return (1 - self.share) * values[rows, self.lower] + self.share * values[rows, self.upper]
 
 
-def _estimates(drawn: Array, level: float) -> dict[str, Estimate]:
+def estimates(drawn: Array, level: float) -> dict[str, Estimate]:
+    """Return each measure with its interval from `at_recall`, (1 + resamples, measures)."""
     return {
         name: Estimate(float(estimate), *ends)
         for name, estimate, ends in zip(MEASURES, drawn[0], spans(drawn[1:], level), strict=False)

@@ -30,7 +30,8 @@ def out_of_reach(calibration: Calibration, columns: Columns, level: float) -> st
     target = float(1 - exact_alpha(calibration.alpha))
     found_at = depths(columns)
     deepest = int(found_at[np.isfinite(found_at)].max(initial=0))
-    k = min(calibration.k or deepest, deepest)
+    k = (calibration.k or 0) // max(1, len(columns.hits))  # of each retriever
+    k = min(k or deepest, deepest)
 
     def reached(depth: int) -> Share:
         counts = columns.counts(found_at <= depth)

@@ -1,0 +1,39 @@
+"""`conformal-retrievers depth`: how deep to retrieve, and with which retrievers?"""
+
+from typing import Annotated
+
+from conformal_retrievers.cli import options
+from conformal_retrievers.cli.inputs import judged_queries
+from conformal_retrievers.cli.terminal import print_json, say
+from conformal_retrievers.evaluation.depth import depth as measured
+from conformal_retrievers.theory.ranks import check_probability
+
+
+def _check(recall: float) -> None:
+    check_probability("recall", recall, "an end-to-end recall")
+
+
+def depth(
+    judged: options.Judged,
+    recall: Annotated[
+        float,
+        options.option(
+            "SHARE",
+            "The end-to-end recall to reach, in (0, 1).",
+            parser=options.passes(_check),
+        ),
+    ] = 0.9,
+    run: options.Run = None,
+    k: options.Depth = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find the depth K, and the retrievers, that reach a recall.
+
+    Takes deep judged lists with hits: of judge_retriever, or of the runs of a BEIR folder. Measures
+    the third of the queries that calibrate fits a score on, and does not calibrate on.
+    """
+    found = measured(judged_queries(judged, run, k), recall=recall)
+    if as_json:
+        print_json(found)
+    else:
+        say(found)
