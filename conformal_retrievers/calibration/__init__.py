@@ -1,6 +1,7 @@
 """Calibrations: what is guaranteed, the value that is saved, its file and its statement."""
 
-from conformal_retrievers.calibration.calibration import Calibration, calibrate
+from conformal_retrievers.calibration.calibrating import calibrate
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.planning import Plan, plan, smallest_alpha

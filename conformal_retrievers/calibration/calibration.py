@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, record
-from conformal_retrievers.calibration.guarantees import Guarantee, check_guarantee, check_relative
+from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.record import Record
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SNIPPETS, SUBJECTS, OnUnscorable
 from conformal_retrievers.calibration.thresholds import Thresholds, lowest_scores_of, relevant_only
 from conformal_retrievers.data import files
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, all_of
-from conformal_retrievers.scoring.scorer import (
-    Scorer,
-    check_not_fitted_on,
-    check_scorer,
-    judged_queries,
-    provenance_of,
-    relative_to_query,
-    score_queries,
-)
-from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.data.queries import ScoredQuery, all_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,11 +92,14 @@ class Calibration(Thresholds):
 
     def at(self, alpha: float) -> Calibration:
         """Return the same calibration for another alpha. Raises ValueError as `calibrate` does."""
-        return replace(self, alpha=alpha)
+        if alpha == self.alpha:
+            return self
+        return replace(self, alpha=alpha, details={} if self.fixed else self.details)
 
     def guaranteeing(self, guarantee: Guarantee, *, delta: float | None = None) -> Calibration:
         """Return the same scores with another guarantee. Raises ValueError as `calibrate` does."""
-        return replace(self, guarantee=guarantee, delta=delta)
+        details = {} if self.fixed else self.details
+        return replace(self, guarantee=guarantee, delta=delta, details=details)
 
     @property
     def statement(self) -> str:
@@ -188,105 +178,4 @@ class Calibration(Thresholds):
         return (
             f"Calibration({self.subject.name}, {self.guarantee!r}, alpha={self.alpha:g}, "
             f"scorer={self.scorer!r}, {self.n_queries} {self.subject.judged})"
-        )
-
-
-def calibrate(
-    judged: Iterable[JudgedQuery],
-    scorer: Scorer,
-    *,
-    alpha: float,
-    guarantee: Guarantee = "query-recall",
-    delta: float | None = None,
-    by_group: bool = False,
-    merge_groups: Mapping[str, str] | None = None,
-    count_missed: bool = False,
-    on_unscorable: OnUnscorable = "raise",
-    retrieval: Mapping[str, JsonValue] | None = None,
-    labels: Mapping[str, JsonValue] | None = None,
-    progress: bool = False,
-) -> Calibration:
-    """Score judged queries and return the calibration that their relevant snippets give.
-
-    Parameters
-    ----------
-    judged
-        Queries with their retrieved snippets and a judgement for each.
-    scorer
-        Scores the snippets of a query; lower = more relevant.
-    alpha
-        Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
-    guarantee
-        What 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any".
-    delta
-        Share of calibrations, in (0, 1), that may fall short; None: it holds on average.
-    by_group
-        Whether it holds within each group of queries (`JudgedQuery.group`).
-    merge_groups
-        Small groups that share a threshold: from the name of a group to a common name.
-    count_missed
-        Whether relevant snippets that were not retrieved count as dropped.
-    on_unscorable
-        "raise" refuses a relevant snippet without a score (NaN); "keep" counts it as
-        kept, as the filter keeps it.
-    retrieval
-        Facts about the retrieval ("retriever", "k", chunking), written into the file.
-    labels
-        Facts about the judgements (source, prompt, audit), written into the file.
-    progress
-        Whether to show a progress bar.
-
-    Raises
-    ------
-    ValueError
-        As in `Calibration.from_scores`, for a query that the scorer was fitted on, and for queries
-        that were retrieved by different retrievers or at different depths.
-
-    Warns
-    -----
-    UserWarning
-        If the threshold would not drop a single snippet of the judged queries.
-
-    Notes
-    -----
-    The threshold is the smallest calibration score v with Σ_{A_i ≤ v} m_i ≥ (1 − α)(Σ m_i + 1), see
-    `theory/ranks.py` (Angelopoulos et al. 2024, arXiv 2208.02814).
-    """
-    exact_alpha(alpha)  # before anything is paid for
-    check_scorer(scorer)
-    check_guarantee(guarantee, delta)
-    check_relative(guarantee, relative_to_query(scorer), scorer.name)
-    judged = judged_queries(judged)
-    check_not_fitted_on(scorer, judged)
-    retrieval, labels = checks.with_retrieval(judged, retrieval), checks.json_copy("labels", labels)
-    scored = score_queries(scorer, judged, progress=progress)
-    calibration = Calibration.from_scores(
-        scored,
-        alpha=alpha,
-        scorer=scorer.name,
-        guarantee=guarantee,
-        delta=delta,
-        by_group=by_group,
-        merge_groups=merge_groups,
-        count_missed=count_missed,
-        on_unscorable=on_unscorable,
-        relative_to_query=relative_to_query(scorer),
-        scorer_provenance=provenance_of(scorer),
-        retrieval=retrieval,
-        labels=labels,
-    )
-    _warn_if_nothing_drops(calibration, scored)
-    return calibration
-
-
-def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:
-    """Warn if no score of the queries is above a finite threshold."""
-    queries = [q for q in scored if calibration.threshold(q.group) < math.inf]
-    droppable = any(not np.isnan(q.scores[~q.relevant]).all() for q in queries)
-    if droppable and all(calibration.keep(q.scores, q.group).all() for q in queries):
-        warnings.warn(
-            f"the threshold drops none of the snippets of the judged queries: no score of "
-            f"{calibration.scorer!r} is above it at alpha = {calibration.alpha:g}. Raise alpha, or "
-            "use a scorer that separates relevant snippets better",
-            stacklevel=3,
         )

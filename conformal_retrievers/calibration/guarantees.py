@@ -76,6 +76,15 @@ def check_relative(guarantee: str, relative_to_query: bool, scorer: str) -> None
         )
 
 
+def n_needed(guarantee: Guarantee, alpha: float, delta: float | None) -> int:
+    """Return the smallest number of units that allows a finite threshold."""
+    if delta is None:
+        return ranks.queries_needed(alpha)
+    if guarantee == "query-recall":
+        return tolerance.betting_n(alpha, delta)
+    return tolerance.tolerance_n(alpha, delta)
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """The units of a guarantee in queries that hold only their relevant scores, ascending."""
@@ -137,13 +146,21 @@ class Units:
         k = tolerance.tolerance_rank(self.n, alpha, delta)
         return math.inf if k > self.n else float(np.partition(self.scores, k - 1)[k - 1])
 
+    def certified(self, threshold: float, delta: float) -> float:
+        """Return the lower confidence bound, at 1 − delta, of what a fixed threshold reaches.
+
+        It is no more than what is reached on these queries, on whose scores the threshold must not
+        depend.
+        """
+        shares = np.array([(s <= threshold).mean() for s in self.scores_by_query])
+        if self.guarantee == "query-recall":
+            order = in_hashed_order([query.id for query in self.contributing])
+            return min(tolerance.betting_lower(shares[order], delta), float(shares.mean()))
+        return tolerance.binomial_lower(int(shares.sum()), len(shares), delta)
+
     def n_needed(self, alpha: float, delta: float | None) -> int:
         """Return the smallest number of units that allows a finite threshold."""
-        if delta is None:
-            return ranks.queries_needed(alpha)
-        if self.guarantee == "query-recall":
-            return tolerance.betting_n(alpha, delta)
-        return tolerance.tolerance_n(alpha, delta)
+        return n_needed(self.guarantee, alpha, delta)
 
     def p_values(self, scores: ArrayLike) -> NDArray[np.float64]:
         """Return the conformal p-value of each score (m,)."""

@@ -7,6 +7,7 @@ from the scores. No pickle, no eval.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -70,6 +71,34 @@ class StoredQuery(Fields):
         )
 
 
+class Added(Fields):
+    """What is the lowest cost with a scorer, and without it."""
+
+    with_it: float
+    without: float
+
+
+class Choice(Fields):
+    """How the score was chosen, and on which queries: `scorer_provenance["choice"]`."""
+
+    chosen: Name
+    given: list[Name]  # the scorers that it was chosen among, beside what hits allow
+    alpha: float | None = None  # at which costs are compared
+    tokens: float | None = None  # or at how many tokens a query
+    costs: dict[Name, float] = {}  # of each candidate, the simplest first, see `costs.py`
+    best: Name | None = None  # the candidate that costs least
+    adds: dict[Name, Added] = {}  # by the name of a given scorer
+    n_fit: int = 0  # the number of queries; 0 if they were too few to choose on
+    fit_ids: list[str] = []  # of those that have an id
+    fit_digests: list[str] = []  # see `query_digest`
+
+    @classmethod
+    def of(cls, provenance: Mapping[str, pydantic.JsonValue] | None) -> Choice | None:
+        """Return the choice in a scorer's provenance, None without one."""
+        found = provenance or {}
+        return cls.model_validate(found["choice"]) if {"score", "choice"} <= {*found} else None
+
+
 class ClaimDetails(Fields):
     """What only calibrations of claims have, as `calibrate_claims` writes it."""
 
@@ -85,7 +114,18 @@ class FlagDetails(Fields):
     answers: list[str] = []
 
 
-DETAILS = {"snippets": Fields, "claims": ClaimDetails, "flags": FlagDetails}
+class SnippetDetails(Fields):
+    """What only calibrations at a number of tokens have, see `budget.py`."""
+
+    tokens: float | None = pydantic.Field(default=None, gt=0)
+    threshold: float | None = None
+
+
+DETAILS: dict[str, type[Fields]] = {
+    "snippets": SnippetDetails,
+    "claims": ClaimDetails,
+    "flags": FlagDetails,
+}
 
 
 class Record(Fields):
@@ -127,6 +167,7 @@ def checked(fields: dict[str, Any], where: str) -> Record:
     try:
         record = Record.model_validate(fields)
         DETAILS[record.subject].model_validate(record.details)
+        Choice.of(record.scorer_provenance)
         return record
     except pydantic.ValidationError as error:
         raise ValueError(f"{where}: {files.explain(error)}; calibrate and save again") from None

@@ -4,6 +4,7 @@ Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the 
 """
 
 import math
+from collections.abc import Iterator
 
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.calibration.thresholds import Thresholds
@@ -17,10 +18,16 @@ WHY_NONE_KEPT = "relevant snippets that have no score, or score −inf, suffice 
 def statement(calibration: Thresholds) -> str:
     """Return the guarantee, the threshold, the assumptions and the numbers, a line each."""
     c = calibration
-    return (
-        f"{_guarantee(c)}\n{_thresholds(c)}\nAssumptions: {_assumptions(c)}\n"
-        f"Basis: {' '.join(_basis(c))}\nNot covered: {_not_covered(c)}."
-    )
+    score = " ".join([*_choice(c), *_top_k(c)])
+    lines = [
+        _guarantee(c),
+        _thresholds(c),
+        *([f"Score: {score}"] if score else []),
+        f"Assumptions: {_assumptions(c)}",
+        f"Basis: {' '.join(_basis(c))}",
+        f"Not covered: {_not_covered(c)}.",
+    ]
+    return "\n".join(lines)
 
 
 def _guarantee(c: Thresholds) -> str:
@@ -53,6 +60,8 @@ def _thresholds(c: Thresholds) -> str:
     if not c.by_group:
         threshold = finite.get(None)
         rule = c.subject.rule.format(threshold=threshold, scorer=c.scorer)
+        if c.fixed is not None and c.choice:
+            rule += f", which passes {c.details['tokens']:g} tokens a query of the fit part"
         return f"Threshold: {rule if threshold else _no_rule(c, None)}."
     groups = []
     for group, n in c.n_units.items():
@@ -67,6 +76,43 @@ def _thresholds(c: Thresholds) -> str:
         f"Thresholds: {rule}. By group: {'; '.join(groups)}. In any other group, "
         f"{_effect(c, math.inf)}."
     )
+
+
+def _choice(c: Thresholds) -> Iterator[str]:
+    """Yield the sentences on how the score was chosen."""
+    if (made := c.choice) is None:
+        return
+    if not made.n_fit and not made.given and [*_top_k(c)]:
+        yield "Ranks are all that is known of the snippets."
+    elif not made.n_fit:
+        fewest = "on fewer than 60 judged queries with a relevant retrieved snippet"
+        yield f"{made.chosen} by default, since nothing is chosen or fitted {fewest}."
+    if not made.n_fit:
+        return
+    costs = made.costs
+    at, does = f"at alpha = {made.alpha!r}", "keeps {} of their text"
+    if made.tokens is not None:
+        at, does = f"at {made.tokens:g} tokens a query", "loses {} of what the guarantee counts"
+    others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
+    yield (
+        f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
+        f"queries that do not calibrate: {at} it {does.format(percent(costs[made.chosen]))}"
+        + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
+        + "."
+    )
+    if made.best != made.chosen:
+        yield f"{made.best} is no better than noise, and less simple."
+    for name, cost in made.adds.items():
+        yield f"With {name} {percent(cost.with_it)}, without {percent(cost.without)}."
+
+
+def _top_k(c: Thresholds) -> Iterator[str]:
+    """Yield what a threshold on the rank is."""
+    score = (c.scorer_provenance or {}).get("score", c.scorer_provenance)
+    if isinstance(score, dict) and score.get("kind") == "rank":
+        t = math.inf if c.by_group else c.threshold()
+        k = f", k = {math.floor(t) + 1}" if math.isfinite(t) else ""
+        yield f"The filter is a calibrated top k of {score.get('retriever')!r}{k}."
 
 
 def _no_rule(c: Thresholds, group: str | None) -> str:

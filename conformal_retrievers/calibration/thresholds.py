@@ -16,8 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, guarantees
+from conformal_retrievers.calibration.record import Choice
 from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
-from conformal_retrievers.data.queries import ScoredQuery, as_scores
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, as_scores
+from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.version import __version__
@@ -60,6 +62,9 @@ class Thresholds:
         checks.check_missed(self.queries, self.count_missed)
         if self.subject != SNIPPETS:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
+        if self.fixed is not None:
+            share = self.units().certified(self.fixed, self.delta) if self.delta else 0.0
+            checks.check_certified(self.alpha, share)
         if self.delta is None or self.by_group:  # a group that is too small keeps everything
             return
         n, needed = self.n_units[None], self.n_needed
@@ -68,6 +73,12 @@ class Thresholds:
                 f"delta is {self.delta:g} with alpha {self.alpha:g}, which needs at least {needed} "
                 f"{self.subject.judged}; there are {n}. Add {needed - n}, or raise alpha or delta"
             )
+
+    @property
+    def fixed(self) -> float | None:
+        """The threshold that passes a number of tokens, None if it follows from alpha."""
+        fixed = self.details.get("threshold")
+        return fixed if isinstance(fixed, float) else None
 
     def threshold(self, group: str | None = None) -> float:
         """Return the threshold of a group, ±inf if it has no finite one.
@@ -119,9 +130,12 @@ class Thresholds:
         return members
 
     def held_out(self, ids: Iterable[str | None]) -> bool:
-        """Return whether ids prove that no unit was calibrated on; raise ValueError if one was."""
+        """Return whether ids prove that no unit was calibrated on, nor the score chosen on it.
+
+        Raises ValueError for an id that was.
+        """
         given = list(ids)
-        checks.check_new(given, self.ids, self.subject)
+        checks.check_new(given, self.used_ids, self.subject)
         return self.n_without_id == 0 and None not in given
 
     @property
@@ -134,10 +148,27 @@ class Thresholds:
         """The ids of all judged queries, including those that do not contribute."""
         return frozenset([*self.other_ids, *(query.id for query in self.queries if query.id)])
 
+    @cached_property
+    def used_ids(self) -> frozenset[str]:
+        """The ids of all judged queries: of the calibration part, and of the fit part if any."""
+        return self.ids.union(self.choice.fit_ids if self.choice else ())
+
     @property
     def n_without_id(self) -> int:
         """The number of judged queries that have no id."""
-        return len(self.queries) + self.n_without_relevant - len(self.ids)
+        n_fit = self.choice.n_fit if self.choice else 0
+        return len(self.queries) + self.n_without_relevant + n_fit - len(self.used_ids)
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """How the score was chosen, None if the user chose it."""
+        return Choice.of(self.scorer_provenance)
+
+    def chosen_on(self, query: JudgedQuery) -> bool:
+        """Return whether the score was chosen on a query, by its id or its text."""
+        if self.choice is None:
+            return False
+        return query.id in self.choice.fit_ids or query_digest(query.query) in self._fit_digests
 
     @property
     def keeps_everything(self) -> bool:
@@ -196,7 +227,13 @@ class Thresholds:
 
     @cached_property
     def _thresholds(self) -> Mapping[str | None, float]:
+        if self.fixed is not None:
+            return {None: self.fixed}
         return {g: units.threshold(self.alpha, self.delta) for g, units in self._units.items()}
+
+    @cached_property
+    def _fit_digests(self) -> frozenset[str]:
+        return frozenset(self.choice.fit_digests if self.choice else ())
 
     def _key(self, group: object) -> str | None:
         if group is not None and not isinstance(group, str):

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import numpy as np
 import typer
 
+from conformal_retrievers.calibration.calibrating import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import judged_queries, scorer_named

@@ -13,7 +13,8 @@ import numpy as np
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from conformal_retrievers.calibration.calibration import Calibration, calibrate
+from conformal_retrievers.calibration.calibrating import calibrate
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.cli.docstrings import docstring_corpus
 from conformal_retrievers.cli.terminal import print_table, say
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet

@@ -114,17 +114,19 @@ def new_queries(
     ConformalFilter(scorer, calibration)  # refuses another scorer
     if k is None and run is not None:
         k = calibration.k
-    queries = list(judged_queries(judged, run, k))
+    given = list(judged_queries(judged, run, k))
+    queries = [query for query in given if not calibration.chosen_on(query)]
     _warn_if_retrieved_otherwise(queries, calibration)
     scored = score_queries(scorer, queries, progress=sys.stderr.isatty())
     new = [query for query in scored if query.id not in calibration.ids]
     own = [query for query in scored if query.id in calibration.ids]
-    if own and not new:
+    left_out = len(given) - len(new)
+    if left_out and not new:
         raise ValueError(
-            f"{judged}: all {len(own)} queries belong to the calibration; give other queries, or "
+            f"{judged}: all {left_out} queries belong to the calibration; give other queries, or "
             "calibrate with --hold-out 0.5"
         )
-    return New(new, len(own), own if own and len(own) == len(calibration.ids) else None)
+    return New(new, left_out, own if own and len(own) == len(calibration.ids) else None)
 
 
 def _warn_if_retrieved_otherwise(queries: list[JudgedQuery], calibration: Calibration) -> None:

@@ -93,7 +93,9 @@ def html(
     environment.filters |= {"percent": percent, "number": _number, "ends": _ends}
     c = d.calibration
     thresholds = {group or "all queries": c.threshold(group) for group in c.n_units}
-    given = {"retrieval": c.retrieval, "labels": c.labels, "scorer": c.scorer_provenance}
+    chosen = c.choice is not None  # then the statement has it
+    scorer = None if chosen else c.scorer_provenance
+    given = {"retrieval": c.retrieval, "labels": c.labels, "scorer": scorer}
     scores = _scores(d, scored)
     some_score = any(np.isfinite(of_kind).any() for _, of_kind in scores)
     return environment.get_template("report.html.jinja").render(

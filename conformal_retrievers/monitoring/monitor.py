@@ -208,7 +208,7 @@ class Monitor:
         Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
         guarantee is "snippet" or by group, and for a query of the calibration, by its id.
         """
-        check_new([query.id], self.calibration.ids, SNIPPETS)
+        check_new([query.id], self.calibration.used_ids, SNIPPETS)
         u, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:

@@ -15,7 +15,8 @@ import pytest
 from lookup import LookupScorer
 from typer.testing import CliRunner
 
-from conformal_retrievers.calibration.calibration import Calibration, calibrate
+from conformal_retrievers.calibration.calibrating import calibrate
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
 from conformal_retrievers.cli import app

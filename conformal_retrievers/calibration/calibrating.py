@@ -1,0 +1,165 @@
+"""From judged queries to a calibration: `calibrate`."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from pydantic import JsonValue
+
+from conformal_retrievers.calibration import budget, checks
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.choosing import choose
+from conformal_retrievers.calibration.costs import Aim
+from conformal_retrievers.calibration.guarantees import (
+    Guarantee,
+    check_guarantee,
+    check_relative,
+    n_needed,
+)
+from conformal_retrievers.calibration.subjects import OnUnscorable
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    check_not_fitted_on,
+    judged_queries,
+    relative_to_query,
+    score_queries,
+)
+from conformal_retrievers.theory.ranks import exact_alpha
+
+
+def calibrate(
+    judged: Iterable[JudgedQuery],
+    scorer: Scorer | Sequence[Scorer] | None = None,
+    *,
+    alpha: float | None = None,
+    tokens: float | None = None,
+    guarantee: Guarantee = "query-recall",
+    delta: float | None = None,
+    by_group: bool = False,
+    merge_groups: Mapping[str, str] | None = None,
+    count_missed: bool = False,
+    on_unscorable: OnUnscorable = "raise",
+    retrieval: Mapping[str, JsonValue] | None = None,
+    labels: Mapping[str, JsonValue] | None = None,
+    count_tokens: Callable[[str], int] = len,
+    progress: bool = False,
+) -> Calibration:
+    """Score judged queries and return the calibration that their relevant snippets give.
+
+    Without a scorer, the score is chosen, and learned, from the snippets' hits: on a third of the
+    judged queries, which do not calibrate (see `choosing.py`).
+
+    Parameters
+    ----------
+    judged
+        Queries with their retrieved snippets and a judgement for each.
+    scorer
+        Scores the snippets of a query; lower = more relevant. From a list, the score is chosen, or
+        learned from them and the hits; by default from the hits alone.
+    alpha
+        Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
+    tokens
+        In place of alpha: how many tokens a query may keep on average. The threshold that keeps as
+        many on a third of the judged queries is fixed, and the others certify the recall that it
+        reaches: alpha is 1 less that, and delta is 0.1 by default.
+    guarantee
+        What 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any".
+    delta
+        Share of calibrations, in (0, 1), that may fall short; None: it holds on average.
+    by_group
+        Whether it holds within each group of queries (`JudgedQuery.group`).
+    merge_groups
+        Small groups that share a threshold: from the name of a group to a common name.
+    count_missed
+        Whether relevant snippets that were not retrieved count as dropped.
+    on_unscorable
+        "raise" refuses a relevant snippet without a score (NaN); "keep" counts it as
+        kept, as the filter keeps it.
+    retrieval
+        Facts about the retrieval ("retriever", "k", chunking), written into the file.
+    labels
+        Facts about the judgements (source, prompt, audit), written into the file.
+    count_tokens
+        Returns the number of tokens of a text; by default its characters.
+    progress
+        Whether to show a progress bar.
+
+    Raises
+    ------
+    TypeError
+        Unless either alpha or tokens is given.
+    ValueError
+        As in `Calibration.from_scores`, for snippets without hits where no scorer is given, for a
+        number of tokens that keeps everything or certifies nothing, for a query that the scorer
+        was fitted on, and for queries that were retrieved by different retrievers or at different
+        depths.
+
+    Warns
+    -----
+    UserWarning
+        If the threshold would not drop a single snippet of the judged queries.
+
+    Notes
+    -----
+    The threshold is the smallest calibration score v with Σ_{A_i ≤ v} m_i ≥ (1 − α)(Σ m_i + 1), see
+    `theory/ranks.py` (Angelopoulos et al. 2024, arXiv 2208.02814).
+    """
+    if (alpha is None) == (tokens is None):
+        raise TypeError(f"alpha is {alpha!r} and tokens is {tokens!r}; give one of them")
+    if alpha is not None:
+        exact_alpha(alpha)  # before anything is paid for
+    else:
+        delta = budget.checked(tokens, guarantee, delta, by_group=by_group)
+    check_guarantee(guarantee, delta)
+    checks.check_flags(by_group=by_group, count_missed=count_missed)
+    judged, merged = judged_queries(judged), merge_groups or {}
+    retrieval, labels = checks.with_retrieval(judged, retrieval), checks.json_copy("labels", labels)
+    if isinstance(scorer, Scorer):
+        check_relative(guarantee, relative_to_query(scorer), scorer.name)
+        check_not_fitted_on(scorer, judged)
+    chosen = choose(
+        judged,
+        scorer,
+        Aim(guarantee, alpha, tokens, count_missed),
+        needed=0 if alpha is None else n_needed(guarantee, alpha, delta),
+        groups=[merged.get(q.group or "", q.group) for q in judged] if by_group else None,
+        count_tokens=count_tokens,
+        progress=progress,
+    )
+    scored = score_queries(chosen.scorer, chosen.calibration, progress=progress)
+    calibration = Calibration.from_scores(
+        scored,
+        alpha=0.5 if alpha is None else alpha,
+        scorer=chosen.scorer.name,
+        guarantee=guarantee,
+        delta=delta,
+        by_group=by_group,
+        merge_groups=merge_groups,
+        count_missed=count_missed,
+        on_unscorable=on_unscorable,
+        relative_to_query=relative_to_query(chosen.scorer),
+        scorer_provenance=chosen.provenance,
+        retrieval=retrieval,
+        labels=labels,
+    )
+    if tokens is not None:
+        calibration = budget.certified(calibration, tokens, chosen.threshold)
+    _warn_if_nothing_drops(calibration, scored)
+    return calibration
+
+
+def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:
+    """Warn if no score of the queries is above a finite threshold."""
+    queries = [q for q in scored if calibration.threshold(q.group) < math.inf]
+    droppable = any(not np.isnan(q.scores[~q.relevant]).all() for q in queries)
+    if droppable and all(calibration.keep(q.scores, q.group).all() for q in queries):
+        warnings.warn(
+            f"the threshold drops none of the snippets of the judged queries: no score of "
+            f"{calibration.scorer!r} is above it at alpha = {calibration.alpha:g}. Raise alpha, or "
+            "use a scorer that separates relevant snippets better",
+            stacklevel=3,
+        )

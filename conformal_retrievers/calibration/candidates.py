@@ -1,0 +1,133 @@
+"""The scores among which a calibration chooses, from the simplest to the most costly one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
+from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
+from conformal_retrievers.scoring.learned import LearnedScorer
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    Scores,
+    relative_to_query,
+    score_snippets,
+    with_parts,
+)
+from conformal_retrievers.scoring.sources import sources_of
+
+FOLDS = 5
+
+
+class Candidate(NamedTuple):
+    """A scorer, or one that is to be learned from hits and from scorers."""
+
+    name: str
+    scorer: Scorer | None  # None: to be learned
+    given: tuple[Scorer, ...] = ()  # those of the user's scorers that it needs
+
+
+class Remembered:
+    """A scorer that has scored some queries, once each; it scores only those."""
+
+    def __init__(self, scorer: Scorer, judged: Sequence[JudgedQuery], *, progress: bool) -> None:
+        self.name = scorer.name
+        self.relative_to_query = relative_to_query(scorer)
+        shown = with_bar(judged, scorer.name) if progress else judged
+        self._known = {
+            (query.query, query.snippets): score_snippets(scorer, query.query, query.snippets)
+            for query in shown
+        }
+
+    def score(self, query: str, snippets: Sequence[Snippet]) -> Scores:
+        """Return the scores (n,) that the scorer gave."""
+        return self._known[query, tuple(snippets)]
+
+
+def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Scorer]:
+    """Return the scorers that hits allow without a fit: rank, fusion, score, and z-scores.
+
+    A retriever's own rank and score need a hit of it in every query. Equal scores go by rank.
+    """
+    sources = sources_of(judged)
+    everywhere = set.intersection(*({*query.hits} for query in judged if query.snippets))
+    names = [name for name, _ in sources.retrievers]
+    scored = [
+        HitScorer(name, higher_is_better=kind == "similarity")
+        for name, kind in sources.retrievers
+        if name in everywhere and kind != "rank"
+    ]
+    if guarantee == "snippet":  # only scores that do not depend on the query's other snippets
+        return [*scored]
+    fusion = [FusionScorer(names)] if len(names) > 1 else []
+    return [
+        *(RankScorer(name) for name in names if name in everywhere),
+        *fusion,
+        *(_without_ties(scorer, scorer.retriever, judged) for scorer in scored),
+        *map(QueryZScore, fusion),
+        *(_without_ties(QueryZScore(scorer), scorer.retriever, judged) for scorer in scored),
+    ]
+
+
+def _without_ties(scorer: Scorer, retriever: str, judged: Sequence[JudgedQuery]) -> Scorer:
+    """Return the scorer, with equal scores in the order of the retriever if there are many."""
+    scores = [query.hits[retriever].scores for query in judged if query.snippets]
+    found = [s[np.isfinite(s)] for s in scores]
+    n, different = sum(map(len, found)), sum(len(np.unique(s)) for s in found)
+    return scorer if different >= 0.95 * n else TieBreak(scorer, then=RankScorer(retriever))
+
+
+def from_scorers(given: Sequence[Scorer], guarantee: Guarantee) -> list[Scorer]:
+    """Return the user's scorers and their z-scores; for "snippet" those that are absolute."""
+    absolute = [scorer for scorer in given if not relative_to_query(scorer)]
+    return absolute if guarantee == "snippet" else [*given, *map(QueryZScore, absolute)]
+
+
+def candidates_of(
+    judged: Sequence[JudgedQuery], given: Sequence[Scorer], guarantee: Guarantee
+) -> list[Candidate]:
+    """Return the candidates, the simplest first; those that need a scorer's model come last."""
+    names = [name for name, _ in sources_of(judged).retrievers]
+    simple = [Candidate(s.name, s) for s in from_hits(judged, guarantee)] if names else []
+    own = [
+        Candidate(scorer.name, scorer, tuple(part for part in with_parts(scorer) if part in given))
+        for scorer in from_scorers(given, guarantee)
+    ]
+    if guarantee == "snippet" or not can_learn(judged):
+        return [*simple, *own]
+    without_one = [[s for s in given if s is not left_out] for left_out in given]
+    subsets = [*without_one, [*given]] if len(given) > 1 else [[*given]] if given else []
+    alone = [_to_learn(names, [])] if names else []
+    learned = [_to_learn(names, subset) for subset in subsets]
+    return [*simple, *alone, *own, *learned]
+
+
+def _to_learn(retrievers: Iterable[str], scorers: Sequence[Scorer]) -> Candidate:
+    read = [*(f"hits of {name}" for name in retrievers), *(scorer.name for scorer in scorers)]
+    return Candidate(f"learned({', '.join(read)})", None, tuple(scorers))
+
+
+def can_learn(judged: Sequence[JudgedQuery]) -> bool:
+    """Return whether each fold leaves relevant and irrelevant snippets to learn from."""
+    both = {r for i, query in enumerate(judged) for r in query.relevant if i % FOLDS == 0}
+    others = {r for i, query in enumerate(judged) for r in query.relevant if i % FOLDS}
+    return both == others == {True, False}
+
+
+def cross_validated(candidate: Candidate, judged: Sequence[JudgedQuery]) -> list[Scores]:
+    """Return the scores (n,) of each query, by a scorer that was not fitted on it."""
+    scores = [np.empty(0)] * len(judged)
+    for fold in range(FOLDS):
+        scorer = candidate.scorer
+        if scorer is None:
+            others = [query for i, query in enumerate(judged) if i % FOLDS != fold]
+            scorer = LearnedScorer.fit(others, candidate.given)
+        for i in range(fold, len(judged), FOLDS):
+            scores[i] = score_snippets(scorer, judged[i].query, judged[i].snippets)
+    return scores

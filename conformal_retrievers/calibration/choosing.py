@@ -1,0 +1,270 @@
+"""Which score to calibrate with: chosen, and learned, on judged queries that do not calibrate.
+
+    fit part           a third of the judged queries, by a hash of their texts, at most 300: learns
+                       a score, and compares it with simpler ones by cross-validation
+    calibration part   the others: give the threshold of the winner
+
+The guarantee is exact, because the calibration part never sees the choice. The winner is the
+simplest of the scores whose cost is within half a standard error, over queries, of the lowest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from conformal_retrievers.calibration.candidates import (
+    Candidate,
+    Remembered,
+    candidates_of,
+    cross_validated,
+    from_hits,
+    from_scorers,
+)
+from conformal_retrievers.calibration.checks import check_unique_ids
+from conformal_retrievers.calibration.costs import Aim, FitPart
+from conformal_retrievers.calibration.record import Added, Choice
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.scoring.combine import QueryZScore
+from conformal_retrievers.scoring.hits import FusionScorer
+from conformal_retrievers.scoring.learned import LearnedScorer
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    check_not_fitted_on,
+    check_scorer,
+    provenance_of,
+    query_digest,
+    reference,
+)
+
+SHARE = 3  # the fit part is one of so many
+MOST = 300  # queries in the fit part
+NOISE = 0.5  # standard errors
+FEWEST = 20  # queries with a relevant snippet in a fit part: 60 judged queries in all
+
+
+class Parts(NamedTuple):
+    """Judged queries that fit, in the order of their hashes, and those that calibrate."""
+
+    fit: list[JudgedQuery]
+    calibration: list[JudgedQuery]
+
+
+def split(
+    judged: Sequence[JudgedQuery], *, needed: int = 0, groups: Sequence[str | None] | None = None
+) -> Parts:
+    """Return the fit part and the calibration part.
+
+    Which is which depends on the queries' texts only, not on their order. Copies of a query stay
+    together. The fit part leaves `needed` queries with a relevant snippet in each of the `groups`,
+    one for each query, if there are as many.
+
+    >>> parts = split([JudgedQuery(text, ["a"], [True]) for text in ("red", "blue", "green")])
+    >>> [query.query for query in parts.fit], [query.query for query in parts.calibration]
+    (['blue'], ['red', 'green'])
+    """
+    digests = [query_digest(query.query) for query in judged]
+    members: dict[str | None, list[int]] = {}
+    for i in sorted(range(len(judged)), key=lambda i: (digests[i], judged[i].id or "")):
+        members.setdefault(groups[i] if groups else None, []).append(i)
+    chosen: set[str] = set()
+    for of_group in members.values():
+        spare = sum(any(judged[i].relevant) for i in of_group) - needed
+        n = min(len(of_group) // SHARE, MOST * len(of_group) // len(judged), max(0, spare))
+        chosen.update(digests[i] for i in of_group[:n])
+    fit = [i for of_group in members.values() for i in of_group if digests[i] in chosen]
+    calibration = [i for i, digest in enumerate(digests) if digest not in chosen]
+    fit.sort(key=lambda i: (digests[i], judged[i].id or ""))
+    return Parts([judged[i] for i in fit], [judged[i] for i in calibration])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A scorer, the queries that calibrate it, and how it was chosen."""
+
+    scorer: Scorer
+    calibration: Sequence[JudgedQuery]
+    choice: Choice | None = None  # None: the user chose it
+    threshold: float = math.inf  # that passes the tokens of the aim on the fit part
+
+    @property
+    def provenance(self) -> Mapping[str, JsonValue] | None:
+        """How the scorer is made again, and how it was chosen."""
+        if self.choice is None:
+            return provenance_of(self.scorer)
+        return {"score": reference(self.scorer), "choice": self.choice.model_dump()}
+
+
+def choose(
+    judged: Sequence[JudgedQuery],
+    scorer: Scorer | Sequence[Scorer] | None,
+    aim: Aim,
+    *,
+    needed: int,
+    groups: Sequence[str | None] | None = None,
+    count_tokens: Callable[[str], int] = len,
+    progress: bool = False,
+) -> Chosen:
+    """Choose a score by what it costs on the fit part, unless the user gives a single one.
+
+    Parameters
+    ----------
+    judged
+        The judged queries.
+    scorer
+        The score; or scorers that compete with what the hits give, each of which scores the fit
+        part once; or None.
+    aim
+        What the threshold is to reach.
+    needed, groups
+        As in `split`.
+    count_tokens
+        Returns the number of tokens of a text.
+    progress
+        Whether to show a progress bar for each given scorer.
+
+    Raises
+    ------
+    ValueError
+        If the snippets have no hits and no scorer is given, if only some queries have hits, or if
+        there are too few queries to find out what passes the tokens of the aim.
+    """
+    alone = scorer if isinstance(scorer, Scorer) else None
+    if alone and aim.tokens is None:
+        return Chosen(alone, judged)
+    given = [alone] if alone else [*(scorer or ())]  # type: ignore[misc]
+    check_given(judged, given)
+    check_unique_ids(query.id for query in judged)
+    parts = split(judged, needed=needed, groups=groups)
+    too_few = sum(any(query.relevant) for query in parts.fit) < FEWEST
+    if not given:  # a single rank, whose filter is a calibrated top k, or nothing at all
+        too_few |= len(from_hits(parts.fit or judged, aim.guarantee)) <= 1
+    if too_few and aim.tokens is None:
+        simple = by_default(judged, given, aim)
+        return Chosen(simple, judged, Choice(chosen=simple.name, given=[s.name for s in given]))
+    if len(parts.fit) < FEWEST // 2:
+        raise ValueError(
+            f"tokens is {aim.tokens:g}, but {len(parts.fit)} of the {len(judged)} judged queries "
+            f"would show how many tokens pass, which needs {FEWEST // 2}; judge more queries"
+        )
+    known = [Remembered(scorer, parts.fit, progress=progress) for scorer in given]
+    if alone:
+        candidates = [Candidate(alone.name, known[0], (known[0],))]
+    elif too_few:
+        simple = by_default(judged, known, aim)
+        candidates = [Candidate(simple.name, simple, tuple(known[:1]))]
+    else:
+        candidates = candidates_of(parts.fit, known, aim.guarantee)
+    if not candidates:
+        raise _none_absolute(given)
+    fit = FitPart(parts.fit, count_tokens)
+    scores = [cross_validated(candidate, parts.fit) for candidate in candidates]
+    costs, logs = fit.compared(scores, aim)
+    best, chosen = pick(logs)
+    winner, names = candidates[chosen], [candidate.name for candidate in candidates]
+    choice = Choice(
+        chosen=winner.name,
+        given=[scorer.name for scorer in given],
+        alpha=aim.alpha,
+        tokens=aim.tokens,
+        costs=dict(zip(names, costs.tolist(), strict=True)),
+        best=names[best],
+        adds=_added(candidates, costs.tolist(), known),
+        n_fit=len(parts.fit),
+        fit_ids=[query.id for query in parts.fit if query.id is not None],
+        fit_digests=[query_digest(query.query) for query in parts.fit],
+    )
+    own = _made(winner, parts.fit, {scorer.name: scorer for scorer in given})
+    threshold = fit.threshold(scores[chosen], aim.tokens) if aim.tokens else math.inf
+    return Chosen(own, parts.calibration, choice, threshold)
+
+
+def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
+    """Raise unless every query has hits, or there are scorers, each once and not fitted on it."""
+    for scorer in given:
+        check_scorer(scorer)
+        check_not_fitted_on(scorer, judged)
+    names = [scorer.name for scorer in given]
+    if len(set(names)) < len(names):
+        raise ValueError(f"scorer has {names}; give each scorer once")
+    without = [query for query in judged if query.snippets and not query.hits]
+    with_hits = len(without) < sum(bool(query.snippets) for query in judged)
+    if with_hits and without:
+        raise ValueError(
+            f"{without[0].name}: no snippet has a hit, but those of other queries have; judge all "
+            "queries with judge_retriever, or remove the hits and give scorer="
+        )
+    if not with_hits and not given:
+        raise ValueError(
+            "no snippet has a hit, so nothing is known to score by; judge with judge_retriever, "
+            "which keeps ranks and scores, or give scorer="
+        )
+
+
+def by_default(judged: Sequence[JudgedQuery], given: Sequence[Scorer], aim: Aim) -> Scorer:
+    """Return the score where there is nothing to choose on.
+
+    It is the z-score of the first given scorer or of the only retriever's score, the rank if that
+    has none, or the fusion of several retrievers. For "snippet" it is the score itself. Raises
+    ValueError if there is none.
+    """
+    if given:
+        return from_scorers(given[:1], aim.guarantee)[-1]
+    simple = from_hits(judged, aim.guarantee)
+    if not simple:
+        raise _none_absolute(given)
+    fusions = [scorer for scorer in simple if isinstance(scorer, FusionScorer)]
+    return fusions[0] if fusions else simple[-1]
+
+
+def _none_absolute(given: Sequence[Scorer]) -> ValueError:
+    return ValueError(
+        f"guarantee is 'snippet', and neither hits nor scorer {[s.name for s in given]} give a "
+        "score that does not depend on the query's other snippets; give such a scorer, or use "
+        "'query-recall', 'all' or 'any'"
+    )
+
+
+def _made(winner: Candidate, fit: Sequence[JudgedQuery], real: Mapping[str, Scorer]) -> Scorer:
+    """Return the winner, with the user's own scorers in place of what remembers their scores."""
+    own = [real[scorer.name] for scorer in winner.given]
+    if winner.scorer is None:
+        learned = LearnedScorer.fit(fit, winner.given)
+        return LearnedScorer.from_provenance(learned.provenance, own)
+    if not own:
+        return winner.scorer
+    return own[0] if winner.scorer in winner.given else QueryZScore(own[0])
+
+
+def _added(
+    candidates: Sequence[Candidate], costs: Sequence[float], given: Sequence[Scorer]
+) -> dict[str, Added]:
+    """Return the lowest cost with and without each given scorer, where there are both."""
+    added = {}
+    for scorer in given:
+        of_all = list(zip(candidates, costs, strict=True))
+        with_it = [cost for candidate, cost in of_all if scorer in candidate.given]
+        without = [cost for candidate, cost in of_all if scorer not in candidate.given]
+        if with_it and without:
+            added[scorer.name] = Added(with_it=min(with_it), without=min(without))
+    return added
+
+
+def pick(logs: NDArray[np.float64]) -> tuple[int, int]:
+    """Return the best candidate, and the first that differs from it by half a standard error.
+
+    `logs` (c, 1 + r) are what `FitPart.compared` returns. The standard error is that of the
+    difference over the r resamples.
+
+    >>> pick(np.array([[0.2, 0.0, 0.2], [0.0, 0.1, 0.3], [-0.1, 0.3, -0.3]]))  # 0.1 ≤ 0.4 / 2
+    (2, 1)
+    """
+    best = int(np.argmin(logs[:, 0]))
+    noise = (logs[:, 1:] - logs[best, 1:]).std(axis=1)
+    return best, int(np.argmax(logs[:, 0] <= logs[best, 0] + NOISE * noise))

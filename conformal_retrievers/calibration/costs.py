@@ -1,0 +1,149 @@
+"""What a score costs on judged queries, and how sure that is.
+
+    at an alpha    share of the tokens that is kept at the threshold that keeps the promised recall
+    at a budget    recall that is lost at the threshold that passes so many tokens a query
+
+Scores are compared on the same resampled queries (paired bootstrap), each at its own threshold. One
+threshold is noisy, so the comparison takes the geometric mean of the costs at half the alpha or the
+tokens, at these, and at twice as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.scoring.scorer import Scores
+
+Values = NDArray[np.float64]
+LEAST = 1e-3  # cost: below, none is better than another
+GRID = 500  # thresholds that are tried, at most
+RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the thresholds are to reach: 1 − alpha of the guarantee, or so many tokens a query."""
+
+    guarantee: Guarantee
+    alpha: float | None
+    tokens: float | None = None
+    count_missed: bool = False
+
+    @property
+    def around(self) -> list[Aim]:
+        """The aim, and those at half and at twice the alpha or the tokens."""
+        if self.alpha is None:
+            return [replace(self, tokens=(self.tokens or 0.0) * times) for times in (0.5, 1, 2)]
+        alphas = (self.alpha / 2, self.alpha, min(2 * self.alpha, (1 + self.alpha) / 2))
+        return [replace(self, alpha=alpha) for alpha in alphas]
+
+
+class Curve(NamedTuple):
+    """What K queries lose and keep at g ascending thresholds."""
+
+    thresholds: Values  # (g,)
+    lost: Values  # (K, g), the loss of the guarantee
+    tokens: Values  # (K, g), of what is kept
+
+
+@dataclass(frozen=True, eq=False)
+class FitPart:
+    """Judged queries and the lengths of their snippets."""
+
+    queries: Sequence[JudgedQuery]
+    count_tokens: Callable[[str], int]
+
+    @cached_property
+    def relevant(self) -> list[NDArray[np.bool_]]:
+        """Whether each query's snippets are relevant, (n,) each."""
+        return [np.array(query.relevant, dtype=bool) for query in self.queries]
+
+    @cached_property
+    def tokens(self) -> list[Values]:
+        """The tokens of each query's snippets, (n,) each."""
+        return [
+            np.array([self.count_tokens(s.text) for s in query.snippets], dtype=np.float64)
+            for query in self.queries
+        ]
+
+    @cached_property
+    def retrieved(self) -> Values:
+        """The tokens of all snippets of each query, (K,)."""
+        return np.array([tokens.sum() for tokens in self.tokens])
+
+    def curve(self, scores: Sequence[Scores], aim: Aim) -> Curve:
+        """Return what is lost and kept at each threshold, of scores (n,) of each query."""
+        known = [np.where(np.isnan(s), -np.inf, s) for s in scores]  # NaN is kept
+        of_relevant = [np.sort(s[r]) for s, r in zip(known, self.relevant, strict=True)]
+        grid = np.unique(np.concatenate([*of_relevant, [np.inf]]))
+        if len(grid) > GRID:
+            grid = grid[np.linspace(0, len(grid) - 1, GRID).round().astype(int)]
+        lost, kept = [], []
+        for s, r, tokens, query in zip(known, of_relevant, self.tokens, self.queries, strict=True):
+            order = np.argsort(s)
+            sums = np.concatenate([[0.0], np.cumsum(tokens[order])])
+            kept.append(sums[np.searchsorted(s[order], grid, side="right")])
+            n = max(1, len(r) + (query.missed or 0) * aim.count_missed)
+            share = np.searchsorted(r, grid, side="right") / n
+            lost.append({"all": share < 1, "any": share == 0}.get(aim.guarantee, 1 - share))
+        return Curve(grid, np.array(lost, dtype=np.float64), np.array(kept))
+
+    def weights(self, aim: Aim) -> Values:
+        """Return what each query counts, (K,): 0 without a known relevant snippet."""
+        n = np.array([r.sum() for r in self.relevant], dtype=np.float64)
+        if aim.count_missed:
+            n += [query.missed or 0 for query in self.queries]
+        return n if aim.guarantee == "snippet" else (n > 0).astype(np.float64)
+
+    def cost(self, curve: Curve, aim: Aim, times: Values) -> Values:
+        """Return the cost (r,) on queries that are drawn so many `times`, (r, K)."""
+        weights = times * self.weights(aim)
+        lost = weights @ curve.lost / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+        tokens = times @ curve.tokens
+        draws = np.arange(len(times))
+        if aim.tokens is not None:
+            enough = tokens <= aim.tokens * times.sum(axis=1, keepdims=True)
+            return np.where(enough[:, 0], lost[draws, enough.sum(axis=1) - 1], 1.0)
+        allowed = np.maximum(aim.alpha or 0.0, lost[:, -1:]) + 1e-12  # out of reach: all is kept
+        first = np.argmax(lost <= allowed, axis=1)
+        return np.asarray(tokens[draws, first] / np.maximum(times @ self.retrieved, 1e-300))
+
+    def compared(self, scores: Sequence[Sequence[Scores]], aim: Aim) -> tuple[Values, Values]:
+        """Return the costs (c,) of c candidates at the aim, and logarithms to compare, (c, 1 + r).
+
+        The first column of the logarithms is that of all queries, the others of r resamples.
+        """
+        n = len(self.queries)
+        drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+        times = np.vstack([np.ones(n), drawn])
+        costs, logs = [], []
+        for of_candidate in scores:
+            curve = self.curve(of_candidate, aim)
+            around = [self.cost(curve, one, times) for one in aim.around]
+            costs.append(around[1][0])
+            logs.append(np.mean([np.log(np.maximum(cost, LEAST)) for cost in around], axis=0))
+        return np.array(costs), np.array(logs)
+
+    def threshold(self, scores: Sequence[Scores], tokens: float) -> float:
+        """Return the largest score at which at most `tokens` a query are kept on average.
+
+        It is −inf if even the lowest score keeps more, and +inf if all snippets together do not.
+        """
+        of_all = np.concatenate([np.where(np.isnan(s), -np.inf, s) for s in scores])
+        order = np.argsort(of_all, kind="stable")
+        values = of_all[order]
+        kept = np.cumsum(np.concatenate(self.tokens)[order])
+        last = np.searchsorted(values, values, side="right") - 1  # equal scores are kept together
+        fits = kept[last] <= tokens * len(self.queries)
+        if fits.all():
+            return math.inf
+        return float(values[fits.sum() - 1]) if fits.any() else -math.inf

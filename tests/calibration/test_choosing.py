@@ -1,0 +1,364 @@
+"""The choice of a score: which queries make it, that no others do, and what it chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    FunctionScorer,
+    JudgedQuery,
+    LearnedScorer,
+    QueryZScore,
+    Snippet,
+    calibrate,
+    evaluate,
+    score_queries,
+)
+from conformal_retrievers.calibration import needed_scorers
+from conformal_retrievers.calibration.candidates import from_hits
+from conformal_retrievers.calibration.choosing import choose, pick, split
+from conformal_retrievers.calibration.costs import Aim, FitPart
+from conformal_retrievers.calibration.guarantees import Units
+from conformal_retrievers.calibration.thresholds import relevant_only
+from conformal_retrievers.data.hits import Hit, fuse
+from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.scoring import FusionScorer, RankScorer, relative_to_query
+
+AIM = Aim("query-recall", 0.1)
+
+
+def query_of(i, rng, *, scored=True, strength=2.0, n=12):
+    """A query with one or two relevant snippets, which two retrievers tend to find early."""
+    relevant = np.arange(n) < 1 + rng.integers(2)
+    lists = {}
+    for name in ("bm25", "dense"):
+        scores = rng.normal(size=n) + strength * relevant
+        order = np.argsort(-scores)[: n - 2]
+        lists[name] = [(int(j), float(scores[j]) if scored else None) for j in order]
+    found = fuse(lists)
+    snippets = [Snippet(f"text {j}" + "." * j, hits=hits) for j, hits in found.items()]
+    return JudgedQuery(f"query {i}", snippets, [relevant[j] for j in found], id=f"q{i}")
+
+
+def queries(n, seed=0, **options):
+    rng = np.random.default_rng(seed)
+    return [query_of(i, rng, **options) for i in range(n)]
+
+
+def ranked(n):
+    """Queries of one retriever that has no scores."""
+    rng = np.random.default_rng(1)
+    return [
+        JudgedQuery(f"query {i}", with_hits(list("abcdef")), np.arange(6) == rng.geometric(0.6) % 6)
+        for i in range(n)
+    ]
+
+
+JUDGED = queries(120)
+NEW = queries(40, seed=9)
+NEW = [replace(query, query=f"new {query.query}", id=f"new {query.id}") for query in NEW]
+
+
+class Counting:
+    """Scores by the number of dots, and counts how often it is asked."""
+
+    name = "dots"
+
+    def __init__(self):
+        self.asked = []
+
+    def score(self, query, snippets):
+        self.asked.append(query)
+        return [snippet.text.count(".") for snippet in snippets]
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def test_a_third_is_the_fit_part_and_the_others_calibrate():
+    fit, calibration = split(JUDGED)
+    assert len(fit) == 40
+    assert sorted(q.id for q in (*fit, *calibration)) == sorted(q.id for q in JUDGED)
+    assert [q for q in JUDGED if q in calibration] == calibration
+
+
+def test_the_parts_do_not_depend_on_the_order_of_the_queries():
+    fit, calibration = split(JUDGED)
+    again = split(JUDGED[::-1])
+    assert again.fit == fit
+    assert again.calibration == calibration[::-1]
+
+
+def test_the_fit_part_has_at_most_300_queries():
+    query = JUDGED[0]
+    many = [replace(query, query=f"query {i}", id=str(i)) for i in range(1000)]
+    assert len(split(many).fit) == 300
+
+
+def test_copies_of_a_query_are_in_one_part():
+    copies = [replace(query, query=f" {query.query.upper()}", id=None) for query in JUDGED]
+    fit, calibration = split([*JUDGED, *copies])
+    texts = [{q.query.strip().lower() for q in part} for part in (fit, calibration)]
+    assert not texts[0] & texts[1]
+    assert len(fit) == 80
+
+
+def test_the_fit_part_leaves_each_group_what_it_needs():
+    groups = ["small" if i < 10 else "large" for i in range(100)]
+    fit, calibration = split(JUDGED[:100], needed=9, groups=groups)
+    left = {q.id for q in calibration}
+    assert sum(q.id in left for q in JUDGED[:10]) == 9
+    assert len(fit) == 1 + 30
+
+
+# --- the guarantee --------------------------------------------------------------------------------
+
+
+def test_the_choice_never_sees_the_calibration_part():
+    parts = split(JUDGED)
+    chosen = calibrate(JUDGED, alpha=0.1)
+    drawn = queries(120, seed=5, strength=1.0)
+    others = [
+        replace(query, snippets=other.snippets, relevant=other.relevant)
+        for query, other in zip(parts.calibration, drawn, strict=False)
+    ]
+    again = calibrate([*parts.fit, *others], alpha=0.1)
+    assert again.scorer_provenance == chosen.scorer_provenance
+    assert chosen.ids == {query.id for query in parts.calibration}
+    assert not chosen.ids & set(chosen.choice.fit_ids)
+
+
+@pytest.mark.parametrize("alpha", ["1/10", "1/5", "2/5"])
+def test_leaving_out_each_query_of_the_calibration_part_loses_at_most_alpha(alpha):
+    chosen = choose(JUDGED, None, AIM, needed=9)
+    scored = [relevant_only(q) for q in score_queries(chosen.scorer, chosen.calibration)]
+    lost = Fraction(0)
+    for i, query in enumerate(scored):
+        others = Units("query-recall", scored[:i] + scored[i + 1 :], False)
+        kept = int((query.scores <= others.threshold(float(Fraction(alpha)), None)).sum())
+        lost += 1 - Fraction(kept, len(query.scores))
+    assert lost <= Fraction(alpha) * len(scored)
+
+
+# --- what is chosen -------------------------------------------------------------------------------
+
+
+def test_a_score_is_learned_where_two_retrievers_know_more_than_one():
+    calibration = calibrate(queries(300), alpha=0.1)
+    assert calibration.scorer.startswith("learned(hits of bm25, hits of dense")
+    assert calibration.choice.n_fit == 100
+    assert "chosen among 9" in calibration.statement
+    costs = calibration.choice.costs
+    assert costs[calibration.choice.chosen] < costs["rank(dense)"]
+
+
+def test_the_file_is_enough_for_scores_bit_for_bit(tmp_path):
+    calibration = calibrate(queries(300), alpha=0.1)
+    calibration.save(tmp_path / "calibration.json")
+    loaded = Calibration.load(tmp_path / "calibration.json")
+    assert loaded == calibration
+    assert needed_scorers(loaded) == []
+    fitted = LearnedScorer.fit(split(queries(300)).fit)
+    opened = ConformalFilter.of(loaded)
+    for query in NEW:
+        expected = fitted.score(query.query, query.snippets)
+        assert opened(query.query, query.snippets).scores.tolist() == expected.tolist()
+        filtered = asyncio.run(opened.acall(query.query, query.snippets))
+        assert filtered.scores.tolist() == expected.tolist()
+
+
+def test_noise_is_not_preferred_to_what_is_simpler():
+    logs = np.array([[0.0, 0.0, 0.0], [-0.1, 0.3, -0.3], [-0.3, -0.2, -0.4]])
+    assert pick(logs) == (2, 2)  # the others cost more in every resample: se 0.1 and 0.3
+    logs[2] = [-0.11, -0.1, -0.12]
+    assert pick(logs) == (2, 1)
+
+
+def test_a_given_scorer_is_asked_once_for_each_query():
+    scorer = Counting()
+    calibration = calibrate(JUDGED, [scorer], alpha=0.1)
+    assert len(set(scorer.asked)) == len(scorer.asked)
+    used = bool(needed_scorers(calibration))
+    assert len(scorer.asked) == (len(JUDGED) if used else calibration.choice.n_fit)
+
+
+def test_the_statement_says_what_a_given_scorer_adds():
+    def truth(query, texts):
+        return [0.0 if text in ("text 0", "text 1.") else 1.0 + len(text) for text in texts]
+
+    oracle = FunctionScorer(truth, "oracle")
+    calibration = calibrate(JUDGED, [oracle], alpha=0.1)
+    assert needed_scorers(calibration) == ["oracle"]
+    added = calibration.choice.adds["oracle"]
+    assert added.with_it < added.without
+    assert "With oracle" in calibration.statement
+    opened = ConformalFilter.of(calibration, oracle)
+    assert opened.scorer.name == calibration.scorer
+    opened = ConformalFilter.of(calibrate(JUDGED, alpha=0.1))
+    with pytest.raises(ValueError, match="oracle"):
+        ConformalFilter.of(calibration)
+
+
+def test_a_scorer_that_was_not_chosen_may_be_given_to_the_filter():
+    noise = FunctionScorer(lambda query, texts: [hash(text) % 7 for text in texts], "noise")
+    calibration = calibrate(queries(300), [noise], alpha=0.1)
+    assert needed_scorers(calibration) == []
+    assert ConformalFilter.of(calibration, noise).scorer == ConformalFilter.of(calibration).scorer
+
+
+@pytest.mark.parametrize("n", [40, 120])
+def test_only_absolute_scores_compete_for_the_guarantee_on_snippets(n):
+    calibration = calibrate(JUDGED[:n], alpha=0.1, guarantee="snippet")
+    assert calibration.scorer in ("hit(bm25, higher)", "hit(dense, higher)")
+    assert not relative_to_query(ConformalFilter.of(calibration).scorer)
+    with pytest.raises(ValueError, match="guarantee"):
+        calibrate(ranked(n), alpha=0.1, guarantee="snippet")
+
+
+def test_nothing_is_fitted_on_fewer_than_60_queries():
+    calibration = calibrate(JUDGED[:59], alpha=0.1)
+    assert calibration.n_queries == 59
+    assert calibration.scorer == FusionScorer(["bm25", "dense"]).name
+    assert "60" in calibration.statement
+    one = [
+        replace(
+            query,
+            snippets=with_hits(
+                [replace(s, retrieval_score=-i) for i, s in enumerate(query.snippets)]
+            ),
+        )
+        for query in JUDGED[:30]
+    ]
+    assert calibrate(one, alpha=0.1).scorer == "zscore(hit(retriever, higher))"
+    scorer = Counting()
+    assert calibrate(one, [scorer], alpha=0.1).scorer == QueryZScore(scorer).name
+
+
+@pytest.mark.parametrize("n", [30, 120])
+def test_where_ranks_are_all_there_is_the_filter_is_a_calibrated_top_k(n):
+    calibration = calibrate(ranked(n), alpha=0.1)
+    assert calibration.scorer == RankScorer().name
+    assert calibration.n_queries == n
+    k = math.floor(calibration.threshold()) + 1
+    assert f"calibrated top k of 'retriever', k = {k}." in calibration.statement
+    assert len(ConformalFilter.of(calibration)("new", with_hits(list("abcdef"))).kept) == k
+
+
+def test_equal_scores_go_by_rank_so_that_not_all_are_kept():
+    def tied(i):
+        snippets = [Snippet(f"{i} {j}", retrieval_score=0.0 if j else 1.0) for j in range(10)]
+        return JudgedQuery(f"query {i}", with_hits(snippets), [j == i % 4 for j in range(10)])
+
+    for n in (30, 90):
+        calibration = calibrate([tied(i) for i in range(n)], alpha=0.1)
+        filtered = ConformalFilter.of(calibration)("new", tied(0).snippets)
+        assert len(filtered.kept) <= 4
+
+
+# --- what it costs --------------------------------------------------------------------------------
+
+
+def test_costs_by_hand():
+    def one(scores, relevant, texts):
+        query = JudgedQuery("q", texts, relevant)
+        return query, np.array(scores, dtype=float)
+
+    both = [
+        one([1, 2, 3], [True, False, True], ["a", "bb", "cccc"]),
+        one([2, 1, 4], [True, False, False], ["a", "bb", "cccc"]),
+    ]
+    fit = FitPart([query for query, _ in both], len)
+    scores = [s for _, s in both]
+    aim = Aim("query-recall", 0.25)
+    curve = fit.curve(scores, aim)
+    assert curve.thresholds.tolist() == [1, 2, 3, math.inf]
+    assert curve.lost.tolist() == [[0.5, 0.5, 0, 0], [1, 0, 0, 0]]
+    assert curve.tokens.tolist() == [[1, 3, 7, 7], [2, 3, 3, 7]]
+    times = np.array([[1.0, 1.0], [2.0, 0.0]])
+    assert fit.cost(curve, aim, times).tolist() == [6 / 14, 1.0]
+    budget = replace(aim, alpha=None, tokens=3.0)
+    assert fit.cost(curve, budget, times).tolist() == [0.25, 0.5]
+    assert fit.threshold(scores, 3.0) == 2.0
+    assert fit.threshold(scores, 0.5) == -math.inf
+    assert fit.threshold(scores, 7.0) == math.inf
+
+
+# --- errors, and queries that must not come back --------------------------------------------------
+
+
+def test_nothing_to_score_by_is_an_error_that_says_what_to_do():
+    plain = [JudgedQuery(f"query {i}", ["a", "b"], [True, False]) for i in range(80)]
+    with pytest.raises(ValueError, match=r"judge_retriever.*scorer="):
+        calibrate(plain, alpha=0.1)
+    with pytest.raises(ValueError, match="query 3"):
+        calibrate([*JUDGED[:60], *plain[3:4]], alpha=0.1)
+
+
+def test_given_scorers_need_different_names():
+    with pytest.raises(ValueError, match="dots"):
+        calibrate(JUDGED, [Counting(), Counting()], alpha=0.1)
+    with pytest.raises(TypeError, match="scorer"):
+        calibrate(JUDGED, [3], alpha=0.1)
+
+
+def test_a_query_of_the_fit_part_does_not_evaluate():
+    calibration = calibrate(JUDGED, alpha=0.1)
+    scorer = ConformalFilter.of(calibration).scorer
+    fit = split(JUDGED).fit
+    assert all(map(calibration.chosen_on, fit))
+    assert not any(map(calibration.chosen_on, NEW))
+    scored = [replace(q, id=fit[0].id) for q in score_queries(scorer, NEW[:1])]
+    with pytest.raises(ValueError, match=fit[0].id):
+        evaluate(calibration, scored)
+    assert evaluate(calibration, score_queries(scorer, NEW)).held_out_verified
+    without_ids = calibrate([replace(query, id=None) for query in JUDGED], alpha=0.1)
+    assert without_ids.n_without_id == len(JUDGED)
+    assert all(map(without_ids.chosen_on, fit))
+
+
+@pytest.mark.parametrize("field", ["costs", "n_fit", "fit_ids", "chosen"])
+def test_a_choice_of_another_shape_is_an_error_that_names_its_field(field):
+    calibration = calibrate(JUDGED, alpha=0.1)
+    provenance = dict(calibration.scorer_provenance)
+    broken = replace(
+        calibration,
+        scorer_provenance={**provenance, "choice": {**provenance["choice"], field: {"a": "b"}}},
+    )
+    with pytest.raises(ValueError, match=field):
+        Calibration.from_json(broken.to_json())
+
+
+def test_groups_keep_their_thresholds():
+    grouped = [replace(query, group="ab"[i % 2]) for i, query in enumerate(JUDGED)]
+    calibration = calibrate(grouped, alpha=0.1, by_group=True)
+    assert sum(calibration.n_units.values()) == 80
+    assert all(math.isfinite(calibration.threshold(group)) for group in "ab")
+
+
+def test_hits_of_a_retriever_that_misses_a_query_only_compete_fused():
+    alone = replace(
+        JUDGED[0],
+        snippets=[
+            Snippet(s.text, hits=(Hit("dense", i, 1.0 - i),))
+            for i, s in enumerate(JUDGED[0].snippets)
+        ],
+    )
+    scorers = [scorer.name for scorer in from_hits([alone, *JUDGED[1:]], "query-recall")]
+    assert "rank(dense)" in scorers
+    assert "fusion(bm25, dense)" in scorers
+    assert "rank(bm25)" not in scorers
+
+
+def test_an_id_that_occurs_in_both_parts_is_an_error():
+    fit, calibration = split(JUDGED)
+    again = [replace(calibration[0], id=fit[0].id), *fit, *calibration[1:]]
+    with pytest.raises(ValueError, match=fit[0].id):
+        calibrate(again, alpha=0.1)
