@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.calibration.choosing import FEWEST, split
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.baselines import threshold_on
 from conformal_retrievers.evaluation.bootstrap import Estimate
@@ -32,14 +33,12 @@ from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     judged_queries,
-    query_digest,
     score_snippets,
 )
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import check_probability
 
 Array = NDArray[np.float64]
-FEWEST, MOST = 20, 300  # queries of the fit part
 DEPTHS = (5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -247,9 +246,8 @@ def _passed(
 
 
 def fit_part(judged: Sequence[JudgedQuery]) -> list[JudgedQuery]:
-    """Return the third of the queries with the lowest hash of their texts, at most 300."""
-    in_order = sorted(judged, key=lambda query: (query_digest(query.query), query.id or ""))
-    return in_order[: min(MOST, len(in_order) // 3)]
+    """Return the queries that `calibrate` sets aside to choose on."""
+    return split(judged).fit
 
 
 def _can_learn(judged: Sequence[JudgedQuery]) -> bool:
