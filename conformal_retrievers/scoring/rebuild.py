@@ -10,6 +10,7 @@ from typing import Any
 from conformal_retrievers.scoring import learned
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
+from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.retrieval import RetrievalScorer
 from conformal_retrievers.scoring.scorer import Scorer, with_parts
 
@@ -21,10 +22,11 @@ KINDS: Mapping[str, Callable[[Provenance, Given], Scorer]] = {
     "fusion": lambda p, given: FusionScorer(p["retrievers"]),
     "hit": lambda p, given: HitScorer(p["retriever"], p["higher_is_better"]),
     "retrieval": lambda p, given: RetrievalScorer(p["retriever"], p["higher_is_better"]),
+    "overlap": lambda p, given: OverlapScorer(p["unit"]),
     "zscore": lambda p, given: QueryZScore(_made(p["scorer"], given)),
     "tiebreak": lambda p, given: TieBreak(_made(p["scorer"], given), then=_made(p["then"], given)),
     learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(
-        p, [given[name] for name in p["scorers"]]
+        p, [OVERLAPS[name] if name in OVERLAPS else given[name] for name in p["scorers"]]
     ),
 }
 
@@ -69,7 +71,7 @@ def _names(provenance: Provenance) -> list[str]:
     if (kind := _kind(provenance)) not in KINDS:
         raise KeyError(kind)
     if kind == learned.FORMAT:
-        return [*provenance["scorers"]]
+        return [name for name in provenance["scorers"] if name not in OVERLAPS]
     parts = [provenance[part] for part in ("scorer", "then") if part in provenance]
     return [name for part in parts for name in _names(part)]
 

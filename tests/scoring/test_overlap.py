@@ -1,0 +1,68 @@
+"""Overlap in words, pairs and pieces: by hand, and as parts of a learned scorer in one file."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
+from conformal_retrievers.scoring import OverlapScorer, scorer_of
+from conformal_retrievers.scoring.overlap import OVERLAPS
+
+
+def scores(unit, query, *texts):
+    return OverlapScorer(unit).score(query, texts).tolist()
+
+
+def test_words_are_shared_in_any_case_and_stop_words_of_the_query_do_not_count():
+    texts = "The river rose.", "RIVER, banks!", "riverbanks", ""
+    assert scores("words", "Where is the river bank of the Rhine?", *texts) == [
+        -1 / 3,
+        -1 / 3,
+        0,
+        0,
+    ]
+
+
+def test_pairs_stand_side_by_side_in_the_snippet():
+    # The pairs asked for are (new, york) and (york, mayor).
+    texts = "New York has a mayor", "York, new", "new in York", "a new York mayor"
+    assert scores("pairs", "the new York mayor", *texts) == [-1 / 2, 0, 0, -1]
+
+
+def test_pieces_forgive_endings_and_weigh_more_if_fewer_snippets_have_them():
+    # Pieces of the query: walk, alki, lkin, king. Two of three snippets have walk, one has king,
+    # and none has the others, which do not count.
+    walk, king = math.log1p(1.5 / 2.5), math.log1p(2.5 / 1.5)
+    found = scores("pieces", "walking", "They walked", "a walk", "the king")
+    np.testing.assert_allclose(found, -np.array([walk, walk, king]) / (walk + king), rtol=1e-14)
+
+
+@pytest.mark.parametrize("unit", ["words", "pairs", "pieces"])
+def test_a_query_of_stop_words_shares_nothing_with_any_snippet(unit):
+    assert scores(unit, "Who was that?", "who was that", "a man") == [0, 0]
+    assert OverlapScorer(unit).score("river", []).shape == (0,)
+
+
+def test_an_unknown_unit_is_an_error():
+    with pytest.raises(ValueError, match="unit"):
+        OverlapScorer("letters")
+
+
+def test_a_learned_score_of_overlaps_comes_back_from_its_provenance_alone():
+    judged = [
+        JudgedQuery(
+            f"which river flows through town {i}",
+            [Snippet(f"The river of town {i} flows"), Snippet("Snow fell"), Snippet("A town")],
+            [True, False, False],
+        )
+        for i in range(4)
+    ]
+    learned = LearnedScorer.fit(judged, OVERLAPS.values())
+    again = scorer_of(json.loads(json.dumps(learned.provenance)))
+    assert again == learned
+    assert again.score(judged[0].query, judged[0].snippets).argmin() == 0
+    assert [scorer_of(s.provenance) for s in OVERLAPS.values()] == [*OVERLAPS.values()]
