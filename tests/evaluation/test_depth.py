@@ -65,6 +65,12 @@ def test_what_passes_is_the_calibrated_top_k_where_nothing_is_learned():
     assert half.passed.estimate == pytest.approx(2)  # between the first and the third
 
 
+def test_at_a_depth_nothing_is_known_of_deeper_hits():
+    # At K = 2, the union is A x and u C, with C behind the others. B is deeper, and would be second.
+    deeper = [query(f"q{i}", "AxByz", "uCAvB", missed=1) for i in range(30)]
+    assert by_setting(depth(deeper, recall=0.5))["bm25+dense", 2].passed.estimate == 4
+
+
 def test_only_the_fit_part_is_measured():
     judged = three(90)
     own = {q.id for q in fit_part(judged)}
@@ -116,6 +122,12 @@ def test_where_missed_snippets_are_unknown_recall_is_of_what_was_found():
     assert by_setting(found)["bm25+dense", 5].recall.estimate == 1
     assert "`missed`" in str(found)
     assert "`missed`" not in str(depth(three()))
+    judged = three()
+    own = [q.id for q in fit_part(judged)]
+    some = [replace(q, missed=None) if q.id in own[:4] else q for q in judged]
+    found = depth(some, recall=0.7)  # over those that state it
+    assert by_setting(found)["dense", 5].recall.estimate == 0.5
+    assert found.n_queries == 6
 
 
 def test_lists_without_hits_or_relevant_snippets_and_an_invalid_recall_are_refused():

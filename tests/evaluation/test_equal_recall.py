@@ -103,6 +103,10 @@ def test_a_fusion_of_two_retrievers_has_its_own_order():
     assert not [name for name in rows if name.startswith("threshold")]  # ranks only
     _, rows = of(ranked([query] * 3), 0.5)
     assert "top  of the fusion" not in rows
+    # What no retriever found is in no top k, though the filter may keep it.
+    some = {"dense": hits([0, NONE]), "bm25": hits([0, NONE])}
+    both = ScoredQuery([0.1, 0.1], [True, True], missed=0, hits=some)
+    assert values(of([both] * 3, 0.5)[1]["top  of the fusion"]) == [0.5, 1]
 
 
 def test_a_retriever_that_cannot_reach_the_recall_is_marked_with_all_that_it_finds():
@@ -187,15 +191,22 @@ def test_snippets_without_a_score_are_kept_and_those_that_were_not_found_are_not
     assert values(of([query], 0.5)[1]["Adaptive-k of the score"])[1] == 2
     found = {"dense": hits([0, 1, NONE, NONE], [0.9, 0.1, math.nan, math.nan])}
     assert values(of([replace(query, hits=found)], 0.5)[1]["Adaptive-k of dense"])[1] == 1
+    found = {"dense": hits([0, NONE, NONE, NONE], [0.9, *[math.nan] * 3])}
+    assert values(of([replace(query, hits=found)], 0.5)[1]["Adaptive-k of dense"])[1] == 1
+    scores = np.array([math.nan, 0.2, 0.1, 0.3])
+    way = baselines.threshold_on(scores, np.array([False, True, True, False]), "threshold")
+    assert way.place.tolist() == [0, 2, 1, 3]
 
 
 def test_the_borderline_mean_is_that_of_the_worst_relevant_score_of_50_queries():
-    queries = [ScoredQuery([i, 100.0, NONE], [True, False, True], id=f"q{i}") for i in range(60)]
+    relevant = [True, True, False, True]
+    queries = [ScoredQuery([i, -1.0, 100.0, NONE], relevant, id=f"q{i}") for i in range(60)]
     made = Calibration.from_scores(queries, alpha=0.5, scorer="lookup")
     mean = baselines.borderline_mean(made)
     values_of_first_50 = 50 * mean
     assert values_of_first_50 == pytest.approx(round(values_of_first_50))
-    assert mean != np.mean(range(50))  # by a hash of the ids, not in the order of the list
+    # Those are chosen by a hash of the ids, not by their order in the list.
+    assert mean not in (np.mean(range(50)), np.mean(range(60)))
     same = Calibration.from_scores(queries[::-1], alpha=0.5, scorer="lookup")
     assert baselines.borderline_mean(same) == mean
     few = Calibration.from_scores(queries[:30], alpha=0.5, scorer="lookup")
@@ -230,6 +241,19 @@ def test_intervals_are_those_of_means_and_are_paired():
     assert again == found
     one, _ = of(drawn(np.random.default_rng(3), 1), 2.0)
     assert "nan" not in str(one)
+
+
+def test_differences_are_of_the_same_resamples():
+    rng = np.random.default_rng(5)
+    first_two = np.arange(6) < 2  # which the filter keeps, and so does top 2, at the same recall
+    queries = [
+        ScoredQuery(np.where(first_two, 0.1, 0.9), rng.random(6) < 0.5, missed=0, tokens=t)
+        for t in rng.integers(1, 1000, (80, 6))
+    ]
+    top = of(ranked(queries), 0.5)[1]["top  of retriever"]
+    assert top.setting == pytest.approx(2)
+    assert top.measured["tokens"].high - top.measured["tokens"].low > 50
+    assert top.more["tokens"] == pytest.approx((0, 0, 0), abs=1e-6)
 
 
 def test_many_ranks_and_scores_are_thinned_without_a_change():

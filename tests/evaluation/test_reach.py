@@ -74,5 +74,6 @@ def test_depths_are_those_of_the_retrievers_that_found_a_snippet():
         "bm25": HitColumns(np.array([np.inf, 0.0]), none),
     }
     queries = [ScoredQuery([0.1, 0.2], [True, True], missed=0, hits=hits)]
-    assert "50.0 %" in first_line(calibrated(k=3), queries)
-    assert "K = 4 would do" in first_line(calibrated(k=3), queries)
+    assert "50.0 %" in first_line(calibrated(k=2), queries)
+    line = first_line(calibrated(k=6), queries)  # of the two together, 3 of each
+    assert "at K = 3. K = 4 would do" in line
