@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.calibration.candidates import Candidate, can_learn, cross_validated
 from conformal_retrievers.calibration.choosing import FEWEST, split
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.baselines import threshold_on
@@ -29,11 +30,9 @@ from conformal_retrievers.evaluation.equal_recall import at_recall, estimates, k
 from conformal_retrievers.evaluation.measures import Columns, Share
 from conformal_retrievers.evaluation.tables import Scale, aligned
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer
-from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     judged_queries,
-    score_snippets,
 )
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import check_probability
@@ -140,7 +139,7 @@ def depth(judged: Iterable[JudgedQuery], *, recall: float = 0.9) -> Depths:
                 f"{query.name}: a snippet has no hits, so its depth is unknown; judge with "
                 "judge_retriever or --run, or mark lists in the retriever's order by with_hits"
             )
-    fit = fit_part(queries)
+    fit = split(queries).fit
     stated = any(query.missed is not None for query in fit)  # then recall is over these queries
     some = [q for q in fit if _known(q) and not (stated and q.missed is None)]
     if not some:
@@ -148,7 +147,7 @@ def depth(judged: Iterable[JudgedQuery], *, recall: float = 0.9) -> Depths:
             f"judged has {len(queries)} queries, of which the {len(fit)} that are measured have no "
             "known relevant snippet; judge more queries"
         )
-    learned = sum(any(query.relevant) for query in some) >= FEWEST and _can_learn(some)
+    learned = sum(any(query.relevant) for query in some) >= FEWEST and can_learn(some)
     return Depths(
         wanted=recall,
         settings=tuple(_settings(some, recall, learned)),
@@ -233,7 +232,8 @@ def _passed(
 ) -> Estimate:
     """Return how many snippets per query a threshold passes on at an end-to-end recall."""
     simple: Scorer = FusionScorer(union) if len(union) > 1 else RankScorer(union[0])
-    scores = _cross_validated(judged, None if learned and _can_learn(judged) else simple)
+    candidate = Candidate(simple.name, None if learned and can_learn(judged) else simple)
+    scores = cross_validated(candidate, judged)
     scored = [
         ScoredQuery(of_query, np.array(query.relevant, dtype=bool), missed=query.missed)
         for query, of_query in zip(judged, scores, strict=True)
@@ -243,27 +243,6 @@ def _passed(
     way = threshold_on(columns.scores, columns.relevant, "the filter")
     drawn, _, _ = at_recall(way, columns, known, np.full(1, wanted))
     return estimates(drawn, 0.95)["snippets"]
-
-
-def fit_part(judged: Sequence[JudgedQuery]) -> list[JudgedQuery]:
-    """Return the queries that `calibrate` sets aside to choose on."""
-    return split(judged).fit
-
-
-def _can_learn(judged: Sequence[JudgedQuery]) -> bool:
-    """Return whether there are both kinds of snippets in each part to learn from."""
-    folds = [{r for q in judged[fold::2] for r in q.relevant} for fold in range(2)]
-    return folds == [{True, False}] * 2
-
-
-def _cross_validated(judged: Sequence[JudgedQuery], scorer: Scorer | None) -> list[Array]:
-    """Return the scores of each query, learned on half of the others unless a scorer is given."""
-    scores = [np.empty(0)] * len(judged)
-    for fold in range(2):
-        of_fold = scorer or LearnedScorer.fit(judged[1 - fold :: 2])
-        for i in range(fold, len(judged), 2):
-            scores[i] = score_snippets(of_fold, judged[i].query, judged[i].snippets)
-    return scores
 
 
 def _known(query: JudgedQuery) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from conformal_retrievers import JudgedQuery, Snippet
+from conformal_retrievers.calibration.choosing import split
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.evaluation import depth
-from conformal_retrievers.evaluation.depth import fit_part
 
 
 def query(name, dense, bm25, missed=0):
@@ -66,19 +66,18 @@ def test_what_passes_is_the_calibrated_top_k_where_nothing_is_learned():
 
 
 def test_at_a_depth_nothing_is_known_of_deeper_hits():
-    # At K = 2, the union is A x and u C, with C behind the others. B is deeper, and would be second.
+    # At K = 2 the union is A x and u C, with C the last. B is deeper, and would be the second.
     deeper = [query(f"q{i}", "AxByz", "uCAvB", missed=1) for i in range(30)]
     assert by_setting(depth(deeper, recall=0.5))["bm25+dense", 2].passed.estimate == 4
 
 
 def test_only_the_fit_part_is_measured():
     judged = three(90)
-    own = {q.id for q in fit_part(judged)}
+    own = {q.id for q in split(judged).fit}
     assert len(own) == 30
-    assert own == {q.id for q in fit_part(judged[::-1])}
+    assert own == {q.id for q in split(judged[::-1]).fit}
     spoiled = [q if q.id in own else replace(q, missed=90) for q in judged]
     assert depth(spoiled, recall=0.7) == depth(judged, recall=0.7)
-    assert len(fit_part(three(1000))) == 300
 
 
 def drawn(n, seed=0, k=12):
@@ -123,7 +122,7 @@ def test_where_missed_snippets_are_unknown_recall_is_of_what_was_found():
     assert "`missed`" in str(found)
     assert "`missed`" not in str(depth(three()))
     judged = three()
-    own = [q.id for q in fit_part(judged)]
+    own = [q.id for q in split(judged).fit]
     some = [replace(q, missed=None) if q.id in own[:4] else q for q in judged]
     found = depth(some, recall=0.7)  # over those that state it
     assert by_setting(found)["dense", 5].recall.estimate == 0.5
