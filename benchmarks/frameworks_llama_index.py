@@ -4,6 +4,7 @@ Both are given the same nodes and timed in turn, A B A B …; the ratio is that 
 timings of one call, shown as its median and its quartiles. A fifth of the nodes is kept.
 
     overhead      the retriever's own scores, K = 20, 100, 1,000    against SimilarityPostprocessor
+    from hits     what `calibrate` chooses by default, K = 100      against SimilarityPostprocessor
     a handler     the same with a handler that does nothing, and one of ours
     reuse         K = 100, all-MiniLM-L6-v2: the vectors that the nodes bring, as lists of floats as
                   LlamaIndex has them, and the query's from the model's embeddings_cache; against
@@ -43,6 +44,7 @@ from pydantic import PrivateAttr
 from rich.console import Console
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.frameworks_langchain import scorers_of, with_hits
 from benchmarks.speed import Comparison, call, in_turn, real_snippets, table
 from conformal_retrievers import (
     Calibration,
@@ -52,11 +54,14 @@ from conformal_retrievers import (
     ScoredQuery,
     Scorer,
 )
+from conformal_retrievers.data.hits import RETRIEVER
 from llama_index.postprocessor.conformal import (
     ConformalEventHandler,
     ConformalPostprocessor,
+    NodeWithHits,
     embedding_scorer,
 )
+from llama_index.postprocessor.conformal.nodes import to_snippets
 
 RESULT = Path(__file__).parent / "results/frameworks_llama_index.md"
 QUERY = QueryBundle("How do I split a string at the first occurrence of a separator?")
@@ -66,10 +71,10 @@ STEP = 0.02  # seconds until the embedding model that sleeps answers
 
 def main(arguments: list[str]) -> None:
     if "--overhead" in arguments:
-        Console(width=160).print(table(overhead()))
+        Console(width=160).print(table([*overhead(), *from_hits()]))
         return
     comparisons: list[Comparison] = []
-    for step in (overhead, with_handlers, reuse, concurrency):
+    for step in (overhead, from_hits, with_handlers, reuse, concurrency):
         print(f"measuring {step.__name__.replace('_', ' ')} …", file=sys.stderr)
         comparisons += step()
     print("measuring the soak …", file=sys.stderr)
@@ -131,6 +136,31 @@ def overhead() -> list[Comparison]:
         comparisons.append(
             Comparison(f"known scores, K = {k}", measured, "SimilarityPostprocessor", reference, 3)
         )
+    return comparisons
+
+
+def from_hits() -> list[Comparison]:
+    comparisons, k = [], 100
+    theirs = SimilarityPostprocessor(similarity_cutoff=0.801)
+    for names in ((RETRIEVER,), ("bm25", "dense")):
+        plain, (snippets, _) = nodes_of(k), with_hits(k, names, 99)
+        nodes = [
+            NodeWithScore(node=node.node, score=snippet.hits[0].score)
+            if len(names) == 1
+            else NodeWithHits(node=node.node, score=0.5, hits=snippet.hits)
+            for node, snippet in zip(plain, snippets, strict=False)
+        ]
+        for scorer in scorers_of(names, k):
+            scores = np.sort(scorer.score(QUERY.query_str, to_snippets(nodes)))
+            ours = postprocessor(scorer, float(scores[k // 5 - 1 : k // 5 + 1].mean()))
+            assert len(ours.postprocess_nodes(nodes, QUERY)) == k // 5
+            measured, reference = in_turn(
+                call(lambda p=ours, n=nodes: p.postprocess_nodes(n, QUERY)),
+                call(lambda p=theirs, n=plain: p.postprocess_nodes(n, QUERY)),
+                repetitions=3000,
+            )
+            name = f"{scorer.name.split('(')[0]}, hits of {' and '.join(names)}, K = {k}"
+            comparisons.append(Comparison(name, measured, "SimilarityPostprocessor", reference, 5))
     return comparisons
 
 

@@ -10,8 +10,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda
 from llama_index.core import Settings
 from llama_index.core.llms import MockLLM
+
+from conformal_retrievers import Snippet
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -27,6 +31,17 @@ def run(page: Path, names: dict[str, object]) -> dict[str, object]:
             above = "\n" * (text.count("\n", 0, block.start(2)))  # for the lines of a traceback
             exec(compile(above + block[2], str(page), "exec", dont_inherit=True), names)
     return names
+
+
+def by_shared_words(snippets: list[Snippet]) -> RunnableLambda[str, list[Document]]:
+    """Return what a page calls `bm25`, for which LangChain's own needs another package."""
+
+    def shared(query: str) -> list[Document]:
+        words = set(query.casefold().split())
+        ordered = sorted(snippets, key=lambda s: -len(words & set(s.text.casefold().split())))
+        return [Document(s.text) for s in ordered[:20]]
+
+    return RunnableLambda(shared)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +72,7 @@ def test_the_code_of_a_page_runs_after_that_of_the_readme(page, readme, tmp_path
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Settings, "_llm", MockLLM())
-    run(page, names | {"queries": names["judged"]})
+    run(page, names | {"queries": names["judged"], "bm25": by_shared_words(names["snippets"])})
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))

@@ -19,6 +19,7 @@ from frameworks import (
     snippets,
     vector_index,
 )
+from frameworks import judged as all_judged
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_community.document_transformers import LongContextReorder
@@ -29,7 +30,14 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import MockEmbedding, Settings, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import MockLLM
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import (
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
 from llama_index.core.tools import RetrieverTool
 from llama_index.postprocessor import conformal as llama_index_conformal
 from lookup import LookupScorer
@@ -41,6 +49,7 @@ from conformal_retrievers import (
     ConformalFilter,
     FunctionScorer,
     JudgedQuery,
+    LearnedScorer,
     ScoredQuery,
     calibrate,
 )
@@ -125,6 +134,60 @@ async def test_both_frameworks_keep_the_same_snippets(tmp_path, alpha, guarantee
             "engine, async": [n.node_id for n in (await engine.aquery(question)).source_nodes],
         }
         assert len(set(map(tuple, survivors.values()))) == 1, (question, survivors)
+
+
+def by_words(query):
+    """Return snippets by the words that they share with a query, with their numbers."""
+    words = set(query.casefold().split())
+    counts = {s: len(words & set(s.text.casefold().split())) for s in snippets()}
+    return sorted(counts.items(), key=lambda item: -item[1])[:K]
+
+
+class Words(BaseRetriever):
+    similarity_top_k = K
+
+    def _retrieve(self, query_bundle):
+        found = by_words(query_bundle.query_str)
+        return [NodeWithScore(node=node_of(s), score=float(n)) for s, n in found]
+
+
+def node_of(snippet):
+    source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=snippet.document)}
+    return TextNode(text=snippet.text, id_=snippet.id, relationships=source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learned", [False, True])
+async def test_a_calibration_from_hits_is_all_that_either_needs(tmp_path, learned):
+    def words(query):
+        fields = [{"source": s.document, "relevance_score": n} for s, n in by_words(query)]
+        found = zip(by_words(query), fields, strict=True)
+        return [Document(s.text, id=s.id, metadata=f) for (s, _), f in found]
+
+    index = VectorStoreIndex([node_of(s) for s in snippets()], embed_model=MiniLMEmbedding())
+    dense = index.as_retriever(similarity_top_k=K)
+    one = langchain_conformal.HybridRetriever(
+        {"dense": langchain_retriever(), "words": RunnableLambda(words)}
+    )
+    other = llama_index_conformal.HybridRetriever({"dense": dense, "words": Words()})
+    path = tmp_path / "calibration.json"
+    queries = langchain_conformal.judge_retriever(one, all_judged()[:70])
+    if learned:
+        calibrate(queries[30:], LearnedScorer.fit(queries[:30]), alpha=0.1).save(path)
+    else:
+        calibrate(queries, alpha=0.1).save(path)
+    filtered = ConformalRetriever.from_calibration(path, retriever=one)
+    engine = RetrieverQueryEngine.from_args(
+        other, llm=MockLLM(), node_postprocessors=[ConformalPostprocessor.from_calibration(path)]
+    )
+    kept = found = 0
+    for query in all_judged()[70:]:
+        survivors = [d.id for d in filtered.invoke(query.query)]
+        assert [d.id for d in await filtered.ainvoke(query.query)] == survivors
+        assert [n.node_id for n in engine.query(query.query).source_nodes] == survivors
+        assert [n.node_id for n in (await engine.aquery(query.query)).source_nodes] == survivors
+        kept, found = kept + len(survivors), found + len(one.invoke(query.query))
+    assert 0 < kept < found
 
 
 # --- many calls -----------------------------------------------------------------------------------
