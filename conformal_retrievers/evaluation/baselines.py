@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
-from conformal_retrievers.data.hits import RETRIEVER, C
+from conformal_retrievers.data.hits import C
 from conformal_retrievers.evaluation.measures import Columns
 
 Array = NDArray[np.float64]
@@ -50,7 +50,7 @@ class Way(NamedTuple):
 def with_a_setting(columns: Columns) -> Iterator[Way]:
     """Yield top k of each retriever and of their fusion, and a threshold on each one's scores."""
     for name, found in columns.hits.items():
-        yield _top(f"top {{k}} of {_named(name)}", found.ranks)
+        yield _top(f"top {{k}} of {name}", found.ranks)
     if len(columns.hits) > 1:
         yield _top("top {k} of the fusion", _fused_ranks(columns))
     if not columns.hits:
@@ -58,7 +58,7 @@ def with_a_setting(columns: Columns) -> Iterator[Way]:
         places = np.arange(len(columns.scores)) - starts[columns.query_of]
         yield _top("top {k} of the list", places.astype(np.float64))
     for name, scores in _own_scores(columns).items():
-        way = threshold_on(scores, columns.relevant, f"threshold on {_named(name)}")
+        way = threshold_on(scores, columns.relevant, f"threshold on {name}")
         if len(way.settings):
             yield way._replace(settings=_sign(columns, name) * way.settings)
 
@@ -71,7 +71,7 @@ def without_a_setting(calibration: Calibration, columns: Columns) -> Iterator[Wa
         for rule, cut in rules:
             cuts = np.array([cut(of_query) for of_query in np.split(scores, parts)])
             kept = at_most(scores, cuts[columns.query_of]) & (scores != math.inf)
-            yield Way.fixed(f"{rule} of {_named(name)}", kept)
+            yield Way.fixed(f"{rule} of {name}", kept)
     if (mean := borderline_mean(calibration)) is not None:
         kept = at_most(columns.scores, np.full(len(columns.scores), mean))
         yield Way.fixed("borderline mean", kept)
@@ -161,7 +161,3 @@ def _sign(columns: Columns, name: str) -> int:
     order = order[np.isfinite(ranks[order])]
     rises = np.diff(scores[order])[np.diff(columns.query_of[order]) == 0]
     return 1 if np.sum(np.sign(rises)) > 0 else -1
-
-
-def _named(retriever: str) -> str:
-    return "the retriever" if retriever == RETRIEVER else retriever

@@ -81,9 +81,10 @@ class Depths:
     def __str__(self) -> str:
         """Write the smallest K, then a table, in lines of at most 80 characters."""
         wanted = percent(self.wanted, exact=True)
+        deepest = {s.retrievers: s.k for s in self.settings}
         answers = [
             f"{_named(union)}: {wanted} "
-            + (f"is reached at K = {found.k}" if found else "is out of reach")
+            + (f"is reached at K = {found.k}" if found else f"takes more than K = {deepest[union]}")
             for union, found in self.smallest.items()
         ]
         scale = Scale.of("snippets", [s.passed for s in self.settings if s.passed])

@@ -53,7 +53,7 @@ def test_the_recall_and_the_snippets_of_each_depth_by_hand():
     # In the order of fusion A u C x B v …: 0.75 takes 4 of the ranks, and one of two ties.
     assert 4 <= at["bm25+dense", 5].passed.estimate <= 5
     assert "bm25 + dense: 70 % is reached at K = 3" in str(found)
-    assert "bm25: 70 % is out of reach" in str(found)
+    assert "bm25: 70 % takes more than K = 5" in str(found)
 
 
 def test_what_passes_is_the_calibrated_top_k_where_nothing_is_learned():

@@ -61,34 +61,34 @@ def test_top_k_of_three_queries_at_the_recall_of_the_filter():
     found, rows = of(ranked(QUERIES), 0.5)
     recall = (1 + 1 + 1 / 2) / 3
     assert values(rows[FILTER]) == pytest.approx([recall, 5 / 3, (1 + 3 + 6 + 7 + 9) / 3])
-    top = rows["top  of the retriever"]  # top 3 keeps as many relevant ones: 2, 1 and 1
+    top = rows["top  of retriever"]  # top 3 keeps as many relevant ones: 2, 1 and 1
     assert top.setting == 3
     assert values(top) == pytest.approx([recall, 8 / 3, (6 + 11 + 24) / 3])
     assert [d.estimate for d in top.more.values()] == pytest.approx([0, 1, 5])
     assert (found.end_to_end, found.ranked, found.n_queries) == (True, True, 3)
     # A threshold on the retriever's scores, which are −rank in each query, is the same here.
-    assert values(rows["threshold on the retriever"]) == pytest.approx(values(top))
-    assert rows["threshold on the retriever"].setting == -2
+    assert values(rows["threshold on retriever"]) == pytest.approx(values(top))
+    assert rows["threshold on retriever"].setting == -2
 
 
 def test_between_two_k_the_recall_is_that_of_a_mixture():
     # At 0.15 it keeps snippet 0 of the first and the last: recall 1/3, that of k = 1.
     _, rows = of(ranked(QUERIES), 0.15)
-    assert rows["top  of the retriever"].setting == pytest.approx(1)
+    assert rows["top  of retriever"].setting == pytest.approx(1)
     # At 0.25 it keeps snippet 1 of the second too: 2/3, that of k = 2, with one snippet each.
     _, rows = of(ranked(QUERIES), 0.25)
     assert values(rows[FILTER])[:2] == pytest.approx([2 / 3, 1])
-    assert rows["top  of the retriever"].setting == pytest.approx(2)
+    assert rows["top  of retriever"].setting == pytest.approx(2)
     # One query fewer: k = 1 has recall 1/2 of (1/2, 1/2), k = 3 has 3/4; the filter keeps 0.6.
     two = ranked([QUERIES[0], QUERIES[2], QUERIES[1]])
     last = replace(two[2], scores=[0.2, 0.2], relevant=[True, True], missed=3)
     _, rows = of([two[0], two[1], last], 0.25)
     # Filter: 1/2, 1/2, 2/5. k = 1: 1/2, 1/2, 1/5; k = 2: 1/2, 1/2, 2/5.
-    assert rows["top  of the retriever"].setting == pytest.approx(2)
+    assert rows["top  of retriever"].setting == pytest.approx(2)
     half = replace(last, scores=[0.2, 0.9])
     _, rows = of([two[0], replace(two[1], scores=[0.9] * 3), half], 0.25)
     # Filter: 1/2, 0, 1/5, which is the recall 7/12 of the way from k = 0 to k = 1 (12/10).
-    top = rows["top  of the retriever"]
+    top = rows["top  of retriever"]
     assert top.setting == pytest.approx(7 / 12)
     assert values(top)[:2] == pytest.approx([7 / 30, 7 / 12])
 
@@ -148,7 +148,7 @@ def test_without_hits_the_order_of_the_list_stands_in_and_is_named():
     mixed = [*ranked(QUERIES[:2]), QUERIES[2]]
     assert "top  of the list" in of(mixed, 0.5)[1]
     found_nothing = ScoredQuery([], [], missed=1, tokens=[])
-    assert "top  of the retriever" in of([*ranked(QUERIES), found_nothing], 0.5)[1]
+    assert "top  of retriever" in of([*ranked(QUERIES), found_nothing], 0.5)[1]
 
 
 def test_nothing_relevant_and_uncounted_tokens_have_no_numbers():
@@ -180,9 +180,9 @@ def test_rules_without_a_setting_stand_at_their_own_recall():
     assert values(deviation)[:2] == pytest.approx([(1 / 2 + 1 + 1 / 2) / 3, 1])
     assert not gap.equal
     assert gap.setting is None
-    # On the scores of the retriever, where it has some: −rank has equal gaps, so the first is cut.
+    # On the scores of retriever, where it has some: −rank has equal gaps, so the first is cut.
     _, rows = of(ranked(QUERIES), 0.5)
-    assert values(rows["Adaptive-k of the retriever"])[1] == 1
+    assert values(rows["Adaptive-k of retriever"])[1] == 1
     assert "Adaptive-k of the score" not in rows
 
 
@@ -229,7 +229,7 @@ def drawn(rng, n, k=10):
 
 def test_intervals_are_those_of_means_and_are_paired():
     found, rows = of(drawn(np.random.default_rng(3), 400), 0.6)
-    ours, top = rows[FILTER], rows["top  of the retriever"]
+    ours, top = rows[FILTER], rows["top  of retriever"]
     recall = ours.measured["recall"]
     sd = math.sqrt(recall.estimate * (1 - recall.estimate) / 400)
     assert recall.high - recall.low == pytest.approx(2 * 1.96 * sd, rel=0.15)
@@ -259,7 +259,7 @@ def test_differences_are_of_the_same_resamples():
 def test_many_ranks_and_scores_are_thinned_without_a_change():
     rng = np.random.default_rng(4)
     queries = drawn(rng, 40, k=1000)
-    whole = of(queries, 0.6)[1]["top  of the retriever"]
+    whole = of(queries, 0.6)[1]["top  of retriever"]
     shares = [int(np.flatnonzero(q.relevant)[0]) for q in queries]
     wanted = of(queries, 0.6)[1][FILTER].measured["recall"].estimate
     exact = float(np.quantile(shares, wanted, method="inverted_cdf")) + 1
