@@ -54,7 +54,8 @@ def demo(alpha: options.Alpha = 0.1) -> None:
 
     Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
     """
-    require("demo", "bm25s", "jinja2", "langchain_conformal", "llama_index", "matplotlib", "regex")
+    needed = ("bm25s", "jinja2", "langchain_conformal", "llama_index", "matplotlib", "regex")
+    require("demo", *needed, "sklearn")
     from conformal_retrievers.cli.demo import run
 
     run(alpha)

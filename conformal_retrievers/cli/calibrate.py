@@ -1,31 +1,37 @@
-"""`conformal-retrievers calibrate`: judged queries and a scorer become a calibration file."""
+"""`conformal-retrievers calibrate`: judged queries become a calibration file."""
 
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import typer
+from pydantic import JsonValue
 
-from conformal_retrievers.calibration.calibrating import calibrate as calibrated
+from conformal_retrievers.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import ReversedScores
+from conformal_retrievers.calibration.choosing import split
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import judged_queries, scorer_named
+from conformal_retrievers.cli.inputs import judged_queries
+from conformal_retrievers.cli.scorers import NAMES, Models, score_of_hits
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.scoring import LearnedScorer, Scorer
 
 
 def calibrate(
     judged: options.Judged,
     alpha: options.Alpha,
-    scorer: options.Scorer,
+    scorer: options.Scorer = None,
     out: options.Out = Path("calibration.json"),
     run: options.Run = None,
     k: options.Depth = None,
     better: options.Better = None,
-    retriever: options.Retriever = "retriever",
+    retriever: options.Retriever = None,
     model: options.Model = None,
     name: options.ModelName = None,
     corpus: options.Corpus = None,
@@ -52,28 +58,32 @@ def calibrate(
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus)
-    if scorer == "retrieval" and better is None:
-        reason = "the scorer retrieval needs --better higher, or --better lower for distances"
-        raise OptionNeeded(reason, "--better higher")
-    if name is not None and scorer != "embedding":
-        raise typer.BadParameter(f"the scorer {scorer} has no model; leave --name out")
-    names = {
-        "retrieval": f"retrieval({retriever}, {better})",
-        "bm25": "bm25s(",
-        "embedding": f"cosine({name or model or 'MODEL'})",
-    }
-    if scorer not in names:
+    if scorer is not None and scorer not in NAMES:
         hint = f"for an embedding model: --scorer embedding --model {scorer}"
-        raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(names)}; {hint}")
-    if model and not name and model[0] not in "./~" and Path(model).is_dir():  # as `warn_if_path`
-        warnings.warn(f"the scorer is named by the folder {model!r}; give --name", stacklevel=1)
-    chosen = scorer_named(names[scorer], model=model, corpus=corpus, judged=judged)
+        raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(NAMES)}; {hint}")
+    if scorer not in (None, "embedding"):
+        for option, value in (("--model", model), ("--name", name)):
+            if value is not None:
+                raise typer.BadParameter(f"the scorer {scorer} has no model; leave {option} out")
     rng = np.random.default_rng(0)
     queries = [q for q in judged_queries(judged, run, k) if rng.random() >= hold_out]
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")
+    chosen: Scorer | list[Scorer]
+    models = Models(model, name, corpus, judged)
+    if scorer is None:
+        chosen = models.given()
+        if not chosen and not any(query.hits for query in queries):
+            reason = "the snippets have no hits, from which a score could be chosen"
+            raise OptionNeeded(f"{reason}; name a scorer", "--scorer embedding --model MODEL")
+    elif scorer == "learned":
+        queries, chosen = learned(queries)
+    elif scorer in ("embedding", "bm25"):
+        chosen = models.embedding() if scorer == "embedding" else models.bm25()
+    else:
+        chosen = score_of_hits(scorer, queries, retriever, better)
     with warnings.catch_warnings():
-        if scorer == "retrieval" and not force:
+        if scorer in ("retrieval", "zscore") and not force:
             warnings.simplefilter("error", ReversedScores)
         calibration = calibrated(
             queries,
@@ -84,13 +94,27 @@ def calibrate(
             by_group=by_group,
             count_missed=count_missed,
             on_unscorable=on_unscorable,
-            retrieval=None if run is None else {"run": Path(run).name},
+            retrieval=_retrieval(run),
             labels={"source": judged.name},
             progress=sys.stderr.isatty(),
         )
     if n := calibration.n_without_id:
         warnings.warn(f"{n} queries have no id; evaluate cannot leave them out", stacklevel=1)
     save(calibration, out, as_json)
+
+
+def learned(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], Scorer]:
+    """Return the queries that calibrate, and a score that is learned from the hits of the others.
+
+    The others are those that would choose a score.
+    """
+    parts = split(judged)
+    return parts.calibration, LearnedScorer.fit(parts.fit)
+
+
+def _retrieval(run: list[str] | None) -> dict[str, JsonValue] | None:
+    names: list[JsonValue] = [Path(path).name for path in run or ()]
+    return {"run": names[0]} if len(names) == 1 else {"runs": names} if names else None
 
 
 def save(calibration: Calibration, out: Path, as_json: bool) -> None:

@@ -51,6 +51,8 @@ def docstring_corpus() -> DocstringCorpus:
         words = " ".join(text.split())
         if words.startswith(tuple(asked)):  # another docstring's question
             text = words.removeprefix(next(q for q in asked if words.startswith(q))).strip()
+        if len(text) <= MIN_REST:
+            continue
         windows = split_snippets(text, size=500, overlap=100, document=name)
         own = [snippets.setdefault(window.text, window) for window in windows]
         if asked.get(summary) == name:

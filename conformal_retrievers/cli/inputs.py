@@ -1,6 +1,5 @@
 """What the commands read: calibrations, judged queries (a file or a BEIR folder), filter logs."""
 
-import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -14,16 +13,16 @@ import typer
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import Subject
+from conformal_retrievers.cli.scorers import Models, scorer_of_calibration
 from conformal_retrievers.cli.terminal import OptionNeeded
-from conformal_retrievers.data.beir import read_beir, read_corpus
+from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import iter_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.text import visible
-from conformal_retrievers.extras import require
-from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.monitoring.events import scores_of
 from conformal_retrievers.monitoring.log import read_log
-from conformal_retrievers.scoring import EmbeddingScorer, RetrievalScorer, Scorer, score_queries
+from conformal_retrievers.scoring import score_queries
+from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 
 
 def load_calibration(path: Path, alpha: float | None, about: Subject) -> Calibration:
@@ -35,55 +34,13 @@ def load_calibration(path: Path, alpha: float | None, about: Subject) -> Calibra
     return calibration if alpha is None else calibration.at(alpha)
 
 
-def scorer_named(name: str, *, model: str | None, corpus: Path | None, judged: Path) -> Scorer:
-    """Return the scorer that a calibration names. The name never decides which model is loaded.
-
-    Raises ValueError for a scorer that only Python can make.
-    """
-    if model is not None and not name.startswith("cosine("):
-        raise typer.BadParameter(f"the scorer {name!r} has no model; leave --model out")
-    if match := re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name):
-        return RetrievalScorer(match[1], higher_is_better=match[2] == "higher")
-    if name.startswith("cosine("):
-        if model is None:
-            raise OptionNeeded(f"the scorer {name!r} needs its embedding model", "--model MODEL")
-        return embedding_scorer(model, name)
-    if name.startswith("bm25s("):
-        if corpus is None and not judged.is_dir():
-            raise OptionNeeded("the scorer bm25 needs a corpus", "--corpus FILE")
-        from conformal_retrievers.scoring.bm25 import BM25Scorer
-
-        return BM25Scorer(read_corpus(corpus or judged).values())
-    raise ValueError(
-        f"the calibration has scorer {name!r}, which the command line cannot make; evaluate in "
-        "Python: evaluate(calibration, score_queries(scorer, judged))"
-    )
-
-
-def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
-    """Return the cosine scorer of a sentence-transformers model; ValueError if it is nowhere."""
-    require("embedding", "sentence_transformers")
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
-    try:
-        encoder = SentenceTransformer(model, trust_remote_code=False)
-    except Exception as error:  # whatever the client of the hub raises
-        raise ValueError(
-            f"model {model!r} cannot be loaded ({type(error).__name__}); give with --model the "
-            "folder of a sentence-transformers model, or its name on the hub"
-        ) from error
-    return EmbeddingScorer(lambda texts: encoder.encode(texts, show_progress_bar=False), name)
-
-
-def judged_queries(path: Path, run: str | None, k: int | None) -> Iterable[JudgedQuery]:
-    """Return the judged queries of a file, or those of a BEIR folder and a run."""
+def judged_queries(path: Path, run: list[str] | None, k: int | None) -> Iterable[JudgedQuery]:
+    """Return the judged queries of a file, or those of a BEIR folder and one run or several."""
     if path.is_dir():
-        if run is None:
+        if not run:
             raise OptionNeeded(f"{path} is a folder, which needs a run", "--run FILE")
         return read_beir(path, run, k=k)
-    if run is not None or k is not None:
+    if run or k is not None:
         raise typer.BadParameter(f"{path} is a file; --run and --k are for BEIR folders")
     return iter_jsonl(path)
 
@@ -100,22 +57,25 @@ def new_queries(
     calibration: Calibration,
     judged: Path,
     *,
-    run: str | None,
+    run: list[str] | None,
     k: int | None,
     model: str | None,
     corpus: Path | None,
 ) -> New:
     """Score judged queries with the scorer of a calibration, and set apart its own queries by id.
 
-    A BEIR run is read to the depth of the calibration unless `k` is given. Raises ValueError if no
+    BEIR runs are read to the depth of the calibration unless `k` is given. Raises ValueError if no
     query is new.
     """
-    scorer = scorer_named(calibration.scorer, model=model, corpus=corpus, judged=judged)
-    ConformalFilter(scorer, calibration)  # refuses another scorer
-    if k is None and run is not None:
-        k = calibration.k
-    given = list(judged_queries(judged, run, k))
-    queries = [query for query in given if not calibration.chosen_on(query)]
+    scorer = scorer_of_calibration(calibration, Models(model, None, corpus, judged))
+    if k is None and run and calibration.k is not None:
+        k = max(1, calibration.k // len(run))
+    given, fitted = list(judged_queries(judged, run, k)), fitted_on(scorer)
+    queries = [
+        query
+        for query in given
+        if not (calibration.chosen_on(query) or query_digest(query.query) in fitted)
+    ]
     _warn_if_retrieved_otherwise(queries, calibration)
     scored = score_queries(scorer, queries, progress=sys.stderr.isatty())
     new = [query for query in scored if query.id not in calibration.ids]

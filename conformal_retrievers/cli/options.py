@@ -80,25 +80,42 @@ Guarantee = Annotated[
 ]
 ByGroup = Annotated[bool, flag("--by-group", "Give the guarantee within each group.")]
 Out = Annotated[Path, option("FILE", "The file to write.", dir_okay=False)]
-Run = Annotated[str | None, option("FILE", "For a BEIR folder: the run file of the retriever.")]
+Run = Annotated[
+    list[str] | None,
+    option("FILE", "For a BEIR folder: the run of a retriever. Repeat it to unite several."),
+]
 Depth = Annotated[
-    int | None, option("K", "For a BEIR folder: the number of snippets per query.", min=1)
+    int | None, option("K", "For a BEIR folder: the snippets per query of each run.", min=1)
 ]
 Scorer = Annotated[
-    str,
-    option("NAME", "What scores a snippet: retrieval (the retriever itself), bm25 or embedding."),
+    str | None,
+    option(
+        "NAME",
+        "What scores a snippet: rank, fusion, zscore, learned, retrieval (the retriever's own "
+        "score), embedding or bm25. Default: the best, chosen on a third of the queries.",
+    ),
 ]
 Better = Annotated[
     Literal["higher", "lower"] | None,
-    option("higher|lower", "For retrieval: which scores are better (lower: distances)."),
+    option(
+        "higher|lower",
+        "Which of the retriever's scores are better (lower: distances), if ranks are not known.",
+    ),
 ]
-Retriever = Annotated[str, option("NAME", "For retrieval: the name of the retriever.")]
+Retriever = Annotated[
+    str | None, option("NAME", "For rank, zscore and retrieval: which one of several retrievers.")
+]
 Model = Annotated[
-    str | None, option("MODEL", "For embedding: a sentence-transformers model, a path or a name.")
+    str | None,
+    option(
+        "MODEL",
+        "The sentence-transformers model of an embedding score, a path or a name. Without "
+        "--scorer, its score is among those that are chosen from.",
+    ),
 ]
 ModelName = Annotated[
     str | None,
-    option("NAME", "For embedding: the name in the chain to filter. Default: that of --model."),
+    option("NAME", "The name of --model in the chain to filter. Default: that of --model."),
 ]
 Corpus = Annotated[
     Path | None,

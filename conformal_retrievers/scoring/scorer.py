@@ -150,13 +150,24 @@ def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
     Traceback (most recent call last):
     ValueError: scorer 's' was fitted on query 'q'; ...
     """
-    fitted_on = {digest for p in with_parts(scorer) for digest in getattr(p, "fitted_on", ())}
-    for query in judged if fitted_on else ():
-        if query_digest(query.query) in fitted_on:
+    digests = fitted_on(scorer)
+    for query in judged if digests else ():
+        if query_digest(query.query) in digests:
             raise ValueError(
                 f"scorer {scorer.name!r} was fitted on query {query.query[:60]!r}; calibrate and "
                 "evaluate on other queries than those it was fitted on"
             )
+
+
+def fitted_on(scorer: Scorer) -> set[str]:
+    """Return the digest of each query that a scorer or a part of it was fitted on.
+
+    >>> from types import SimpleNamespace
+    >>> part = SimpleNamespace(name="p", fitted_on=[query_digest("q")])
+    >>> fitted_on(SimpleNamespace(name="s", parts=[part])) == {query_digest("q")}
+    True
+    """
+    return {digest for p in with_parts(scorer) for digest in getattr(p, "fitted_on", ())}
 
 
 def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:

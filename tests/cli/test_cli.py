@@ -12,14 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import as_json, error_of, run
 from lookup import LookupScorer
-from typer.testing import CliRunner
 
 from conformal_retrievers.calibration.calibrating import calibrate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
-from conformal_retrievers.cli import app
 from conformal_retrievers.cli.calibrate import calibrate as calibrate_command
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
@@ -55,28 +54,6 @@ def judged_queries(n, *, shift=0.0, groups=("a", "b"), start=0):
         )
         for i in range(start, start + n)
     ]
-
-
-def run(*arguments, code=0):
-    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "80"})
-    assert done.exit_code == code, done.output
-    assert done.exception is None or isinstance(done.exception, SystemExit)
-    lines = [line for line in done.stdout.splitlines() if "/" not in line]  # but for long paths
-    assert max(map(len, lines), default=0) <= 80 or "--json" in arguments
-    return done
-
-
-def as_json(*arguments, code=0):
-    return json.loads(run(*arguments, "--json", code=code).stdout)
-
-
-def error_of(*arguments, code=1):
-    """Run a command that fails, and return its message without line breaks."""
-    done = run(*arguments, code=code)
-    if code == 1:
-        assert len(done.stderr.splitlines()) == 1
-        assert done.stderr.startswith("Error: ")
-    return " ".join(done.stderr.split())
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +188,7 @@ def beir(tmp_path_factory):
 
 def test_a_beir_folder_is_read_with_its_run_to_the_depth_of_the_calibration(beir, tmp_path):
     out = tmp_path / "c.json"
-    options = ("--alpha", "0.2", *RETRIEVAL, "--hold-out", "0.5", "--out", out)
+    options = ("--alpha", "0.2", "--scorer", "retrieval", "--hold-out", "0.5", "--out", out)
     run("calibrate", beir, "--run", "run.tsv", "--k", "3", *options)
     assert Calibration.load(out).retrieval == {"run": "run.tsv", "k": 3}
     found = as_json("evaluate", out, beir, "--run", "run.tsv")

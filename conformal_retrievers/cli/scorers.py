@@ -1,0 +1,150 @@
+"""The scores of the commands: the one that --scorer names, and those that a calibration names.
+
+A name in a file never decides which model is loaded: that is --model's.
+"""
+
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
+from conformal_retrievers.cli.terminal import OptionNeeded
+from conformal_retrievers.data.beir import read_corpus
+from conformal_retrievers.data.hits import RETRIEVER
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.extras import require
+from conformal_retrievers.scoring import (
+    EmbeddingScorer,
+    FusionScorer,
+    HitScorer,
+    QueryZScore,
+    RankScorer,
+    RetrievalScorer,
+    Scorer,
+)
+from conformal_retrievers.scoring.sources import Kind, sources_of
+
+NAMES = ("rank", "fusion", "zscore", "learned", "retrieval", "embedding", "bm25")
+
+
+class Models(NamedTuple):
+    """What the options say of the models that score texts."""
+
+    model: str | None
+    name: str | None
+    corpus: Path | None
+    judged: Path
+
+    def embedding(self) -> Scorer:
+        """Return the score of --model."""
+        if self.model is None:
+            raise OptionNeeded("the scorer embedding needs its model", "--model MODEL")
+        if not self.name and self.model[0] not in "./~" and Path(self.model).is_dir():
+            text = f"the scorer is named by the folder {self.model!r}; give --name"
+            warnings.warn(text, stacklevel=2)  # as `warn_if_path`
+        return embedding_scorer(self.model, f"cosine({self.name or self.model})")
+
+    def bm25(self) -> Scorer:
+        """Return the score of --corpus, or of the folder's own corpus."""
+        if self.corpus is None and not self.judged.is_dir():
+            raise OptionNeeded("the scorer bm25 needs a corpus", "--corpus FILE")
+        from conformal_retrievers.scoring.bm25 import BM25Scorer
+
+        return BM25Scorer(read_corpus(self.corpus or self.judged).values())
+
+    def given(self) -> list[Scorer]:
+        """Return the scores of the options that are given."""
+        embedding = [] if self.model is None else [self.embedding()]
+        return embedding if self.corpus is None else [*embedding, self.bm25()]
+
+    def named(self, name: str) -> Scorer:
+        """Return the scorer that a calibration names; ValueError if only Python can make it."""
+        if match := re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name):
+            return RetrievalScorer(match[1], higher_is_better=match[2] == "higher")
+        if name.startswith("cosine("):
+            if self.model is None:
+                reason = f"the scorer {name!r} needs its embedding model"
+                raise OptionNeeded(reason, "--model MODEL")
+            return embedding_scorer(self.model, name)
+        if name.startswith("bm25s("):
+            return self.bm25()
+        raise ValueError(
+            f"the calibration has scorer {name!r}, which the command line cannot make; evaluate in "
+            "Python: evaluate(calibration, score_queries(scorer, judged))"
+        )
+
+
+def scorer_of_calibration(calibration: Calibration, models: Models) -> Scorer:
+    """Return the scorer of a calibration, with the models that it needs and no others."""
+    needed = needed_scorers(calibration)
+    if models.model is not None and not any(name.startswith("cosine(") for name in needed):
+        raise typer.BadParameter(
+            f"the scorer {calibration.scorer!r} needs no model; leave --model out"
+        )
+    return scorer_for(calibration, [models.named(name) for name in needed])
+
+
+def score_of_hits(
+    name: str, judged: Sequence[JudgedQuery], retriever: str | None, better: str | None
+) -> Scorer:
+    """Return a scorer that reads hits, or the retrieval scores of snippets without hits."""
+    kinds = dict(sources_of(judged).retrievers)
+    if name == "fusion" and kinds:
+        return FusionScorer(kinds)
+    if not kinds:
+        if name not in ("retrieval", "zscore"):
+            raise ValueError(
+                f"the scorer {name} needs hits, but the snippets have none; write the file with "
+                "judge_retriever and write_jsonl, or give a BEIR folder and its runs"
+            )
+        if better is None:
+            reason = f"the scorer {name} needs --better higher, or --better lower for distances"
+            raise OptionNeeded(reason, "--better higher")
+        scorer: Scorer = RetrievalScorer(
+            retriever or RETRIEVER, higher_is_better=better == "higher"
+        )
+    else:
+        known = _retriever(kinds, retriever)
+        if name == "rank":
+            return RankScorer(known)
+        if kinds[known] == "rank" and better is None:
+            raise ValueError(
+                f"the scorer {name} needs scores that fall or rise with the rank, but the hits of "
+                f"{known!r} have none; give --scorer rank"
+            )
+        higher = kinds[known] == "similarity" if better is None else better == "higher"
+        scorer = HitScorer(known, higher_is_better=higher)
+    return QueryZScore(scorer) if name == "zscore" else scorer
+
+
+def _retriever(kinds: dict[str, Kind], given: str | None) -> str:
+    """Return the retriever that is given, or the only one that there is."""
+    known = ", ".join(kinds)
+    if given is None and len(kinds) > 1:
+        reason = f"the snippets have hits of {known}; choose one"
+        raise OptionNeeded(reason, f"--retriever {next(iter(kinds))}")
+    if given is not None and given not in kinds:
+        raise typer.BadParameter(f"{given!r} is not one of {known}", param_hint="--retriever")
+    return given or next(iter(kinds))
+
+
+def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
+    """Return the cosine scorer of a sentence-transformers model; ValueError if it is nowhere."""
+    require("embedding", "sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
+    try:
+        encoder = SentenceTransformer(model, trust_remote_code=False)
+    except Exception as error:  # whatever the client of the hub raises
+        raise ValueError(
+            f"model {model!r} cannot be loaded ({type(error).__name__}); give with --model the "
+            "folder of a sentence-transformers model, or its name on the hub"
+        ) from error
+    return EmbeddingScorer(lambda texts: encoder.encode(texts, show_progress_bar=False), name)

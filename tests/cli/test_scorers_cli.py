@@ -1,0 +1,141 @@
+"""The scores that the command line calibrates with, and makes again from a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from commands import as_json, error_of, run
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.jsonl import write_jsonl
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.scoring import FusionScorer, HitScorer, QueryZScore, RankScorer
+
+N, DEPTH = 180, 4
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    """A folder with a run of similarities and one of distances, which find different snippets."""
+    folder, rng = tmp_path_factory.mktemp("hybrid"), np.random.default_rng(3)
+    rows = {name: [] for name in ("corpus", "queries", "qrels", "dense", "l2")}
+    for i in range(N):
+        rows["queries"].append(json.dumps({"_id": f"q{i}", "text": f"question {i}"}))
+        rows["qrels"].append(f"q{i}\td{i}-0\t1")
+        for j in range(8):
+            rows["corpus"].append(json.dumps({"_id": f"d{i}-{j}", "text": f"text {i} {j}"}))
+        for name, sign in (("dense", 1), ("l2", -1)):
+            similarity = rng.normal([2, *[0] * 7])
+            for rank, j in enumerate(np.argsort(-similarity), start=1):
+                rows[name].append(f"q{i}\td{i}-{j}\t{rank}\t{sign * similarity[j]:.6f}")
+    for name, lines in rows.items():
+        ending = "jsonl" if name in ("corpus", "queries") else "tsv"
+        (folder / f"{name}.{ending}").write_text("\n".join(lines))
+    return folder
+
+
+RUNS = ("--run", "dense.tsv", "--run", "l2.tsv", "--k", DEPTH)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("rank", "--retriever", "dense"), RankScorer("dense")),
+        (("fusion",), FusionScorer(["dense", "l2"])),
+        (("retrieval", "--retriever", "dense"), HitScorer("dense", higher_is_better=True)),
+        (("retrieval", "--retriever", "l2"), HitScorer("l2", higher_is_better=False)),
+        (("zscore", "--retriever", "l2"), QueryZScore(HitScorer("l2", higher_is_better=False))),
+    ],
+)
+def test_a_score_of_several_runs_is_that_of_the_library_and_needs_no_options_again(
+    options, expected, beir, tmp_path
+):
+    out = tmp_path / "c.json"
+    command = ("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.5", "--out", out)
+    run(*command, "--scorer", *options)
+    made = Calibration.load(out)
+    assert made.scorer == expected.name
+    assert made.retrieval == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
+    queries = read_beir(beir, ["dense.tsv", "l2.tsv"], k=DEPTH)
+    new = [query for query in queries if query.id not in made.ids]
+    kept = [made.keep(expected.score(q.query, q.snippets)) for q in new]
+    found = as_json("evaluate", out, beir, *RUNS[:4])["evaluation"]  # at the depth of the file
+    assert found["n_snippets"] == sum(len(q.snippets) for q in new) == sum(map(len, kept))
+    assert found["removal"]["estimate"] == pytest.approx(1 - np.concatenate(kept).mean())
+    run("diagnose", out, beir, *RUNS[:4])
+
+
+def test_a_single_run_needs_no_name_of_its_retriever(beir, tmp_path):
+    command = ("calibrate", beir, "--run", "l2.tsv", "--alpha", "0.2", "--out", tmp_path / "c.json")
+    run(*command, "--scorer", "retrieval")
+    assert Calibration.load(tmp_path / "c.json").scorer == "hit(retriever, lower)"
+    run(*command, "--scorer", "rank")
+    assert Calibration.load(tmp_path / "c.json").retrieval == {"run": "l2.tsv"}
+
+
+def test_without_a_scorer_one_is_chosen_and_the_file_holds_it(beir, tmp_path):
+    out = tmp_path / "c.json"
+    done = run("calibrate", beir, *RUNS, "--alpha", "0.1", "--hold-out", "0.4", "--out", out)
+    made = Calibration.load(out)
+    assert {"score", "choice"} <= set(made.scorer_provenance)
+    assert " ".join(made.statement.split()) in " ".join(done.stdout.split())
+    found = as_json("evaluate", out, beir, *RUNS)
+    assert found["evaluation"]["n_queries"] + found["left_out"] == N
+    assert found["left_out"] > len(made.ids) > 0  # those that chose are left out too
+    assert "choice" in as_json("show", out)["scorer_provenance"]
+
+
+def test_a_learned_score_is_fitted_on_queries_that_do_not_calibrate(beir, tmp_path):
+    out = tmp_path / "c.json"
+    command = ("calibrate", beir, *RUNS, "--alpha", "0.2", "--hold-out", "0.3", "--out", out)
+    run(*command, "--scorer", "learned")
+    made = Calibration.load(out)
+    assert made.scorer.startswith("learned(")
+    found = as_json("evaluate", out, beir, *RUNS)
+    assert found["left_out"] > len(made.ids) > 0
+    assert found["evaluation"]["n_queries"] + found["left_out"] == N
+
+
+def test_an_embedding_that_wins_is_asked_for_and_one_that_loses_is_not(beir, tmp_path):
+    out = tmp_path / "c.json"
+    run("calibrate", beir, *RUNS, "--alpha", "0.2", "--scorer", "fusion", "--out", out)
+    new = ("evaluate", out, beir, *RUNS, "--model", "m")
+    assert "--model" in error_of(*new, code=2)
+    replace(Calibration.load(out), scorer="cosine(m)", scorer_provenance=None).save(out)
+    assert "--model MODEL" in error_of(*new[:-2], code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "named"),
+    [
+        (("--scorer", "rank"), 2, "--retriever dense"),
+        (("--scorer", "retrieval", "--retriever", "bm25"), 2, "'bm25' is not one of dense, l2"),
+        (("--run", "l2.tsv"), 1, "run is"),
+    ],
+)
+def test_a_retriever_that_is_not_known_is_named(options, code, named, beir, tmp_path):
+    given = ("--alpha", "0.1", *RUNS, "--out", tmp_path / "c.json", *options)
+    assert named in error_of("calibrate", beir, *given, code=code)
+
+
+def test_hits_are_needed_where_a_score_is_made_of_them(tmp_path):
+    path, out = tmp_path / "judged.jsonl", tmp_path / "c.json"
+    rng = np.random.default_rng(0)
+    queries = [
+        JudgedQuery(f"q {i}", [Snippet("a", retrieval_score=s), Snippet("b")], [True, False])
+        for i, s in enumerate(rng.normal(size=50))
+    ]
+    write_jsonl(queries, path)
+    given = ("calibrate", path, "--alpha", "0.1", "--out", out)
+    for name in ("rank", "fusion", "learned"):
+        assert "hits" in error_of(*given, "--scorer", name)
+    assert "--better" in error_of(*given, "--scorer", "zscore", code=2)
+    assert "--scorer" in error_of(*given, code=2)
+    only_ranks = [replace(s, hits=(Hit("r", i),)) for i, s in enumerate(queries[0].snippets)]
+    write_jsonl([replace(queries[0], snippets=only_ranks)], path)
+    assert "--scorer rank" in error_of(*given, "--scorer", "zscore")
