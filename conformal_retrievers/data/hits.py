@@ -54,34 +54,47 @@ def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
 
 
 class Retrieved(Sequence[T]):
-    """The n snippets of a query as columns; they are made once one of them is read.
+    """The n snippets of a query as columns, each of which is made once it is read.
 
     Scores from hits read no snippet, and making a hundred takes longer than scoring them.
     """
 
     def __init__(
         self,
-        texts: Sequence[str],
-        documents: Sequence[str | None],
         hits: Mapping[str, HitColumns],
-        make: Callable[[], Sequence[T]],
+        n: int,
+        *,
+        texts: Callable[[], Sequence[str]],
+        documents: Callable[[], Sequence[str | None]],
+        snippets: Callable[[], Sequence[T]],
     ) -> None:
-        self.texts, self.documents, self.hits, self.make = texts, documents, hits, make
+        self.hits, self.n = hits, n
+        self._texts, self._documents, self._snippets = texts, documents, snippets
 
     @cached_property
-    def made(self) -> Sequence[T]:
+    def texts(self) -> Sequence[str]:
+        """The texts."""
+        return self._texts()
+
+    @cached_property
+    def documents(self) -> Sequence[str | None]:
+        """The documents that they were cut from."""
+        return self._documents()
+
+    @cached_property
+    def snippets(self) -> Sequence[T]:
         """The snippets."""
-        return self.make()
+        return self._snippets()
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return self.n
 
     @overload
     def __getitem__(self, i: int) -> T: ...
     @overload
     def __getitem__(self, i: slice) -> Sequence[T]: ...
     def __getitem__(self, i: int | slice) -> T | Sequence[T]:
-        return self.made[i]
+        return self.snippets[i]
 
 
 def hits_in(snippets: Sequence[Any]) -> Mapping[str, HitColumns]:

@@ -156,11 +156,19 @@ def to_score(scorer: Scorer, documents: Sequence[Document]) -> Sequence[Any]:
     """Return what a scorer needs of documents: scores, texts, or columns until it reads more."""
     if type(scorer) is RetrievalScorer:  # a subclass may need more
         return scores_of(documents)
-    texts = [document.page_content for document in documents]
     if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
-        return texts
-    sources, hits = _sources(documents), columns_of(documents)
-    return Retrieved(texts, sources, hits, lambda: to_snippets(documents))
+        return _texts(documents)
+    return Retrieved(
+        columns_of(documents),
+        len(documents),
+        texts=lambda: _texts(documents),
+        documents=lambda: _sources(documents),
+        snippets=lambda: to_snippets(documents),
+    )
+
+
+def _texts(documents: Sequence[Document]) -> list[str]:
+    return [document.page_content for document in documents]
 
 
 def with_metadata(document: Document, metadata: dict[str, Any]) -> Document:

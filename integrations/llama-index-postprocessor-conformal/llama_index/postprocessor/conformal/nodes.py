@@ -73,7 +73,7 @@ def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
 
 def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
     """Return the hits of each retriever among nodes, by its name."""
-    if any(isinstance(node, NodeWithHits) for node in nodes):
+    if NodeWithHits in {*map(type, nodes)}:
         return hit_columns(hits_of(nodes))
     scores = np.array([node.score for node in nodes], dtype=np.float64)  # None becomes NaN
     return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
@@ -91,11 +91,19 @@ def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
         given = [node.node.embedding for node in nodes]
     if given and {*map(type, given)} <= getattr(scorer, "takes", set()):
         return given
-    texts = [node.node.get_content(MetadataMode.NONE) for node in nodes]
     if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
-        return texts
-    documents = [node.node.ref_doc_id for node in nodes]
-    return Retrieved(texts, documents, columns_of(nodes), lambda: to_snippets(nodes))
+        return _texts(nodes)
+    return Retrieved(
+        columns_of(nodes),
+        len(nodes),
+        texts=lambda: _texts(nodes),
+        documents=lambda: [node.node.ref_doc_id for node in nodes],
+        snippets=lambda: to_snippets(nodes),
+    )
+
+
+def _texts(nodes: Sequence[NodeWithScore]) -> list[str]:
+    return [node.node.get_content(MetadataMode.NONE) for node in nodes]
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
