@@ -6,6 +6,7 @@ Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the 
 import math
 from collections.abc import Iterator
 
+from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data.text import visible
@@ -36,7 +37,10 @@ def _guarantee(c: Thresholds) -> str:
         confident = percent(1 - exact_alpha(c.delta), exact=True)
         text += f". This holds for at least {confident} of calibrations like this one"
     if c.out_of_reach:
-        return f"Out of reach at this depth: no threshold {text}."
+        at = "at this depth" if c.k is None else f"at K = {c.k}"
+        if c.units().reach <= 1 - c.alpha and not _dropped_by_scorer(c.units()):
+            at += ", so retrieve deeper"
+        return f"Out of reach {at}: no threshold {text}."
     if c.by_group:
         text = f"within each group that has a threshold, {text}"
     return f"{text[0].upper()}{text[1:]}."
@@ -140,18 +144,22 @@ def why_none(c: Thresholds, group: str | None) -> str:
         return "no finite threshold gives this guarantee"
     found = sum(len(query.scores) for query in units.queries)
     missed = sum(query.n_missed for query in units.queries) * c.count_missed
-    dropped = sum(int((query.scores == math.inf).sum()) for query in units.queries)
-    if dropped:
+    if dropped := _dropped_by_scorer(units):
         cause = f"the scorer gives {dropped} of {found} relevant snippets a score of inf"
         remedy = "Make the scorer drop fewer, or raise alpha"
     else:
         cause = f"the retriever returns {found} of {found + missed} known relevant snippets"
-        remedy = "Retrieve deeper, or raise alpha"
+        deeper = "deeper" if c.k is None else f"deeper than K = {c.k}"
+        remedy = f"Retrieve {deeper}, or raise alpha"
     if units.reach <= 1 - c.alpha:
         most = percent(round(units.reach, 3), exact=True)
         mean = "" if c.guarantee == "snippet" else "averaged over queries, "
         return f"{cause}; {mean}keeping everything reaches {most}. {remedy}"
     return f"{cause}, and there are too few judged queries. Judge more queries, or raise alpha"
+
+
+def _dropped_by_scorer(units: Units) -> int:
+    return sum(int((query.scores == math.inf).sum()) for query in units.queries)
 
 
 def _assumptions(c: Thresholds) -> str:

@@ -116,5 +116,5 @@ class Diagnosis:
     def __str__(self) -> str:
         marks = {"problem": "✗", "notice": "!", "fine": "✓"}
         lines = [f"{marks[f.severity]} {f.name}: {f.sentence}" for f in self.findings]
-        table = self.evaluation.equal_recall
-        return "\n".join([self.summary, "", *([f"{table}\n"] if table else []), *lines])
+        lead = (self.evaluation.too_shallow, self.summary, self.evaluation.equal_recall)
+        return "\n".join([*(f"{part}\n" for part in lead if part), *lines])

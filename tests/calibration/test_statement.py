@@ -109,6 +109,10 @@ def test_a_depth_that_misses_too_much_is_out_of_reach(guarantee, most):
     assert "every snippet is kept" in threshold
     assert "100 of 200" in threshold
     assert most in threshold
+    assert "at this depth, so retrieve deeper" in first
+    at_20 = lines(replace(out_of_reach, retrieval={"k": 20}))
+    assert at_20[0].startswith("Out of reach at K = 20, so retrieve deeper")
+    assert "Retrieve deeper than K = 20" in at_20[1]
     reached = calibration_of(queries, 0.1, "any", count_missed=True)
     assert "ut of reach" not in reached.statement
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformal_retrievers import Calibration, ScoredQuery, evaluate
+from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.data.hits import HitColumns
 
 
@@ -77,3 +77,10 @@ def test_depths_are_those_of_the_retrievers_that_found_a_snippet():
     assert "50.0 %" in first_line(calibrated(k=2), queries)
     line = first_line(calibrated(k=6), queries)  # of the two together, 3 of each
     assert "at K = 3. K = 4 would do" in line
+
+
+def test_a_diagnosis_says_so_first_too_and_leads_with_the_table():
+    shallow = [replace(query, missed=1) for query in QUERIES]
+    d = diagnose(calibrated(k=2), shallow)
+    too_shallow, table = d.evaluation.too_shallow, d.evaluation.equal_recall
+    assert str(d).startswith(f"{too_shallow}\n\n{d.summary}\n\n{table}\n\n")
