@@ -76,7 +76,8 @@ def features(
     if sources.context == "document+position":
         rows += [np.array([neighbour(row, layout, k) for row in x]) for k in NEIGHBOURS.values()]
         of_all += [_relative_position(layout)]
-    return known, np.ascontiguousarray(np.vstack([*rows, numbers.found, *of_all]).T)
+    columns = np.concatenate([*rows, numbers.found, np.array(of_all)])
+    return known, np.ascontiguousarray(columns.T)
 
 
 def within_query(x: Values) -> tuple[Values, Values, Values, Values]:
@@ -94,8 +95,10 @@ def within_query(x: Values) -> tuple[Values, Values, Values, Values]:
     parts = (ordered - best) / scale  # in [0, 1], with the z-scores of the scores
     gap = x - best
     part = gap / scale
-    sd = np.where(varied, parts.std(axis=1, keepdims=True), 1.0)
-    return x, gap, (part - parts.mean(axis=1, keepdims=True)) / sd, 1 - part
+    n = x.shape[1]
+    mean = parts.sum(axis=1, keepdims=True) / n  # `mean` and `std` take several times as long
+    sd = np.sqrt(np.square(parts - mean).sum(axis=1, keepdims=True) / n)
+    return x, gap, (part - mean) / np.where(varied, sd, 1.0), 1 - part
 
 
 # --- documents ------------------------------------------------------------------------------------

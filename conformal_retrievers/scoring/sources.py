@@ -116,19 +116,21 @@ def numbers_of(
     if not known.all():
         of_scorers, ranks, values = of_scorers[:, known], ranks[:, known], values[:, known]
         found = found[:, known]
-    behind = np.max(ranks, axis=1, initial=-1, where=found, keepdims=True) + 1
-    ranks = np.where(found, ranks, behind)
-    worst = np.max(values, axis=1, initial=-np.inf, where=found, keepdims=True)
-    values = np.where(found, values, np.where(worst > -np.inf, worst, 0.0))
-    only_ranks = [kind == "rank" for _, kind in sources.retrievers]
-    values[only_ranks] = np.log1p(ranks[only_ranks])
+    if not found.all():
+        behind = np.max(ranks, axis=1, initial=-1, where=found, keepdims=True) + 1
+        ranks = np.where(found, ranks, behind)
+        worst = np.max(values, axis=1, initial=-np.inf, where=found, keepdims=True)
+        values = np.where(found, values, np.where(worst > -np.inf, worst, 0.0))
+    if only_ranks := [i for i, (_, kind) in enumerate(sources.retrievers) if kind == "rank"]:
+        values[only_ranks] = np.log1p(ranks[only_ranks])
     others = of_scorers
     if len(sources.retrievers) > 1:
-        others = np.vstack([-(found / (C + 1 + ranks)).sum(axis=0), of_scorers])
-    places = [average_ranks(x) for x in others]
+        fused = -(found / (C + 1 + ranks)).sum(axis=0, keepdims=True)
+        others = np.concatenate([fused, of_scorers])
+    places = [average_ranks(x)[np.newaxis] for x in others]
     # In one layout, since sums depend on it in their last bits.
-    values = np.ascontiguousarray(np.vstack([values, others]))
-    return known, Numbers(values, np.vstack([ranks, *places]), found)
+    values = np.ascontiguousarray(np.concatenate([values, others]))
+    return known, Numbers(values, np.concatenate([ranks, *places]), found)
 
 
 def _of_hits(

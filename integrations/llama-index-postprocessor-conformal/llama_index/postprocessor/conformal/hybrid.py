@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers.data.hits import fusion
 from conformal_retrievers.data.union import Item, OnError, answers, check_retrievers, unite
-from llama_index.postprocessor.conformal.nodes import NodeWithHits
+from llama_index.postprocessor.conformal.nodes import NodeWithHits, text_of
 
 
 class HybridRetriever(BaseRetriever):
@@ -88,10 +88,7 @@ class HybridRetriever(BaseRetriever):
         found = answers(by_name, self.on_error, self._logged)
         failed = tuple(name for name in self.retrievers if name not in found)
         lists = {
-            name: [
-                Item(node.node_id, node.node.get_content(MetadataMode.NONE), node.score)
-                for node in nodes
-            ]
+            name: [Item(node.node_id, text_of(node.node), node.score) for node in nodes]
             for name, nodes in found.items()
         }
         return [

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from llama_index.core.schema import MetadataMode, NodeWithScore
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
 from conformal_retrievers import EmbeddingScorer, Filtered, RetrievalScorer, Scorer, Snippet
 from conformal_retrievers.data import Hit
@@ -46,7 +46,7 @@ def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
     listed = as_nodes(nodes)
     return [
         Snippet(
-            node.node.get_content(MetadataMode.NONE),
+            text_of(node.node),
             id=node.node.node_id,
             document=node.node.ref_doc_id,
             retrieval_score=node.score,
@@ -55,6 +55,13 @@ def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
         )
         for node, hits in zip(listed, hits_of(listed), strict=True)
     ]
+
+
+def text_of(node: BaseNode) -> str:
+    """Return a node's text without metadata."""
+    if type(node) is TextNode:  # its `get_content` returns the same, after much else
+        return node.text
+    return node.get_content(MetadataMode.NONE)
 
 
 def hits_of(nodes: Sequence[NodeWithScore]) -> list[tuple[Hit, ...]]:
@@ -103,7 +110,7 @@ def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
 
 
 def _texts(nodes: Sequence[NodeWithScore]) -> list[str]:
-    return [node.node.get_content(MetadataMode.NONE) for node in nodes]
+    return [text_of(node.node) for node in nodes]
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
