@@ -275,9 +275,14 @@ MUTANTS = {
             "merged groups stay apart",
         ),
         (
-            "checks.check_new(given, self.ids, self.subject)",
+            "checks.check_new(given, self.used_ids, self.subject)",
             "pass",
             "a calibration evaluated on its own queries",
+        ),
+        (
+            "self.ids.union(self.choice.fit_ids if self.choice else ())",
+            "self.ids",
+            "a calibration evaluated on the queries that its score was chosen on",
         ),
         ("if n < needed:", "if n < needed - 1:", "a delta that is not quite feasible accepted"),
         (
@@ -292,6 +297,33 @@ MUTANTS = {
             "if query.relevant.any()]",
             "queries that missed everything forgotten",
         ),
+    ],
+    "calibration/choosing.py": [
+        (
+            "for i, digest in enumerate(digests) if digest not in chosen]",
+            "for i, digest in enumerate(digests)]",
+            "the queries of the choice calibrate, too",
+        ),
+        (
+            "np.argmax(logs[:, 0] <= logs[best, 0] + NOISE * noise)",
+            "best",
+            "noise preferred to what is simpler",
+        ),
+    ],
+    "calibration/candidates.py": [
+        (
+            "if i % FOLDS != fold]",
+            "]",
+            "candidates compared on the queries that fit them",
+        ),
+        (
+            'if guarantee == "snippet":  # only',
+            "if False:  # only",
+            "relative scores compete for the guarantee on snippets",
+        ),
+    ],
+    "calibration/budget.py": [
+        ("math.ceil(round(", "math.floor(round(", "a recall that is rounded up"),
     ],
     "calibration/record.py": [
         (

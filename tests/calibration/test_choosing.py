@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import zlib
 from dataclasses import replace
 from fractions import Fraction
 
@@ -208,7 +209,10 @@ def test_the_statement_says_what_a_given_scorer_adds():
 
 
 def test_a_scorer_that_was_not_chosen_may_be_given_to_the_filter():
-    noise = FunctionScorer(lambda query, texts: [hash(text) % 7 for text in texts], "noise")
+    def crc(query, texts):
+        return [zlib.crc32(f"{query} {text}".encode()) for text in texts]
+
+    noise = FunctionScorer(crc, "noise")
     calibration = calibrate(queries(300), [noise], alpha=0.1)
     assert needed_scorers(calibration) == []
     assert ConformalFilter.of(calibration, noise).scorer == ConformalFilter.of(calibration).scorer
