@@ -1,6 +1,6 @@
 """What a filter does to judged queries, and whether its guarantee can be trusted."""
 
-from conformal_retrievers.evaluation.compare import Difference, Differences, compare, top_k
+from conformal_retrievers.evaluation.compare import Difference, Differences, compare
 from conformal_retrievers.evaluation.depth import Depths, depth
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding
@@ -25,6 +25,5 @@ __all__ = [
     "diagnose",
     "evaluate",
     "measure",
-    "top_k",
     "verdict_on",
 ]

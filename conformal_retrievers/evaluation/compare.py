@@ -1,11 +1,10 @@
-"""A calibration beside others on the same queries: top k, or another calibration.
+"""Two calibrations on the same queries, by the paired bootstrap over queries.
 
-Top k is what is done without calibration. Two calibrations are compared by the paired bootstrap
-over queries: both are measured on the same resampled queries.
+Both are measured on the same resampled queries.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,21 +15,8 @@ from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.bootstrap import resampled, spans
-from conformal_retrievers.evaluation.evaluate import Evaluation, measure
 from conformal_retrievers.evaluation.measures import Columns, ratios
 from conformal_retrievers.theory.intervals import check_level
-
-
-def top_k(scored: Sequence[ScoredQuery]) -> dict[int, Evaluation]:
-    """Measure keeping the k lowest scores of each query, for k from 1 up to the largest number of
-    snippets of a query.
-
-    Equal scores go by the retriever's order, and unscorable snippets come last. Raises ValueError
-    for no query.
-    """
-    ranks = [np.argsort(np.argsort(query.scores, kind="stable")) for query in scored]
-    most = max((len(rank) for rank in ranks), default=0)
-    return {k: measure(scored, [rank < k for rank in ranks]) for k in range(1, max(1, most) + 1)}
 
 
 class Difference(NamedTuple):

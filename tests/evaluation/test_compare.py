@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from conformal_retrievers import Calibration, ScoredQuery, compare, evaluate
-from conformal_retrievers.evaluation import top_k
 
 QUERIES = [
     ScoredQuery([0.4, 0.1, 0.3, 0.2], [True, True, False, False]),
@@ -19,20 +18,6 @@ QUERIES = [
 def at(threshold, scorer="lookup"):
     """A calibration whose threshold is this number."""
     return Calibration.from_scores([ScoredQuery([threshold], [True])], alpha=0.5, scorer=scorer)
-
-
-def test_top_k_keeps_the_lowest_scores_for_every_k():
-    e = top_k(QUERIES)
-    assert list(e) == [1, 2, 3, 4]
-    coverage = [e[k].coverage["query-recall"].estimate for k in e]
-    assert coverage == [1 / 4, 3 / 4, 3 / 4, 1]
-    assert [e[k].coverage_std for k in e] == [1 / 4, 1 / 4, 1 / 4, 0]
-    assert [e[k].removal.estimate for k in e] == pytest.approx([4 / 6, 2 / 6, 1 / 6, 0])
-
-
-def test_equal_scores_keep_the_retrievers_order_and_the_unscorable_come_last():
-    tied = [ScoredQuery([math.nan, 0.5, 0.5], [True, True, False])]
-    assert [top_k(tied)[k].coverage["snippet"].estimate for k in (1, 2, 3)] == [0.5, 0.5, 1]
 
 
 # --- two calibrations -----------------------------------------------------------------------------
