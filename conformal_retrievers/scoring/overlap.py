@@ -12,10 +12,10 @@ have it, as a word does in BM25, and nothing if none has it. Alone these scores 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from pydantic import JsonValue
@@ -63,9 +63,9 @@ class OverlapScorer:
 
     def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Return the score of each snippet, from −1 to 0, (n,)."""
-        asked = set(self._units([w for w in _words(query) if w not in STOP_WORDS]))
+        asked = self._asked([w for w in _words(query) if w not in STOP_WORDS])
         texts = texts_in(as_snippets(snippets))
-        shared = [asked.intersection(self._units(_words(text))) for text in texts]
+        shared = [self._shared(asked, _words(text)) for text in texts]
         n, having = len(shared), Counter(unit for units in shared for unit in units)
         weights = dict.fromkeys(asked, 1.0)
         if self.unit == "pieces":
@@ -73,14 +73,20 @@ class OverlapScorer:
         whole = math.fsum(weights.values()) or 1.0
         return np.array([-math.fsum(weights[u] for u in units) / whole for units in shared])
 
-    def _units(self, words: list[str]) -> Iterator[str | tuple[str, str]]:
+    def _asked(self, words: list[str]) -> set[Any]:
         if self.unit == "words":
-            yield from words
-        elif self.unit == "pairs":
-            yield from pairwise(words)
-        else:
-            for word in set(words):
-                yield from (word[i : i + 4] for i in range(max(1, len(word) - 3)))
+            return set(words)
+        if self.unit == "pairs":
+            return set(pairwise(words))
+        # A word of fewer letters is a piece with the spaces around it.
+        padded = [word if len(word) > 3 else f" {word} " for word in words]
+        return {w[i : i + 4] if w[0] != " " else w for w in padded for i in range(len(w) - 3)}
+
+    def _shared(self, asked: set[Any], words: list[str]) -> set[Any]:
+        if self.unit == "pieces":
+            text = f" {' '.join(words)} "
+            return {piece for piece in asked if piece in text}
+        return asked.intersection(words if self.unit == "words" else pairwise(words))
 
 
 # Those that a file may name: they need nothing but the texts.

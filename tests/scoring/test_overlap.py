@@ -66,3 +66,11 @@ def test_a_learned_score_of_overlaps_comes_back_from_its_provenance_alone():
     assert again == learned
     assert again.score(judged[0].query, judged[0].snippets).argmin() == 0
     assert [scorer_of(s.provenance) for s in OVERLAPS.values()] == [*OVERLAPS.values()]
+
+
+def test_a_word_of_up_to_three_letters_is_one_piece():
+    # The pieces are ox, and carts in two; a word with ox in it has none.
+    cart, rare = math.log1p(1.5 / 2.5), math.log1p(2.5 / 1.5)
+    found = scores("pieces", "ox carts", "an ox", "fox cart", "carts")
+    whole = cart + 2 * rare
+    np.testing.assert_allclose(found, -np.array([rare, cart, cart + rare]) / whole, rtol=1e-14)
