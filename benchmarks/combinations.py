@@ -5,6 +5,7 @@ Each data set's queries are dealt at random into thirds, 100 times: one trains, 
 
     kept       share of snippets kept: pooled over snippets / mean over queries of a query's share
     cut        1 − kept by the combination / kept by plain cosine, in the same two ways
+    share      of the cut by a perfect ranking, all relevant snippets first, the cut of this one
     coverage   mean over queries of the share of their relevant snippets kept
 
 Pooled figures alone flatter on lists of unequal length. The sets: passages of a BM25 run (scifact,
@@ -49,6 +50,7 @@ from conformal_retrievers import (
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.learned import regress, weights_of
+from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.sources import Context, Sources, context_of
 
 RESULTS = Path(__file__).parent / "results" / "combinations.md"
@@ -174,14 +176,41 @@ def spread(values: NDArray[np.float64]) -> str:
 
 def learned_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
     plain = over_deals(data, deals, lambda deal: data.cosines)
-    yield ["cosine", *plain.kept(), "", "", spread(plain.coverage)]
+    yield ["cosine", *plain.kept(), "", "", "", spread(plain.coverage)]
+    perfect = over_deals(data, deals, lambda deal: data.perfect)
+    best = 1 - np.mean(perfect.by_query / plain.by_query)
     check_against_the_library(data, deals[0])
-    for context in dict.fromkeys(("none", data.context)):
-        known = "" if context == "none" else f" + {context.replace('+', ' and ')}"
-        for unit in ("snippet", "query"):
-            outcome = over_deals(data, deals, learned(data, data.features(context), unit))
-            label = f"cosine + BM25{known}, by {unit}"
-            yield [label, *outcome.kept(), *outcome.cut(plain), spread(outcome.coverage)]
+    for label, tables in learned_tables(data).items():
+        outcome = over_deals(data, deals, learned(data, tables))
+        share = f"{100 * np.mean(1 - outcome.by_query / plain.by_query) / best:.0f}"
+        yield [label, *outcome.kept(), *outcome.cut(plain), share, spread(outcome.coverage)]
+    yield ["perfect", *perfect.kept(), *perfect.cut(plain), "100", spread(perfect.coverage)]
+
+
+def size_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
+    deals = deals[::2]
+    plain = over_deals(data, deals, lambda deal: data.cosines)
+    for label, tables in learned_tables(data).items():
+        cuts = []
+        for size in SIZES:
+            fewer = [deal._replace(training=deal.training[:size]) for deal in deals]
+            enough = len(deals[0].training) >= size
+            outcome = over_deals(data, fewer, learned(data, tables)) if enough else None
+            cuts.append(outcome.cut(plain)[1] if outcome else "")
+        yield [label, *cuts]
+
+
+def learned_tables(data: Data) -> dict[str, list[NDArray[np.float64]]]:
+    """Return the features of each query by what they are made of, from little to much."""
+    tables = {"cosine + BM25": data.features("none")}
+    if data.context != "none":
+        known = data.context.replace("+", " and ")
+        tables[f"cosine + BM25 + {known}"] = data.features(data.context)
+    last = [*tables][-1]
+    return tables | {f"{last} + overlap": data.features(data.context, overlap=True)}
+
+
+SIZES = (40, 100, 150, 300)
 
 
 def feature_rows(data: Data, deals: list[Deal]) -> Iterator[list[str]]:
@@ -256,8 +285,11 @@ class Table(NamedTuple):
 
 KEPT, CUT = ["kept, pooled", "kept, by query"], ["cut, pooled", "cut, by query"]
 TABLES = {
-    "Learned from cosine and BM25, alpha = 0.1": Table(
-        ["scores", *KEPT, *CUT, "coverage"], learned_rows
+    "Learned, alpha = 0.1": Table(
+        ["scores", *KEPT, *CUT, "share of the achievable cut by query", "coverage"], learned_rows
+    ),
+    "Cut by query after a fit to so many queries, alpha = 0.1, every other deal": Table(
+        ["scores", *map(str, SIZES)], size_rows
     ),
     "Features added one group after the other, alpha = 0.1, every fourth deal": Table(
         ["features", "number", *CUT, "coverage"], feature_rows
@@ -283,13 +315,26 @@ class Data:
     def scored(self, scorer: Scorer) -> Scores:
         return [query.scores for query in score_queries(scorer, self.judged)]
 
-    def sources(self, context: Context) -> Sources:
-        return Sources((), (self.cosine.name, self.bm25.name), context)
+    def sources(self, context: Context, overlap: bool = False) -> Sources:
+        names = [self.cosine.name, self.bm25.name, *(OVERLAPS if overlap else ())]
+        return Sources((), tuple(names), context)
 
-    def features(self, context: Context) -> list[NDArray[np.float64]]:
-        sources = self.sources(context)
-        scores = zip(self.cosines, self.bm25s, self.judged, strict=True)
-        return [features(sources, [c, b], query.snippets)[1] for c, b, query in scores]
+    def features(self, context: Context, overlap: bool = False) -> list[NDArray[np.float64]]:
+        sources = self.sources(context, overlap)
+        columns = [self.cosines, self.bm25s, *(self.overlaps if overlap else ())]
+        scores = zip(*columns, strict=True)
+        pairs = zip(scores, self.judged, strict=True)
+        return [features(sources, of_query, query.snippets)[1] for of_query, query in pairs]
+
+    @cached_property
+    def overlaps(self) -> list[Scores]:
+        return [self.scored(scorer) for scorer in OVERLAPS.values()]
+
+    @cached_property
+    def perfect(self) -> Scores:
+        """Relevant snippets first, those and the others in a random order."""
+        rng = np.random.default_rng(0)
+        return [rng.random(len(relevant)) - relevant for relevant in self.relevant]
 
     @cached_property
     def cosines(self) -> Scores:
@@ -308,20 +353,18 @@ class Data:
         return context_of([snippet for query in self.judged for snippet in query.snippets])
 
 
-def learned(
-    data: Data, tables: list[NDArray[np.float64]], unit: str = "query"
-) -> Callable[[Deal], Scores]:
-    """Return the scores of regressions on the training thirds.
+def learned(data: Data, tables: list[NDArray[np.float64]]) -> Callable[[Deal], Scores]:
+    """Return the scores of regressions on the training thirds, as `LearnedScorer` makes them.
 
-    By query, they are those of `LearnedScorer`. The features are computed once for all deals.
+    The features are computed once for all deals.
     """
     whole, ends = np.vstack(tables), np.cumsum([len(table) for table in tables])
 
     def scores_of(deal: Deal) -> Scores:
         training = [tables[i] for i in deal.training]
         relevant = [data.relevant[i] for i in deal.training]
-        weights = weights_of(relevant) if unit == "query" else None
-        regression = regress(np.vstack(training), np.concatenate(relevant), weights)
+        joined = np.vstack(training), np.concatenate(relevant)
+        regression = regress(*joined, weights_of(relevant))
         return np.split(-regression.log_odds(whole), ends[:-1])
 
     return scores_of
