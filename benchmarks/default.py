@@ -14,7 +14,7 @@ relevant snippet, of different texts, are halved at random, 100 times: one half 
     coverage               mean share of a query's relevant retrieved snippets kept at alpha = 0.1;
                            "holds" if ≥ 0.9 − 3 se over the halvings, with the choice included
 
-The planted set has 20 retrievers of pure noise. Its second row is what is wrong: the score that
+The planted set has 8 retrievers of pure noise. Its second row is what is wrong: the score that
 costs least on the calibration queries themselves, with the threshold that those give.
 
     python -m benchmarks.default --data FOLDER [--sets scifact nq-open] [--cache FOLDER] [--write]
@@ -280,11 +280,11 @@ def coverage_line(coverage: NDArray[np.float64]) -> str:
 
 # --- the planted set ------------------------------------------------------------------------------
 
-PLANTED, N_JUDGED, N_SNIPPETS = 20, 120, 20
+PLANTED, N_JUDGED, N_SNIPPETS = 8, 90, 20
 
 
 def noise(n: int, rng: np.random.Generator) -> list[JudgedQuery]:
-    """Return queries of 20 retrievers that return the same snippets in random orders."""
+    """Return queries of 8 retrievers that return the same snippets in random orders."""
     return [
         JudgedQuery(
             f"query {rng.integers(2**60)}",
@@ -314,7 +314,7 @@ def planted(arguments: argparse.Namespace) -> str:
     """Return the coverage of the default, and of choosing on the calibration queries."""
     ours, wrong = [], []
     for rng in generators(arguments):
-        judged, new = noise(N_JUDGED, rng), noise(500, rng)
+        judged, new = noise(N_JUDGED, rng), noise(100, rng)
         calibration = calibrate(judged, alpha=ALPHA)
         ours.append(coverage_of(calibration, ConformalFilter.of(calibration).scorer, new))
         scorer = best_on(judged)
