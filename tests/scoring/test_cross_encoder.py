@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformal_retrievers import CrossEncoderScorer, Snippet
-from conformal_retrievers.cli.inputs import embedding_scorer
+from conformal_retrievers.cli.scorers import embedding_scorer
 
 QUESTION = "what is the highest mountain"
 
