@@ -1,6 +1,7 @@
 """The Python code of the README, of docs/ and of the packages' READMEs runs as it stands.
 
-A block that cannot run here has a comment on the line before it: `<!-- not run: why -->`.
+A block that cannot run here has a comment on the line before it: `<!-- not run: why -->`. One with
+`<!-- run first -->` runs before the others: it makes what a reader has already.
 """
 
 from __future__ import annotations
@@ -10,38 +11,54 @@ import shutil
 from pathlib import Path
 
 import pytest
-from langchain_core.documents import Document
-from langchain_core.runnables import RunnableLambda
-from llama_index.core import Settings
+from langchain_core.embeddings import Embeddings
+from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import MockLLM
-
-from conformal_retrievers import Snippet
+from llama_index.core.schema import TextNode
+from pydantic import PrivateAttr
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("integrations/*/README.md")])
-BLOCK = re.compile(r"^(<!-- not run: .+ -->\n)?```python\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"^(?:<!-- (not run: .+|run first) -->\n)?```python\n(.*?)^```", re.S | re.M)
 
 
 def run(page: Path, names: dict[str, object]) -> dict[str, object]:
     """Run the blocks of a page one after the other, and return the names that they leave."""
     text = page.read_text(encoding="utf-8")
-    for block in BLOCK.finditer(text):
-        if block[1] is None:
+    for block in sorted(BLOCK.finditer(text), key=lambda block: block[1] != "run first"):
+        if not (block[1] or "").startswith("not run"):
             above = "\n" * (text.count("\n", 0, block.start(2)))  # for the lines of a traceback
             exec(compile(above + block[2], str(page), "exec", dont_inherit=True), names)
     return names
 
 
-def by_shared_words(snippets: list[Snippet]) -> RunnableLambda[str, list[Document]]:
-    """Return what a page calls `bm25`, for which LangChain's own needs another package."""
+class MiniLM(BaseEmbedding):
+    """The model of the README, for pages that take an index for granted."""
 
-    def shared(query: str) -> list[Document]:
-        words = set(query.casefold().split())
-        ordered = sorted(snippets, key=lambda s: -len(words & set(s.text.casefold().split())))
-        return [Document(s.text) for s in ordered[:20]]
+    model_name: str = "all-MiniLM-L6-v2"
+    _embeddings: Embeddings = PrivateAttr()
 
-    return RunnableLambda(shared)
+    def __init__(self, embeddings):
+        super().__init__()
+        self._embeddings = embeddings
+
+    def _get_text_embedding(self, text):
+        return self._embeddings.embed_query(text)
+
+    _get_query_embedding = _get_text_embedding
+
+    async def _aget_query_embedding(self, query):
+        return self._get_query_embedding(query)
+
+
+def in_llama_index(names):
+    """What a LlamaIndex user has already."""
+    embed_model = MiniLM(names["embeddings"])
+    nodes = [TextNode(text=s.text, id_=s.id) for s in names["snippets"]]
+    index = VectorStoreIndex(nodes, embed_model=embed_model)
+    return {"embed_model": embed_model, "index": index}
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +74,9 @@ def readme(tmp_path_factory):
 def test_the_code_of_the_readme_keeps_some_snippets_and_drops_others(readme):
     names, folder = readme
     assert (folder / "calibration.json").exists()
-    assert 0 < len(names["result"].kept) < 10
-    assert len(names["result"].kept) + len(names["result"].dropped) == 10
+    kept, dropped = names["result"].kept, names["result"].dropped
+    assert 0 < len(kept) < len(kept) + len(dropped) == len(names["retrieved"].snippets)
+    assert set(names["retrieved"].hits) == {"dense", "bm25"}
 
 
 @pytest.mark.slow
@@ -72,7 +90,7 @@ def test_the_code_of_a_page_runs_after_that_of_the_readme(page, readme, tmp_path
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Settings, "_llm", MockLLM())
-    run(page, names | {"queries": names["judged"], "bm25": by_shared_words(names["snippets"])})
+    run(page, names | in_llama_index(names))
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))

@@ -27,7 +27,7 @@ from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.scorer import Scores
 
-K = 30  # snippets that each search returns, at most
+K = 20  # snippets that each search returns, at most
 Search = Callable[[str], list[Snippet]]  # a question's snippets, best first, with retrieval scores
 
 
