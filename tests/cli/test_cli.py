@@ -226,7 +226,9 @@ def test_a_relevant_snippet_without_a_score_stops_calibration_or_counts_as_kept(
 def test_the_commands_of_the_readme_work_as_pasted(tmp_path):
     numbers = [f"The number {i} stands alone." for i in range(80)]
     judged = [
-        JudgedQuery(f"number {i}", numbers[i : i + 4], [True, False, False, False], id=f"q{i}")
+        JudgedQuery(
+            f"number {i}", with_hits(numbers[i : i + 4]), [True, False, False, False], id=f"q{i}"
+        )
         for i in range(76)
     ]
     write_jsonl(judged, tmp_path / "judged.jsonl")
@@ -238,7 +240,7 @@ def test_the_commands_of_the_readme_work_as_pasted(tmp_path):
         ["bash", "-euc", script], cwd=tmp_path, env=os.environ | path, capture_output=True
     )
     assert (done.returncode, done.stderr) == (0, b"")  # no progress bar either
-    assert Calibration.load(tmp_path / "half.json").scorer == "cosine(all-MiniLM-L6-v2)"
+    assert Calibration.load(tmp_path / "half.json").scorer == "rank(retriever)"
 
 
 def test_a_calibration_never_names_the_model_that_is_loaded(files, tmp_path, monkeypatch):
