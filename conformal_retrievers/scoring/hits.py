@@ -2,11 +2,13 @@
 
 They cost microseconds and call no model. The snippets of a query carry hits (`data/hits.py`). A
 snippet without any hit is unscorable, NaN; one that only other retrievers found has the score +inf.
-`score` raises ValueError if no snippet has a hit that is needed.
+All are unscorable if the one retriever that a score reads found nothing for the query, as one
+that failed. `score` raises ValueError if there are no hits, or of several retrievers none.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -162,6 +164,13 @@ def _scores(scorer: RankScorer | FusionScorer | HitScorer, snippets: Iterable[An
     if not given:
         return np.empty(0)
     known = hits_in(given)
+    if known and len(scorer.retrievers) == 1 and not {*scorer.retrievers} & {*known}:
+        warnings.warn(  # the same text and place: Python shows it once
+            f"no snippet of a query has a hit of the retriever {scorer.retrievers[0]!r}, so "
+            f"{scorer.name!r} scores none; the hits are of {', '.join(map(repr, known))}",
+            stacklevel=1,
+        )
+        return np.full(len(given), np.nan)
     check_found(scorer.name, scorer.retrievers, known)
     found = np.minimum.reduce([column.ranks for column in known.values()]) < np.inf
     return np.where(found, scorer.of_columns(known), np.nan)

@@ -105,9 +105,18 @@ def test_hits_cannot_be_cached_by_text(scorer, tmp_path):
 def test_missing_hits_are_an_error_that_names_the_retriever(scorer):
     with pytest.raises(ValueError, match=r"'dense'.*with_hits"):
         scorer.score("q", ["a", "b"])
-    other = with_hits(["a", "b"], retriever="store")
+
+
+def test_hits_of_none_of_several_retrievers_are_an_error_that_names_them():
     with pytest.raises(ValueError, match=r"'dense'.*'store'"):
-        scorer.score("q", other)
+        FusionScorer(["dense", "bm25"]).score("q", with_hits(["a", "b"], retriever="store"))
+
+
+@pytest.mark.parametrize("scorer", [RankScorer("bm25"), HitScorer("bm25")])
+def test_nothing_is_scored_by_a_retriever_that_found_nothing_for_a_query(scorer):
+    others = with_hits(["a", "b"], retriever="dense")  # no word of the query is in the corpus
+    with pytest.warns(UserWarning, match="'bm25'.*'dense'"):
+        assert np.isnan(scorer.score("q", others)).all()
 
 
 def test_a_rank_where_a_score_is_needed_is_an_error():
