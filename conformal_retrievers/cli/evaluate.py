@@ -25,8 +25,8 @@ def evaluate(
     """Measure a calibration on judged queries, beside top k; test its guarantee.
 
     Exits with 1 if coverage is significantly below its target (p < 0.05, one-sided), if the
-    guarantee is out of reach, or if half of the snippets have no score. Leaves out queries with an
-    id of the calibration.
+    calibration guarantees nothing, since missed snippets count and no threshold can keep enough, or
+    if half of the snippets have no score. Leaves out queries with an id of the calibration.
     """
     tested = load_calibration(calibration, alpha, SNIPPETS)
     new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
@@ -41,8 +41,7 @@ def evaluate(
             }
         )
     else:
-        # No tokenizer counted the texts of the command line, so these are shares of characters.
-        say(str(result).replace("tokens saved", "text removed"))
+        say(result)
         if new.left_out:
             say(f"Left out, as part of the calibration: {new.left_out:,}.")
         if result.by_group:

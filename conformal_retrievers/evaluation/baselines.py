@@ -32,6 +32,11 @@ from conformal_retrievers.evaluation.measures import Columns
 Array = NDArray[np.float64]
 SETTINGS = 200  # at most; recall is interpolated between them
 BORDERLINE = (30, 50)  # queries
+RULES = {  # those without a setting, in a few words
+    "Adaptive-k": "the scores before the largest gap",
+    "μ + σ": "a standard deviation better than the mean",
+    "borderline mean": "the mean score of borderline snippets as threshold",
+}
 
 
 class Way(NamedTuple):

@@ -20,7 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.evaluation.baselines import Way, with_a_setting, without_a_setting
+from conformal_retrievers.evaluation.baselines import (
+    RULES,
+    Way,
+    with_a_setting,
+    without_a_setting,
+)
 from conformal_retrievers.evaluation.bootstrap import Estimate, resampled, spans
 from conformal_retrievers.evaluation.measures import Columns
 from conformal_retrievers.evaluation.tables import Scale, aligned
@@ -92,33 +97,80 @@ class EqualRecall:
         if not self.ranked:
             notes.append("The snippets have no hits, so top k goes by their order in the list.")
         if any(row.comparable and not row.equal for row in self.rows):
-            notes.append("* All that it finds has a lower recall.")
+            notes.append("* It cannot reach this recall: the row has the highest that it reaches.")
         return notes
+
+    @property
+    def recall_is(self) -> str:
+        """Which recall is compared."""
+        return "end-to-end recall" if self.end_to_end else "recall of what was retrieved"
+
+    @property
+    def best_top_k(self) -> Row | None:
+        """The top k that passes the fewest snippets at the recall of the filter; None for none."""
+        tops = (row for row in self.rows if row.equal and row.name.startswith("top "))
+        return min(tops, key=lambda row: row.measured["snippets"].estimate, default=None)
+
+    @property
+    def comparison(self) -> str:
+        """The filter and the best top k in words, and whether they differ."""
+        recall, *scales = self.scales
+        ours, best = self.filter, self.best_top_k
+        at = f"At {recall.parts(ours.measured)[0]} % {self.recall_is}, the filter passes"
+        passed = [f"{scale.parts(ours.measured)[0]} {self.head(scale)}" for scale in scales]
+        if best is None:
+            return f"{at} {' and '.join(passed)} per query. No top k reaches this recall."
+        of = best.name.partition(" of ")[2]
+        parts = [f"{at} {passed[0]} per query, and the best top k, of {of},"]
+        for scale in scales:
+            if parts[1:]:
+                parts.append(
+                    f"In {self.head(scale)}, these are {scale.parts(ours.measured)[0]} and"
+                )
+            low, high = best.more[scale.measure][1:]
+            significant = "significant" if low > EQUAL or high < -EQUAL else "not significant"
+            parts.append(
+                f"{scale.parts(best.measured)[0]}: a difference of "
+                f"{scale.written(best.more, '+')}, which is {significant}."
+            )
+        return " ".join(parts)
+
+    @property
+    def explained(self) -> str:
+        """What the rules without a setting are, in a few words."""
+        return f"{'; '.join(f'{rule}: {is_}' for rule, is_ in RULES.items())}."
+
+    @property
+    def rules(self) -> str:
+        """The rules without a setting, each where its recall is highest."""
+        found: dict[str, Row] = {}
+        for row in (row for row in self.rows if not row.comparable):
+            rule = row.name.partition(" of ")[0]
+            if rule not in found or row.measured["recall"] > found[rule].measured["recall"]:
+                found[rule] = row
+        recall, snippets, *_ = self.scales
+        written = [
+            f"{row.name} ({RULES[rule]}) has {recall.parts(row.measured)[0]} % with "
+            f"{snippets.parts(row.measured)[0]} snippets"
+            for rule, row in found.items()
+        ]
+        return f"Rules without a setting have their own recall. {'; '.join(written)}."
 
     def __str__(self) -> str:
         """Write the table in lines of at most 80 characters."""
-        equal = [row for row in self.rows if row.comparable]
-        own = [row for row in self.rows if not row.comparable]
-        recall = "end-to-end recall" if self.end_to_end else "recall of what was retrieved"
         scales = self.scales
-        heads = [self.head(scale) for scale in scales]
         lines = aligned(
-            ["", *heads],
-            [[_marked(row), *(s.written(row.measured) for s in scales)] for row in equal],
-            ["At their own recall", *("" for _ in heads)],
-            [[row.name, *(s.written(row.measured) for s in scales)] for row in own],
-        )
-        more = aligned(
-            ["More than the filter", *heads[1:]],
+            ["", *map(self.head, scales)],
             [
-                [_marked(row), *(s.written(row.more, "+") for s in scales[1:])]
-                for row in equal
-                if row.name != FILTER
+                [marked(row), *(s.written(row.measured) for s in scales)]
+                for row in self.rows
+                if row.comparable
             ],
         )
+        words = (fill(t, 80, break_on_hyphens=False) for t in (self.comparison, self.rules))
         notes = (fill(note, 80, break_on_hyphens=False) for note in self.notes)
-        title = f"What reaches the model, per query, at the same {recall}:"
-        return "\n".join([title, "", *lines, "", *more, "", *notes])
+        title = f"What reaches the model, per query, at the same {self.recall_is}:"
+        return "\n".join([title, "", *lines, "", *(f"{part}\n" for part in words), *notes])
 
     def head(self, scale: Scale) -> str:
         """Return the head of a measure's column."""
@@ -128,8 +180,9 @@ class EqualRecall:
         return f"1,000 {unit}" if scale.unit == 1000 else unit
 
 
-def _marked(row: Row) -> str:
-    return row.name if row.equal else f"{row.name} *"
+def marked(row: Row) -> str:
+    """Return the name of a row, with * if it should have the recall of the filter and cannot."""
+    return row.name if row.equal or not row.comparable else f"{row.name} *"
 
 
 def equal_recall(
@@ -152,7 +205,7 @@ def equal_recall(
         theirs, setting, equal = at_recall(way, columns, known, ours[:, 0])
         rows.append(
             Row(
-                name=way.name.replace("{k}", f"{setting:.1f}", 1),
+                name=_name(way, setting, reached=equal),
                 measured=estimates(theirs, level),
                 more=estimates(theirs - ours, level),
                 setting=None if math.isnan(setting) else setting,
@@ -167,6 +220,12 @@ def equal_recall(
         token_unit=columns.token_unit,
         level=level,
     )
+
+
+def _name(way: Way, setting: float, *, reached: bool) -> str:
+    if way.name.startswith("top {k}"):
+        return way.name.replace("top {k}", f"top {setting:.1f}" if reached else "all", 1)
+    return way.name
 
 
 def known_relevant(columns: Columns) -> tuple[Array, bool]:
@@ -227,14 +286,15 @@ class _Mix:
 
     @classmethod
     def of(cls, recall: Array, target: Array) -> "_Mix":
-        """Mix settings so that recall (r, G) is the target (r,), or take the last one below it."""
+        """Mix settings so that recall (r, G) is the target (r,), or take the last one."""
         n = recall.shape[1]
         upper = np.minimum((recall < target[:, None] - EQUAL).sum(axis=1), n - 1)
         lower = np.maximum(upper - 1, 0)
         rows = np.arange(len(recall))
         step = recall[rows, upper] - recall[rows, lower]
         needed = np.minimum(target - recall[rows, lower], step)
-        return cls(lower, upper, np.divide(needed, step, out=np.zeros_like(step), where=step > 0))
+        all_of_it = (recall[rows, upper] < target - EQUAL).astype(np.float64)
+        return cls(lower, upper, np.divide(needed, step, out=all_of_it, where=step > 0))
 
     def __call__(self, values: Array) -> Array:
         """Return the mixture (r,) of values (r, G) at each setting."""

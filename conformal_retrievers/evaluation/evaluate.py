@@ -20,12 +20,14 @@ from conformal_retrievers.calibration.subjects import SNIPPETS
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
-from conformal_retrievers.evaluation.reach import out_of_reach
+from conformal_retrievers.evaluation.reach import too_shallow
 from conformal_retrievers.evaluation.verdict import (
+    COVER_EACH,
     NOTHING_TESTED,
     OUT_OF_REACH,
     UNVERIFIED,
     Verdict,
+    groups_below,
     lower_bounds,
     verdict_on,
     worst_of,
@@ -49,7 +51,7 @@ class Evaluation:
     end_to_end: Mapping[Guarantee, measures.Share]  # of all relevant snippets: missed ones are lost
     lower: Mapping[Guarantee, float]  # one-sided lower bounds, see `verdict.lower_bounds`
     removal: measures.Share  # share dropped of all snippets
-    tokens_saved: measures.Share | None  # the same of their tokens, None if those were not counted
+    text_removed: measures.Share | None  # the same of their texts, None if not counted
     recall_at_k: measures.Share  # mean share of a query's relevant snippets that is retrieved
     m1: measures.Share  # share of queries with a kept snippet
     m2: measures.Share  # mean share of a query's snippets that is kept
@@ -72,13 +74,26 @@ class Evaluation:
 
     @cached_property
     def too_shallow(self) -> str | None:
-        """Why 1 − alpha is out of reach end to end, and which K would do; None if it is not."""
-        return self._source and out_of_reach(*self._source)
+        """Why no filter reaches 1 − alpha end to end, and which K would do; None if one can."""
+        return self._source and too_shallow(*self._source)
 
     @property
     def mostly_unscorable(self) -> bool:
         """Whether half of the snippets or more could not be scored, which tests nothing."""
         return self.unscorable.estimate >= measures.MOSTLY
+
+    @property
+    def groups_below(self) -> dict[str, Verdict]:
+        """The groups that a calibration of all queries together covers too little, see `verdict`.
+
+        It is empty for a calibration by group, whose verdict is about its groups.
+        """
+        if self._source is None or self._source[0].by_group:
+            return {}
+        calibration, _, level = self._source
+        measure = measures.guaranteed(calibration)
+        parts = {name: part.shares[measure] for name, part in self.by_group.items() if name}
+        return groups_below(calibration, parts, level)
 
     @property
     def shares(self) -> dict[str, measures.Share]:
@@ -88,7 +103,7 @@ class Evaluation:
             **{measures.END_TO_END + name: share for name, share in self.end_to_end.items()},
             "recall@K": self.recall_at_k,
             "removal": self.removal,
-            "tokens saved": self.tokens_saved,
+            "text removed": self.text_removed,
             "precision": self.precision,
             "m1": self.m1,
             "m2": self.m2,
@@ -108,6 +123,12 @@ class Evaluation:
         nothing = self.keeps_everything and not self.out_of_reach
         notes += [NOTHING_TESTED] * nothing + [OUT_OF_REACH] * self.out_of_reach
         notes += [UNVERIFIED] * (not self.held_out_verified)
+        below = [
+            f"in {name!r} {verdict.coverage} (p = {verdict.p_value:.2g} for {verdict.tests} groups)"
+            for name, verdict in self.groups_below.items()
+        ]
+        if below:
+            notes.append(f"Coverage is below the target {', '.join(below)}. {COVER_EACH}")
         lead = [self.too_shallow, self.equal_recall]
         return "\n".join([*(f"{part}\n" for part in lead if part), head, *rows, *notes])
 
@@ -185,7 +206,7 @@ def _measured(c: measures.QueryCounts, level: float, counts_missed: bool) -> Eva
         end_to_end={name: share[measures.END_TO_END + name] for name in measures.GUARANTEES},
         lower=lower_bounds(c, level, end_to_end=counts_missed),
         removal=share["removal"],
-        tokens_saved=share.get("tokens saved"),
+        text_removed=share.get("text removed"),
         recall_at_k=share["recall@K"],
         m1=share["m1"],
         m2=share["m2"],

@@ -14,7 +14,12 @@ from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
-from conformal_retrievers.evaluation.verdict import OUT_OF_REACH, UNVERIFIED, verdict_on
+from conformal_retrievers.evaluation.verdict import (
+    COVER_EACH,
+    OUT_OF_REACH,
+    UNVERIFIED,
+    groups_below,
+)
 from conformal_retrievers.theory.intervals import percent
 
 LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
@@ -122,21 +127,15 @@ def _irrelevant(d: Diagnosis) -> Iterator[Finding]:
 def _groups(d: Diagnosis) -> Iterator[Finding]:
     c = d.calibration
     parts = {name: part for name, part in d.evaluation.by_group.items() if name is not None}
-    tested = {
-        name: part.verdict if c.by_group else verdict_on(c, part.shares[guaranteed(c)])
-        for name, part in parts.items()
-    }
-    n_tested = sum(verdict is not None for verdict in tested.values())
-    for name, verdict in tested.items():
-        if verdict is None or (p_value := min(1.0, n_tested * verdict.p_value)) > 1 - d.level:
-            continue
+    coverages = {name: part.shares[guaranteed(c)] for name, part in parts.items()}
+    for name, verdict in groups_below(c, coverages, d.level).items():
         sentence = (
             f"In group {name!r}, coverage is {verdict.coverage} on "
-            f"{_measured(parts[name], c)}, below {percent(d.target)} (p = {p_value:.2g} for "
-            f"{n_tested} groups)."
+            f"{_measured(parts[name], c)}, below {percent(d.target)} (p = {verdict.p_value:.2g} "
+            f"for {verdict.tests} groups)."
         )
         if not c.by_group:
-            sentence += " A calibration by group covers each group."
+            sentence += f" {COVER_EACH}"
         yield Finding("group", "problem" if c.by_group else "notice", sentence)
 
 

@@ -29,7 +29,7 @@ from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.hits import HitColumns
-from conformal_retrievers.data.queries import ScoredQuery, all_of
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, all_of
 from conformal_retrievers.theory import intervals
 
 Column = NDArray[np.float64]
@@ -86,6 +86,13 @@ class Columns:
         name: str = "scored",
     ) -> Columns:
         """Return the queries as columns, in the groups of a calibration; errors use `name`."""
+        if not isinstance(scored, ScoredQuery):
+            scored = list(scored)
+            if scored and isinstance(scored[0], JudgedQuery):
+                raise TypeError(
+                    f"{name}[0] is a JudgedQuery, which has no scores; give score_queries(scorer, "
+                    "judged), where scorer is ConformalFilter.of(calibration).scorer"
+                )
         given = all_of(ScoredQuery, scored, name)
         if not given:
             raise ValueError(f"{name} is empty; give at least one query")
@@ -222,7 +229,7 @@ def ratios(c: QueryCounts) -> dict[str, tuple[Column, Column]]:
         "unscorable": (c.unscorable, c.retrieved),
     }
     if not np.isnan(c.tokens).any():
-        measures["tokens saved"] = (c.tokens - c.tokens_kept, c.tokens)
+        measures["text removed"] = (c.tokens - c.tokens_kept, c.tokens)
     return measures
 
 

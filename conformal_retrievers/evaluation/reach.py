@@ -21,8 +21,8 @@ def depths(columns: Columns) -> NDArray[np.float64]:
     return np.arange(len(columns.scores)) - starts[columns.query_of] + 1.0
 
 
-def out_of_reach(calibration: Calibration, columns: Columns, level: float) -> str | None:
-    """Return why no threshold can keep the target share of all relevant snippets, or None.
+def too_shallow(calibration: Calibration, columns: Columns, level: float) -> str | None:
+    """Return why no filter keeps the target share of all relevant snippets, or None.
 
     It names a depth that would do if the lists are deep enough to know one. None as well where the
     missed snippets are unknown.
@@ -30,7 +30,8 @@ def out_of_reach(calibration: Calibration, columns: Columns, level: float) -> st
     target = float(1 - exact_alpha(calibration.alpha))
     found_at = depths(columns)
     deepest = int(found_at[np.isfinite(found_at)].max(initial=0))
-    k = (calibration.k or 0) // max(1, len(columns.hits))  # of each retriever
+    n = max(1, len(columns.hits))
+    k = (calibration.k or 0) // n  # of each retriever
     k = min(k or deepest, deepest)
 
     def reached(depth: int) -> Share:
@@ -41,16 +42,23 @@ def out_of_reach(calibration: Calibration, columns: Columns, level: float) -> st
     if not at_k.n or at_k.estimate >= target or not deepest:
         return None
     deeper = next((d for d in range(k + 1, deepest + 1) if reached(d).estimate >= target), None)
-    remedy = f"K = {deeper} would do" if deeper else f"Retrieve deeper than K = {deepest}"
+    found = FOUND[calibration.guarantee].format(at_k)
+    remedy = _depth(deeper or deepest, n)
+    remedy = f"{remedy} would do" if deeper else f"Retrieve deeper than {remedy}"
     return (
-        f"{percent(target, exact=True)} is out of reach end to end: with everything kept, "
-        f"{MEANS[calibration.guarantee]} is {at_k} at K = {k}. {remedy}, or raise alpha."
+        f"At {_depth(k, n)}, the retriever finds {found}, so no filter reaches "
+        f"{percent(target, exact=True)} end to end. {remedy}, or raise alpha."
     )
 
 
-MEANS = {
-    "query-recall": "the mean share of a query's relevant snippets",
-    "snippet": "the share of the relevant snippets",
-    "all": "the share of queries with all their relevant snippets",
-    "any": "the share of queries with a relevant snippet",
+def _depth(k: int, n: int) -> str:
+    """Name a depth as calibrations do, by the snippets of all n retrievers together."""
+    return f"K = {k}" if n == 1 else f"K = {n * k} ({k} of each retriever)"
+
+
+FOUND = {
+    "query-recall": "{} of a query's relevant snippets on average",
+    "snippet": "{} of the relevant snippets",
+    "all": "all relevant snippets of {} of the queries",
+    "any": "a relevant snippet of {} of the queries",
 }

@@ -19,6 +19,7 @@ from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis
+from conformal_retrievers.evaluation.equal_recall import marked
 from conformal_retrievers.evaluation.findings import MEANING
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.extras import require
@@ -112,6 +113,7 @@ def html(
         kinds=" and ".join(name for name, _ in scores),
         provenance={f"{name}: {k}": v for name, of in given.items() for k, v in (of or {}).items()},
         infinity=math.inf,
+        marked=marked,
     )
 
 

@@ -1,7 +1,7 @@
 """Numbers with their intervals, in tables of at most 80 characters."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from conformal_retrievers.evaluation.bootstrap import Estimate
 
@@ -36,18 +36,18 @@ class Scale(NamedTuple):
         return " ".join(self.parts(estimates, sign))
 
 
-def aligned(*parts: list[Any]) -> list[str]:
-    """Return the lines of heads and rows by turns: names to the left, numbers to the right."""
-    tables = [(head, rows) for head, rows in zip(parts[::2], parts[1::2], strict=True) if rows]
-    cells = [row for head, rows in tables for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+def aligned(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Return the lines of a table: names to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     widths[0] = min(widths[0], WIDTH - sum(width + 2 for width in widths[1:]))
     lines = []
-    for head, rows in tables:
-        for row in (head, *rows):
-            name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
-            numbers = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-            lines.append("  ".join([name.ljust(widths[0]), *numbers]).rstrip())
-            if row is head:
-                lines.append("  ".join("─" * width for width in widths))
-    return lines
+    for row in (head, *rows):
+        numbers = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join([_cut(row[0], widths[0]).ljust(widths[0]), *numbers]).rstrip())
+    return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
+
+
+def _cut(name: str, width: int) -> str:
+    """Cut a name to a width, all but its mark *."""
+    mark = " *" if name.endswith(" *") else ""
+    return name if len(name) <= width else f"{name[: width - 1 - len(mark)]}…{mark}"

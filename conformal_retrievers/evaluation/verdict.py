@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -21,6 +21,8 @@ OUT_OF_REACH = (
     "This calibration guarantees nothing: too many relevant snippets are missing, or too few "
     "queries are judged, for any threshold to reach the end-to-end target. Everything is kept."
 )
+
+COVER_EACH = "To cover each group, calibrate with by_group=True (--by-group)."
 
 SIGNIFICANT = 0.05
 SHORTFALL = 0.05  # a coverage this far below the target should not pass unseen
@@ -138,6 +140,31 @@ def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
         group_p_value=worst.p_value,
         tests=len(given),
     )
+
+
+def groups_below(
+    calibration: Calibration, coverages: Mapping[str, measures.Share], level: float
+) -> dict[str, Verdict]:
+    """Return verdicts on the groups whose coverage is below the target, with p ≤ 1 − level.
+
+    Their `p_value` is corrected for the number of groups that could be tested (Bonferroni).
+    """
+    tested = {
+        name: verdict
+        for name, coverage in coverages.items()
+        if (verdict := verdict_on(calibration, coverage, name if calibration.by_group else None))
+    }
+    corrected = {
+        name: replace(
+            verdict,
+            p_value=min(1.0, len(tested) * verdict.p_value),
+            group_p_value=verdict.p_value,
+            group=name,
+            tests=len(tested),
+        )
+        for name, verdict in tested.items()
+    }
+    return {name: verdict for name, verdict in corrected.items() if verdict.p_value <= 1 - level}
 
 
 def n_to_show_a_shortfall(

@@ -71,6 +71,29 @@ def test_top_k_of_three_queries_at_the_recall_of_the_filter():
     assert rows["threshold on retriever"].setting == -2
 
 
+def test_the_filter_and_the_best_top_k_are_compared_in_words():
+    found, rows = of(ranked(QUERIES), 0.5)
+    more = rows["top  of retriever"].more["snippets"]
+    assert found.comparison.startswith(
+        "At 83.3 % end-to-end recall, the filter passes 1.67 snippets per query, and the best top "
+        f"k, of retriever, 2.67: a difference of +1.00 [{more.low:+.2f}, {more.high:+.2f}], "
+    )
+    # Two rankings that find the relevant snippet at 1 and at 3 of four, while the filter passes it
+    # alone: the better one stands beside it, and the difference is the same in all resamples.
+    query = ScoredQuery([0.1, 0.9, 0.9, 0.9], [True, False, False, False], missed=0)
+    two = {"late": hits([2, 0, 1, 3]), "early": hits([1, 0, 2, 3])}
+    clear, _ = of([replace(query, hits=two)] * 9, 0.5)
+    assert "of early, 2.00: a difference of +1.00 [+1.00, +1.00], which is significant." in str(
+        " ".join(clear.comparison.split())
+    )
+    same, _ = of([replace(query, hits={"r": hits(range(4))})] * 9, 0.5)
+    assert "+0.00 [+0.00, +0.00], which is not significant." in same.comparison
+    none = {"r": hits([NONE, 0, 1, 2])}
+    cannot, _ = of([replace(query, hits=none)] * 9, 0.5)
+    assert cannot.best_top_k is None
+    assert "No top k reaches this recall" in cannot.comparison
+
+
 def test_between_two_k_the_recall_is_that_of_a_mixture():
     # At 0.15 it keeps snippet 0 of the first and the last: recall 1/3, that of k = 1.
     _, rows = of(ranked(QUERIES), 0.15)
@@ -106,18 +129,19 @@ def test_a_fusion_of_two_retrievers_has_its_own_order():
     # What no retriever found is in no top k, though the filter may keep it.
     some = {"dense": hits([0, NONE]), "bm25": hits([0, NONE])}
     both = ScoredQuery([0.1, 0.1], [True, True], missed=0, hits=some)
-    assert values(of([both] * 3, 0.5)[1]["top  of the fusion"]) == [0.5, 1]
+    assert values(of([both] * 3, 0.5)[1]["all of the fusion"]) == [0.5, 1]
 
 
 def test_a_retriever_that_cannot_reach_the_recall_is_marked_with_all_that_it_finds():
     query = ScoredQuery([0.1, 0.2], [True, True], missed=0)
     two = {"dense": hits([0, NONE], [0.9, math.nan]), "bm25": hits([1, 0], [3, 4])}
     found, rows = of([replace(query, hits=two)] * 2, 0.5)
-    dense = rows["top  of dense"]
+    dense = rows["all of dense"]
     assert (dense.equal, values(dense)) == (False, [0.5, 1])
     assert rows["threshold on dense"].equal is False
     assert rows["top  of bm"].equal
-    assert "top 1.0 of dense *" in str(found)
+    assert "all of dense *" in str(found)
+    assert dense.setting == 1
 
 
 def test_lower_scores_of_a_retriever_are_better_where_its_ranks_say_so():
@@ -272,3 +296,7 @@ def test_the_table_fits_into_80_columns_whatever_a_retriever_is_called():
     lines = str(of(queries, 0.5)[0]).splitlines()
     assert max(map(len, lines)) == 80
     assert "…" in "".join(lines)
+    # The mark of a retriever that cannot reach the recall is not cut off.
+    first = [replace(q, hits={name: hits([0, *[NONE] * (len(q.scores) - 1)])}) for q in queries]
+    (row,) = [line for line in str(of(first, 0.5)[0]).splitlines() if line.startswith("all of")]
+    assert "… *" in row

@@ -63,7 +63,7 @@ def test_the_shares_of_four_queries_by_hand():
         abs=1e-15,
     )
     assert e.coverage_std == pytest.approx(np.std([1 / 2, 1, 0]), abs=1e-15)
-    assert e.tokens_saved is None
+    assert e.text_removed is None
 
 
 def test_a_calibration_is_measured_at_its_threshold():
@@ -141,20 +141,52 @@ def test_each_query_is_kept_at_the_threshold_of_its_group():
     assert [part.coverage["all"].estimate for part in e.by_group.values()] == [0, 1]
 
 
+def test_a_group_that_is_covered_too_little_is_named_without_a_change_of_the_verdict():
+    rng = np.random.default_rng(2)
+
+    def drawn(n, group, shift=0.0):
+        return [ScoredQuery([s], [True], group=group) for s in rng.normal(shift, size=n)]
+
+    made = Calibration.from_scores([*drawn(300, "a"), *drawn(60, "b", 2)], alpha=0.1, scorer="s")
+    new = [*drawn(300, "a"), *drawn(60, "b", 2)]
+    e = evaluate(made, new)
+    assert e.groups_below.keys() == {"b"}
+    assert not e.verdict.fails
+    assert e.verdict == evaluate(made, [replace(q, group=None) for q in new]).verdict
+    assert "below the target in 'b'" in str(e)
+    assert "--by-group" in str(e)
+    by_group = Calibration.from_scores(
+        [*drawn(300, "a"), *drawn(60, "b", 2)], alpha=0.1, scorer="s", by_group=True
+    )
+    assert not evaluate(by_group, new).groups_below
+
+
+def test_false_alarms_about_groups_are_rare_however_many_groups_there_are():
+    # Ten groups that are all alike: a test of each at 5 % alone would raise many more alarms.
+    rng = np.random.default_rng(4)
+    alarms = 0
+    for _ in range(200):
+        scores = rng.random(600)
+        queries = [ScoredQuery([s], [True], group=f"g{i % 10}") for i, s in enumerate(scores)]
+        made = Calibration.from_scores(queries[:200], alpha=0.1, scorer="s")
+        alarms += bool(evaluate(made, queries[200:]).groups_below)
+    assert alarms <= 25  # of 200 at 5 %: more than 25 with probability 1e-5
+
+
 # --- tokens ---------------------------------------------------------------------------------------
 
 TEXTS = {"one two": 0.1, "three": 0.2, "four five six": 0.9, "seven": math.nan}
 
 
-def test_tokens_saved_are_those_of_dropped_snippets():
+def test_text_removed_are_those_of_dropped_snippets():
     judged = [JudgedQuery("q", list(TEXTS), [True, False, True, False])]
     scorer = LookupScorer(TEXTS)
     e = evaluate(calibrated(), score_queries(scorer, judged))
-    assert e.tokens_saved.estimate == 13 / 30  # of the characters
+    assert e.text_removed.estimate == 13 / 30  # of the characters
     words = score_queries(scorer, judged, count_tokens=lambda text: len(text.split()))
-    assert evaluate(calibrated(), words).tokens_saved.estimate == 3 / 7
+    assert evaluate(calibrated(), words).text_removed.estimate == 3 / 7
     some_unknown = [*words, ScoredQuery([0.1], [True])]
-    assert evaluate(calibrated(), some_unknown).tokens_saved is None
+    assert evaluate(calibrated(), some_unknown).text_removed is None
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -170,7 +202,9 @@ def test_masks_that_do_not_fit_are_refused():
     ("queries", "error", "match"),
     [
         ([], ValueError, "scored is empty"),
-        ([JudgedQuery("q", [], [])], TypeError, r"scored\[0\]"),
+        ([JudgedQuery("q", [], [])], TypeError, r"scored\[0\].*score_queries"),
+        ([QUERIES[0], JudgedQuery("q", [], [])], TypeError, r"scored\[1\]"),
+        (QUERIES[0], TypeError, "scored is one ScoredQuery"),
         ([ScoredQuery([0.1], [True], id="own")], ValueError, "'own'"),
         ([ScoredQuery([0.1], [True], id="twice")] * 2, ValueError, "'twice'"),
     ],

@@ -1,4 +1,4 @@
-"""Where 1 − alpha is out of reach end to end: the first line says so, and which K would do."""
+"""Where no filter reaches 1 − alpha end to end: the first line says so, and which K would do."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def first_line(calibration, queries):
 
 def test_the_first_line_names_a_deeper_k_that_is_known_to_do():
     line = first_line(calibrated(k=2), QUERIES)
-    assert line.startswith("80 % is out of reach end to end")
+    assert line.startswith("At K = 2, the retriever finds 66.7 %")
+    assert "no filter reaches 80 % end to end" in line
     assert "66.7 %" in line
-    assert "at K = 2" in line
     assert "K = 4 would do" in line
     assert "K = 6 would do" in first_line(calibrated(k=2, alpha=0.1), QUERIES)
 
@@ -46,7 +46,7 @@ def test_without_a_k_that_does_it_says_deeper_than_the_lists():
     for calibration in (calibrated(k=2), calibrated(), calibrated(k=100)):
         line = first_line(calibration, shallow)
         assert "Retrieve deeper than K = 6" in line
-    assert "at K = 6. " in line
+    assert line.startswith("At K = 6, ")
     assert "66.7 %" in line
 
 
@@ -76,7 +76,8 @@ def test_depths_are_those_of_the_retrievers_that_found_a_snippet():
     queries = [ScoredQuery([0.1, 0.2], [True, True], missed=0, hits=hits)]
     assert "50.0 %" in first_line(calibrated(k=2), queries)
     line = first_line(calibrated(k=6), queries)  # of the two together, 3 of each
-    assert "at K = 3. K = 4 would do" in line
+    assert line.startswith("At K = 6 (3 of each retriever), ")  # K is that of the calibration
+    assert "K = 8 (4 of each retriever) would do" in line
 
 
 def test_a_diagnosis_says_so_first_too_and_leads_with_the_table():

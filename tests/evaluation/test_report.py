@@ -86,7 +86,9 @@ def test_the_report_leads_with_what_reaches_the_model_at_equal_recall(calibratio
     found = diagnose(calibration, queries).evaluation
     page = Page(html_of(calibration, queries))
     assert found.too_shallow in page.words  # 80 % of what is relevant is retrieved
-    assert page.words.index(found.too_shallow) < page.words.index("What reaches the model")
+    summary = diagnose(calibration, queries).summary
+    places = [page.words.index(t) for t in (summary, found.too_shallow, "What reaches the model")]
+    assert places == sorted(places)  # not failure, then success
     assert page.words.index("What reaches the model") < page.words.index("Findings")
     table = found.equal_recall
     for row in table.rows:
@@ -95,6 +97,8 @@ def test_the_report_leads_with_what_reaches_the_model_at_equal_recall(calibratio
             assert scale.written(row.measured) in page.words
     top = table.rows[0]
     assert " ".join(table.scales[1].parts(top.more, "+")) in page.words
+    assert table.comparison in page.words
+    assert "more 1,000" not in page.words
     assert "At their own recall" in page.words
     for note in table.notes:
         assert note in page.words
