@@ -124,7 +124,7 @@ def calibrate(
     chosen = choose(
         judged,
         scorer,
-        Aim(guarantee, alpha, tokens, count_missed),
+        Aim(guarantee, alpha, tokens, count_missed, delta),
         needed=0 if alpha is None else n_needed(guarantee, alpha, delta),
         groups=[merged.get(q.group or "", q.group) for q in judged] if by_group else None,
         count_tokens=count_tokens,

@@ -51,9 +51,10 @@ class Remembered:
 
 
 def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Scorer]:
-    """Return the scorers that hits allow without a fit: rank, fusion, score, and z-scores.
+    """Return the scorers that hits allow without a fit: fusion, rank, score, and z-scores.
 
-    A retriever's own rank and score need a hit of it in every query. Equal scores go by rank.
+    The fusion of several retrievers comes first: it scores all snippets, which a single rank does
+    not. A retriever's own rank and score need a hit of it in every query. Equal scores go by rank.
     """
     sources = sources_of(judged)
     everywhere = set.intersection(*({*query.hits} for query in judged if query.snippets))
@@ -67,8 +68,8 @@ def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Score
         return [*scored]
     fusion = [FusionScorer(names)] if len(names) > 1 else []
     return [
-        *(RankScorer(name) for name in names if name in everywhere),
         *fusion,
+        *(RankScorer(name) for name in names if name in everywhere),
         *(_without_ties(scorer, scorer.retriever, judged) for scorer in scored),
         *map(QueryZScore, fusion),
         *(_without_ties(QueryZScore(scorer), scorer.retriever, judged) for scorer in scored),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -164,6 +164,8 @@ def choose(
     if not candidates:
         raise _none_absolute(given)
     fit = FitPart(parts.fit, count_tokens)
+    per_query = fit.weights(aim).sum() / len(parts.fit)  # of the fit part: the others stay unseen
+    aim = replace(aim, n=round(per_query * len(parts.calibration)))
     scores = [cross_validated(candidate, parts.fit) for candidate in candidates]
     costs, logs = fit.compared(scores, aim)
     best, chosen = pick(logs)

@@ -1,6 +1,7 @@
 """What a score costs on judged queries, and how sure that is.
 
-    at an alpha    share of the tokens that is kept at the threshold that keeps the promised recall
+    at an alpha    share of the tokens that is kept at the threshold that n calibration units would
+                   give: the lowest at which at most α − (1 − α)/n is lost
     at a budget    recall that is lost at the threshold that passes so many tokens a query
 
 Scores are compared on the same resampled queries (paired bootstrap), each at its own threshold. One
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.scorer import Scores
+from conformal_retrievers.theory.tolerance import binomial_lower, tolerance_rank
 
 Values = NDArray[np.float64]
 LEAST = 1e-3  # cost: below, none is better than another
@@ -37,6 +39,16 @@ class Aim:
     alpha: float | None
     tokens: float | None = None
     count_missed: bool = False
+    delta: float | None = None
+    n: int = 0  # the units that will calibrate: queries, or relevant snippets for "snippet"
+
+    @property
+    def allowed(self) -> float:
+        """The share of the units that a finite threshold loses at most; below 0, there is none."""
+        alpha, n = self.alpha or 0.0, max(1, self.n)
+        if self.delta is None:
+            return alpha - (1 - alpha) / n
+        return 1 - tolerance_rank(n, alpha, self.delta) / n
 
     @property
     def around(self) -> list[Aim]:
@@ -113,9 +125,22 @@ class FitPart:
         if aim.tokens is not None:
             enough = tokens <= aim.tokens * times.sum(axis=1, keepdims=True)
             return np.where(enough[:, 0], lost[draws, enough.sum(axis=1) - 1], 1.0)
-        allowed = np.maximum(aim.alpha or 0.0, lost[:, -1:]) + 1e-12  # out of reach: all is kept
-        first = np.argmax(lost <= allowed, axis=1)
+        within = lost <= aim.allowed + 1e-12
+        within[:, -1] = True  # at +inf, all is kept
+        first = np.argmax(within, axis=1)
         return np.asarray(tokens[draws, first] / np.maximum(times @ self.retrieved, 1e-300))
+
+    def sure(self, scores: Sequence[Scores], aim: Aim) -> bool:
+        """Return whether few enough relevant snippets score +inf, 99 % sure, if any snippet does.
+
+        Otherwise the calibration part may have more of them, and then keeps everything.
+        """
+        if aim.alpha is None or not any((s == np.inf).any() for s in scores):
+            return True
+        weights = self.weights(aim)
+        finite = self.curve([np.where(s == np.inf, s, 0.0) for s in scores], aim)
+        kept = int(weights @ (1 - finite.lost[:, 0]) + 1e-9) if len(finite.thresholds) > 1 else 0
+        return binomial_lower(kept, int(weights.sum()), 0.01) >= 1 - aim.allowed
 
     def compared(self, scores: Sequence[Sequence[Scores]], aim: Aim) -> tuple[Values, Values]:
         """Return the costs (c,) of c candidates at the aim, and logarithms to compare, (c, 1 + r).
@@ -128,7 +153,11 @@ class FitPart:
         costs, logs = [], []
         for of_candidate in scores:
             curve = self.curve(of_candidate, aim)
-            around = [self.cost(curve, one, times) for one in aim.around]
+            sure = [self.sure(of_candidate, one) for one in aim.around]
+            around = [
+                self.cost(curve, one, times) if finite else np.ones(len(times))
+                for one, finite in zip(aim.around, sure, strict=True)
+            ]
             costs.append(around[1][0])
             logs.append(np.mean([np.log(np.maximum(cost, LEAST)) for cost in around], axis=0))
         return np.array(costs), np.array(logs)

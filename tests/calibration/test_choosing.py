@@ -18,6 +18,7 @@ from conformal_retrievers import (
     JudgedQuery,
     LearnedScorer,
     QueryZScore,
+    ScoredQuery,
     Snippet,
     calibrate,
     evaluate,
@@ -281,18 +282,90 @@ def test_costs_by_hand():
     ]
     fit = FitPart([query for query, _ in both], len)
     scores = [s for _, s in both]
-    aim = Aim("query-recall", 0.25)
+    aim = Aim("query-recall", 0.26, n=100)
     curve = fit.curve(scores, aim)
     assert curve.thresholds.tolist() == [1, 2, 3, math.inf]
     assert curve.lost.tolist() == [[0.5, 0.5, 0, 0], [1, 0, 0, 0]]
     assert curve.tokens.tolist() == [[1, 3, 7, 7], [2, 3, 3, 7]]
     times = np.array([[1.0, 1.0], [2.0, 0.0]])
     assert fit.cost(curve, aim, times).tolist() == [6 / 14, 1.0]
+    assert fit.cost(curve, replace(aim, n=2), times).tolist() == [1.0, 1.0]
     budget = replace(aim, alpha=None, tokens=3.0)
     assert fit.cost(curve, budget, times).tolist() == [0.25, 0.5]
     assert fit.threshold(scores, 3.0) == 2.0
     assert fit.threshold(scores, 0.5) == -math.inf
     assert fit.threshold(scores, 7.0) == math.inf
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("n", [5, 9, 46, 200])
+def test_what_a_cost_allows_to_lose_is_what_a_finite_threshold_may_lose(n, alpha):
+    for delta in (None, 0.1):
+        allowed = Aim("all", alpha, delta=delta, n=n).allowed
+        for lost in range(n + 1):
+            scores = [ScoredQuery([math.inf if i < lost else 0.0], [True]) for i in range(n)]
+            finite = math.isfinite(Units("all", scores, False).threshold(alpha, delta))
+            assert finite == (lost / n <= allowed + 1e-12)
+
+
+def test_missed_snippets_weigh_if_they_count():
+    judged = [
+        JudgedQuery("a", ["x", "y"], [True, False], missed=2),
+        JudgedQuery("b", ["x"], [False], missed=1),
+        JudgedQuery("c", ["x"], [False], missed=0),
+    ]
+    fit = FitPart(judged, len)
+    assert fit.weights(Aim("snippet", 0.1)).tolist() == [1, 0, 0]
+    assert fit.weights(Aim("snippet", 0.1, count_missed=True)).tolist() == [3, 1, 0]
+    assert fit.weights(Aim("all", 0.1)).tolist() == [1, 0, 0]
+    assert fit.weights(Aim("all", 0.1, count_missed=True)).tolist() == [1, 1, 0]
+    curve = fit.curve([np.zeros(2), np.zeros(1), np.zeros(1)], Aim("snippet", 0.1))
+    assert curve.lost[0].tolist() == [0.0, 0.0]
+    curve = fit.curve([np.zeros(2), np.zeros(1), np.zeros(1)], Aim("all", 0.1, count_missed=True))
+    assert curve.lost[0].tolist() == [1.0, 1.0]
+
+
+# --- a retriever that misses some of what is relevant ---------------------------------------------
+
+
+def missing_some(n, rng):
+    """Queries with a relevant snippet that bm25 ranks better than dense, but misses in 9 %."""
+    judged = []
+    for i in range(n):
+        lists = {}
+        for name, strength in (("bm25", 4.5), ("dense", 2.5)):
+            scores = rng.normal(size=30) + strength * (np.arange(30) == 0)
+            scores[0] -= 20 * (name == "bm25" and rng.random() < 0.09)
+            order = np.argsort(-scores)[:20]
+            known = [float(s) if name == "dense" else None for s in scores[order]]
+            lists[name] = list(zip(order.tolist(), known, strict=True))
+        found = fuse(lists)
+        snippets = [Snippet(f"text {j}", hits=hits) for j, hits in found.items()]
+        judged.append(JudgedQuery(f"query {i}", snippets, [j == 0 for j in found]))
+    return judged
+
+
+@pytest.mark.parametrize(("seed", "n"), [(1, 70), (9, 90), (9, 120), (17, 90), (19, 70)])
+def test_a_score_that_misses_too_much_for_a_finite_threshold_is_not_chosen(seed, n):
+    judged = missing_some(n, np.random.default_rng(seed))
+    assert math.isfinite(calibrate(judged, alpha=0.1).threshold())
+
+
+def test_the_fusion_of_retrievers_is_simpler_than_one_of_them():
+    first = from_hits(JUDGED, "query-recall")[0]
+    assert first == FusionScorer(["bm25", "dense"])
+
+
+def test_one_retriever_competes_once_it_surely_finds_enough():
+    n = 40
+    judged = [JudgedQuery(f"query {i}", ["x", "y"], [True, False]) for i in range(n)]
+    found = [np.array([0.0, math.inf])] * n
+    lost = [np.array([math.inf, 0.0])]
+    fit, aim = FitPart(judged, len), Aim("query-recall", 0.1, n=1000)
+    assert not fit.sure(found, aim)  # 0.99 ** (1 / 40) = 0.891 < 0.9
+    assert fit.sure(found, replace(aim, alpha=0.12))
+    assert not fit.sure([*found[1:], *lost], replace(aim, alpha=0.12))
+    assert fit.sure([np.zeros(2)] * n, aim)
 
 
 # --- errors, and queries that must not come back --------------------------------------------------
