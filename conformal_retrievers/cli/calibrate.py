@@ -15,7 +15,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.calibration.choosing import split
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import judged_queries
+from conformal_retrievers.cli.inputs import judged_queries, named_runs
 from conformal_retrievers.cli.scorers import NAMES, Models, score_of_hits
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
@@ -94,7 +94,7 @@ def calibrate(
             by_group=by_group,
             count_missed=count_missed,
             on_unscorable=on_unscorable,
-            retrieval=_retrieval(run),
+            retrieval=_retrieval(judged, run),
             labels={"source": judged.name},
             progress=sys.stderr.isatty(),
         )
@@ -112,8 +112,10 @@ def learned(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], Scorer]:
     return parts.calibration, LearnedScorer.fit(parts.fit)
 
 
-def _retrieval(run: list[str] | None) -> dict[str, JsonValue] | None:
-    names: list[JsonValue] = [Path(path).name for path in run or ()]
+def _retrieval(judged: Path, run: list[str] | None) -> dict[str, JsonValue] | None:
+    runs = named_runs(judged, run or [])
+    paths = runs.values() if isinstance(runs, dict) else runs
+    names: list[JsonValue] = [Path(path).name for path in paths]
     return {"run": names[0]} if len(names) == 1 else {"runs": names} if names else None
 
 

@@ -31,8 +31,8 @@ def diagnose(
     ] = None,
     run: options.Run = None,
     k: options.Depth = None,
-    model: options.Model = None,
-    corpus: options.Corpus = None,
+    model: options.NeededModel = None,
+    corpus: options.NeededCorpus = None,
     as_json: options.Json = False,
 ) -> None:
     """Check whether a guarantee holds for some queries, and why not.

@@ -18,8 +18,8 @@ def evaluate(
     alpha: options.OtherAlpha = None,
     run: options.Run = None,
     k: options.Depth = None,
-    model: options.Model = None,
-    corpus: options.Corpus = None,
+    model: options.NeededModel = None,
+    corpus: options.NeededCorpus = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure a calibration on judged queries, beside top k; test its guarantee.

@@ -15,7 +15,7 @@ from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models, scorer_of_calibration
 from conformal_retrievers.cli.terminal import OptionNeeded
-from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.beir import read_beir, run_name
 from conformal_retrievers.data.jsonl import iter_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.text import visible
@@ -39,10 +39,31 @@ def judged_queries(path: Path, run: list[str] | None, k: int | None) -> Iterable
     if path.is_dir():
         if not run:
             raise OptionNeeded(f"{path} is a folder, which needs a run", "--run FILE")
-        return read_beir(path, run, k=k)
+        return read_beir(path, named_runs(path, run), k=k)
     if run or k is not None:
         raise typer.BadParameter(f"{path} is a file; --run and --k are for BEIR folders")
     return iter_jsonl(path)
+
+
+def named_runs(folder: Path, given: list[str]) -> list[str] | dict[str, str]:
+    """Return runs by name if one is given as NAME=FILE; others have the name of their file.
+
+    A file that exists is taken as it is, also with "=" in its path.
+    """
+    named: dict[str, str] = {}
+    for run in given:
+        name, equals, file = run.partition("=")
+        exists = Path(run).exists() or (folder / run).exists()
+        if not equals or exists or "/" in name:
+            name, file = run_name(run), run
+        if not name or not file:
+            raise typer.BadParameter(f"{run!r}; give NAME=FILE, or FILE", param_hint="--run")
+        if name in named:
+            raise typer.BadParameter(
+                f"two runs have the name {name!r}; give NAME=FILE", param_hint="--run"
+            )
+        named[name] = file
+    return given if list(named.values()) == given else named
 
 
 class New(NamedTuple):
@@ -69,7 +90,7 @@ def new_queries(
     """
     scorer = scorer_of_calibration(calibration, Models(model, None, corpus, judged))
     if k is None and run and calibration.k is not None:
-        k = max(1, calibration.k // len(run))
+        k = max(1, calibration.k // len((calibration.retrieval or {}).get("runs") or run))
     given, fitted = list(judged_queries(judged, run, k)), fitted_on(scorer)
     queries = [
         query

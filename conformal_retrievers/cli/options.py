@@ -82,10 +82,20 @@ ByGroup = Annotated[bool, flag("--by-group", "Give the guarantee within each gro
 Out = Annotated[Path, option("FILE", "The file to write.", dir_okay=False)]
 Run = Annotated[
     list[str] | None,
-    option("FILE", "For a BEIR folder: the run of a retriever. Repeat it to unite several."),
+    option(
+        "[NAME=]FILE",
+        "For a BEIR folder: the run of a retriever. Repeat it to unite several. Hits have its "
+        'NAME; without one that of the file, or "retriever" if it is the only run.',
+    ),
 ]
 Depth = Annotated[
-    int | None, option("K", "For a BEIR folder: the snippets per query of each run.", min=1)
+    int | None,
+    option(
+        "NUMBER",
+        "For a BEIR folder: the snippets per query of each run. Default: all of them; for "
+        "evaluate and diagnose, as many as were calibrated.",
+        min=1,
+    ),
 ]
 Scorer = Annotated[
     str | None,
@@ -105,22 +115,24 @@ Better = Annotated[
 Retriever = Annotated[
     str | None, option("NAME", "For rank, zscore and retrieval: which one of several retrievers.")
 ]
+_MODEL = "The sentence-transformers model of an embedding score, a path or a name."
+_CORPUS = "For bm25: the retrievable texts, as in a BEIR corpus.jsonl."
+_NEEDED = "Needed if the calibration's score has one."
+
 Model = Annotated[
     str | None,
-    option(
-        "MODEL",
-        "The sentence-transformers model of an embedding score, a path or a name. Without "
-        "--scorer, its score is among those that are chosen from.",
-    ),
+    option("MODEL", f"{_MODEL} Without --scorer, its score is among those that are chosen from."),
 ]
+NeededModel = Annotated[str | None, option("MODEL", f"{_MODEL} {_NEEDED}")]
 ModelName = Annotated[
     str | None,
     option("NAME", "The name of --model in the chain to filter. Default: that of --model."),
 ]
 Corpus = Annotated[
     Path | None,
-    option("FILE", "For bm25: the retrievable texts, as in a BEIR corpus.jsonl.", exists=True),
+    option("FILE", f"{_CORPUS} Without --scorer, bm25 is among those chosen from.", exists=True),
 ]
+NeededCorpus = Annotated[Path | None, option("FILE", f"{_CORPUS} {_NEEDED}", exists=True)]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 
 

@@ -596,6 +596,8 @@ def test_the_version_and_help_fit_into_80_columns():
     commands = ("calibrate", "show", "evaluate", "diagnose", "depth", "plan", "demo", "claims")
     for command in commands:
         assert "--help" in run(command, "--help").stdout
+    for command in ("evaluate", "diagnose"):  # which have no --scorer
+        assert "--scorer" not in run(command, "--help").stdout
 
 
 @pytest.mark.slow

@@ -78,6 +78,32 @@ def test_a_single_run_needs_no_name_of_its_retriever(beir, tmp_path):
     assert Calibration.load(tmp_path / "c.json").retrieval == {"run": "l2.tsv"}
 
 
+def test_a_run_is_named_and_one_of_several_that_calibrated_suffices_if_it_has_its_name(
+    beir, tmp_path
+):
+    out = tmp_path / "c.json"
+    both = ("--run", "near=dense.tsv", "--run", "l2.tsv", "--k", DEPTH)
+    given = ("--alpha", "0.2", "--hold-out", "0.5", "--scorer", "rank", "--retriever", "near")
+    run("calibrate", beir, *both, *given, "--out", out)
+    made = Calibration.load(out)
+    assert made.scorer == "rank(near)"
+    assert made.retrieval == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
+    done = run("evaluate", out, beir, "--run", "near=dense.tsv")  # at the depth of the file
+    assert f"k {DEPTH}, but the calibration has {2 * DEPTH}" in done.stderr
+    new = [q for q in read_beir(beir, {"near": "dense.tsv"}, k=DEPTH) if q.id not in made.ids]
+    found = as_json("evaluate", out, beir, "--run", "near=dense.tsv")["evaluation"]
+    assert found["n_snippets"] == DEPTH * len(new)
+
+
+def test_a_run_whose_path_has_an_equals_sign_is_a_path(beir, tmp_path):
+    path = tmp_path / "name=dense.tsv"
+    path.write_text((beir / "dense.tsv").read_text())
+    out = tmp_path / "c.json"
+    given = ("--alpha", "0.2", "--scorer", "rank", "--out", out)
+    run("calibrate", beir, "--run", path, *given)
+    assert Calibration.load(out).scorer == "rank(retriever)"
+
+
 def test_without_a_scorer_one_is_chosen_and_the_file_holds_it(beir, tmp_path):
     out = tmp_path / "c.json"
     done = run("calibrate", beir, *RUNS, "--alpha", "0.1", "--hold-out", "0.4", "--out", out)
@@ -115,7 +141,9 @@ def test_an_embedding_that_wins_is_asked_for_and_one_that_loses_is_not(beir, tmp
     [
         (("--scorer", "rank"), 2, "--retriever dense"),
         (("--scorer", "retrieval", "--retriever", "bm25"), 2, "'bm25' is not one of dense, l2"),
-        (("--run", "l2.tsv"), 1, "run is"),
+        (("--run", "l2.tsv"), 2, "NAME=FILE"),
+        (("--run", "=l2.tsv"), 2, "NAME=FILE"),
+        (("--run", "a=b.tsv"), 1, "b.tsv"),
     ],
 )
 def test_a_retriever_that_is_not_known_is_named(options, code, named, beir, tmp_path):
