@@ -30,7 +30,7 @@ def depth(
     """Find the depth K, and the retrievers, that reach a recall.
 
     Takes deep judged lists with hits: of judge_retriever, or of the runs of a BEIR folder. Measures
-    the third of the queries that calibrate fits a score on, and does not calibrate on.
+    a third of the queries, whose ids --json has: leave them out when you calibrate.
     """
     found = measured(judged_queries(judged, run, k), recall=recall)
     if as_json:

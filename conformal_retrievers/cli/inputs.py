@@ -90,7 +90,8 @@ def new_queries(
     """
     scorer = scorer_of_calibration(calibration, Models(model, None, corpus, judged))
     if k is None and run and calibration.k is not None:
-        k = max(1, calibration.k // len((calibration.retrieval or {}).get("runs") or run))
+        calibrated = (calibration.retrieval or {}).get("runs")
+        k = max(1, calibration.k // len(calibrated if isinstance(calibrated, list) else run))
     given, fitted = list(judged_queries(judged, run, k)), fitted_on(scorer)
     queries = [
         query

@@ -47,9 +47,9 @@ class Commands(TyperGroup):
             fact, _, _ = str(error).partition(". ")
             _fail(f"{fact}. Change --better, or save the calibration anyway with --force")
         finally:
-            for warning in caught:
-                if issubclass(warning.category, UserWarning):
-                    _print(f"Warning: {_one_line(warning.message)}", err=True)
+            users = (w.message for w in caught if issubclass(w.category, UserWarning))
+            for message in dict.fromkeys(map(_one_line, users)):  # once, not for each query
+                _print(f"Warning: {message}", err=True)
 
 
 def _fail(message: str, code: int = 1) -> NoReturn:

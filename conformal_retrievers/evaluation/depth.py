@@ -9,7 +9,9 @@ which no filter can exceed. What a filter passes on at a given end-to-end recall
 the score that `calibrate` learns, cross-validated on the same queries.
 
 The choice of K is made on judged queries. It is not paid for with the guarantee only if other
-queries calibrate, so only the fit part is used here, which `calibrate` does not calibrate on.
+queries calibrate, so only a third is measured here, whose `ids` are to be left out. They are the
+fit part of `calibrate`, which leaves them out by itself where it chooses a score on that part: with
+60 queries or more, an alpha that leaves enough others, and not by group.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,6 +60,7 @@ class Depths:
 
     wanted: float  # end-to-end recall
     settings: tuple[Setting, ...]
+    ids: tuple[str | None, ...]  # of the queries that were measured, for other ones to calibrate
     n_queries: int  # of the fit part, with a known relevant snippet
     n_judged: int
     end_to_end: bool  # whether missed snippets count; if unknown, recall is of what was retrieved
@@ -109,8 +112,9 @@ class Depths:
         of = f"{self.n_queries} of {self.n_judged} judged queries"
         score = "the learned score" if self.learned else "the rank or the fusion"
         notes = [
-            f"Measured on {of}, those that calibrate() fits and chooses on and does not calibrate "
-            f"on. Found and passed: snippets per query, passed by {score}."
+            f"Measured on {of}. Leave these out when you calibrate (`ids`), so that the choice of "
+            "K costs no guarantee. K is that of each retriever. Found and passed: snippets per "
+            f"query, passed by {score}."
         ]
         if not self.enough:
             notes = [
@@ -152,6 +156,7 @@ def depth(judged: Iterable[JudgedQuery], *, recall: float = 0.9) -> Depths:
     return Depths(
         wanted=recall,
         settings=tuple(_settings(some, recall, learned)),
+        ids=tuple(query.id for query in some),
         n_queries=len(some),
         n_judged=len(queries),
         end_to_end=stated,

@@ -43,8 +43,8 @@ def too_shallow(calibration: Calibration, columns: Columns, level: float) -> str
         return None
     deeper = next((d for d in range(k + 1, deepest + 1) if reached(d).estimate >= target), None)
     found = FOUND[calibration.guarantee].format(at_k)
-    remedy = _depth(deeper or deepest, n)
-    remedy = f"{remedy} would do" if deeper else f"Retrieve deeper than {remedy}"
+    than = f" than {_depth(deepest, n)}" if deepest > k else ""
+    remedy = f"{_depth(deeper, n)} would do" if deeper else f"Retrieve deeper{than}"
     return (
         f"At {_depth(k, n)}, the retriever finds {found}, so no filter reaches "
         f"{percent(target, exact=True)} end to end. {remedy}, or raise alpha."

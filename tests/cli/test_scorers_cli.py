@@ -90,6 +90,8 @@ def test_a_run_is_named_and_one_of_several_that_calibrated_suffices_if_it_has_it
     assert made.retrieval == {"runs": ["dense.tsv", "l2.tsv"], "k": 2 * DEPTH}
     done = run("evaluate", out, beir, "--run", "near=dense.tsv")  # at the depth of the file
     assert f"k {DEPTH}, but the calibration has {2 * DEPTH}" in done.stderr
+    other = run("evaluate", out, beir, "--run", "dense.tsv", code=1).stderr
+    assert other.count("'near'") <= 1  # which is said once, not for each query
     new = [q for q in read_beir(beir, {"near": "dense.tsv"}, k=DEPTH) if q.id not in made.ids]
     found = as_json("evaluate", out, beir, "--run", "near=dense.tsv")["evaluation"]
     assert found["n_snippets"] == DEPTH * len(new)

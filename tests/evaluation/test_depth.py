@@ -38,6 +38,9 @@ def three(n=30, missed=1):
 def test_the_recall_and_the_snippets_of_each_depth_by_hand():
     found = depth(three(), recall=0.7)
     assert (found.n_queries, found.n_judged) == (10, 30)
+    assert len(set(found.ids)) == 10
+    assert set(found.ids) < {f"q{i}" for i in range(30)}
+    assert "ids" in str(found)
     at = by_setting(found)
     # Of the four relevant ones, dense has two from K = 3 on, BM25 two from 3 on, both all three.
     assert at["dense", 5].recall.estimate == at["bm25", 5].recall.estimate == 0.5
