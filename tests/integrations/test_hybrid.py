@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import threading
+import warnings
 from contextvars import ContextVar
 
 import numpy as np
@@ -90,6 +91,13 @@ class Listed(LangChainRetriever):
             Document(text, id=id, metadata={"relevance_score": score, "source": "s"})
             for id, text, score in self.items
         ]
+
+
+class Other(LangChainRetriever):
+    """Returns nothing."""
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        return []
 
 
 class ListedNodes(LlamaIndexRetriever):
@@ -432,9 +440,42 @@ def test_another_retriever_or_depth_in_a_hybrid_one_gives_a_warning():
     )
     keep = ConformalFilter(RankScorer("dense"), calibration)
     ConformalRetriever(retriever=hybrid, filter=keep).invoke("q")
-    hybrid.retrievers["bm25"].k = 4
-    with pytest.warns(UserWarning, match="k = 4"):
+    for depth in (1, 4):
+        hybrid.retrievers["bm25"].k = depth
+        with pytest.warns(UserWarning, match="'bm25'") as caught:
+            ConformalRetriever(retriever=hybrid, filter=keep).invoke("q")
+        (text,) = {str(one.message) for one in caught}
+        assert f"'bm25' is asked for {depth} documents" in text
+        assert "'dense'" not in text
+    hybrid.retrievers.update(bm25=Other(), dense=Listed(items=LISTS["dense"], k=2))
+    with pytest.warns(UserWarning, match="'bm25'") as caught:
         ConformalRetriever(retriever=hybrid, filter=keep).invoke("q")
+    (text,) = {str(one.message) for one in caught}
+    assert "'bm25' is Other(), but the calibration is of Listed()" in text
+    assert "'dense' is asked for 2 documents" in text
+    one = langchain_conformal.HybridRetriever({"dense": Listed(items=LISTS["dense"])})
+    with pytest.warns(UserWarning, match=r"the retriever is HybridRetriever\(dense: Listed"):
+        ConformalRetriever(retriever=one, filter=keep).invoke("q")
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "warned"),
+    [("Listed()", False), ("Other()", True), ("a name of its own", False), ("Other", False)],
+)
+def test_another_class_of_retriever_gives_a_warning_unless_the_user_named_it(calibrated, warned):
+    one = Calibration.from_scores(
+        [ScoredQuery([1.0], [True])],
+        alpha=0.5,
+        scorer="rank(retriever)",
+        retrieval={"retriever": calibrated, "k": 3},
+    )
+    filtered = ConformalRetriever(
+        retriever=Listed(items=LISTS["dense"]), filter=ConformalFilter(RankScorer(), one)
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        filtered.invoke("q")
+    assert [str(one.message)[:25] for one in caught] == ["the retriever is Listed()"] * warned
 
 
 def test_a_filter_inside_a_hybrid_retriever_is_refused_and_a_missing_retriever_named():

@@ -21,7 +21,9 @@ from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.hybrid import HybridRetriever
 
-OF_A_STORE = re.compile(r"\w+\(.+, \w+\)|HybridRetriever\(.+\)")  # as `name_of` gives it
+# Names that only `name_of` gives: of a class, of a store, and of the retrievers in a hybrid one.
+OURS = re.compile(r"\w+\(\)|\w+\(.+, (similarity|mmr|similarity_score_threshold)\)")
+HYBRID, PART = "HybridRetriever(", re.compile(r"([^:;]+): (.+?), k = (\d+|None)(?:; |$)")
 
 
 def judge_retriever(
@@ -105,24 +107,63 @@ def check_hits(scorer: Scorer, retriever: RetrieverLike) -> None:
             )
 
 
-def other_name(retriever: RetrieverLike, calibrated: object) -> str | None:
-    """Return the retriever's name if it is known not to be the calibrated one's."""
-    if not isinstance(calibrated, str) or not OF_A_STORE.fullmatch(calibrated):
-        return None  # a name that the user chose cannot be compared
-    name, known = name_of(retriever), isinstance(unbound(retriever)[0], BaseRetriever)
-    return name if known and name != calibrated else None
+def difference(
+    retriever: RetrieverLike,
+    calibrated: str,
+    k: int | None,
+    *,
+    depth: int | None = None,
+    part: str | None = None,
+) -> str | None:
+    """Return how a retriever is known to differ from the calibrated one, or None.
+
+    Parameters
+    ----------
+    retriever
+        The retriever.
+    calibrated, k
+        The name and the depth in the calibration. A name that the user chose cannot be compared.
+    depth
+        How many documents it is asked for, if a call says so.
+    part
+        The retriever's name in a `HybridRetriever`.
+    """
+    within, _ = unbound(retriever)
+    what = "the retriever" if part is None else f"the retriever {part!r}"
+    parts, known = parts_of(within), _parts_in(calibrated)
+    if known and {*parts} == {*known}:
+        each = [difference(one, *known[name], part=name) for name, one in parts.items()]
+        return "; ".join(text for text in each if text) or None
+    name, comparable = name_of(retriever), bool(known or OURS.fullmatch(calibrated))
+    if comparable and isinstance(within, BaseRetriever) and name != calibrated:
+        text = f"{what} is {name}, but the calibration is of {calibrated}"
+        return f"{text}: calibrate with the one that is filtered"
+    depth = depth_of(retriever) if depth is None else depth
+    # The filter warns of more documents than k, but cannot tell who returned them.
+    if depth is not None and k is not None and (depth < k or (part and depth > k)):
+        text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
+        return f"{text}: retrieve {k}, or calibrate at {depth}"
+    return None
+
+
+def _parts_in(name: str) -> dict[str, tuple[str, int | None]]:
+    """Return the names and depths of the retrievers in a `HybridRetriever`, from its name."""
+    inside = name[len(HYBRID) : -1] if name.startswith(HYBRID) else ""
+    return {key: (one, None if k == "None" else int(k)) for key, one, k in PART.findall(inside)}
 
 
 def name_of(retriever: RetrieverLike) -> str:
     """Return the retriever's name; for a vector store, the store, its model and the search.
 
-    A `HybridRetriever` has the names and depths of the retrievers in it.
+    A `HybridRetriever` has the names and depths of the retrievers in it, another retriever that of
+    its class, as in "BM25Retriever()", and a function its own.
     """
     within, _ = unbound(retriever)
     if parts := parts_of(within):
         return name_and_depth({k: (name_of(p), depth_of(p)) for k, p in parts.items()})[0]
     if not isinstance(within, VectorStoreRetriever):
-        return within.get_name()
+        a_class = isinstance(within, BaseRetriever)
+        return f"{type(within).__name__}()" if a_class else within.get_name()
     store = within.vectorstore
     model = wire.model_name(store.embeddings) or type(store.embeddings).__name__
     return f"{type(store).__name__}({model}, {within.search_type})"

@@ -16,7 +16,7 @@ from conformal_retrievers import ConformalFilter
 from langchain_conformal.around import Around, with_scores
 from langchain_conformal.documents import as_documents, kept_documents
 from langchain_conformal.events import filter_run
-from langchain_conformal.judge import check_hits, check_unfiltered, depth_of, other_name
+from langchain_conformal.judge import check_hits, check_unfiltered, difference
 from langchain_conformal.scorers import FromCalibration
 
 
@@ -91,13 +91,7 @@ class ConformalRetriever(FromCalibration, Around):
             config = RunnableConfig(configurable=configurable)
             retriever = RunnableBinding(bound=retriever, config=config)
         calibration = self.filter.calibration
-        calibrated = (calibration.retrieval or {}).get("retriever")
-        # Python shows a repeated warning once.
-        if name := other_name(retriever, calibrated):
-            text = f"the retriever is {name}, but the calibration is of {calibrated}"
-            warnings.warn(f"{text}: calibrate with the one that is filtered", stacklevel=1)
-        k, least = kwargs.get("k", depth_of(retriever)), calibration.k
-        if k is not None and least is not None and k < least:  # the filter warns of a larger k
-            text = f"the retriever is asked for {k} documents, but the calibration has k = {least}"
-            warnings.warn(f"{text}: retrieve {least}, or calibrate at {k}", stacklevel=1)
+        calibrated = str((calibration.retrieval or {}).get("retriever", ""))
+        if text := difference(retriever, calibrated, calibration.k, depth=kwargs.get("k")):
+            warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
         return with_scores(retriever)

@@ -1,0 +1,101 @@
+"""Each package works where nothing is installed but what it requires."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDERS = {
+    "langchain-conformal": ROOT / "integrations/langchain-conformal",
+    "llama-index-postprocessor-conformal": ROOT
+    / "integrations/llama-index-postprocessor-conformal",
+    "conformal-retrievers": ROOT,
+}
+
+
+def written_in(name: str) -> list[str]:
+    """Return the requirements in one of our own pyproject.toml files, those of extras marked."""
+    text = (FOLDERS[name] / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.findall(
+        r'"([^"]+)"', re.search(r"^dependencies = \[(.*?)\]\n", text, re.M | re.S)[1]
+    )
+    _, _, extras = text.partition("[project.optional-dependencies]\n")
+    for extra, listed in re.findall(r"^(\w+) = \[([^\n]*)\]", extras.split("\n[")[0], re.M):
+        found += [f'{one}; extra == "{extra}"' for one in re.findall(r'"([^"]+)"', listed)]
+    return found
+
+
+def required_by(name: str, extras: frozenset[str] = frozenset(), known=None) -> set[tuple]:
+    """Return all (distribution, extras) that are installed with a distribution."""
+    known = set() if known is None else known
+    if (name, extras) not in known:
+        known.add((name, extras))
+        for text in written_in(name) if name in FOLDERS else requires(name) or []:
+            one = Requirement(text)
+            if one.marker and not any(one.marker.evaluate({"extra": e}) for e in ("", *extras)):
+                continue
+            required_by(canonicalize_name(one.name), frozenset(one.extras), known)
+    return known
+
+
+CODE = """
+import sys
+
+class Others:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {others!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Others())
+import random
+from conformal_retrievers import JudgedQuery, Snippet, calibrate
+from conformal_retrievers.data import Hit
+{imports}
+random.seed(0)
+queries = []
+for i in range(240):
+    relevant = [random.random() < 0.3 for _ in range(6)]
+    hits = [
+        [Hit(name, j, random.gauss(2 * r, 1)) for name in ("dense", "bm25")]
+        for j, r in enumerate(relevant)
+    ]
+    snippets = [Snippet(f"{{i}} {{j}}", hits=tuple(hits[j])) for j in range(6)]
+    queries.append(JudgedQuery(f"query {{i}}", snippets, relevant, id=str(i)))
+calibration = calibrate(queries, alpha=0.1)
+{component}.from_calibration(calibration)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "module", "component"),
+    [
+        ("langchain-conformal", "langchain_conformal", "ConformalCompressor"),
+        (
+            "llama-index-postprocessor-conformal",
+            "llama_index.postprocessor.conformal",
+            "ConformalPostprocessor",
+        ),
+    ],
+)
+def test_the_default_calibration_works_with_what_a_package_requires(package, module, component):
+    installed = {name for name, _ in required_by(package)}
+    others = {
+        top
+        for top, names in packages_distributions().items()
+        if not installed & {canonicalize_name(name) for name in names}
+    } - {"langchain_conformal", "llama_index", "conformal_retrievers"}
+    assert {"torch", "transformers", "rank_bm25", "regex"} & others
+    code = CODE.format(
+        others=others, imports=f"from {module} import {component}", component=component
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
