@@ -3,13 +3,14 @@
 They cost microseconds and call no model. The snippets of a query carry hits (`data/hits.py`). A
 snippet without any hit is unscorable, NaN; one that only other retrievers found has the score +inf.
 All are unscorable if the one retriever that a score reads found nothing for the query, as one
-that failed. `score` raises ValueError if there are no hits, or of several retrievers none.
+that failed. `score` raises ValueError if there are no hits, or of several retrievers none, and if
+one of these has none while an unknown retriever has some, which is then another name for it.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,6 +22,10 @@ from conformal_retrievers.data.queries import Snippet, as_snippets, check_names
 from conformal_retrievers.scoring.scorer import Scorer, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]
+KEEP_SCORES = (
+    "filter with ConformalRetriever, or put HybridRetriever({'retriever': …}) in front of a "
+    "compressor, which keep the scores of a search that has them"
+)
 
 
 @dataclass(frozen=True)
@@ -153,8 +158,8 @@ class HitScorer:
         ranks, scores = columns[self.retriever]
         if np.isnan(scores).all():
             raise ValueError(
-                f"{self.name!r} needs scores of the retriever {self.retriever!r}, but its hits "
-                "have ranks only; use a search that returns scores, or RankScorer"
+                f"{self.name!r} needs the scores of {named([self.retriever])}, but its hits have "
+                f"ranks only; {KEEP_SCORES}"
             )
         return np.where(ranks < np.inf, -scores if self.higher_is_better else scores, np.inf)
 
@@ -166,12 +171,12 @@ def _scores(scorer: RankScorer | FusionScorer | HitScorer, snippets: Iterable[An
     known = hits_in(given)
     if known and len(scorer.retrievers) == 1 and not {*scorer.retrievers} & {*known}:
         warnings.warn(  # the same text and place: Python shows it once
-            f"no snippet of a query has a hit of the retriever {scorer.retrievers[0]!r}, so "
-            f"{scorer.name!r} scores none; the hits are of {', '.join(map(repr, known))}",
+            f"no snippet of a query has a hit of {named(scorer.retrievers)}, so {scorer.name!r} "
+            f"scores none; the hits are of {named(known)}",
             stacklevel=1,
         )
         return np.full(len(given), np.nan)
-    check_found(scorer.name, scorer.retrievers, known)
+    check_found(repr(scorer.name), scorer.retrievers, known)
     found = np.minimum.reduce([column.ranks for column in known.values()]) < np.inf
     return np.where(found, scorer.of_columns(known), np.nan)
 
@@ -188,25 +193,41 @@ def retrievers_of(scorer: Scorer) -> tuple[str, ...]:
     )
 
 
-def check_found(scorer: str, retrievers: Sequence[str], known: Columns) -> None:
-    """Raise ValueError, naming retrievers, if none of those that a scorer reads found a snippet.
+def named(retrievers: Iterable[str]) -> str:
+    """Return retrievers in words: their names, or "a single retriever", which has none.
 
-    >>> check_found("rank(bm25)", ["bm25"], {})  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: 'rank(bm25)' needs hits of the retriever 'bm25', but the snippets have none; ...
+    >>> named(["bm25", "dense"])
+    "'bm25', 'dense'"
     """
-    if any(name in known for name in retrievers):
+    return ", ".join("a single retriever" if r == RETRIEVER else repr(r) for r in retrievers)
+
+
+def check_found(scorer: str, retrievers: Sequence[str], known: Collection[str]) -> None:
+    """Raise ValueError, naming the retrievers, if their hits are missing or have other names.
+
+    `known` are the retrievers that have hits among the snippets. One that found nothing for the
+    query is no error, nor are hits that the scorer does not read.
+
+    >>> check_found("'rank(bm25)'", ["bm25"], {})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: 'rank(bm25)' needs hits of 'bm25', but the snippets have none; ...
+    """
+    missing = [name for name in retrievers if name not in known]
+    unknown = [name for name in known if name not in retrievers]
+    if not missing or (len(missing) < len(retrievers) and not unknown):
         return
-    needed = " or ".join(map(repr, retrievers))
-    if known:
-        found = f"have hits of {', '.join(map(repr, known))}"
-        remedy = "give the retrievers the names that they had in the calibration"
-    else:
+    if not known:
         found = "have none"
         remedy = (
-            "judge with judge_retriever and filter with a conformal retriever, which give snippets "
-            "their hits, or call with_hits(snippets) on what a retriever returns"
+            "judge with judge_retriever, and filter with ConformalRetriever or put HybridRetriever "
+            "in front, or call with_hits(snippets) on what a retriever returns"
         )
+    else:
+        found = f"have hits of {named(known)}"
+        remedy = "filter what the retriever of the calibration returns"
+        if missing != [RETRIEVER]:
+            names = ", ".join(f"{name!r}: …" for name in retrievers)
+            remedy = f"put HybridRetriever({{{names}}}) in front, as in the calibration"
     raise ValueError(
-        f"{scorer!r} needs hits of the retriever {needed}, but the snippets {found}; {remedy}"
+        f"{scorer} needs hits of {named(retrievers)}, but the snippets {found}; {remedy}"
     )

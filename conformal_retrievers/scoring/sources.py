@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.data.hits import C, HitColumns, documents_in, hits_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.scoring.hits import KEEP_SCORES, check_found, named
 
 Values = NDArray[np.float64]
 Known = NDArray[np.bool_]
@@ -95,7 +96,7 @@ def numbers_of(
 
     Such a snippet has a hit of a retriever, scores where the fit had them, a finite score of each
     scorer, (n,) each, and what the context needs. Raises ValueError, naming the retrievers, if no
-    snippet has the hits, or the scores, that are needed.
+    snippet has the hits, or the scores, that are needed, as `check_found`.
 
     >>> sources, scores = Sources((), ("s",), "none"), [np.array([0.5, np.nan])]
     >>> known, numbers = numbers_of(sources, scores, [Snippet("a"), Snippet("b")])
@@ -140,6 +141,8 @@ def _of_hits(
     n = len(snippets)
     ranks, scores = np.full((len(retrievers), n), np.inf), np.zeros((len(retrievers), n))
     hits = hits_in(snippets) if retrievers else {}
+    if n and retrievers:
+        check_found("the learned score", [name for name, _ in retrievers], hits)
     for i, (name, kind) in enumerate(retrievers):
         if name in hits:
             ranks[i] = hits[name].ranks
@@ -147,15 +150,9 @@ def _of_hits(
                 scores[i] = -hits[name].scores if kind == "similarity" else hits[name].scores
                 if np.isnan(scores[i]).all():
                     raise ValueError(
-                        f"hits of {name!r} have ranks and no scores, which this score reads; give "
-                        "each hit its score, or fit again on judged queries with these hits"
+                        f"the hits of {named([name])} have ranks and no scores, which the learned "
+                        f"score reads; {KEEP_SCORES}"
                     )
-    if n and retrievers and not (ranks < np.inf).any():
-        needed = " or ".join(repr(name) for name, _ in retrievers)
-        raise ValueError(
-            f"no snippet has a hit of {needed}, which this score reads; ask that retriever "
-            "through HybridRetriever or judge_retriever, or give snippets their hits"
-        )
     return ranks, scores
 
 

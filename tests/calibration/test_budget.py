@@ -104,6 +104,15 @@ def test_it_works_as_any_other_calibration(tmp_path):
     assert loaded.guaranteeing("all").fixed is None
 
 
+def test_another_alpha_takes_the_place_of_a_fixed_threshold_of_zero():
+    scored = [ScoredQuery([i % 3], [True]) for i in range(60)]
+    base = Calibration.from_scores(scored, alpha=0.5, scorer="s", delta=0.1)
+    at_zero = certified(base, 10, threshold=0.0)
+    assert at_zero.threshold() == 0.0
+    assert at_zero.at(0.4).threshold() == base.at(0.4).threshold() > 0
+    assert at_zero.guaranteeing("all", delta=0.1).fixed is None
+
+
 def test_a_file_that_states_more_than_its_scores_certify_is_refused():
     fields = json.loads(at(10).to_json())
     del fields["sha256"]

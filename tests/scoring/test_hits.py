@@ -112,6 +112,19 @@ def test_hits_of_none_of_several_retrievers_are_an_error_that_names_them():
         FusionScorer(["dense", "bm25"]).score("q", with_hits(["a", "b"], retriever="store"))
 
 
+def test_hits_with_another_name_are_an_error_that_names_both():
+    fusion = FusionScorer(["dense", "bm25"])
+    renamed = fuse({"vectors": [("a", None), ("b", None)], "bm25": [("b", None), ("c", None)]})
+    snippets = [Snippet(text, hits=hits) for text, hits in renamed.items()]
+    with pytest.raises(ValueError, match=r"'bm25', 'dense'.*'vectors'.*HybridRetriever"):
+        fusion.score("q", snippets)
+    assert np.isfinite(fusion.score("q", with_hits(["a", "b"], retriever="bm25"))).all()
+    more = Snippet("e", hits=(*A.hits, Hit("web", 0)))
+    assert fusion.score("q", [more, B]).tolist() == fusion.score("q", [A, B]).tolist()
+    with pytest.raises(ValueError, match=r"a single retriever; put HybridRetriever"):
+        fusion.score("q", with_hits(["a", "b"]))
+
+
 @pytest.mark.parametrize("scorer", [RankScorer("bm25"), HitScorer("bm25")])
 def test_nothing_is_scored_by_a_retriever_that_found_nothing_for_a_query(scorer):
     others = with_hits(["a", "b"], retriever="dense")  # no word of the query is in the corpus
@@ -120,7 +133,7 @@ def test_nothing_is_scored_by_a_retriever_that_found_nothing_for_a_query(scorer)
 
 
 def test_a_rank_where_a_score_is_needed_is_an_error():
-    with pytest.raises(ValueError, match=r"'retriever'.*ranks only"):
+    with pytest.raises(ValueError, match=r"hit\(retriever.*HybridRetriever"):
         HitScorer().score("q", with_hits(["a", "b"]))
 
 

@@ -348,8 +348,9 @@ def test_a_snippet_without_hits_or_without_a_needed_score_is_unscorable(of_hits)
 
 def test_a_query_without_the_hits_that_the_fit_had_is_an_error_that_names_the_retriever(of_hits):
     learned, judged = of_hits
-    for snippets in (["a"], [Snippet("a", hits=(Hit("other", 0, 1.0),))]):
-        with pytest.raises(ValueError, match="'near' or 'words'"):
+    renamed = Snippet("a", hits=(Hit("near", 0, 1.0), Hit("other", 0, 1.0)))
+    for snippets in (["a"], [Snippet("a", hits=(Hit("other", 0, 1.0),))], [renamed]):
+        with pytest.raises(ValueError, match="'near', 'words'"):
             learned.score("q", snippets)
     ranks = [
         Snippet(s.text, hits=tuple(Hit(hit.retriever, hit.rank) for hit in s.hits))
