@@ -4,8 +4,11 @@ Two items are the same one if their ids are equal, or else their texts, because 
 ids of their own. The union has the order of reciprocal rank fusion, see `fuse`.
 """
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from conformal_retrievers.data.hits import Hit, fuse
@@ -57,17 +60,22 @@ def unite(lists: Mapping[str, Sequence[Item]]) -> dict[Place, tuple[Hit, ...]]:
     return fuse(keys)
 
 
-def check_retrievers(retrievers: Any, on_error: object) -> None:
-    """Raise TypeError or ValueError unless there are names for retrievers, and a known on_error."""
+def check_retrievers(retrievers: Any, on_error: object, kind: type, example: str) -> None:
+    """Raise TypeError or ValueError unless there are retrievers by name, and a known on_error."""
     if not isinstance(retrievers, Mapping) or not retrievers:
         raise TypeError(
             f"retrievers is {retrievers!r:.60}; give retrievers by name, such as "
             '{"dense": …, "bm25": …}'
         )
-    for name in retrievers:
+    for name, retriever in retrievers.items():
         check_names("retrievers", name=name)
         if not name:
             raise ValueError("retrievers has a name without a character; give each a name")
+        if not isinstance(retriever, kind):
+            raise TypeError(
+                f"retrievers[{name!r}] is a {type(retriever).__name__}; give a retriever, such as "
+                f"{example}"
+            )
     if on_error not in get_args(OnError):
         raise ValueError(f"on_error is {on_error!r}; give one of {get_args(OnError)}")
 
@@ -89,7 +97,8 @@ def answers(
 ) -> dict[str, T]:
     """Return what each retriever returned; those that failed are left out if on_error="skip".
 
-    Raises the first error if on_error="raise" or all failed, and one that is not an Exception.
+    Raises the first error if on_error="raise" or the others found nothing, so that no failure stays
+    unseen, and one that is not an Exception.
 
     Parameters
     ----------
@@ -102,14 +111,40 @@ def answers(
     """
     found: dict[str, T] = {}
     errors = {name: e for name, e in outcomes.items() if isinstance(e, BaseException)}
+    for name, outcome in outcomes.items():
+        if not isinstance(outcome, BaseException):
+            found[name] = outcome
     for name, error in errors.items():
-        if on_error == "raise" or len(errors) == len(outcomes) or not isinstance(error, Exception):
+        if on_error == "raise" or not any(found.values()) or not isinstance(error, Exception):
             raise error
         if (name, type(error)) not in logged:
             logged.add((name, type(error)))
             text = "retriever %r is left out, although the calibration was made with it: %r"
             logger.warning(text, name, error)
-    for name, outcome in outcomes.items():
-        if not isinstance(outcome, BaseException):
-            found[name] = outcome
     return found
+
+
+def ask(
+    calls: Mapping[str, Callable[[], T]], on_error: OnError, logged: set[object]
+) -> dict[str, T]:
+    """Return the `answers` of calls at once, each in a thread and a copy of the context."""
+    outcomes: dict[str, T | BaseException] = {}
+    with ThreadPoolExecutor(len(calls)) as threads:
+        running = {name: threads.submit(copy_context().run, call) for name, call in calls.items()}
+    for name, one in running.items():
+        error = one.exception()
+        outcomes[name] = one.result() if error is None else error
+    return answers(outcomes, on_error, logged)
+
+
+async def aask(
+    calls: Mapping[str, Awaitable[T]], on_error: OnError, logged: set[object]
+) -> dict[str, T]:
+    """Return the `answers` of calls at once; if on_error="raise", an error cancels the others."""
+    tasks = [asyncio.ensure_future(call) for call in calls.values()]
+    try:
+        found = await asyncio.gather(*tasks, return_exceptions=on_error == "skip")
+    finally:
+        for task in tasks:
+            task.cancel()
+    return answers(dict(zip(calls, found, strict=True)), on_error, logged)

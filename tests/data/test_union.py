@@ -67,13 +67,14 @@ def test_empty_lists_have_an_empty_union():
         ({"": "a"}, "raise", ValueError, "name"),
         ({"a\n": "a"}, "raise", ValueError, "name"),
         ({"a": "a"}, "ignore", ValueError, "on_error"),
+        ({"a": "a", "b": 3}, "raise", TypeError, r"retrievers\['b'\]"),
     ],
 )
 def test_retrievers_without_valid_names_and_an_unknown_on_error_are_refused(
     retrievers, on_error, error, field
 ):
     with pytest.raises(error, match=field):
-        check_retrievers(retrievers, on_error)
+        check_retrievers(retrievers, on_error, str, "a name")
 
 
 def test_a_failed_retriever_is_left_out_and_each_kind_of_error_is_logged_once(caplog):
@@ -91,6 +92,8 @@ def test_the_error_is_raised_if_it_is_not_skipped_or_all_failed_or_it_is_no_exce
     for on_error in ("raise", "skip"):
         with pytest.raises(OSError, match="down"):
             answers(failed, on_error, set())
+    with pytest.raises(TimeoutError):
+        answers({"a": [], "b": TimeoutError()}, "skip", set())
     with pytest.raises(TimeoutError):
         answers({"a": [1], "b": TimeoutError()}, "raise", set())
     with pytest.raises(KeyboardInterrupt):

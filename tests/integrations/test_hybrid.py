@@ -118,8 +118,14 @@ class ListedNodes(LlamaIndexRetriever):
         ]
 
 
+class NoNodes(LlamaIndexRetriever):
+    def _retrieve(self, query_bundle):
+        return []
+
+
 class InLangChain:
     package = langchain_conformal
+    nothing = Other
     listed = staticmethod(lambda items, barrier=None: Listed(items=items, barrier=barrier))
 
     async def found(self, hybrid, query="q"):
@@ -151,6 +157,7 @@ class InLangChain:
 class InLlamaIndex:
     package = llama_index_conformal
     listed = ListedNodes
+    nothing = NoNodes
 
     async def found(self, hybrid, query="q"):
         nodes = hybrid.retrieve(query)
@@ -294,6 +301,39 @@ async def test_a_retriever_that_fails_is_an_error_by_default(framework):
     all_failing = {name: [Down(name)] for name in LISTS}
     with pytest.raises(Down, match="dense"):
         await framework.found(hybrid_in(framework, all_failing, on_error="skip"))
+
+
+async def test_a_failure_is_raised_if_the_others_find_nothing(framework):
+    hybrid = hybrid_in(framework, FAILING, on_error="skip")
+    hybrid.retrievers["dense"] = framework.nothing()
+    with pytest.raises(Down):
+        await framework.found(hybrid)
+
+
+async def test_an_error_cancels_the_others(framework):
+    stopped = []
+
+    async def wait(*arguments, **options):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            stopped.append(1)
+            raise
+
+    async def fail(*arguments, **options):
+        await asyncio.sleep(0)
+        raise Down
+
+    hybrid = hybrid_in(framework)
+    for retriever, method in zip(hybrid.retrievers.values(), (wait, fail), strict=True):
+        names = ("_aget_relevant_documents", "_aretrieve")
+        name = next(name for name in names if hasattr(retriever, name))
+        retriever.__class__ = type("Own", (type(retriever),), {name: method})
+    call = hybrid.ainvoke if framework.package is langchain_conformal else hybrid.aretrieve
+    with pytest.raises(Down):
+        await asyncio.wait_for(call("q"), timeout=30)
+    await asyncio.sleep(0)
+    assert stopped == [1]
 
 
 async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(

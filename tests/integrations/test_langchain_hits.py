@@ -43,6 +43,42 @@ class WithoutScores(InMemoryVectorStore):
         raise NotImplementedError
 
 
+class Failing(InMemoryVectorStore):
+    """Finds documents, but not with scores."""
+
+    def similarity_search(self, query, k=4, **kwargs):
+        return [d for d, _ in super().similarity_search_with_score(query, k)]
+
+    async def asimilarity_search(self, query, k=4, **kwargs):
+        return self.similarity_search(query, k)
+
+
+class Broken(Failing):
+    def similarity_search_with_score(self, query, k=4):
+        raise ValueError("no index of scores")
+
+    async def asimilarity_search_with_score(self, query, k=4):
+        raise ValueError("no index of scores")
+
+
+class InWords(Failing):
+    def similarity_search_with_score(self, query, k=4):
+        return [(document, "near") for document in self.similarity_search(query, k)]
+
+    async def asimilarity_search_with_score(self, query, k=4):
+        return self.similarity_search_with_score(query, k)
+
+
+class Reversed(InMemoryVectorStore):
+    """Searches in a way of its own, of which the search with scores knows nothing."""
+
+    def similarity_search(self, query, k=4, **kwargs):
+        return super().similarity_search(query, k, **kwargs)[::-1]
+
+    async def asimilarity_search(self, query, k=4, **kwargs):
+        return self.similarity_search(query, k, **kwargs)
+
+
 class Own(VectorStoreRetriever):
     """A retriever with a search of its own, whose scores are not known."""
 
@@ -143,6 +179,48 @@ async def test_other_searches_have_relevance_scores_or_ranks_only(asked, scores)
             needing.invoke(QUERY.query)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(Broken, {}), (Failing, {}), (Broken, {"filter": red}), (InWords, {}), (Reversed, {})],
+)
+async def test_a_store_that_tells_no_scores_is_asked_as_before(kind, options):
+    asked = retriever(kind=kind, kwargs=options)
+    alone = asked.invoke(QUERY.query)
+    assert len(alone) == 3
+    for found in (
+        with_scores(asked).invoke(QUERY.query),
+        await with_scores(asked).ainvoke(QUERY.query),
+    ):
+        assert found == alone
+        assert not hasattr(found, "scores")
+    assert [s.hits for s in judge_retriever(asked, [QUERY])[0].snippets] == [
+        (Hit(RETRIEVER, rank),) for rank in range(3)
+    ]
+
+
+async def test_the_error_of_a_store_that_cannot_be_asked_at_all_is_raised():
+    asked = retriever(kwargs={"unknown": 1}, kind=type("Down", (Broken,), {}))
+    asked.vectorstore.similarity_search = asked.vectorstore.asimilarity_search = None
+    for call in (asked, with_scores(asked)):
+        with pytest.raises(TypeError, match="not callable"):
+            call.invoke("red")
+
+
+async def test_fallbacks_and_alternatives_that_are_made_later_have_scores():
+    down = retriever(kind=type("Down", (InMemoryVectorStore,), {"similarity_search": None}))
+    down.vectorstore.__class__.similarity_search_with_score = None
+    later = Own(vectorstore=store()).configurable_alternatives(
+        ConfigurableField(id="which"), default_key="own", store=retriever
+    )
+    for asked in (
+        down.with_fallbacks([retriever()]),
+        later.with_config(configurable={"which": "store"}),
+    ):
+        found = with_scores(asked).invoke(QUERY.query)
+        assert [d.page_content for d in found] == NEAREST[:3]
+        assert found.scores == pytest.approx([SIMILARITIES[t] for t in NEAREST[:3]], abs=1e-6)
+
+
 @pytest.mark.parametrize("scorer", [RetrievalScorer("s", higher_is_better=True), HitScorer()])
 async def test_a_plain_vector_store_is_filtered_by_its_own_scores(scorer):
     threshold = -sum(SIMILARITIES[text] for text in NEAREST[1:3]) / 2
@@ -231,7 +309,19 @@ def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(sco
         assert len(filtered.invoke("q")) == 1
 
 
-@pytest.mark.parametrize("hits", [3, ["dense"], {"dense": 3}, {"dense": ["first", 0.5]}])
+@pytest.mark.parametrize(
+    "hits",
+    [
+        3,
+        ["dense"],
+        {"dense": 3},
+        {"dense": ["first", 0.5]},
+        {"dense": [-1, 0.5]},
+        {"dense": [0.5, 0.5]},
+        {"dense": [float("nan"), 0.5]},
+        {"dense": [0, "x"]},
+    ],
+)
 def test_metadata_that_are_not_hits_are_named(hits):
     compressor = ConformalCompressor(filter=kept_by(RankScorer("dense"), 1))
     with pytest.raises(ValueError, match="conformal_hits"):

@@ -1,7 +1,9 @@
 """Retrievers around others: these stay configurable, and tell the scores of vector stores."""
 
+import logging
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -13,9 +15,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config
 from langchain_core.runnables.configurable import DynamicRunnable, RunnableConfigurableAlternatives
-from langchain_core.vectorstores import VectorStoreRetriever
+from langchain_core.runnables.fallbacks import RunnableWithFallbacks
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from langchain_conformal.documents import Found
+
+logger = logging.getLogger("conformal_retrievers")
+_logged: set[object] = set()  # kinds of stores and errors
 
 
 class Around(BaseRetriever):
@@ -43,7 +49,7 @@ def _with_configurable(config: RunnableConfig | None, kwargs: dict[str, Any]) ->
 def with_scores(retriever: RetrieverLike) -> RetrieverLike:
     """Return a retriever whose documents come as `Found` if a vector store scores them.
 
-    Retries, bindings and configurations stay around it.
+    Retries, fallbacks, bindings and configurations stay around it.
     """
     if isinstance(retriever, RunnableBindingBase):
         return retriever.model_copy(update={"bound": with_scores(retriever.bound)})
@@ -51,15 +57,22 @@ def with_scores(retriever: RetrieverLike) -> RetrieverLike:
         fields: dict[str, Any] = {"default": with_scores(retriever.default)}
         if isinstance(retriever, RunnableConfigurableAlternatives):
             fields["alternatives"] = {
-                key: with_scores(one) if isinstance(one, Runnable) else one
+                key: with_scores(one) if isinstance(one, Runnable) else _made_with_scores(one)
                 for key, one in retriever.alternatives.items()
             }
         return retriever.model_copy(update=fields)
+    if isinstance(retriever, RunnableWithFallbacks):
+        first, *others = map(with_scores, (retriever.runnable, *retriever.fallbacks))
+        return retriever.model_copy(update={"runnable": first, "fallbacks": others})
     if isinstance(retriever, VectorStoreRetriever) and (scored := _scored(type(retriever))):
         twin = retriever.model_copy()
         twin.__class__ = scored
         return twin
     return retriever
+
+
+def _made_with_scores(make: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: with_scores(make())
 
 
 @cache
@@ -75,28 +88,46 @@ class _Scored(VectorStoreRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        asked = {**self.search_kwargs, **kwargs}
-        try:
-            if self.search_type == "similarity":
-                return Found(self.vectorstore.similarity_search_with_score(query, **asked))
-            if self.search_type == "similarity_score_threshold":
-                return Found(
-                    self.vectorstore.similarity_search_with_relevance_scores(query, **asked)
-                )
-        except NotImplementedError:  # a store without scores
-            pass
+        if search := _search_with_scores(self, ""):
+            try:
+                return Found(search(query, **{**self.search_kwargs, **kwargs}))
+            except Exception as error:
+                _log(self, error)
         return super()._get_relevant_documents(query, run_manager=run_manager, **kwargs)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        asked = {**self.search_kwargs, **kwargs}
-        store = self.vectorstore
-        try:
-            if self.search_type == "similarity":
-                return Found(await store.asimilarity_search_with_score(query, **asked))
-            if self.search_type == "similarity_score_threshold":
-                return Found(await store.asimilarity_search_with_relevance_scores(query, **asked))
-        except NotImplementedError:
-            pass
+        if search := _search_with_scores(self, "a"):
+            try:
+                return Found(await search(query, **{**self.search_kwargs, **kwargs}))
+            except Exception as error:
+                _log(self, error)
         return await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
+
+
+def _search_with_scores(retriever: VectorStoreRetriever, a: str) -> Callable[..., Any] | None:
+    """Return the search of a store with scores, None if it has none or may find other documents."""
+    store, search = retriever.vectorstore, f"{a}similarity_search"
+    if retriever.search_type == "similarity_score_threshold":
+        return cast(Callable[..., Any], getattr(store, f"{search}_with_relevance_scores"))
+    scored = _place_of(f"{search}_with_score", type(store))
+    if retriever.search_type != "similarity" or scored > _place_of(search, type(store)):
+        return None
+    return cast(Callable[..., Any], getattr(store, f"{search}_with_score"))
+
+
+def _place_of(method: str, store: type) -> int:
+    """Return the place of the class that defines a method in the order of resolution."""
+    kinds = store.__mro__
+    place = next((i for i, kind in enumerate(kinds) if method in vars(kind)), len(kinds))
+    if method.startswith("a") and place < len(kinds) and kinds[place] is VectorStore:
+        return _place_of(method[1:], store)  # it calls the synchronous one
+    return place
+
+
+def _log(retriever: VectorStoreRetriever, error: Exception) -> None:
+    kind = type(retriever.vectorstore).__name__
+    if (kind, type(error)) not in _logged:
+        _logged.add((kind, type(error)))
+        logger.warning("%s tells no scores, so documents have ranks only: %r", kind, error)

@@ -25,9 +25,13 @@ class CompressorInput(TypedDict):
 class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     """Drops the documents that the filter drops, and returns copies of the others in their order.
 
+    Give it documents in the order in which the retriever returns them: their order is their rank.
+    It sees no scores of a plain vector store, which `ConformalRetriever` does, and does not know
+    which retriever is asked, so that it cannot warn of another one.
+
     Copies have <metadata_prefix>score and <metadata_prefix>p_value in their metadata, which replace
     fields of the same name; a prefix of None leaves metadata unchanged. The guarantee is about
-    documents as the calibrated retriever returns them: put the compressor directly behind it.
+    what the calibrated retriever returns: put the compressor directly behind it.
     """
 
     filter: ConformalFilter

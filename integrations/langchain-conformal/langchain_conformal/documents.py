@@ -109,17 +109,21 @@ def _known_hits(documents: Sequence[Document]) -> list[list[Any]] | None:
     if not any(known):
         return None
     try:
-        return [
-            [(name, at[0] + 0, at[1]) for name, at in hits.items() if at is not None]
-            if hits
-            else []
+        found = [
+            [(name, at[0], at[1]) for name, at in hits.items() if at is not None] if hits else []
             for hits in known
         ]
+        of_each = [hit for hits in found for hit in hits]
+        valid = {type(score) for _, _, score in of_each} <= {float, int, NoneType}
+        valid &= all(rank >= 0 and rank % 1 == 0 for _, rank, _ in of_each)
     except (AttributeError, IndexError, KeyError, TypeError):
+        valid = False
+    if not valid:
         raise ValueError(
             f"metadata {HITS!r} of a document are not as HybridRetriever writes them, which is "
-            '{"name of a retriever": [rank, score or None]}; leave them unchanged'
-        ) from None
+            '{"name of a retriever": [rank from 0, score or None]}; leave them unchanged'
+        )
+    return found
 
 
 def failed_in(documents: Iterable[Document]) -> list[str]:

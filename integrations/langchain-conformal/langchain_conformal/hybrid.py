@@ -1,7 +1,7 @@
 """Several LangChain retrievers as one, whose documents have the hits of each."""
 
-import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -11,10 +11,9 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import ConfigDict, PrivateAttr
 
-from conformal_retrievers.data.union import Item, OnError, answers, check_retrievers, unite
+from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
 from langchain_conformal.around import Around, with_scores
 from langchain_conformal.documents import HITS, as_documents, scores_of, with_metadata
 
@@ -34,7 +33,8 @@ class HybridRetriever(Around):
         The retrievers by name. Keep the names: the calibration has them.
     on_error
         "raise", or "skip": a retriever that fails is left out, and is None in `conformal_hits`;
-        the error is logged, and raised if all fail. The calibration was made with all of them.
+        the error is logged, and raised if the others find nothing. The calibration was made with
+        all of them.
 
     Raises
     ------
@@ -52,13 +52,8 @@ class HybridRetriever(Around):
     def __init__(
         self, retrievers: Mapping[str, RetrieverLike], *, on_error: OnError = "raise", **fields: Any
     ) -> None:
-        check_retrievers(retrievers, on_error)
-        for name, retriever in retrievers.items():
-            if not isinstance(retriever, Runnable):
-                raise TypeError(
-                    f"retrievers[{name!r}] is a {type(retriever).__name__}; give a retriever, such "
-                    "as store.as_retriever(search_kwargs={'k': 20})"
-                )
+        example = "store.as_retriever(search_kwargs={'k': 20})"
+        check_retrievers(retrievers, on_error, Runnable, example)
         super().__init__(**{"retrievers": dict(retrievers), "on_error": on_error, **fields})
 
     def _get_relevant_documents(
@@ -68,15 +63,13 @@ class HybridRetriever(Around):
         run_manager: CallbackManagerForRetrieverRun,
         configurable: dict[str, Any] | None = None,
     ) -> list[Document]:
-        def ask(name: str) -> list[Document] | BaseException:
-            config = _config(run_manager, name, configurable)
-            try:
-                return with_scores(self.retrievers[name]).invoke(query, config)
-            except BaseException as error:
-                return error
-
-        with ContextThreadPoolExecutor(len(self.retrievers)) as threads:
-            return self._united([*threads.map(ask, self.retrievers)])
+        calls = {
+            name: partial(
+                with_scores(retriever).invoke, query, _config(run_manager, name, configurable)
+            )
+            for name, retriever in self.retrievers.items()
+        }
+        return self._united(ask(calls, self.on_error, self._logged))
 
     async def _aget_relevant_documents(
         self,
@@ -85,18 +78,14 @@ class HybridRetriever(Around):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         configurable: dict[str, Any] | None = None,
     ) -> list[Document]:
-        asked = [
-            with_scores(retriever).ainvoke(query, _config(run_manager, name, configurable))
+        calls = {
+            name: with_scores(retriever).ainvoke(query, _config(run_manager, name, configurable))
             for name, retriever in self.retrievers.items()
-        ]
-        return self._united(await asyncio.gather(*asked, return_exceptions=True))
-
-    def _united(self, outcomes: list[list[Document] | BaseException]) -> list[Document]:
-        by_name = dict(zip(self.retrievers, outcomes, strict=True))
-        found = {
-            name: as_documents(documents)
-            for name, documents in answers(by_name, self.on_error, self._logged).items()
         }
+        return self._united(await aask(calls, self.on_error, self._logged))
+
+    def _united(self, answers: Mapping[str, list[Document]]) -> list[Document]:
+        found = {name: as_documents(documents) for name, documents in answers.items()}
         failed = {name: None for name in self.retrievers if name not in found}
         lists = {
             name: [

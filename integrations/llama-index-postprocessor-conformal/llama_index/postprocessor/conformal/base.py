@@ -28,6 +28,12 @@ dispatcher = get_dispatcher(__name__)
 class ConformalPostprocessor(BaseNodePostprocessor):
     """Drops the nodes that the filter drops, and returns copies of the others in their order.
 
+    Give it nodes in the order in which the retriever returns them: their order is their rank. It
+    does not know the retriever, so that it cannot notice another one, fewer nodes than were
+    calibrated at, nodes in another order, or a postprocessor in front that drops some. With
+    `HybridRetriever({"name": retriever})`, also of one retriever, nodes carry the name: a score
+    that needs other names says so.
+
     Nodes are scored against the query's text, `query_str`, even if the query is embedded by other
     texts. The guarantee is about nodes as the calibrated retriever returns them: put the
     postprocessor first in the list, and set `similarity_top_k` to the depth that was calibrated at.

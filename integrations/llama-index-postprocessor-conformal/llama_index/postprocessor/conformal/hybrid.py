@@ -1,17 +1,16 @@
 """Several LlamaIndex retrievers as one, whose nodes have the hits of each."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from conformal_retrievers.data.hits import fusion
-from conformal_retrievers.data.union import Item, OnError, answers, check_retrievers, unite
+from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
 from llama_index.postprocessor.conformal.nodes import NodeWithHits, text_of
 
 
@@ -29,7 +28,8 @@ class HybridRetriever(BaseRetriever):
         The retrievers by name. Keep the names: the calibration has them.
     on_error
         "raise", or "skip": a retriever that fails is left out, and named in each node's `failed`;
-        the error is logged, and raised if all fail. The calibration was made with all of them.
+        the error is logged, and raised if the others find nothing. The calibration was made with
+        all of them.
     options
         Those of LlamaIndex's `BaseRetriever`.
 
@@ -46,46 +46,29 @@ class HybridRetriever(BaseRetriever):
         on_error: OnError = "raise",
         **options: Any,
     ) -> None:
-        check_retrievers(retrievers, on_error)
-        for name, retriever in retrievers.items():
-            if not isinstance(retriever, BaseRetriever):
-                raise TypeError(
-                    f"retrievers[{name!r}] is a {type(retriever).__name__}; give a retriever, such "
-                    "as index.as_retriever(similarity_top_k=20)"
-                )
+        example = "index.as_retriever(similarity_top_k=20)"
+        check_retrievers(retrievers, on_error, BaseRetriever, example)
         super().__init__(**options)
         self.retrievers, self.on_error = dict(retrievers), on_error
         self._logged: set[object] = set()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        def ask(retriever: BaseRetriever) -> list[NodeWithScore] | BaseException:
-            try:  # its own bundle, since a retriever writes the query's embedding into it
-                return retriever.retrieve(replace(query_bundle))
-            except BaseException as error:
-                return error
-
-        with ThreadPoolExecutor(len(self.retrievers)) as threads:
-            # Each in a copy of the context, which holds LlamaIndex's current span.
-            asked = [
-                threads.submit(copy_context().run, ask, retriever)
-                for retriever in self.retrievers.values()
-            ]
-            return self._united([one.result() for one in asked])
+        calls = {  # each with its own bundle: a retriever writes the query's embedding into it
+            name: partial(retriever.retrieve, replace(query_bundle))
+            for name, retriever in self.retrievers.items()
+        }
+        return self._united(ask(calls, self.on_error, self._logged))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        asked = [
-            retriever.aretrieve(replace(query_bundle))
+        calls = {
+            name: retriever.aretrieve(replace(query_bundle))
             if type(retriever)._aretrieve is not BaseRetriever._aretrieve
             else asyncio.to_thread(retriever.retrieve, replace(query_bundle))  # it would block
-            for retriever in self.retrievers.values()
-        ]
-        return self._united(await asyncio.gather(*asked, return_exceptions=True))
+            for name, retriever in self.retrievers.items()
+        }
+        return self._united(await aask(calls, self.on_error, self._logged))
 
-    def _united(
-        self, outcomes: Sequence[list[NodeWithScore] | BaseException]
-    ) -> list[NodeWithScore]:
-        by_name = dict(zip(self.retrievers, outcomes, strict=True))
-        found = answers(by_name, self.on_error, self._logged)
+    def _united(self, found: Mapping[str, list[NodeWithScore]]) -> list[NodeWithScore]:
         failed = tuple(name for name in self.retrievers if name not in found)
         lists = {
             name: [Item(node.node_id, text_of(node.node), node.score) for node in nodes]
