@@ -32,10 +32,13 @@ def checked(tokens: object, guarantee: str, delta: float | None, *, by_group: bo
     return DELTA if delta is None else delta
 
 
-def certified(calibration: Calibration, tokens: float, threshold: float) -> Calibration:
+def certified(
+    calibration: Calibration, tokens: float, threshold: float, unit: str = "tokens"
+) -> Calibration:
     """Return the calibration at a fixed threshold, with the alpha that its scores certify.
 
-    Raises ValueError if the threshold keeps everything, or nothing that can be certified.
+    `unit` is "tokens" or "characters", what `tokens` counts. Raises ValueError if the threshold
+    keeps everything, or nothing that can be certified.
     """
     if threshold == math.inf:
         raise ValueError(
@@ -49,5 +52,5 @@ def certified(calibration: Calibration, tokens: float, threshold: float) -> Cali
             f"tokens is {tokens:g}, which certifies no recall with {calibration.n_queries} "
             "queries; give more tokens, or judge more queries"
         )
-    details = {"tokens": float(tokens), "threshold": threshold}
+    details = {"tokens": float(tokens), "unit": unit, "threshold": threshold}
     return replace(calibration, alpha=alpha, details=details)

@@ -19,6 +19,7 @@ from conformal_retrievers.calibration.guarantees import (
     check_relative,
     n_needed,
 )
+from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring.scorer import (
@@ -63,7 +64,8 @@ def calibrate(
     alpha
         Miscoverage rate in (0, 1); the guarantee holds at 1 − alpha.
     tokens
-        In place of alpha: how many tokens a query may keep on average. The threshold that keeps as
+        In place of alpha: how many tokens a query may keep on average, which are characters
+        without `count_tokens`. The threshold that keeps as
         many on a third of the judged queries is fixed, and the others certify the recall that it
         reaches: alpha is 1 less that, and delta is 0.1 by default.
     guarantee
@@ -84,7 +86,7 @@ def calibrate(
     labels
         Facts about the judgements (source, prompt, audit), written into the file.
     count_tokens
-        Returns the number of tokens of a text; by default its characters.
+        Returns the number of tokens of a text; by default that of its characters.
     progress
         Whether to show a progress bar.
 
@@ -101,7 +103,8 @@ def calibrate(
     Warns
     -----
     UserWarning
-        If the threshold would not drop a single snippet of the judged queries.
+        If the filter would not drop a single snippet of the judged queries, unless there are too
+        few of them for a finite threshold, which the statement says.
 
     Notes
     -----
@@ -147,13 +150,18 @@ def calibrate(
         labels=labels,
     )
     if tokens is not None:
-        calibration = budget.certified(calibration, tokens, chosen.threshold)
+        unit = "characters" if count_tokens is len else "tokens"
+        calibration = budget.certified(calibration, tokens, chosen.threshold, unit)
     _warn_if_nothing_drops(calibration, scored)
     return calibration
 
 
 def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuery]) -> None:
-    """Warn if no score of the queries is above a finite threshold."""
+    """Warn if the filter drops no snippet of the queries, unless these are too few."""
+    enough = [group for group, n in calibration.n_units.items() if n >= calibration.n_needed]
+    if calibration.keeps_everything and enough:
+        why = why_none(calibration, enough[0])
+        warnings.warn(f"the threshold is infinite and drops nothing: {why}", stacklevel=3)
     queries = [q for q in scored if calibration.threshold(q.group) < math.inf]
     droppable = any(not np.isnan(q.scores[~q.relevant]).all() for q in queries)
     if droppable and all(calibration.keep(q.scores, q.group).all() for q in queries):

@@ -202,6 +202,11 @@ def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
             f"{without[0].name}: no snippet has a hit, but those of other queries have; judge all "
             "queries with judge_retriever, or remove the hits and give scorer="
         )
+    if not given and not any(query.snippets for query in judged):
+        raise ValueError(
+            f"judged has no snippets: the retriever returned nothing for all {len(judged)} "
+            "queries; check the retriever and its index"
+        )
     if not with_hits and not given:
         raise ValueError(
             "no snippet has a hit, so nothing is known to score by; judge with judge_retriever, "

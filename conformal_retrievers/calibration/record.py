@@ -92,6 +92,12 @@ class Choice(Fields):
     fit_ids: list[str] = []  # of those that have an id
     fit_digests: list[str] = []  # see `query_digest`
 
+    @pydantic.model_validator(mode="after")
+    def _has_its_cost(self) -> Choice:
+        if self.n_fit and not {self.chosen, self.best} <= {*self.costs}:
+            raise ValueError(f"costs lacks {self.chosen!r} or {self.best!r}")
+        return self
+
     @classmethod
     def of(cls, provenance: Mapping[str, pydantic.JsonValue] | None) -> Choice | None:
         """Return the choice in a scorer's provenance, None without one."""
@@ -118,6 +124,7 @@ class SnippetDetails(Fields):
     """What only calibrations at a number of tokens have, see `budget.py`."""
 
     tokens: float | None = pydantic.Field(default=None, gt=0)
+    unit: Literal["tokens", "characters"] = "tokens"  # what `tokens` counts
     threshold: float | None = None
 
 

@@ -42,8 +42,12 @@ def scorer_for(calibration: Calibration, scorers: Scorer | Iterable[Scorer] = ()
         )
     scorer = scorer_of(stored or {}, given)
     used = {part.name for part in with_parts(scorer)} | {*_choice(calibration).get("given", ())}
-    for name in sorted(names - used):
-        check_same_scorer(name, calibrated=calibration.scorer)
+    if extra := sorted(names - used):
+        needs = ", ".join(map(repr, needed_scorers(calibration))) or "no model"
+        raise CalibrationMismatch(
+            f"the calibration needs {needs}, but {', '.join(map(repr, extra))} is given too; leave "
+            f"it out, or calibrate with it (calibrated with {calibration.scorer!r})"
+        )
     return scorer
 
 

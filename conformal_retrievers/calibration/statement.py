@@ -13,6 +13,11 @@ from conformal_retrievers.data.text import visible
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
+LOSES = {
+    "query-recall": "loses {} of the relevant snippets",
+    "all": "loses a relevant snippet for {} of the queries",
+    "any": "loses all relevant snippets for {} of the queries",
+}
 WHY_NONE_KEPT = "relevant snippets that have no score, or score −inf, suffice to reach the target"
 
 
@@ -65,7 +70,7 @@ def _thresholds(c: Thresholds) -> str:
         threshold = finite.get(None)
         rule = c.subject.rule.format(threshold=threshold, scorer=c.scorer)
         if c.fixed is not None and c.choice:
-            rule += f", which passes {c.details['tokens']:g} tokens a query of the fit part"
+            rule += f", which passes {c.details['tokens']:g} {_counted(c)} a query of the fit part"
         return f"Threshold: {rule if threshold else _no_rule(c, None)}."
     groups = []
     for group, n in c.n_units.items():
@@ -89,25 +94,37 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if not made.n_fit and not made.given and [*_top_k(c)]:
         yield "Ranks are all that is known of the snippets."
     elif not made.n_fit:
-        fewest = "on fewer than 60 judged queries with a relevant retrieved snippet"
-        yield f"{made.chosen} by default, since nothing is chosen or fitted {fewest}."
+        yield (
+            f"{made.chosen} by default: nothing is chosen or fitted on fewer than 60 judged "
+            "queries with a relevant retrieved snippet, or where a single score is possible."
+        )
     if not made.n_fit:
         return
     costs = made.costs
-    at, does = f"at alpha = {made.alpha!r}", "keeps {} of their text"
+    at, does = f"alpha = {made.alpha!r}", "keeps {} of their text"
     if made.tokens is not None:
-        at, does = f"at {made.tokens:g} tokens a query", "loses {} of what the guarantee counts"
+        at, does = f"{made.tokens:g} {_counted(c)} a query", LOSES[c.guarantee]
     others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
     yield (
         f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
-        f"queries that do not calibrate: {at} it {does.format(percent(costs[made.chosen]))}"
+        f"queries that do not calibrate, on average at {at}, half and twice as much. At {at} it "
+        f"{does.format(percent(costs[made.chosen]))}"
         + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
         + "."
     )
     if made.best != made.chosen:
-        yield f"{made.best} is no better than noise, and less simple."
+        yield f"{made.best} is better by less than the noise, and less simple."
     for name, cost in made.adds.items():
-        yield f"With {name} {percent(cost.with_it)}, without {percent(cost.without)}."
+        yield (
+            f"With {name} the best {does.format(percent(cost.with_it))}, without it "
+            f"{percent(cost.without)}."
+        )
+    if c.keeps_everything:
+        yield "The queries that calibrate give no finite threshold, so every snippet is kept."
+
+
+def _counted(c: Thresholds) -> str:
+    return str(c.details.get("unit", "tokens"))
 
 
 def _top_k(c: Thresholds) -> Iterator[str]:

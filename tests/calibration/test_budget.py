@@ -95,7 +95,13 @@ def test_it_works_as_any_other_calibration(tmp_path):
     assert loaded == calibration
     assert loaded.threshold() == 4
     assert ConformalFilter.of(loaded, LENGTH)("new", TEXTS).kept.tolist() == [0, 1, 2, 3]
-    assert "10 tokens a query" in loaded.statement
+    assert "10 characters a query" in loaded.statement
+    in_tokens = at(3, count_tokens=lambda text: 1)
+    assert "3 tokens a query" in in_tokens.statement
+    del (fields := json.loads(in_tokens.to_json()))["details"]["unit"]
+    del fields["sha256"]
+    old = Calibration.from_json(json.dumps({**fields, "sha256": checksum(fields)}))
+    assert "3 tokens a query" in old.statement
     assert loaded.at(loaded.alpha) == loaded
     part = score_queries(LENGTH, split(JUDGED).calibration)
     usual = Calibration.from_scores(part, alpha=0.3, scorer="length", delta=0.1)

@@ -351,6 +351,23 @@ def test_a_score_that_misses_too_much_for_a_finite_threshold_is_not_chosen(seed,
     assert math.isfinite(calibrate(judged, alpha=0.1).threshold())
 
 
+def test_a_threshold_that_keeps_everything_is_warned_of_and_stated():
+    judged = missing_some(150, np.random.default_rng(0))
+    with pytest.warns(UserWarning, match="threshold is infinite"):
+        calibration = calibrate(judged, RankScorer("bm25"), alpha=0.05)
+    assert calibration.keeps_everything
+    short = calibrate(judged[:5], RankScorer("dense"), alpha=0.1)  # too few, which is stated
+    assert short.keeps_everything
+    chosen = calibrate(judged, alpha=0.1)
+    assert chosen.statement.count("every snippet is kept") == 0
+    with pytest.warns(UserWarning, match="threshold is infinite"):
+        none = calibrate(
+            judged, FunctionScorer(lambda q, texts: [math.inf] * len(texts), "inf"), alpha=0.1
+        )
+    none = replace(none, scorer_provenance=chosen.scorer_provenance)
+    assert none.statement.count("every snippet is kept") == 2
+
+
 def test_the_fusion_of_retrievers_is_simpler_than_one_of_them():
     first = from_hits(JUDGED, "query-recall")[0]
     assert first == FusionScorer(["bm25", "dense"])
@@ -375,6 +392,8 @@ def test_nothing_to_score_by_is_an_error_that_says_what_to_do():
     plain = [JudgedQuery(f"query {i}", ["a", "b"], [True, False]) for i in range(80)]
     with pytest.raises(ValueError, match=r"judge_retriever.*scorer="):
         calibrate(plain, alpha=0.1)
+    with pytest.raises(ValueError, match="nothing for all 7 queries"):
+        calibrate([JudgedQuery(f"query {i}", [], []) for i in range(7)], alpha=0.1)
     with pytest.raises(ValueError, match="query 3"):
         calibrate([*JUDGED[:60], *plain[3:4]], alpha=0.1)
 
@@ -399,6 +418,15 @@ def test_a_query_of_the_fit_part_does_not_evaluate():
     without_ids = calibrate([replace(query, id=None) for query in JUDGED], alpha=0.1)
     assert without_ids.n_without_id == len(JUDGED)
     assert all(map(without_ids.chosen_on, fit))
+
+
+def test_a_choice_without_its_own_cost_is_an_error_that_names_the_costs():
+    calibration = calibrate(JUDGED, alpha=0.1)
+    provenance = dict(calibration.scorer_provenance)
+    without = {**provenance["choice"], "costs": {"other": 0.5}}
+    broken = replace(calibration, scorer_provenance={**provenance, "choice": without})
+    with pytest.raises(ValueError, match="costs"):
+        Calibration.from_json(broken.to_json())
 
 
 @pytest.mark.parametrize("field", ["costs", "n_fit", "fit_ids", "chosen"])

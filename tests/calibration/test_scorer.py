@@ -83,3 +83,10 @@ def test_a_calibration_without_provenance_needs_its_scorer():
         ConformalFilter.of(calibration)
     with pytest.raises(TypeError, match="scorer"):
         ConformalFilter.of(calibration, [3])
+
+
+def test_a_scorer_that_is_not_needed_is_named_with_what_to_do():
+    calibration = calibrated_on(RankScorer("dense"), JUDGED_WITH_HITS)
+    embedding = FunctionScorer(lambda query, texts: [len(text) for text in texts], "cosine(toy)")
+    with pytest.raises(CalibrationMismatch, match=r"no model.*cosine\(toy\).*leave it out"):
+        ConformalFilter.of(calibration, embedding)
