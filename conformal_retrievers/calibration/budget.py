@@ -13,6 +13,8 @@ calibrations but a share delta:
 import math
 from dataclasses import replace
 
+from pydantic import JsonValue
+
 from conformal_retrievers.calibration.calibration import Calibration
 
 DELTA = 0.1  # by default
@@ -52,5 +54,5 @@ def certified(
             f"tokens is {tokens:g}, which certifies no recall with {calibration.n_queries} "
             "queries; give more tokens, or judge more queries"
         )
-    details = {"tokens": float(tokens), "unit": unit, "threshold": threshold}
+    details: dict[str, JsonValue] = {"tokens": float(tokens), "unit": unit, "threshold": threshold}
     return replace(calibration, alpha=alpha, details=details)

@@ -101,6 +101,9 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if not made.n_fit:
         return
     costs = made.costs
+    if len(costs) == 1:
+        yield f"{made.n_fit} judged queries that do not calibrate give the threshold."
+        return
     at, does = f"alpha = {made.alpha!r}", "keeps {} of their text"
     if made.tokens is not None:
         at, does = f"{made.tokens:g} {_counted(c)} a query", LOSES[c.guarantee]

@@ -13,18 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
+import pydantic
 from pydantic import JsonValue
 
+from conformal_retrievers.data.files import explain
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
-from conformal_retrievers.scoring.sources import Known, Sources, Values, sources_of
+from conformal_retrievers.scoring.sources import Context, Kind, Known, Sources, Values, sources_of
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 2
 # The inverse of the L2 penalty on standardised features. Of 0.001, 0.01, 0.1, 1 and 10, tried on
@@ -65,6 +67,27 @@ def regress(table: Values, relevant: Known, weights: Values | None = None) -> Re
     fitted.fit((table - means) / scales, relevant, sample_weight=weights)
     rows = [tuple(row.tolist()) for row in (means, scales, fitted.coef_[0])]
     return Regression._make([*rows, float(fitted.intercept_[0])])
+
+
+Numbers = Sequence[pydantic.FiniteFloat]
+
+
+class Stored(pydantic.BaseModel):
+    """The fields of a provenance."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    format: str
+    version: int
+    retrievers: dict[str, Kind]
+    scorers: list[str]
+    context: Context
+    features: list[str]
+    means: Numbers
+    scales: Sequence[Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]]
+    coefficients: Numbers
+    intercept: pydantic.FiniteFloat
+    fitted_on: list[str]
 
 
 @dataclass(frozen=True)
@@ -126,8 +149,8 @@ class LearnedScorer(CombinedScorer):
     ) -> LearnedScorer:
         """Return the scorer with this `provenance`, bit for bit, from its parts.
 
-        Raises ValueError if another version wrote the provenance, or if the parts are not those
-        that it was fitted with.
+        Raises ValueError, naming the field, if another version wrote the provenance, if the parts
+        are not those that it was fitted with, and for a field of another type or length.
         """
         fields: Mapping[str, Any] = provenance
         parts = tuple(scorers)
@@ -138,11 +161,20 @@ class LearnedScorer(CombinedScorer):
                     f"{name} is {fields.get(name)!r} in the provenance and {value!r} here; give "
                     "the scorers of the fit in their order, or fit again"
                 )
-        retrievers = tuple(fields["retrievers"].items())
-        sources = Sources(retrievers, tuple(fields["scorers"]), fields["context"])
-        rows = [tuple(fields[name]) for name in ("means", "scales", "coefficients")]
-        regression = Regression._make([*rows, fields["intercept"]])
-        return cls(parts, sources, regression, frozenset(fields["fitted_on"]))
+        try:
+            stored = Stored.model_validate({**fields})
+        except pydantic.ValidationError as error:
+            raise ValueError(f"scorer_provenance: {explain(error)}; calibrate again") from None
+        retrievers = tuple(stored.retrievers.items())
+        sources = Sources(retrievers, tuple(stored.scorers), stored.context)
+        columns = [stored.means, stored.scales, stored.coefficients]
+        if {len(stored.features), *map(len, columns)} != {len(feature_names(sources))}:
+            raise ValueError(
+                "scorer_provenance: features, means, scales and coefficients do not have the "
+                f"length {len(feature_names(sources))} that its retrievers give; calibrate again"
+            )
+        regression = Regression._make([*map(tuple, columns), stored.intercept])
+        return cls(parts, sources, regression, frozenset(stored.fitted_on))
 
     @property
     def parts(self) -> tuple[Scorer, ...]:

@@ -18,10 +18,12 @@ Provenance = Mapping[str, Any]
 Given = Mapping[str, Scorer]  # by name
 
 KINDS: Mapping[str, Callable[[Provenance, Given], Scorer]] = {
-    "rank": lambda p, given: RankScorer(p["retriever"]),
-    "fusion": lambda p, given: FusionScorer(p["retrievers"]),
-    "hit": lambda p, given: HitScorer(p["retriever"], p["higher_is_better"]),
-    "retrieval": lambda p, given: RetrievalScorer(p["retriever"], p["higher_is_better"]),
+    "rank": lambda p, given: RankScorer(_text(p["retriever"])),
+    "fusion": lambda p, given: FusionScorer(map(_text, p["retrievers"])),
+    "hit": lambda p, given: HitScorer(_text(p["retriever"]), _flag(p["higher_is_better"])),
+    "retrieval": lambda p, given: RetrievalScorer(
+        _text(p["retriever"]), _flag(p["higher_is_better"])
+    ),
     "overlap": lambda p, given: OverlapScorer(p["unit"]),
     "zscore": lambda p, given: QueryZScore(_made(p["scorer"], given)),
     "tiebreak": lambda p, given: TieBreak(_made(p["scorer"], given), then=_made(p["then"], given)),
@@ -80,6 +82,18 @@ def _made(provenance: Provenance, given: Given) -> Scorer:
     if "name" in provenance:
         return given[provenance["name"]]
     return KINDS[_kind(provenance)](provenance, given)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
 
 
 def _kind(provenance: Provenance) -> Any:

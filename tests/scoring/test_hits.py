@@ -184,6 +184,9 @@ def test_scorers_with_models_are_named_and_given():
     [
         {"kind": "pickle", "retriever": "dense"},
         {"kind": "rank"},
+        {"kind": "hit", "retriever": "dense", "higher_is_better": "no"},
+        {"kind": "retrieval", "retriever": "store", "higher_is_better": 1},
+        {"kind": "fusion", "retrievers": [1, 2]},
         {"kind": "rank", "retriever": 3},
         {"kind": "fusion", "retrievers": None},
         {"kind": "zscore", "scorer": "os.system"},

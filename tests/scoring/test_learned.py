@@ -434,6 +434,29 @@ def test_a_provenance_of_other_parts_or_another_version_is_an_error(fitted):
             LearnedScorer.from_provenance({**learned.provenance, field: 99}, [one, two])
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("means", ["a"]),
+        ("means", [0.0]),
+        ("scales", [0.0]),
+        ("coefficients", [math.nan]),
+        ("intercept", math.inf),
+        ("intercept", "1"),
+        ("intercept", 10**400),
+        ("retrievers", {"near": "closeness"}),
+        ("context", 3),
+        ("features", []),
+        ("fitted_on", [3]),
+        ("surplus", 1),
+    ],
+)
+def test_a_provenance_that_no_fit_writes_is_an_error_that_names_the_field(of_hits, field, value):
+    learned, _ = of_hits
+    with pytest.raises(ValueError, match=field):
+        LearnedScorer.from_provenance({**learned.provenance, field: value})
+
+
 def test_a_fit_needs_scorers_with_different_names_and_both_kinds_of_snippets(fitted):
     _, judged, (one, two) = fitted
     for parts in ([], [one, one]):  # these queries have no hits
