@@ -119,8 +119,8 @@ class Depths:
         if not self.enough:
             notes = [
                 f"Too few queries: {of} are measured, and calibrate() sets a fit part aside from "
-                f"{3 * FEWEST} judged queries on. Judge more, or leave these out when you calibrate "
-                "(`ids`)."
+                f"{3 * FEWEST} judged queries on. Judge more, or leave these out when you "
+                "calibrate (`ids`)."
             ]
         if not self.end_to_end:
             notes.append(
