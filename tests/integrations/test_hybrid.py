@@ -196,6 +196,24 @@ def filter_of(scorer, threshold):
 FUSED = FusionScorer(["dense", "bm25"])
 
 
+def fit_part():
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        places = {name: rng.permutation(6) for name in ("bm25", "dense")}
+        snippets = [
+            Snippet(
+                "word " * int(rng.integers(1, 9)),
+                document=f"document {j // 2}",
+                hits=tuple(Hit(name, int(at[j]), 9.0 - at[j]) for name, at in places.items()),
+            )
+            for j in range(6)
+        ]
+        yield JudgedQuery(f"query {i}", snippets, [j == i % 6 for j in range(6)])
+
+
+LEARNED = LearnedScorer.fit(fit_part())
+
+
 # --- the union ------------------------------------------------------------------------------------
 
 
@@ -290,6 +308,14 @@ def test_a_hybrid_retriever_refuses_what_is_not_a_retriever_or_a_name(framework)
         hybrid({"dense": good}, on_error="ignore")
 
 
+@pytest.mark.parametrize("names", [("vectors", "bm25"), ("dense", "words"), (RETRIEVER,)])
+@pytest.mark.parametrize("scorer", [FUSED, LEARNED], ids=["fusion", "learned"])
+async def test_hits_of_retrievers_with_other_names_are_refused(framework, names, scorer):
+    lists = dict(zip(names, LISTS.values(), strict=False))
+    with pytest.raises(ValueError, match="'dense'"):
+        await framework.kept(hybrid_in(framework, lists), filter_of(scorer, 0))
+
+
 # --- failures -------------------------------------------------------------------------------------
 
 FAILING = {**LISTS, "bm25": [Down("the store is down")]}
@@ -368,24 +394,6 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
 
 
 # --- columns --------------------------------------------------------------------------------------
-
-
-def fit_part():
-    rng = np.random.default_rng(0)
-    for i in range(12):
-        places = {name: rng.permutation(6) for name in ("bm25", "dense")}
-        snippets = [
-            Snippet(
-                "word " * int(rng.integers(1, 9)),
-                document=f"document {j // 2}",
-                hits=tuple(Hit(name, int(at[j]), 9.0 - at[j]) for name, at in places.items()),
-            )
-            for j in range(6)
-        ]
-        yield JudgedQuery(f"query {i}", snippets, [j == i % 6 for j in range(6)])
-
-
-LEARNED = LearnedScorer.fit(fit_part())
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ def test_the_missing_retriever_is_named_when_a_filter_is_made_or_else_called(sco
     unknown = RunnableLambda(lambda query: [Document("a")])
     filtered = ConformalRetriever(retriever=unknown, filter=kept_by(RankScorer("dense"), 1))
     seen = pytest.warns(UserWarning, match="could not score")
-    with seen, pytest.warns(UserWarning, match="of the retriever 'dense'"):
+    with seen, pytest.warns(UserWarning, match="a hit of 'dense'"):
         assert len(filtered.invoke("q")) == 1
 
 
