@@ -218,8 +218,11 @@ def by_default(judged: Sequence[JudgedQuery], given: Sequence[Scorer], aim: Aim)
     """Return the score where there is nothing to choose on.
 
     It is the z-score of the first given scorer or of the only retriever's score, the rank if that
-    has none, or the fusion of several retrievers. For "snippet" it is the score itself. Raises
-    ValueError if there is none.
+    has none, or the fusion of several retrievers. For "snippet" it is the score itself. The
+    direction of a score, and whether it has many ties, are read from all judged queries without
+    their judgements: facts about the retriever, which one query more does not change unless they
+    are in doubt.
+    Raises ValueError if there is none.
     """
     if given:
         return from_scorers(given[:1], aim.guarantee)[-1]
