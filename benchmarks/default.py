@@ -334,7 +334,7 @@ def best_on(judged: list[JudgedQuery]) -> Scorer:
     simple = [c for c in candidates_of(judged, [], "query-recall") if c.scorer is not None]
     fit = FitPart(judged, len)
     scores = [cross_validated(candidate, judged) for candidate in simple]
-    _, logs = fit.compared(scores, Aim("query-recall", ALPHA))
+    _, logs = fit.compared(scores, Aim("query-recall", ALPHA, n=len(judged)))
     scorer = simple[pick(logs)[0]].scorer
     assert scorer is not None
     return scorer

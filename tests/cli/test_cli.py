@@ -234,7 +234,7 @@ def test_the_commands_of_the_readme_work_as_pasted(tmp_path):
     write_jsonl(judged, tmp_path / "judged.jsonl")
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     section = readme.split("## From the command line")[1].split("\n## ")[0]
-    script = "\n".join(re.findall(r"^    ([^{].*)$", section, re.M))
+    script = "\n".join(re.findall(r"^    (conformal-retrievers .*)$", section, re.M))
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euc", script], cwd=tmp_path, env=os.environ | path, capture_output=True

@@ -41,7 +41,7 @@ def test_the_demo_calibrates_filters_and_fits_into_80_columns(before, searches, 
     kept, total = re.search(r"keep the same ([\d,]+) of ([\d,]+) snippets", done.stdout).groups()
     assert 0 < int(kept.replace(",", "")) < int(total.replace(",", ""))
     number = r"\d+\.\d+ \[\d+\.\d+, \d+\.\d+\]"
-    for row in ("the filter", r"top [\d.]+ of the fusion", rf"top [\\d.]+ of {one}"):
+    for row in ("the filter", r"top [\d.]+ of the fusion", rf"(?:top [\d.]+|all) of {one}"):
         assert re.search(rf"^{row}(?: \*)? +{number} +{number} +{number}$", done.stdout, re.M)
     assert re.search(r"kept +yes +-?\d+\.\d\d +\d\.\d\d\d ", done.stdout)
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
