@@ -17,7 +17,8 @@ from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SNIPPETS, SUBJECTS, OnUnscorable
 from conformal_retrievers.calibration.thresholds import Thresholds, lowest_scores_of, relevant_only
 from conformal_retrievers.data import files
-from conformal_retrievers.data.queries import ScoredQuery, all_of
+from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.queries import ScoredQuery
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,8 @@ import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.subjects import Subject
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, check_names
+from conformal_retrievers.data.checks import check_names
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.theory.intervals import auc
 
 

@@ -16,7 +16,8 @@ import pydantic
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import KeepsAt
 from conformal_retrievers.data import files
-from conformal_retrievers.data.queries import MAX_COUNT, ScoredQuery
+from conformal_retrievers.data.checks import MAX_COUNT
+from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.data.text import printable
 
 KIND = files.Kind("conformal-retrievers/calibration", 2, "Calibration.save", "calibration")

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from conformal_retrievers.data.checks import check_names, check_texts
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.jsonl import rows
-from conformal_retrievers.data.queries import as_scores, check_names, check_texts
+from conformal_retrievers.data.queries import as_scores
 from conformal_retrievers.theory.ranks import exact_share
 
 

@@ -19,7 +19,8 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
-from conformal_retrievers.data.queries import ScoredQuery, all_of
+from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory.ranks import exact_share
 
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.data.checks import (
+    as_count,
+    as_judgement,
+    check_hits,
+    check_names,
+    check_texts,
+    query_name,
+)
 from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, Retrieved, hit_columns
-from conformal_retrievers.data.text import visible
-
-T = TypeVar("T")
-MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
 
 
 @dataclass(frozen=True)
@@ -101,18 +105,18 @@ class JudgedQuery:
         fields = {
             "query": query,
             "snippets": tuple(as_snippets(snippets)),
-            "relevant": tuple(_judgement(where, i, r) for i, r in enumerate(relevant)),
+            "relevant": tuple(as_judgement(where, i, r) for i, r in enumerate(relevant)),
             "id": id,
             "group": group,
-            "missed": _count(where, "missed", missed, least=0),
+            "missed": as_count(where, "missed", missed, least=0),
             "retriever": retriever,
-            "k": _count(where, "k", k, least=1),
+            "k": as_count(where, "k", k, least=1),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         for i, s in enumerate(self.snippets):
             check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
-        _check_hits(where, self.snippets)
+        check_hits(where, [s.hits for s in self.snippets])
         for retriever in {hit.retriever for s in self.snippets for hit in s.hits}:
             check_names(where, retriever=retriever)
         n = len(self.snippets)
@@ -196,7 +200,7 @@ class ScoredQuery:
         scores = as_scores(self.scores, f"{where}: scores") + 0.0  # −0 equals 0 in every way
         relevant = np.array(self.relevant)
         if relevant.dtype != np.bool_ or isinstance(self.relevant, np.ma.MaskedArray):
-            relevant = np.array([_judgement(where, *r) for r in enumerate(self.relevant)], bool)
+            relevant = np.array([as_judgement(where, *r) for r in enumerate(self.relevant)], bool)
         if scores.shape != (len(relevant),):
             raise ValueError(
                 f"{where}: scores has shape {scores.shape}, but relevant has {len(relevant)} "
@@ -207,7 +211,7 @@ class ScoredQuery:
         for name, array in (("scores", scores), ("relevant", relevant)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
-        object.__setattr__(self, "missed", _count(where, "missed", self.missed, least=0))
+        object.__setattr__(self, "missed", as_count(where, "missed", self.missed, least=0))
         if self.tokens is not None:
             tokens = np.array(as_scores(self.tokens, f"{where}: tokens"))
             if tokens.shape != scores.shape or not ((tokens >= 0) & np.isfinite(tokens)).all():
@@ -256,76 +260,6 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
         raise ValueError(
             f"{name} are not numbers ({error}); give floats, NaN for a missing one"
         ) from error
-
-
-def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
-    """Return the items as a list; raise TypeError, naming it, for one of another type."""
-    if isinstance(items, kind):
-        raise TypeError(f"{name} is one {kind.__name__}; give a list")
-    found = list(items)
-    for i, item in enumerate(found):
-        if not isinstance(item, kind):
-            raise TypeError(f"{name}[{i}] is {item!r:.60}; give {kind.__name__} objects")
-    return found
-
-
-def query_name(id: str | None, query: str) -> str:
-    """Return the query's name in messages."""
-    shortened = query[:60] + "…" if len(query) > 60 else query
-    return f"query {id or shortened!r}"
-
-
-def check_texts(where: str, **values: object) -> None:
-    """Raise TypeError unless each value is text or None; ValueError for a lone surrogate."""
-    for name, value in values.items():
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"{where}: {name} is {value!r}; give a str, or None")
-        try:
-            (value or "").encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{where}: {name} has {error.reason} at {error.start}; remove it"
-            ) from None
-
-
-def check_names(where: str, **names: object) -> None:
-    """Raise as `check_texts` does, and ValueError for a name with a control character."""
-    check_texts(where, **names)
-    for field_name, name in names.items():
-        if visible(str(name)) != str(name):
-            raise ValueError(f"{where}: {field_name} is {name!r}; remove its control characters")
-
-
-def _check_hits(where: str, snippets: Iterable[Snippet]) -> None:
-    """Raise ValueError unless ranks are 0 or more, and each retriever found a snippet once."""
-    for i, hits in enumerate(snippet.hits for snippet in snippets):
-        if len({hit.retriever for hit in hits}) < len(hits):
-            raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
-        for rank in [hit.rank for hit in hits if not hit.rank >= 0 or hit.rank % 1]:
-            raise ValueError(
-                f"{where}: snippets[{i}]: rank is {rank!r}; give a whole number, 0 for the best"
-            )
-
-
-def _judgement(where: str, i: int, value: object) -> bool:
-    if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
-        return bool(value)
-    raise ValueError(
-        f"{where}: relevant[{i}] is {value!r}; give true or false (turn grades into true or false "
-        "first)"
-    )
-
-
-def _count(where: str, name: str, value: Any, *, least: int) -> int | None:
-    if value is None:
-        return None
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not (whole and least <= value <= MAX_COUNT):
-        raise ValueError(
-            f"{where}: {name} is {value!r}; give a whole number of snippets from {least} to "
-            f"{MAX_COUNT}"
-        )
-    return int(value)
 
 
 def _found(

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
+from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import Hit, fuse
-from conformal_retrievers.data.queries import check_names
 
 logger = logging.getLogger("conformal_retrievers")
 

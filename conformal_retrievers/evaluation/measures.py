@@ -28,8 +28,9 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
+from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.hits import HitColumns
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, all_of
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.theory import intervals
 
 Column = NDArray[np.float64]

@@ -18,7 +18,8 @@ from unicodedata import normalize
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets, query_name
+from conformal_retrievers.data.checks import query_name
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache

@@ -21,7 +21,8 @@ from pydantic import JsonValue
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import FLAGS
-from conformal_retrievers.data.queries import ScoredQuery, all_of
+from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
 from conformal_retrievers.lookback.classifier import FactualityClassifier

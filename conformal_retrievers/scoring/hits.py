@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import JsonValue
 
+from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hits_in
-from conformal_retrievers.data.queries import Snippet, as_snippets, check_names
+from conformal_retrievers.data.queries import Snippet, as_snippets
 from conformal_retrievers.scoring.scorer import Scorer, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
+from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import (
     JudgedQuery,
     ScoredQuery,
     Snippet,
-    all_of,
     as_scores,
     as_snippets,
 )

@@ -1,0 +1,86 @@
+"""What may enter as data: texts, names, judgements, counts and hits; errors name the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.text import visible
+
+T = TypeVar("T")
+MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
+
+
+def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
+    """Return the items as a list; raise TypeError, naming it, for one of another type."""
+    if isinstance(items, kind):
+        raise TypeError(f"{name} is one {kind.__name__}; give a list")
+    found = list(items)
+    for i, item in enumerate(found):
+        if not isinstance(item, kind):
+            raise TypeError(f"{name}[{i}] is {item!r:.60}; give {kind.__name__} objects")
+    return found
+
+
+def query_name(id: str | None, query: str) -> str:
+    """Return the query's name in messages."""
+    shortened = query[:60] + "…" if len(query) > 60 else query
+    return f"query {id or shortened!r}"
+
+
+def check_texts(where: str, **values: object) -> None:
+    """Raise TypeError unless each value is text or None; ValueError for a lone surrogate."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{where}: {name} is {value!r}; give a str, or None")
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{where}: {name} has {error.reason} at {error.start}; remove it"
+            ) from None
+
+
+def check_names(where: str, **names: object) -> None:
+    """Raise as `check_texts` does, and ValueError for a name with a control character."""
+    check_texts(where, **names)
+    for field_name, name in names.items():
+        if visible(str(name)) != str(name):
+            raise ValueError(f"{where}: {field_name} is {name!r}; remove its control characters")
+
+
+def check_hits(where: str, found: Iterable[Sequence[Hit]]) -> None:
+    """Raise ValueError unless ranks are 0 or more, and each retriever found a snippet once."""
+    for i, hits in enumerate(found):
+        if len({hit.retriever for hit in hits}) < len(hits):
+            raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
+        for rank in [hit.rank for hit in hits if not hit.rank >= 0 or hit.rank % 1]:
+            raise ValueError(
+                f"{where}: snippets[{i}]: rank is {rank!r}; give a whole number, 0 for the best"
+            )
+
+
+def as_judgement(where: str, i: int, value: object) -> bool:
+    """Return a judgement as a bool; raise ValueError unless it is true or false."""
+    if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
+        return bool(value)
+    raise ValueError(
+        f"{where}: relevant[{i}] is {value!r}; give true or false (turn grades into true or false "
+        "first)"
+    )
+
+
+def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:
+    """Return a number of snippets, or None; raise ValueError if it is below the least."""
+    if value is None:
+        return None
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not (whole and least <= value <= MAX_COUNT):
+        raise ValueError(
+            f"{where}: {name} is {value!r}; give a whole number of snippets from {least} to "
+            f"{MAX_COUNT}"
+        )
+    return int(value)
