@@ -1,0 +1,230 @@
+"""Retrieved documents cut into sentences, and passages of the sentences that are kept.
+
+A document is what a retriever returned; a sentence is a range of its text. The sentences of a
+document are in order and disjoint, have no white space around them, and between them there is only
+white space. Characters are code points, as `len` counts them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.text import printable
+
+
+class Range(NamedTuple):
+    """Characters of a text, from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+Split = Literal["sentences"] | Callable[[str], Iterable[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """A function from a text to the ranges of its sentences, with the name that identifies it."""
+
+    name: str
+    find: Callable[[str], Iterable[tuple[int, int]]]
+
+    def __call__(self, text: str) -> tuple[Range, ...]:
+        """Return the ranges of the sentences, without the white space around them.
+
+        A text without a visible character is one range. Raises ValueError, naming split, if ranges
+        overlap, are not in order, are not in the text, or leave out a visible character.
+        """
+        ranges, last = [], 0
+        for start, end in self.find(text):
+            if not last <= start <= end <= len(text):
+                raise ValueError(
+                    f"split {self.name} returned the range ({start}, {end}) after {last} in a text "
+                    f"of {len(text)} characters; return ranges in order, disjoint and in the text"
+                )
+            self._check_blank(text, last, start)
+            last = end
+            if piece := text[start:end].strip():
+                start += len(text[start:end]) - len(text[start:end].lstrip())
+                ranges.append(Range(start, start + len(piece)))
+        self._check_blank(text, last, len(text))
+        return tuple(ranges) or (Range(0, len(text)),)
+
+    def _check_blank(self, text: str, start: int, end: int) -> None:
+        if text[start:end].strip():
+            raise ValueError(
+                f"split {self.name} left out the characters {start} to {end}, which are not all "
+                "white space; return ranges that hold every visible character"
+            )
+
+
+def splitter(split: Split) -> Splitter:
+    """Return what splits texts: ours for "sentences", or a callable with its name.
+
+    The name of a callable is its attribute `name`, else "module.qualname". Raises ValueError or
+    TypeError, naming split, for another string or for a callable without a name.
+
+    >>> def lines(text: str) -> list[tuple[int, int]]:
+    ...     ends = [i + 1 for i, character in enumerate(text) if character == "\\n"]
+    ...     return list(zip([0, *ends], [*ends, len(text)], strict=True))
+    >>> lines.name = "lines"
+    >>> splitter(lines)("One\\nTwo")
+    (Range(start=0, end=3), Range(start=4, end=7))
+    """
+    if isinstance(split, Splitter):
+        return split
+    if isinstance(split, str):
+        if split != "sentences":
+            raise ValueError(
+                f'split is {split!r}; give "sentences" or a function from a text to ranges'
+            )
+        from conformal_retrievers.data import segments
+
+        return Splitter(segments.NAME, segments.sentences_in)
+    if not callable(split):
+        raise TypeError(f'split is {split!r}; give "sentences" or a function from a text to ranges')
+    name = getattr(split, "name", None)
+    if name is None and hasattr(split, "__qualname__") and "<lambda>" not in split.__qualname__:
+        name = f"{split.__module__}.{split.__qualname__}"
+    if not isinstance(name, str) or not name:
+        raise ValueError(
+            f"split is {split!r}, which has no name; give it an attribute `name` that changes "
+            "whenever the sentences do"
+        )
+    return Splitter(printable(name), split)
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The sentences of the documents of a query, as ranges and as snippets."""
+
+    documents: tuple[Snippet, ...]
+    ranges: tuple[tuple[Range, ...], ...]  # for each document
+    split: str  # the name of the splitter
+
+    @cached_property
+    def snippets(self) -> tuple[Snippet, ...]:
+        """One snippet for each sentence, in order: its document's hits, its own text, no embedding.
+
+        `document` is the id of its document, or else its number, and `position` is where the
+        sentence starts in it.
+        """
+        return tuple(
+            Snippet(
+                document.text[start:end],
+                None if document.id is None else f"{document.id}:{start}",
+                str(number) if document.id is None else document.id,
+                start,
+                document.retrieval_score,
+                document.hits,
+            )
+            for number, (document, ranges) in enumerate(
+                zip(self.documents, self.ranges, strict=True)
+            )
+            for start, end in ranges
+        )
+
+    @cached_property
+    def document_of(self) -> NDArray[np.intp]:
+        """The number of the document of each sentence (m,)."""
+        return np.repeat(np.arange(len(self.ranges)), [len(ranges) for ranges in self.ranges])
+
+
+def cut(documents: Iterable[Snippet | str], split: Split) -> Sentences:
+    """Return the sentences of documents; raise ValueError or TypeError if split is invalid.
+
+    >>> cut(["One two. Three four.", "Five."], "sentences").ranges
+    ((Range(start=0, end=8), Range(start=9, end=20)), (Range(start=0, end=5),))
+    """
+    find = splitter(split)
+    cut_ones = tuple(as_snippets(documents, "documents"))
+    return Sentences(cut_ones, tuple(find(d.text) for d in cut_ones), find.name)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What is kept of a document: a text, and the ranges of the document that it consists of."""
+
+    document: int
+    text: str
+    ranges: tuple[Range, ...]
+
+
+def passages(sentences: Sentences, keeps: ArrayLike, *, gap: str = " … ") -> list[Passage]:
+    """Return the passage of each document that has a kept sentence, in the documents' order.
+
+    Neighbouring sentences keep the text between them. The gap stands where sentences are cut, on a
+    line of its own if there is a line break between what it joins; "" joins by a space or a line
+    break. A document whose sentences are all kept is unchanged. `keeps` has a truth value for each
+    sentence (m,). Raises ValueError for another number.
+
+    >>> sentences = cut(["One two. Three four. Five six. Seven."], "sentences")
+    >>> passages(sentences, [True, False, True, True])[0].text
+    'One two. … Five six. Seven.'
+    """
+    kept = _checked(sentences, keeps)
+    found = []
+    for number, ranges in enumerate(sentences.ranges):
+        own, kept = kept[: len(ranges)], kept[len(ranges) :]
+        if own.any():
+            text = sentences.documents[number].text
+            runs = (Range(0, len(text)),) if own.all() else tuple(_runs(ranges, own.tolist()))
+            found.append(Passage(number, _joined(text, runs, gap), runs))
+    return found
+
+
+def with_neighbours(sentences: Sentences, keeps: ArrayLike, n: int) -> NDArray[np.bool_]:
+    """Return keeps (m,) with n sentences on either side of each kept one, in its document.
+
+    Raises ValueError for another number of sentences or a negative n.
+
+    >>> sentences = cut(["One. Two. Three.", "Four. Five."], "sentences")
+    >>> with_neighbours(sentences, [False, False, True, False, False], 1).tolist()
+    [False, True, True, False, False]
+    """
+    if n < 0:
+        raise ValueError(f"neighbours is {n}; give a whole number of 0 or more")
+    kept = _checked(sentences, keeps)
+    documents = sentences.document_of
+    more: NDArray[np.bool_] = kept.copy()
+    for step in range(1, min(n, max(map(len, sentences.ranges), default=0)) + 1):
+        same = documents[step:] == documents[:-step]
+        more[step:] |= kept[:-step] & same
+        more[:-step] |= kept[step:] & same
+    return more
+
+
+def _checked(sentences: Sentences, keeps: ArrayLike) -> NDArray[np.bool_]:
+    kept: NDArray[np.bool_] = np.asarray(keeps, dtype=bool)
+    if kept.shape != sentences.document_of.shape:
+        raise ValueError(
+            f"keeps has the shape {kept.shape}; give a truth value for each of the "
+            f"{len(sentences.document_of)} sentences"
+        )
+    return kept
+
+
+def _runs(ranges: Sequence[Range], keeps: Iterable[bool]) -> Iterator[Range]:
+    pairs: Iterable[tuple[Range, Any]] = zip(ranges, keeps, strict=True)
+    for kept, run in groupby(pairs, key=lambda pair: pair[1]):
+        if kept:
+            first, *rest = (r for r, _ in run)
+            yield Range(first.start, rest[-1].end if rest else first.end)
+
+
+def _joined(text: str, runs: Sequence[Range], gap: str) -> str:
+    parts = [text[runs[0].start : runs[0].end]]
+    for before, after in pairwise(runs):
+        between = text[before.end : after.start]
+        if between.splitlines() != [between]:  # it has a line break
+            parts.append(f"\n{gap.strip()}\n" if gap.strip() else "\n")
+        else:
+            parts.append(gap or " ")
+        parts.append(text[after.start : after.end])
+    return "".join(parts)

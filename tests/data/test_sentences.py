@@ -1,0 +1,162 @@
+"""Documents cut into sentences, and passages of those that are kept."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from conformal_retrievers import Snippet
+from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.sentences import (
+    Range,
+    cut,
+    passages,
+    splitter,
+    with_neighbours,
+)
+
+TEXT = " One two. Three four.  Five six.\nSeven. "
+HITS = (Hit("bm25", 0, 2.0),)
+
+
+def words(text):
+    """A splitter that cuts at spaces."""
+    start = 0
+    for i, character in enumerate(text):
+        if character == " ":
+            yield start, i
+            start = i
+    yield start, len(text)
+
+
+def test_each_sentence_is_a_snippet_of_its_document():
+    sentences = cut([Snippet(TEXT, "d", "file", 40, 0.5, HITS, np.ones(3)), "Eight. Nine."], words)
+    assert sentences.ranges[1] == (Range(0, 6), Range(7, 12))
+    assert sentences.split == f"{words.__module__}.words"
+    assert sentences.snippets[0] == Snippet("One", "d:1", "d", 1, 0.5, HITS)
+    assert sentences.snippets[0].embedding is None
+    assert sentences.snippets[-1] == Snippet("Nine.", None, "1", 7)
+    assert sentences.document_of.tolist() == [0] * 6 + [1] * 2
+    assert [s.text for s in sentences.documents] == [TEXT, "Eight. Nine."]
+
+
+def test_our_sentences():
+    sentences = cut([TEXT], "sentences")
+    assert [s.text for s in sentences.snippets] == [
+        "One two.",
+        "Three four.",
+        "Five six.",
+        "Seven.",
+    ]
+    assert sentences.split.startswith("sentences(sentencex ")
+    assert sentences.split.endswith(", at most 1000)")
+
+
+@pytest.mark.parametrize("text", ["", " ", " \r\n\u2029"])
+def test_a_blank_document_is_one_range(text):
+    for split in ("sentences", words):
+        sentences = cut(["a", text], split)
+        assert sentences.ranges[1] == (Range(0, len(text)),)
+        assert sentences.snippets[1].text == text
+        assert passages(sentences, [False, True])[0].text == text
+
+
+def test_no_documents_have_no_sentences():
+    sentences = cut([], "sentences")
+    assert sentences.snippets == ()
+    assert sentences.document_of.shape == (0,)
+    assert passages(sentences, []) == []
+    assert with_neighbours(sentences, [], 1).tolist() == []
+
+
+def joined(keeps, gap=" … "):
+    """Return the passage of TEXT with these of its sentences kept."""
+    (passage,) = passages(cut([TEXT], "sentences"), [k == "x" for k in keeps], gap=gap)
+    return passage.text, passage.ranges
+
+
+def test_neighbouring_sentences_keep_the_text_between_them_and_a_gap_marks_what_is_cut():
+    assert joined("xx..") == ("One two. Three four.", ((1, 21),))
+    assert joined(".xx.") == ("Three four.  Five six.", ((10, 32),))
+    assert joined("x.x.") == ("One two. … Five six.", ((1, 9), (23, 32)))
+    assert joined("x..x") == ("One two.\n…\nSeven.", ((1, 9), (33, 39)))
+    assert joined("xxxx") == (TEXT, ((0, len(TEXT)),))
+    assert joined("x.x.", gap="") == ("One two. Five six.", ((1, 9), (23, 32)))
+    assert joined("x..x", gap="")[0] == "One two.\nSeven."
+    assert joined("x.x.", gap="|")[0] == "One two.|Five six."
+
+
+def test_a_passage_is_of_its_document_and_others_are_left_out():
+    sentences = cut(["One. Two.", "Three.", "Four. Five."], "sentences")
+    keeps = [False, False, True, False, True]
+    found = passages(sentences, np.array(keeps))
+    assert [(p.document, p.text, p.ranges) for p in found] == [
+        (1, "Three.", ((0, 6),)),
+        (2, "Five.", ((6, 11),)),
+    ]
+    assert passages(sentences, [False] * 5) == []
+
+
+def test_neighbours_are_of_the_same_document():
+    sentences = cut(["One. Two. Three.", "Four. Five."], "sentences")
+    keeps = np.array([False, False, True, False, False])
+    assert with_neighbours(sentences, keeps, 0).tolist() == keeps.tolist()
+    assert with_neighbours(sentences, keeps, 1).tolist() == [False, True, True, False, False]
+    assert with_neighbours(sentences, keeps, 9).tolist() == [True, True, True, False, False]
+    assert keeps.tolist() == [False, False, True, False, False]
+    with pytest.raises(ValueError, match="neighbours"):
+        with_neighbours(sentences, keeps, -1)
+
+
+@pytest.mark.parametrize("keeps", [[True], [[True, False]], [True] * 3])
+def test_a_truth_value_for_each_sentence_is_needed(keeps):
+    sentences = cut(["One. Two."], "sentences")
+    for function in (
+        lambda: passages(sentences, keeps),
+        lambda: with_neighbours(sentences, keeps, 1),
+    ):
+        with pytest.raises(ValueError, match="keeps"):
+            function()
+
+
+class Named:
+    name = "mine 1.0"
+
+    def __call__(self, text):
+        return [(0, len(text))]
+
+
+def test_a_splitter_has_a_name():
+    assert splitter(Named()).name == "mine 1.0"
+    assert splitter(splitter(words)) == splitter(words)
+    assert cut(["a b"], splitter(words)) == cut(["a b"], words)
+    for nameless in (lambda text: [(0, len(text))], partial(words)):
+        with pytest.raises(ValueError, match="split .*`name`"):
+            splitter(nameless)
+    with pytest.raises(ValueError, match="split"):
+        splitter("words")
+    with pytest.raises(TypeError, match="split"):
+        splitter(None)
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [(0, 4)],
+        [(4, 8)],
+        [(0, 3), (5, 8)],
+        [(0, 5), (4, 8)],
+        [(4, 8), (0, 4)],
+        [(0, 9)],
+        [(-1, 8)],
+        [],
+    ],
+)
+def test_ranges_that_lose_or_repeat_characters_are_an_error(ranges):
+    def returned(text):
+        return ranges
+
+    with pytest.raises(ValueError, match="split"):
+        cut(["One. Two"], returned)
