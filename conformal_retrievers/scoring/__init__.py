@@ -6,6 +6,7 @@ from conformal_retrievers.scoring.embedding import EmbeddingScorer
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer, retrievers_of
 from conformal_retrievers.scoring.learned import LearnedScorer
 from conformal_retrievers.scoring.overlap import OverlapScorer
+from conformal_retrievers.scoring.pruner import ProvenceScorer
 from conformal_retrievers.scoring.rating import By, LLMScorer, Ratings
 from conformal_retrievers.scoring.rebuild import scorer_of
 from conformal_retrievers.scoring.retrieval import FunctionScorer, RetrievalScorer
@@ -31,6 +32,7 @@ __all__ = [
     "LLMScorer",
     "LearnedScorer",
     "OverlapScorer",
+    "ProvenceScorer",
     "QueryZScore",
     "RankScorer",
     "Ratings",

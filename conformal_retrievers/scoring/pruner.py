@@ -1,0 +1,87 @@
+"""A sentence pruner's probability as the score: 1 − the probability that a sentence is relevant.
+
+A pruner reads the query and a whole document, and marks its sentences (Provence, Chirkova et al.
+2025, arXiv 2501.16214). Pruners cut at a guessed probability; a calibration takes its place.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from conformal_retrievers.data.hits import documents_in, texts_in
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
+from conformal_retrievers.scoring.scorer import Scores
+
+
+class Pruner(Protocol):
+    """A model with OpenProvence's `process`."""
+
+    @property
+    def process(self) -> Callable[..., Mapping[str, Any]]:
+        """Return, for a question and documents as lists of sentences, what each sentence is."""
+
+
+@dataclass(frozen=True)
+class ProvenceScorer:
+    """Scores by 1 − the probability of a sentence from a model with OpenProvence's `process`.
+
+    `name` identifies the model. All documents of a query are one call; the sentences of a document
+    are read together, in their order. A blank text, and the sentences of a document for which the
+    model returns others than these, are unscorable: NaN. Raises ValueError if the model returns no
+    texts and probabilities of sentences.
+
+    >>> class Longest:  # probability: length of a sentence / 10
+    ...     def process(self, question, context, **options):
+    ...         return {
+    ...             "kept_sentences": context,
+    ...             "sentence_probabilities": [[len(s.strip()) / 10 for s in d] for d in context],
+    ...         }
+    >>> scorer = ProvenceScorer(Longest(), name="longest")
+    >>> scorer.score("q", [Snippet("Bread", document="d"), Snippet("Wine", document="d"), " "])
+    array([0.5, 0.6, nan])
+    """
+
+    model: Pruner
+    name: str
+    relative_to_query: ClassVar[bool] = True  # it reads a sentence within its document
+
+    def score(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
+        """Return 1 − the probability of each sentence, (n,)."""
+        given = as_snippets(snippets)
+        # A model splits sentences at line breaks, and joins them without a space.
+        texts = [" ".join(text.splitlines()).strip() + " " for text in texts_in(given)]
+        places: dict[object, list[int]] = {}
+        for i, document in enumerate(documents_in(given)):
+            if not texts[i].isspace():
+                places.setdefault(i if document is None else document, []).append(i)
+        scores = np.full(len(given), np.nan)
+        if places:
+            context = [[texts[i] for i in of_document] for of_document in places.values()]
+            for i, sent, sentences, returned in zip(
+                places.values(), context, *self._returned(query, context), strict=True
+            ):
+                found = as_scores(returned, f"probabilities of {self.name!r}")
+                if [*sentences] == sent and len(found) == len(sent):
+                    scores[i] = np.where(np.isfinite(found), 1 - found, np.nan)
+        return scores
+
+    def _returned(self, query: str, context: list[list[str]]) -> list[Any]:
+        """Return the sentences of each document as the model has them, and their probabilities."""
+        result = self.model.process(
+            question=query,
+            context=context,
+            threshold=-1.0,  # below any probability: it keeps all sentences, in their order
+            return_sentence_metrics=True,
+            return_sentence_texts=True,
+            show_progress=False,
+        )
+        columns = [result.get(key) for key in ("kept_sentences", "sentence_probabilities")]
+        if any(column is None or len(column) != len(context) for column in columns):
+            raise ValueError(
+                f"model {self.name!r} returned {', '.join(result)} for {len(context)} documents; "
+                "give one whose process(question, context, return_sentence_metrics=True, "
+                "return_sentence_texts=True) returns kept_sentences and sentence_probabilities"
+            )
+        return columns

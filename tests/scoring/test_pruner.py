@@ -1,0 +1,142 @@
+"""Pruners: how sentences reach OpenProvence's `process`, and how its probabilities come back."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from open_provence import OpenProvenceStandIn
+
+from conformal_retrievers import Snippet
+from conformal_retrievers.scoring import CachedScorer, ProvenceScorer, ascore_snippets
+
+QUESTION = "red wine"
+
+
+class Returns:
+    """Returns what it was given, whatever it is asked."""
+
+    def __init__(self, **result):
+        self.result = result
+
+    def process(self, question, context, **options):
+        return self.result
+
+
+def of(document, *texts):
+    return [Snippet(text, document=document, position=i) for i, text in enumerate(texts)]
+
+
+def test_a_score_is_one_minus_the_probability_of_the_sentence_in_its_document():
+    snippets = [*of("a", "Red wine.", "White bread."), *of("b", "Cold water.", "White wine.")]
+    scores = ProvenceScorer(OpenProvenceStandIn(), "p").score(QUESTION, snippets)
+    # Shares of the two words: 2/2 and 0 in a document with both, 0 and 1/2 in one with "wine".
+    np.testing.assert_array_equal(scores, [1 - 1, 1 - 0.5, 1 - 0.25, 1 - 0.5])
+
+
+def test_the_documents_of_a_query_are_one_call_in_which_each_has_its_sentences_in_order():
+    model, (a, b) = OpenProvenceStandIn(), of("a", "Red.", "White.")
+    (c,) = of("b", "Wine.")
+    scorer = ProvenceScorer(model, "p")
+    assert scorer.score(QUESTION, [a, c, b, "Alone.", "Alone."]).shape == (5,)
+    assert model.calls == [[["Red. ", "White. "], ["Wine. "], ["Alone. "], ["Alone. "]]]
+
+
+def test_scores_come_back_to_the_sentences_that_they_belong_to_in_any_order():
+    snippets = [*of("a", "Red wine.", "White."), *of("b", "Wine.", "Bread.", "Red.")]
+    scorer = ProvenceScorer(OpenProvenceStandIn(), "p")
+    scores = dict(zip(snippets, scorer.score(QUESTION, snippets), strict=True))
+    mixed = [snippets[i] for i in (2, 0, 3, 1, 4)]
+    assert scorer.score(QUESTION, mixed).tolist() == [scores[snippet] for snippet in mixed]
+
+
+def test_a_table_is_one_sentence_to_the_model_too():
+    table = "| colour | drink\r\n| red | wine\n| white | milk"
+    scores = ProvenceScorer(OpenProvenceStandIn(), "p").score(QUESTION, of("a", "Bread.", table))
+    np.testing.assert_array_equal(scores, [0.5, 0.0])
+
+
+def test_a_blank_text_is_not_read_and_unscorable():
+    model = OpenProvenceStandIn()
+    scorer = ProvenceScorer(model, "p")
+    scores = scorer.score(QUESTION, [*of("a", "Red wine.", " \n"), *of("b", "\t")])
+    np.testing.assert_array_equal(scores, [0.0, math.nan, math.nan])
+    assert model.calls == [[["Red wine. "]]]
+    assert np.isnan(scorer.score(QUESTION, [" "])).all()
+    assert scorer.score(QUESTION, []).shape == (0,)
+    assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("sentences", "probabilities"),
+    [
+        (["Red. "], [0.5]),
+        (["Red. ", "White. ", "Wine. "], [0.5, 0.5, 0.5]),
+        (["White. ", "Red. "], [0.5, 0.5]),
+        (["Red. ", "White. "], [0.5]),
+        (["Red. White. ", ""], [0.5, 0.5]),
+    ],
+)
+def test_a_document_with_other_sentences_than_were_given_is_unscorable(sentences, probabilities):
+    model = Returns(
+        kept_sentences=[sentences, ["Wine. "]], sentence_probabilities=[probabilities, [0.75]]
+    )
+    snippets = [*of("a", "Red.", "White."), *of("b", "Wine.")]
+    scores = ProvenceScorer(model, "p").score(QUESTION, snippets)
+    np.testing.assert_array_equal(scores, [math.nan, math.nan, 0.25])
+
+
+def test_a_probability_that_is_not_finite_is_unscorable():
+    found = [0.25, math.nan, math.inf, -math.inf]
+    model = Returns(
+        kept_sentences=[[f"{i} " for i in range(4)]],
+        sentence_probabilities=[np.array(found, np.float32)],
+    )
+    scores = ProvenceScorer(model, "p").score(QUESTION, of("a", *"0123"))
+    np.testing.assert_array_equal(scores, [0.75, math.nan, math.nan, math.nan])
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        {},
+        {"pruned_context": ["Red. "], "reranking_score": [0.5]},
+        {"kept_sentences": [["Red. "]]},
+        {"sentence_probabilities": [[0.5]]},
+        {"kept_sentences": [["Red. "]], "sentence_probabilities": [[0.5], [0.5]]},
+    ],
+)
+def test_a_model_that_returns_no_probabilities_of_sentences_is_refused_by_name(returned):
+    with pytest.raises(ValueError, match=r"'odd'.*return_sentence_metrics"):
+        ProvenceScorer(Returns(**returned), "odd").score(QUESTION, of("a", "Red."))
+
+
+def test_probabilities_that_are_not_numbers_are_refused_by_name():
+    model = Returns(kept_sentences=[["Red. "]], sentence_probabilities=[["high"]])
+    with pytest.raises((TypeError, ValueError), match="'odd'"):
+        ProvenceScorer(model, "odd").score(QUESTION, of("a", "Red."))
+
+
+async def test_threads_and_tasks_get_the_same_scores():
+    scorer = ProvenceScorer(OpenProvenceStandIn(), "p")
+    queries = [
+        (f"word{i} red wine", of(f"d{i}", "Red wine.", f"A word{i}.", "Bread.")) for i in range(40)
+    ]
+    alone = [scorer.score(query, snippets).tolist() for query, snippets in queries]
+    with ThreadPoolExecutor(8) as pool:
+        threads = [
+            scores.tolist() for scores in pool.map(scorer.score, *zip(*queries, strict=True))
+        ]
+    assert threads == alone
+    assert [(await ascore_snippets(scorer, *query)).tolist() for query in queries] == alone
+
+
+def test_scores_depend_on_the_document_so_they_are_not_cached_by_text(tmp_path):
+    scorer = ProvenceScorer(OpenProvenceStandIn(), "p")
+    (alone,) = scorer.score(QUESTION, of("a", "Wine."))
+    beside, _ = scorer.score(QUESTION, of("a", "Wine.", "Red."))
+    assert alone != beside
+    with pytest.raises(TypeError, match="'p'"):
+        CachedScorer(scorer, tmp_path / "cache.db")
