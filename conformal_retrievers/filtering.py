@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +16,9 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
-from conformal_retrievers.calibration.subjects import SNIPPETS, OnUnscorable
+from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_scores
+from conformal_retrievers.data.sentences import Splitter
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     as_taken,
@@ -30,6 +31,8 @@ logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
 GroupOf = Callable[[str], str | None]  # from a query to its group
+AFilter = TypeVar("AFilter", bound="ConformalFilter")
+AFiltered = TypeVar("AFiltered", bound="Filtered")
 MAX_ALPHAS = 32  # at which one filter is remembered
 
 
@@ -142,8 +145,10 @@ class ConformalFilter:
     Raises
     ------
     CalibrationMismatch
-        For the calibration of another scorer or subject.
+        For the calibration of another scorer or subject, such as sentences.
     """
+
+    splitter: Splitter | None = None  # what cuts documents into sentences
 
     # Not a dataclass: pydantic, in the frameworks' models, would validate each of its fields.
     def __init__(
@@ -157,7 +162,8 @@ class ConformalFilter:
     ) -> None:
         if isinstance(scorer, Calibration):
             raise TypeError("scorer is a Calibration; swap the two arguments")
-        checks.check_subject(calibration, SNIPPETS)
+        checks.check_subject(calibration, *RETRIEVED)
+        checks.check_split(calibration.split, self.splitter.name if self.splitter else None)
         check_scorer(scorer)
         checks.check_same_scorer(scorer.name, calibrated=calibration.scorer)
         if on_empty not in get_args(OnEmpty):
@@ -165,10 +171,8 @@ class ConformalFilter:
         checks.check_on_unscorable(on_unscorable, SNIPPETS)
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
-        self._at: dict[float, ConformalFilter] = {}
-        if calibration.keeps_everything:
-            why = why_none(calibration, next(iter(calibration.n_units)))
-            logger.warning("this filter drops nothing: %s", why)
+        self._at: dict[float, Any] = {}
+        self._warn_if_nothing_drops()
 
     @classmethod
     def of(
@@ -196,7 +200,7 @@ class ConformalFilter:
         CalibrationMismatch
             If a scorer is missing, naming it, or is another than the calibration's.
         """
-        checks.check_subject(calibration, SNIPPETS)
+        checks.check_subject(calibration, *RETRIEVED)
         return cls(
             scorer_for(calibration, scorers),
             calibration,
@@ -205,19 +209,17 @@ class ConformalFilter:
             group_of=group_of,
         )
 
-    def at(self, alpha: float) -> ConformalFilter:
+    def at(self: AFilter, alpha: float) -> AFilter:
         """Return the same filter at another alpha, see `Calibration.at`; it is remembered."""
         if alpha not in self._at:
             if len(self._at) >= MAX_ALPHAS:
                 self._at.clear()
-            self._at[alpha] = ConformalFilter(
-                self.scorer,
-                self.calibration.at(alpha),
-                on_empty=self.on_empty,
-                on_unscorable=self.on_unscorable,
-                group_of=self.group_of,
-            )
-        return self._at[alpha]
+            twin = copy(self)
+            twin.calibration, twin._at = self.calibration.at(alpha), {}
+            twin._warn_if_nothing_drops()
+            self._at[alpha] = twin
+        found: AFilter = self._at[alpha]
+        return found
 
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
@@ -247,21 +249,24 @@ class ConformalFilter:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         if query is not None:
             group = self._checked(query, len(s), group)
-        self.calibration.warn_if_unknown(group, "all snippets are kept")
-        filtered = Filtered(s, self.calibration.keep(s, group), self.calibration, group)
-        lost = filtered.unscorable
+        return self._decided(Filtered(s, self.calibration.keep(s, group), self.calibration, group))
+
+    def _decided(self, filtered: AFiltered) -> AFiltered:
+        """Return a decision by the threshold alone, as the options say."""
+        s, lost, item = filtered.scores, filtered.unscorable, self.calibration.subject.item
+        self.calibration.warn_if_unknown(filtered.group, f"all {item}s are kept")
         if self.on_unscorable == "raise" and len(lost):
-            text = f"{self.scorer.name!r} gave no score to snippets {lost.tolist()}"
-            raise Unscorable(f"{text}. To keep such snippets, set on_unscorable='keep'", filtered)
+            text = f"{self.scorer.name!r} gave no score to {item}s {lost.tolist()}"
+            raise Unscorable(f"{text}. To keep such {item}s, set on_unscorable='keep'", filtered)
         if len(s) and len(lost) == len(s):  # the same text and place: Python shows it once
-            text = f"{self.scorer.name!r} could not score any snippet of a query, so all are kept"
+            text = f"{self.scorer.name!r} could not score any {item} of a query, so all are kept"
             warnings.warn(text, stacklevel=1)
         if filtered.keeps.any() or not len(s) or self.on_empty == "allow":
             return filtered
-        best = int(np.argmin(s))  # none is NaN here: that snippet would have been kept
+        best = int(np.argmin(s))  # none is NaN here: it would have been kept
         if self.on_empty == "raise":
             raise NothingKept(
-                f"none of {len(s)} snippets is kept: the lowest score is {s[best]:.6g}, the "
+                f"none of {len(s)} {item}s is kept: the lowest score is {s[best]:.6g}, the "
                 f"threshold {filtered.threshold:.6g}. Lower alpha, or set on_empty='keep_best'",
                 filtered,
             )
@@ -280,45 +285,12 @@ class ConformalFilter:
             )
         return self.group_of(query) if group is None and self.group_of is not None else group
 
+    def _warn_if_nothing_drops(self) -> None:
+        calibration = self.calibration
+        if calibration.keeps_everything:
+            why = why_none(calibration, next(iter(calibration.n_units)))
+            logger.warning("this filter drops nothing: %s", why)
+
     def __repr__(self) -> str:
         c = self.calibration
-        return f"ConformalFilter({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
-
-
-def open_filter(
-    calibration: str | Path | Calibration,
-    scorers: Scorer | Iterable[Scorer] = (),
-    *,
-    alpha: float | None = None,
-    on_empty: OnEmpty = "allow",
-    on_unscorable: OnUnscorable = "keep",
-    group_of: GroupOf | None = None,
-) -> ConformalFilter:
-    """Return the filter of a calibration or of its file, at another `alpha` if one is given.
-
-    Raises as `ConformalFilter.of`, `Calibration.load` and `Calibration.at`.
-
-    >>> from conformal_retrievers.data.queries import ScoredQuery
-    >>> from conformal_retrievers.scoring import RetrievalScorer
-    >>> scorer = RetrievalScorer("store", higher_is_better=False)
-    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
-    >>> calibration = Calibration.from_scores(scored, alpha=0.3, scorer=scorer.name)
-    >>> open_filter(calibration, scorer, alpha=0.5).calibration.threshold()
-    2.0
-
-    Parameters
-    ----------
-    calibration
-        A calibration, or the path of its file.
-    scorers, on_empty, on_unscorable, group_of
-        As in `ConformalFilter.of`.
-    alpha
-        Replaces the calibration's own, see `Calibration.at`.
-    """
-    if not isinstance(calibration, Calibration):
-        calibration = Calibration.load(calibration)
-    if alpha is not None:
-        calibration = calibration.at(alpha)
-    return ConformalFilter.of(
-        calibration, scorers, on_empty=on_empty, on_unscorable=on_unscorable, group_of=group_of
-    )
+        return f"{type(self).__name__}({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"

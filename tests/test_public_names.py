@@ -26,7 +26,7 @@ LAYERS = [
     ("theory", "data", "llm"),
     ("scoring", "labels"),
     ("calibration",),
-    ("filtering",),
+    ("filtering", "pruning"),
     ("evaluation", "lookback"),
     ("monitoring",),
     ("claims",),
@@ -102,9 +102,9 @@ def test_the_core_imports_numpy_and_pydantic_and_nothing_heavier():
 
 CORE = """
     CalibrationMismatch Calibration ConformalFilter CrossEncoderScorer Diagnosis EmbeddingScorer
-    Evaluation Filtered FunctionScorer JudgedQuery LLM LLMScorer LearnedScorer Monitor NothingKept
-    QueryZScore RetrievalScorer ScoredQuery Scorer Snippet TieBreak __version__ calibrate compare
-    diagnose evaluate plan read_beir read_jsonl score_queries write_jsonl
+    Evaluation Evidence Filtered FunctionScorer JudgedQuery LLM LLMScorer LearnedScorer Monitor
+    NothingKept QueryZScore RetrievalScorer ScoredQuery Scorer Snippet TieBreak __version__
+    calibrate compare diagnose evaluate plan read_beir read_jsonl score_queries write_jsonl
 """
 LANGCHAIN = """
     ConformalCallbackHandler ConformalCompressor ConformalRetriever HybridRetriever as_llm

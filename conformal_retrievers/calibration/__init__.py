@@ -6,11 +6,19 @@ from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.planning import Plan, plan, smallest_alpha
 from conformal_retrievers.calibration.scorer import needed_scorers
-from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, SNIPPETS, OnUnscorable, Subject
+from conformal_retrievers.calibration.subjects import (
+    CLAIMS,
+    FLAGS,
+    SENTENCES,
+    SNIPPETS,
+    OnUnscorable,
+    Subject,
+)
 
 __all__ = [
     "CLAIMS",
     "FLAGS",
+    "SENTENCES",
     "SNIPPETS",
     "Calibration",
     "CalibrationMismatch",

@@ -21,7 +21,9 @@ from conformal_retrievers.calibration.guarantees import (
 )
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
+from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -38,6 +40,7 @@ def calibrate(
     *,
     alpha: float | None = None,
     tokens: float | None = None,
+    split: Split | None = None,
     guarantee: Guarantee = "query-recall",
     delta: float | None = None,
     by_group: bool = False,
@@ -68,6 +71,10 @@ def calibrate(
         without `count_tokens`. The threshold that keeps as
         many on a third of the judged queries is fixed, and the others certify the recall that it
         reaches: alpha is 1 less that, and delta is 0.1 by default.
+    split
+        "sentences", or a function from a text to the ranges of its sentences: cuts the snippets of
+        queries with evidence, and the guarantee is about the relevant sentences. Queries whose
+        snippets are sentences already need none.
     guarantee
         What 1 − alpha is a probability of: "query-recall", "snippet", "all" or "any".
     delta
@@ -95,7 +102,8 @@ def calibrate(
     TypeError
         Unless either alpha or tokens is given.
     ValueError
-        As in `Calibration.from_scores`, for snippets without hits where no scorer is given, for a
+        As in `Calibration.from_scores` and `by_sentence`, for snippets without hits where no
+        scorer is given, for a
         number of tokens that keeps everything or certifies nothing, for a query that the scorer
         was fitted on, and for queries that were retrieved by different retrievers or at different
         depths.
@@ -120,6 +128,9 @@ def calibrate(
     check_guarantee(guarantee, delta)
     checks.check_flags(by_group=by_group, count_missed=count_missed)
     judged, merged = judged_queries(judged), merge_groups or {}
+    if split is not None:
+        judged = by_sentence(judged, split)
+    checks.split_of(judged)  # raises for a mixture
     retrieval, labels = checks.with_retrieval(judged, retrieval), checks.json_copy("labels", labels)
     if isinstance(scorer, Scorer):
         check_relative(guarantee, relative_to_query(scorer), scorer.name)

@@ -14,7 +14,7 @@ from conformal_retrievers.calibration import checks, record
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.record import Record
 from conformal_retrievers.calibration.statement import statement
-from conformal_retrievers.calibration.subjects import SNIPPETS, SUBJECTS, OnUnscorable
+from conformal_retrievers.calibration.subjects import SENTENCES, SNIPPETS, SUBJECTS, OnUnscorable
 from conformal_retrievers.calibration.thresholds import Thresholds, lowest_scores_of, relevant_only
 from conformal_retrievers.data import files
 from conformal_retrievers.data.checks import all_of
@@ -43,7 +43,7 @@ class Calibration(Thresholds):
         retrieval: Mapping[str, JsonValue] | None = None,
         labels: Mapping[str, JsonValue] | None = None,
     ) -> Calibration:
-        """Return the calibration of queries whose snippets are already scored.
+        """Return the calibration of queries whose snippets, or sentences, are already scored.
 
         The other parameters are those of `calibrate`.
 
@@ -62,13 +62,16 @@ class Calibration(Thresholds):
         ------
         ValueError
             For an argument out of range, a repeated id, a relevant score that is NaN, a missing
-            group, no relevant snippet, or too few queries for delta.
+            group, no relevant snippet, too few queries for delta, or snippets that are whole and
+            sentences in one list.
         """
         checks.check_flags(by_group=by_group, count_missed=count_missed)
-        checks.check_on_unscorable(on_unscorable, SNIPPETS)
         scored = all_of(ScoredQuery, scored_queries, "scored_queries")
+        split = checks.split_of(scored)
+        subject = SENTENCES if split else SNIPPETS
+        checks.check_on_unscorable(on_unscorable, subject)
         checks.check_scorable(scored, scorer, on_unscorable)
-        checks.check_scored(scored, SNIPPETS)
+        checks.check_scored(scored, subject)
         checks.warn_if_reversed(scored)
         checks.warn_if_path(scorer)
         known = [query for query in scored if query.relevant.any() or query.missed]
@@ -78,6 +81,7 @@ class Calibration(Thresholds):
             guarantee,
             scorer,
             tuple(map(relevant_only, known)),
+            subject=subject,
             delta=delta,
             by_group=bool(by_group),
             merge_groups=checks.merges_of(merge_groups, [query.group for query in scored]),
@@ -87,7 +91,7 @@ class Calibration(Thresholds):
             lowest_scores=lowest_scores_of(scored),
             relative_to_query=bool(relative_to_query),
             scorer_provenance=checks.json_copy("scorer_provenance", scorer_provenance),
-            retrieval=checks.json_copy("retrieval", retrieval),
+            retrieval=checks.with_split(retrieval, split),
             labels=checks.json_copy("labels", labels),
         )
 

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration.subjects import Subject
+from conformal_retrievers.calibration.subjects import SENTENCES, Subject
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.theory.intervals import auc
 
 
 class CalibrationMismatch(ValueError):
-    """A calibration was made with another scorer, or is about another subject."""
+    """A calibration was made with another scorer or splitter, or is about another subject."""
 
 
 class ReversedScores(UserWarning):
     """Relevant snippets score higher than irrelevant ones."""
 
 
-def check_subject(calibration: object, expected: Subject) -> None:
+def check_subject(calibration: object, *expected: Subject) -> None:
     """Raise TypeError unless it is a calibration, `CalibrationMismatch` for another subject."""
     found = getattr(calibration, "subject", None)
     if not isinstance(found, Subject):
@@ -32,11 +32,55 @@ def check_subject(calibration: object, expected: Subject) -> None:
             f"calibration is {calibration!r:.60}; give a Calibration, such as "
             "Calibration.load(path)"
         )
-    if found != expected:
+    if found not in expected:
         raise CalibrationMismatch(
-            f"this calibration is about {found.name}, but one about {expected.name} is needed. "
-            f"Make one with {expected.made_by}"
+            f"this calibration is about {found.name}, but one about "
+            f"{' or '.join(subject.name for subject in expected)} is needed. "
+            f"Make one with {expected[0].made_by}"
         )
+
+
+def check_split(calibrated: str | None, split: str | None, what: str = "this filter") -> None:
+    """Raise `CalibrationMismatch` unless documents are cut as they were calibrated, or not at all.
+
+    Both are names of splitters, None for whole snippets.
+    """
+    if calibrated == split:
+        return
+    if calibrated is None:
+        raise CalibrationMismatch(
+            f"split is {split!r} in {what}, but the calibration is about whole snippets. Leave "
+            "split out, or calibrate with calibrate(judged, split=)"
+        )
+    ours = "'sentences'" if calibrated.startswith("sentences(") else f"the function {calibrated!r}"
+    if split is None:
+        raise CalibrationMismatch(
+            f"this calibration is about sentences, split by {calibrated!r}, and {what} has whole "
+            f"snippets. Give split={ours}, or calibrate without split"
+        )
+    raise CalibrationMismatch(
+        f"split is {split!r} in {what}, but {calibrated!r} in the calibration. Use the splitter of "
+        "the calibration, in its version, or calibrate again"
+    )
+
+
+def split_of(queries: Sequence[JudgedQuery] | Sequence[ScoredQuery]) -> str | None:
+    """Return what cut the queries' snippets, None for nothing; ValueError if they differ."""
+    splits = {query.split for query in queries}
+    if len(splits) > 1:
+        raise ValueError(
+            f"judged queries differ in split: {', '.join(sorted(map(repr, splits)))} (None: whole "
+            "snippets). Cut all of them in one way, with by_sentence"
+        )
+    return next(iter(splits), None)
+
+
+def with_split(
+    retrieval: Mapping[str, JsonValue] | None, split: str | None
+) -> dict[str, JsonValue] | None:
+    """Return a copy of the retrieval facts, with the name of the splitter if there is one."""
+    facts = json_copy("retrieval", retrieval)
+    return facts if split is None else {**(facts or {}), "split": split}
 
 
 def check_same_scorer(name: str, *, calibrated: str) -> None:
@@ -254,9 +298,16 @@ def with_retrieval(
     return found or None
 
 
-def check_retrieval(retrieval: Mapping[str, JsonValue] | None) -> None:
-    """Raise unless the retriever has a printable name and k is 1 or more, where they are known."""
-    k = (retrieval or {}).get("k")
+def check_retrieval(
+    retrieval: Mapping[str, JsonValue] | None, subject: Subject | None = None
+) -> None:
+    """Raise unless the retriever has a printable name and k is 1 or more, where they are known.
+
+    Of sentences, the splitter must be known.
+    """
+    k, split = (retrieval or {}).get("k"), (retrieval or {}).get("split")
+    if subject == SENTENCES and not (isinstance(split, str) and split.isprintable() and split):
+        raise ValueError(f"retrieval: split is {split!r}; give the name of what cut the sentences")
     check_names("retrieval", retriever=(retrieval or {}).get("retriever"))
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
         raise ValueError(f"retrieval: k is {k!r}; give the number of snippets that are asked for")

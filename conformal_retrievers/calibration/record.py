@@ -131,6 +131,7 @@ class SnippetDetails(Fields):
 
 DETAILS: dict[str, type[Fields]] = {
     "snippets": SnippetDetails,
+    "sentences": SnippetDetails,
     "claims": ClaimDetails,
     "flags": FlagDetails,
 }
@@ -141,7 +142,7 @@ class Record(Fields):
 
     format: str = KIND.format  # files.py checks both
     version: int = KIND.version
-    subject: Literal["snippets", "claims", "flags"]
+    subject: Literal["snippets", "sentences", "claims", "flags"]
     guarantee: Guarantee
     alpha: float
     delta: float | None

@@ -1,4 +1,4 @@
-"""What a calibration guarantees, in words: one template for snippets, claims and flags.
+"""What a calibration guarantees, in words: one template for all subjects.
 
 Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the numbers behind them.
 """
@@ -7,18 +7,18 @@ import math
 from collections.abc import Iterator
 
 from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 LOSES = {
-    "query-recall": "loses {} of the relevant snippets",
-    "all": "loses a relevant snippet for {} of the queries",
-    "any": "loses all relevant snippets for {} of the queries",
+    "query-recall": "loses {} of the relevant {items}",
+    "all": "loses a relevant {item} for {} of the queries",
+    "any": "loses all relevant {items} for {} of the queries",
 }
-WHY_NONE_KEPT = "relevant snippets that have no score, or score −inf, suffice to reach the target"
+WHY_NONE_KEPT = "relevant {} that have no score, or score −inf, suffice to reach the target"
 
 
 def statement(calibration: Thresholds) -> str:
@@ -96,7 +96,8 @@ def _choice(c: Thresholds) -> Iterator[str]:
     elif not made.n_fit:
         yield (
             f"{made.chosen} by default: nothing is chosen or fitted on fewer than 60 judged "
-            "queries with a relevant retrieved snippet, or where a single score is possible."
+            f"queries with a relevant retrieved {c.subject.item}, or where a single score is "
+            "possible."
         )
     if not made.n_fit:
         return
@@ -107,6 +108,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
     at, does = f"alpha = {made.alpha!r}", "keeps {} of their text"
     if made.tokens is not None:
         at, does = f"{made.tokens:g} {_counted(c)} a query", LOSES[c.guarantee]
+        does = does.format("{}", item=c.subject.item, items=c.subject.name)
     others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
     yield (
         f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
@@ -123,7 +125,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
             f"{percent(cost.without)}."
         )
     if c.keeps_everything:
-        yield "The queries that calibrate give no finite threshold, so every snippet is kept."
+        yield f"The queries that calibrate give no finite threshold, so {c.subject.keep_all}."
 
 
 def _counted(c: Thresholds) -> str:
@@ -146,7 +148,7 @@ def _no_rule(c: Thresholds, group: str | None) -> str:
         return f"{none}: {why_none(c, group)}"
     if c.subject.name == "claims":
         return none
-    return f"{none} unless it has no score: {WHY_NONE_KEPT}"
+    return f"{none} unless it has no score: {WHY_NONE_KEPT.format(c.subject.name)}"
 
 
 def _effect(c: Thresholds, infinite: float) -> str:
@@ -160,15 +162,15 @@ def why_none(c: Thresholds, group: str | None) -> str:
     if n < c.n_needed:
         needed = _count(c.n_needed, *_unit(c))
         return f"at least {needed} are needed, {c.n_needed - n} more than there are"
-    if c.subject != SNIPPETS:
+    if c.subject not in RETRIEVED:
         return "no finite threshold gives this guarantee"
     found = sum(len(query.scores) for query in units.queries)
     missed = sum(query.n_missed for query in units.queries) * c.count_missed
     if dropped := _dropped_by_scorer(units):
-        cause = f"the scorer gives {dropped} of {found} relevant snippets a score of inf"
+        cause = f"the scorer gives {dropped} of {found} relevant {c.subject.name} a score of inf"
         remedy = "Make the scorer drop fewer, or raise alpha"
     else:
-        cause = f"the retriever returns {found} of {found + missed} known relevant snippets"
+        cause = f"the retriever returns {found} of {found + missed} known relevant {c.subject.name}"
         deeper = "deeper" if c.k is None else f"deeper than K = {c.k}"
         remedy = f"Retrieve {deeper}, or raise alpha"
     if units.reach <= 1 - c.alpha:
@@ -185,9 +187,9 @@ def _dropped_by_scorer(units: Units) -> int:
 def _assumptions(c: Thresholds) -> str:
     if c.guarantee == "snippet":
         text = (
-            f"New relevant snippets are exchangeable with those of the calibration: "
-            f"{c.subject.same}. Snippets that come in queries are not: if queries with many "
-            "relevant snippets are easier, other queries keep less. 'query-recall' assumes less."
+            f"New relevant {c.subject.name} are exchangeable with those of the calibration: "
+            f"{c.subject.same}. Those that come in queries are not: if queries with many relevant "
+            "ones are easier, other queries keep less. 'query-recall' assumes less."
         )
     else:
         text = (
@@ -205,7 +207,7 @@ def _assumptions(c: Thresholds) -> str:
 
 def _basis(c: Thresholds) -> list[str]:
     level = f"alpha = {c.alpha!r}" + ("" if c.delta is None else f", delta = {c.delta!r}")
-    if c.subject == SNIPPETS:
+    if c.subject in RETRIEVED:
         return [f"guarantee = {c.guarantee!r}, {level}.", *_snippets(c)]
     units = _count(c.n_queries, *_unit(c))
     if c.subject.name == "claims":
@@ -214,9 +216,9 @@ def _basis(c: Thresholds) -> list[str]:
 
 
 def _snippets(c: Thresholds) -> list[str]:
-    relevant = _count(c.n_relevant, "relevant snippet")
+    relevant = _count(c.n_relevant, f"relevant {c.subject.item}")
     queries = _count(c.n_queries, "query", "queries")
-    worth = _count(round(c.effective_n), "independent snippet")
+    worth = _count(round(c.effective_n), f"independent {c.subject.item}")
     sentences = [f"{relevant} of {queries}, worth {worth} (design effect {c.design_effect:.1f})."]
     unscorable = sum(int((query.scores == -math.inf).sum()) for query in c.queries)
     if unscorable:
@@ -225,7 +227,10 @@ def _snippets(c: Thresholds) -> list[str]:
     if left_out:
         without = _count(left_out, "query", "queries")
         known = "known" if c.count_missed else "retrieved"
-        sentences.append(f"Not used: {without} for which no relevant snippet was {known}.")
+        no_relevant = f"no relevant {c.subject.item}"
+        sentences.append(f"Not used: {without} for which {no_relevant} was {known}.")
+    if c.split:
+        sentences.append(f"Documents are cut by {c.split}.")
     labels = c.labels or {}
     if labels.get("source") == "LLM":
         llm = f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"
@@ -257,7 +262,7 @@ def _claims(c: Thresholds) -> list[str]:
 
 def _not_covered(c: Thresholds) -> str:
     if c.count_missed:
-        return "relevant snippets that were not judged"
+        return f"relevant {c.subject.name} that were not judged"
     if any(query.missed is None for query in c.queries):
         return c.subject.not_covered
     return f"{c.subject.not_covered}, here {c.n_missed} of {c.n_relevant + c.n_missed} known ones"
@@ -269,5 +274,5 @@ def _count(n: int, one: str, many: str | None = None) -> str:
 
 def _unit(c: Thresholds) -> tuple[str, str]:
     if c.guarantee == "snippet":
-        return "relevant snippet", "relevant snippets"
+        return f"relevant {c.subject.item}", f"relevant {c.subject.name}"
     return c.subject.judged_unit, c.subject.judged

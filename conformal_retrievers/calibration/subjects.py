@@ -1,14 +1,15 @@
-"""What a calibration is about: snippets of queries, claims of answers, or answers to flag.
+"""What a calibration is about: snippets or sentences, claims of answers, or answers to flag.
 
-The theorem is the same for all three; their nouns and their comparison differ:
+The theorem is the same for all; their nouns and their comparison differ:
 
     snippets  kept     iff  score ≤ threshold        a snippet without a score is kept
+    sentences                                        as snippets, which they are cut from
     claims    kept     iff  relevance > threshold    a claim without a relevance is dropped
     flags     flagged  iff  confidence ≤ threshold   an answer without a confidence is flagged
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -33,7 +34,7 @@ def above(scores: Scores, threshold: float) -> NDArray[np.bool_]:
 class Subject:
     """The nouns of a calibration, and the comparison that decides what it keeps."""
 
-    name: Literal["snippets", "claims", "flags"]
+    name: Literal["snippets", "sentences", "claims", "flags"]
     unit: str  # the guarantee is about a new one
     units: str
     judged_unit: str  # one unit of a calibration
@@ -50,6 +51,11 @@ class Subject:
     not_covered: str
     keep: Callable[[Scores, float], NDArray[np.bool_]] = field(default=at_most, repr=False)
     unscorable: Literal["keep", "drop"] = "keep"  # what happens to an item without a score
+
+    @property
+    def item(self) -> str:
+        """One of the items that a calibration is about."""
+        return self.name.removesuffix("s")
 
     def threshold_name(self, threshold: float) -> float | KeepsAt:
         """Return a threshold as JSON can hold it: a number, or what an infinite one keeps."""
@@ -83,6 +89,20 @@ SNIPPETS = Subject(
     "of relevant",
     not_covered="relevant snippets that the retriever does not return",
 )
+SENTENCES = replace(
+    SNIPPETS,
+    name="sentences",
+    guarantees={
+        name: text.replace("snippet", "sentence") for name, text in SNIPPETS.guarantees.items()
+    },
+    rule="sentences with a score ≤ {threshold} are kept (scorer {scorer})",
+    keep_all="every sentence is kept",
+    keep_none="no sentence is kept",
+    same="the same kind of question, retriever, depth, chunking, splitter and scorer, and the same "
+    "meaning of relevant",
+    not_covered="relevant sentences that the retriever does not return",
+)
+RETRIEVED = (SNIPPETS, SENTENCES)  # what a retriever returns, whole or cut
 CLAIMS = Subject(
     "claims",
     unit="answer",
@@ -120,4 +140,4 @@ FLAGS = Subject(
     "consistent",
     not_covered="consistent answers, which may be flagged too",
 )
-SUBJECTS = {subject.name: subject for subject in (SNIPPETS, CLAIMS, FLAGS)}
+SUBJECTS = {subject.name: subject for subject in (*RETRIEVED, CLAIMS, FLAGS)}

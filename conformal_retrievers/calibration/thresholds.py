@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, guarantees
 from conformal_retrievers.calibration.record import Choice
-from conformal_retrievers.calibration.subjects import SNIPPETS, Subject
+from conformal_retrievers.calibration.subjects import RETRIEVED, SENTENCES, SNIPPETS, Subject
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, as_scores
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.intervals import effective_n
@@ -55,12 +55,12 @@ class Thresholds:
         object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
         object.__setattr__(self, "delta", guarantees.check_guarantee(self.guarantee, self.delta))
         checks.check_name(self.scorer)
-        checks.check_retrieval(self.retrieval)
+        checks.check_retrieval(self.retrieval, self.subject)
         guarantees.check_relative(self.guarantee, self.relative_to_query, self.scorer)
         checks.check_scored(self.queries, self.subject, self.other_ids)
         checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
         checks.check_missed(self.queries, self.count_missed)
-        if self.subject != SNIPPETS:
+        if self.subject not in RETRIEVED:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
         if self.fixed is not None:
             share = self.units().certified(self.fixed, self.delta) if self.delta else 0.0
@@ -187,8 +187,13 @@ class Thresholds:
         return k if isinstance(k, int) else None
 
     @property
+    def split(self) -> str | None:
+        """What cut the documents into sentences; None if the snippets are whole."""
+        return str((self.retrieval or {})["split"]) if self.subject == SENTENCES else None
+
+    @property
     def n_relevant(self) -> int:
-        """The number n of relevant retrieved snippets."""
+        """The number n of relevant retrieved snippets or sentences."""
         return sum(len(query.scores) for query in self.queries)
 
     @property

@@ -24,7 +24,8 @@ from conformal_retrievers.cli.terminal import print_table, say
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation import evaluate
 from conformal_retrievers.evaluation.report import write
-from conformal_retrievers.filtering import ConformalFilter, open_filter
+from conformal_retrievers.filtering import ConformalFilter
+from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import score_queries
 from langchain_conformal import ConformalRetriever, HybridRetriever, judge_retriever
 from llama_index.postprocessor.conformal import ConformalPostprocessor

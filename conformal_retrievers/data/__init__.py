@@ -1,16 +1,19 @@
 """What users bring: judged and scored queries, their files, and documents cut into windows."""
 
 from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
+from conformal_retrievers.data.queries import Evidence, JudgedQuery, ScoredQuery, Snippet, as_scores
 
 __all__ = [
+    "Evidence",
     "Hit",
     "JudgedQuery",
     "ScoredQuery",
     "Snippet",
     "as_scores",
+    "by_sentence",
     "iter_jsonl",
     "read_beir",
     "read_jsonl",

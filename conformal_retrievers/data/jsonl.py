@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 
 from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit
-from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.queries import Evidence, JudgedQuery, Snippet
 
 Row = TypeVar("Row", bound=BaseModel)
 
@@ -37,6 +37,14 @@ class SnippetRow(_Row):
         return [{name: value for name, value in hit if value is not None} for hit in named]
 
 
+class EvidenceRow(_Row):
+    """Characters of a document that answer a query."""
+
+    document: str
+    start: Any  # JudgedQuery checks both
+    end: Any
+
+
 class QueryRow(_Row):
     """A line of a file: one judged query."""
 
@@ -46,6 +54,8 @@ class QueryRow(_Row):
     missed: Any = None
     retriever: str | None = None
     k: Any = None
+    split: str | None = None
+    evidence: list[EvidenceRow] | None = None
     snippets: list[SnippetRow]
 
 
@@ -57,13 +67,14 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     """Yield judged queries from a file of JSON lines, one query per line, as they are read.
 
-    A line is {"id", "query", "group", "missed", "retriever", "k", "snippets": [{"id", "text",
-    "relevant", "document", "position", "retrieval_score", "hits": [{"retriever", "rank",
-    "score"}]}]}; "query", "snippets", "text" and "relevant" are required, and of a hit all but
-    "score". "missed" is the number of known relevant snippets that were not retrieved: 0 if there
-    are none, absent if that is unknown. Ranks count from 0, the best; the order of the snippets is
-    not taken for ranks. Blank lines are skipped. Raises ValueError naming the file, the line and
-    the field.
+    A line is {"id", "query", "group", "missed", "retriever", "k", "split", "evidence":
+    [{"document", "start", "end"}], "snippets": [{"id", "text", "relevant", "document", "position",
+    "retrieval_score", "hits": [{"retriever", "rank", "score"}]}]}; "query", "snippets", "text" and
+    "relevant" are required, of a hit all but "score", and all of evidence. "missed" is the number
+    of known relevant snippets that were not retrieved: 0 if there are none, absent if that is
+    unknown. "split" names what cut the snippets into sentences. Ranks count from 0, the best; the
+    order of the snippets is not taken for ranks. Blank lines are skipped. Raises ValueError naming
+    the file, the line and the field.
     """
     for place, row in rows(path, QueryRow):
         try:
@@ -74,7 +85,8 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
                     for s in row.snippets
                 ],
                 [s.relevant for s in row.snippets],
-                **row.model_dump(exclude={"query", "snippets"}),
+                evidence=[Evidence(e.document, e.start, e.end) for e in row.evidence or ()],
+                **row.model_dump(exclude={"query", "snippets", "evidence"}),
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{place}: {error}") from None
@@ -94,6 +106,7 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 
 def _line(query: JudgedQuery) -> str:
     fields = {name: getattr(query, name) for name in QueryRow.model_fields}
+    fields["evidence"] = [one._asdict() for one in query.evidence] or None
     fields["snippets"] = [
         {"relevant": r}
         | {name: getattr(s, name) for name in SnippetRow.model_fields if name != "relevant"}

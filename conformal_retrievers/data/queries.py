@@ -2,14 +2,15 @@
 
 A `JudgedQuery` is a query with the snippets that a retriever returned and a judgement for each. A
 `ScoredQuery` has a score for each snippet instead of its text. Both keep the snippets of a query
-together, because the query is the exchangeable unit.
+together, because the query is the exchangeable unit. Snippets are what a retriever returned, or the
+sentences of it if a query has a `split`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,13 +68,25 @@ def with_hits(snippets: Iterable[Snippet | str], retriever: str = RETRIEVER) -> 
     ]
 
 
+class Evidence(NamedTuple):
+    """Characters that answer a query, from `start` to before `end`.
+
+    `document` is the id of a snippet, and the characters are those of its text; or it is the
+    `document` of snippets that have a `position`, and the characters are those of that document.
+    """
+
+    document: str
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, init=False)
 class JudgedQuery:
     """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
 
     Its parameters are its fields. Raises ValueError or TypeError, naming the field, if snippets and
-    judgements differ in number, an id occurs twice, a judgement is not true or false, or there are
-    more than k snippets.
+    judgements differ in number, an id occurs twice, a judgement is not true or false, there are
+    more than k snippets (or documents, of sentences), or evidence is not a range.
     """
 
     query: str
@@ -84,6 +97,8 @@ class JudgedQuery:
     missed: int | None = None  # known relevant snippets that were not retrieved; None if unknown
     retriever: str | None = None  # what returned the snippets; judge_retriever fills it in
     k: int | None = None  # how many snippets it was asked for
+    evidence: tuple[Evidence, ...] = ()  # where documents answer the query
+    split: str | None = None  # what cut the snippets into sentences; None: they are whole
 
     def __init__(
         self,
@@ -96,12 +111,14 @@ class JudgedQuery:
         missed: int | None = None,
         retriever: str | None = None,
         k: int | None = None,
+        evidence: Iterable[tuple[str, int, int]] = (),
+        split: str | None = None,
     ) -> None:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the text of the query as a str")
         where = query_name(id, query)
         check_texts(where, query=query, id=id)
-        check_names(where, group=group, retriever=retriever)
+        check_names(where, group=group, retriever=retriever, split=split)
         fields = {
             "query": query,
             "snippets": tuple(as_snippets(snippets)),
@@ -111,6 +128,8 @@ class JudgedQuery:
             "missed": as_count(where, "missed", missed, least=0),
             "retriever": retriever,
             "k": as_count(where, "k", k, least=1),
+            "evidence": tuple([_as_evidence(where, one) for one in evidence]),
+            "split": split,
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -125,9 +144,11 @@ class JudgedQuery:
                 f"{where}: {n} snippets but {len(self.relevant)} judgements in relevant; give one "
                 "for each snippet"
             )
+        n = len({s.document for s in self.snippets}) if split else n
         if self.k is not None and n > self.k:
+            items = "documents" if split else "snippets"
             raise ValueError(
-                f"{where}: k is {self.k}, but there are {n} snippets; give the number of snippets "
+                f"{where}: k is {self.k}, but there are {n} {items}; give the number of {items} "
                 "that the retriever was asked for"
             )
         ids = [s.id for s in self.snippets if s.id is not None]
@@ -147,6 +168,15 @@ class JudgedQuery:
         """The hits of each retriever, by its name; empty if they are unknown."""
         return hit_columns([snippet.hits for snippet in self.snippets])
 
+    @property
+    def document_of(self) -> NDArray[np.intp] | None:
+        """The number of the document of each sentence (n,); None for whole snippets."""
+        if self.split is None:
+            return None
+        numbers: dict[str | None, int] = {}
+        found = [numbers.setdefault(s.document, len(numbers)) for s in self.snippets]
+        return np.array(found, dtype=np.intp)
+
     def retrieved_as(
         self,
         snippets: Iterable[Snippet | str],
@@ -160,7 +190,13 @@ class JudgedQuery:
         the id was not judged for this query, because some stores assign ids of their own. Snippets
         of equal text count as different ones. Snippets without a judgement count as irrelevant, and
         relevant ones that were not returned add to `missed`. `k` is how many were asked for.
+        Evidence stays as it is. Raises ValueError for a query whose snippets are sentences.
         """
+        if self.split:
+            raise ValueError(
+                f"{self.name}: split is {self.split!r}, so its snippets are sentences, which a "
+                "retriever does not return; give the query with the documents, and evidence"
+            )
         retrieved = tuple(as_snippets(snippets))
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
         found = _found(relevant, retrieved, {s.id for s in self.snippets})
@@ -192,6 +228,9 @@ class ScoredQuery:
     token_unit: str = field(default="tokens", kw_only=True)  # what `tokens` counts
     # What each retriever knows of the snippets, (n,) each, by its name; empty if unknown.
     hits: Mapping[str, HitColumns] = field(default_factory=dict, kw_only=True, repr=False)
+    # What cut the snippets into sentences, and the number of each one's document, (n,).
+    split: str | None = field(default=None, kw_only=True)
+    document_of: NDArray[np.intp] | None = field(default=None, kw_only=True, repr=False)
     # Why a snippet has no score, where that is known, by its place.
     unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
 
@@ -207,7 +246,7 @@ class ScoredQuery:
                 "judgements; give one score and one judgement for each snippet"
             )
         check_texts(where, id=self.id)
-        check_names(where, group=self.group)
+        check_names(where, group=self.group, split=self.split)
         for name, array in (("scores", scores), ("relevant", relevant)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -260,6 +299,21 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
         raise ValueError(
             f"{name} are not numbers ({error}); give floats, NaN for a missing one"
         ) from error
+
+
+def _as_evidence(where: str, given: Iterable[Any]) -> Evidence:
+    document, start, end = given
+    if not isinstance(document, str) or not all(isinstance(i, int) for i in (start, end)):
+        raise TypeError(
+            f"{where}: evidence has {given!r:.80}; give Evidence(document, start, end), a str and "
+            "two whole numbers"
+        )
+    if not 0 <= start < end:
+        raise ValueError(
+            f"{where}: evidence has the range ({start}, {end}); give a start of 0 or more, and an "
+            "end behind it"
+        )
+    return Evidence(document, start, end)
 
 
 def _found(

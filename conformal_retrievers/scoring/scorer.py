@@ -267,7 +267,8 @@ def score_queries(
 
 
 def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], int]) -> ScoredQuery:
-    names = [f"snippet {(s.text[:40] if s.id is None else s.id)!r}" for s in query.snippets]
+    item = "sentence" if query.split else "snippet"
+    names = [f"{item} {(s.text[:40] if s.id is None else s.id)!r}" for s in query.snippets]
     if hasattr(scorer, "score_with_reasons"):
         scores, reasons = scorer.score_with_reasons(query.query, query.snippets)
         names = [f"{name}: {reason}" for name, reason in zip(names, reasons, strict=True)]
@@ -282,5 +283,7 @@ def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], in
         tokens=np.array([count_tokens(s.text) for s in query.snippets], dtype=float),
         token_unit="characters" if count_tokens is len else "tokens",
         hits=query.hits,
+        split=query.split,
+        document_of=query.document_of,
         unscorable={i: names[i] for i in np.flatnonzero(np.isnan(scores)).tolist()},
     )

@@ -18,7 +18,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.calibration import needed_scorers
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.filtering import open_filter
+from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import HitScorer, RankScorer
 
 

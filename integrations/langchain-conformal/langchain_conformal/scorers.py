@@ -17,8 +17,9 @@ from typing_extensions import Self
 from conformal_retrievers import Calibration, EmbeddingScorer, Scorer, Snippet
 from conformal_retrievers.calibration import OnUnscorable
 from conformal_retrievers.data import as_scores
-from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
+from conformal_retrievers.filtering import GroupOf, OnEmpty
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
+from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, Scores
 
 Options = Callable[[Request], Mapping[str, Any]]

@@ -17,7 +17,8 @@ from pydantic import WithJsonSchema, field_serializer
 
 from conformal_retrievers import Calibration, ConformalFilter, Scorer
 from conformal_retrievers.calibration import OnUnscorable, needed_scorers
-from conformal_retrievers.filtering import GroupOf, OnEmpty, open_filter
+from conformal_retrievers.filtering import GroupOf, OnEmpty
+from conformal_retrievers.pruning import open_filter
 from llama_index.postprocessor.conformal.events import rerank_events
 from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_score
 from llama_index.postprocessor.conformal.scorers import AnyScorer, as_scorer, llm_scorer
