@@ -13,6 +13,7 @@ from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
+from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
@@ -23,6 +24,7 @@ from conformal_retrievers.scoring.scorer import (
 from conformal_retrievers.scoring.sources import sources_of
 
 FOLDS = 5
+SHARED = OverlapScorer("pieces")  # tells sentences of a document apart, whose hits are equal
 
 
 class Candidate(NamedTuple):
@@ -31,6 +33,12 @@ class Candidate(NamedTuple):
     name: str
     scorer: Scorer | None  # None: to be learned
     given: tuple[Scorer, ...] = ()  # those of the user's scorers that it needs
+    texts: tuple[Scorer, ...] = ()  # scorers without a model that it learns from as well
+
+    @property
+    def parts(self) -> tuple[Scorer, ...]:
+        """What a learned one is learned from, beside the hits."""
+        return (*self.texts, *self.given)
 
 
 class Remembered:
@@ -55,7 +63,23 @@ def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Score
 
     The fusion of several retrievers comes first: it scores all snippets, which a single rank does
     not. A retriever's own rank and score need a hit of it in every query. Equal scores go by rank.
+    Equal scores of sentences go by the pieces of words that they share with the query. The last
+    scorer of sentences goes by these first, and needs no hits.
     """
+    simple = _of_hits(judged, guarantee)
+    if guarantee == "snippet" or not of_sentences(judged):
+        return simple
+    fusion = [scorer for scorer in simple if isinstance(scorer, FusionScorer)][:1]
+    by_text = [TieBreak(SHARED, then=scorer) for scorer in fusion or simple[-1:]] or [SHARED]
+    return [*(TieBreak(scorer, then=SHARED) for scorer in simple), *by_text]
+
+
+def of_sentences(judged: Iterable[JudgedQuery]) -> bool:
+    """Return whether the snippets of judged queries are sentences."""
+    return any(query.split for query in judged)
+
+
+def _of_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Scorer]:
     sources = sources_of(judged)
     everywhere = set.intersection(*({*query.hits} for query in judged if query.snippets))
     names = [name for name, _ in sources.retrievers]
@@ -78,6 +102,8 @@ def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Score
 
 def _without_ties(scorer: Scorer, retriever: str, judged: Sequence[JudgedQuery]) -> Scorer:
     """Return the scorer, with equal scores in the order of the retriever if there are many."""
+    if of_sentences(judged):  # those of a document have one rank
+        return scorer
     scores = [query.hits[retriever].scores for query in judged if query.snippets]
     found = [s[np.isfinite(s)] for s in scores]
     n, different = sum(map(len, found)), sum(len(np.unique(s)) for s in found)
@@ -95,7 +121,10 @@ def candidates_of(
 ) -> list[Candidate]:
     """Return the candidates, the simplest first; those that need a scorer's model come last."""
     names = [name for name, _ in sources_of(judged).retrievers]
-    simple = [Candidate(s.name, s) for s in from_hits(judged, guarantee)] if names else []
+    texts: tuple[Scorer, ...] = ()
+    if of_sentences(judged):
+        texts = tuple([Remembered(s, judged, progress=False) for s in OVERLAPS.values()])
+    simple = [Candidate(s.name, s) for s in from_hits(judged, guarantee)] if names or texts else []
     own = [
         Candidate(scorer.name, scorer, tuple(part for part in with_parts(scorer) if part in given))
         for scorer in from_scorers(given, guarantee)
@@ -104,14 +133,17 @@ def candidates_of(
         return [*simple, *own]
     without_one = [[s for s in given if s is not left_out] for left_out in given]
     subsets = [*without_one, [*given]] if len(given) > 1 else [[*given]] if given else []
-    alone = [_to_learn(names, [])] if names else []
-    learned = [_to_learn(names, subset) for subset in subsets]
+    alone = [_to_learn(names, [], texts)] if names or texts else []
+    learned = [_to_learn(names, subset, texts) for subset in subsets]
     return [*simple, *alone, *own, *learned]
 
 
-def _to_learn(retrievers: Iterable[str], scorers: Sequence[Scorer]) -> Candidate:
-    read = [*(f"hits of {name}" for name in retrievers), *(scorer.name for scorer in scorers)]
-    return Candidate(f"learned({', '.join(read)})", None, tuple(scorers))
+def _to_learn(
+    retrievers: Iterable[str], scorers: Sequence[Scorer], texts: tuple[Scorer, ...]
+) -> Candidate:
+    read = [*(f"hits of {name}" for name in retrievers), *(["words"] if texts else [])]
+    read += [scorer.name for scorer in scorers]
+    return Candidate(f"learned({', '.join(read)})", None, tuple(scorers), texts)
 
 
 def can_learn(judged: Sequence[JudgedQuery]) -> bool:
@@ -128,7 +160,7 @@ def cross_validated(candidate: Candidate, judged: Sequence[JudgedQuery]) -> list
         scorer = candidate.scorer
         if scorer is None:
             others = [query for i, query in enumerate(judged) if i % FOLDS != fold]
-            scorer = LearnedScorer.fit(others, candidate.given)
+            scorer = LearnedScorer.fit(others, candidate.parts)
         for i in range(fold, len(judged), FOLDS):
             scores[i] = score_snippets(scorer, judged[i].query, judged[i].snippets)
     return scores

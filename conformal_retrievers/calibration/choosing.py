@@ -26,6 +26,7 @@ from conformal_retrievers.calibration.candidates import (
     cross_validated,
     from_hits,
     from_scorers,
+    of_sentences,
 )
 from conformal_retrievers.calibration.checks import check_unique_ids
 from conformal_retrievers.calibration.costs import Aim, FitPart
@@ -34,6 +35,7 @@ from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.combine import QueryZScore
 from conformal_retrievers.scoring.hits import FusionScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
+from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -207,7 +209,7 @@ def check_given(judged: Sequence[JudgedQuery], given: Sequence[Scorer]) -> None:
             f"judged has no snippets: the retriever returned nothing for all {len(judged)} "
             "queries; check the retriever and its index"
         )
-    if not with_hits and not given:
+    if not with_hits and not given and not of_sentences(judged):
         raise ValueError(
             "no snippet has a hit, so nothing is known to score by; judge with judge_retriever, "
             "which keeps ranks and scores, or give scorer="
@@ -218,7 +220,8 @@ def by_default(judged: Sequence[JudgedQuery], given: Sequence[Scorer], aim: Aim)
     """Return the score where there is nothing to choose on.
 
     It is the z-score of the first given scorer or of the only retriever's score, the rank if that
-    has none, or the fusion of several retrievers. For "snippet" it is the score itself. The
+    has none, or the fusion of several retrievers. For "snippet" it is the score itself. Sentences
+    go by the pieces of words that they share with the query, then by that score. The
     direction of a score, and whether it has many ties, are read from all judged queries without
     their judgements: facts about the retriever, which one query more does not change unless they
     are in doubt.
@@ -243,9 +246,9 @@ def _none_absolute(given: Sequence[Scorer]) -> ValueError:
 
 def _made(winner: Candidate, fit: Sequence[JudgedQuery], real: Mapping[str, Scorer]) -> Scorer:
     """Return the winner, with the user's own scorers in place of what remembers their scores."""
-    own = [real[scorer.name] for scorer in winner.given]
+    own = [{**OVERLAPS, **real}[part.name] for part in winner.parts]
     if winner.scorer is None:
-        learned = LearnedScorer.fit(fit, winner.given)
+        learned = LearnedScorer.fit(fit, winner.parts)
         return LearnedScorer.from_provenance(learned.provenance, own)
     if not own:
         return winner.scorer

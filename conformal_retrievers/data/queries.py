@@ -301,19 +301,21 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
         ) from error
 
 
-def _as_evidence(where: str, given: Iterable[Any]) -> Evidence:
-    document, start, end = given
-    if not isinstance(document, str) or not all(isinstance(i, int) for i in (start, end)):
+def _as_evidence(where: str, given: Any) -> Evidence:
+    kinds = [*map(type, given)] if isinstance(given, (tuple, list)) else []
+    whole = [kind for kind in kinds[1:] if issubclass(kind, (int, np.integer))]
+    if kinds[:1] != [str] or len(kinds) != 3 or len(whole) != 2 or bool in kinds:
         raise TypeError(
             f"{where}: evidence has {given!r:.80}; give Evidence(document, start, end), a str and "
             "two whole numbers"
         )
+    document, start, end = given
     if not 0 <= start < end:
         raise ValueError(
             f"{where}: evidence has the range ({start}, {end}); give a start of 0 or more, and an "
             "end behind it"
         )
-    return Evidence(document, start, end)
+    return Evidence(document, int(start), int(end))
 
 
 def _found(

@@ -1,0 +1,177 @@
+"""Evidence: from ranges of documents to relevant sentences."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers.data.evidence import by_sentence
+from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
+from conformal_retrievers.data.queries import Hit, JudgedQuery, Snippet, with_hits
+from conformal_retrievers.data.sentences import cut, splitter
+
+TEXT = "It rains. Ann did it. So she said."
+#       0         10          22
+
+
+def judged(*evidence, snippets=None, **fields):
+    documents = snippets or [Snippet(TEXT, id="a"), Snippet("Bob slept.", id="b")]
+    relevant = [True] + [False] * (len(documents) - 1)
+    return JudgedQuery("Who?", documents, relevant, evidence=evidence, **fields)
+
+
+def marks(*evidence, **fields):
+    [query] = by_sentence([judged(*evidence, **fields)], "sentences")
+    return list(query.relevant), query.missed
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (10, 21, [False, True, False, False]),
+        (11, 12, [False, True, False, False]),  # a single character
+        (8, 11, [True, True, False, False]),  # over a boundary
+        (0, 34, [True, True, True, False]),
+        (9, 11, [False, True, False, False]),  # white space belongs to no sentence
+    ],
+)
+def test_a_sentence_is_relevant_if_it_shares_a_visible_character_with_evidence(
+    start, end, expected
+):
+    assert marks(("a", start, end)) == (expected, 0)
+
+
+def test_evidence_of_which_nothing_was_retrieved_is_missed():
+    assert marks(("a", 10, 21), ("c", 0, 5), ("d", 3, 4)) == ([False, True, False, False], 2)
+    assert marks(("a", 10, 21), missed=7) == ([False, True, False, False], 0)  # of documents
+    none = JudgedQuery("Who?", [TEXT], [False])
+    assert by_sentence([none], "sentences")[0].relevant == (False, False, False)
+
+
+def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position():
+    windows = [
+        Snippet("It rains. Ann did it.", id="w1", document="doc", position=100),
+        Snippet("Ann did it. So she said.", id="w2", document="doc", position=110),
+        Snippet("Bob slept.", id="w3", document="other", position=100),
+    ]
+    expected = [False, True, True, False, False]
+    assert marks(("doc", 112, 115), snippets=windows) == (expected, 0)
+    assert marks(("doc", 12, 15), snippets=windows) == ([False] * 5, 1)
+    assert marks(("doc", 0, 103), snippets=windows) == ([True, *[False] * 4], 0)
+    windows[1] = Snippet("Ann did it.", id="w2", document="doc")
+    with pytest.raises(ValueError, match="position"):
+        marks(("doc", 112, 115), snippets=windows)
+
+
+def test_sentences_have_the_hits_of_their_document_and_the_query_its_other_fields():
+    snippets = with_hits([Snippet(TEXT, id="a"), Snippet("Bob slept.", id="b")], "bm25")
+    query = judged(
+        ("a", 10, 21), snippets=snippets, id="q", group="g", retriever="store", k=2, missed=1
+    )
+    [found] = by_sentence([query], "sentences")
+    assert [s.text for s in found.snippets] == [
+        *("It rains.", "Ann did it.", "So she said."),
+        "Bob slept.",
+    ]
+    assert [s.hits for s in found.snippets] == [(Hit("bm25", rank),) for rank in (0, 0, 0, 1)]
+    assert [(s.document, s.position) for s in found.snippets[1:]] == [
+        ("a", 10),
+        ("a", 22),
+        ("b", 0),
+    ]
+    assert found.document_of.tolist() == [0, 0, 0, 1]
+    assert (found.id, found.group, found.retriever, found.k) == ("q", "g", "store", 2)
+    assert found.split == splitter("sentences").name
+    assert by_sentence([found], "sentences") == [found]
+    assert query == judged(
+        ("a", 10, 21), snippets=snippets, id="q", group="g", retriever="store", k=2, missed=1
+    )
+
+
+def test_both_kinds_of_judged_queries_are_read_as_they_were_written(tmp_path):
+    whole = judged(("a", 10, 21), ("c", 0, 5), k=2, id="q")
+    sentences = by_sentence([whole], "sentences")
+    for queries in ([whole], sentences):
+        write_jsonl(queries, tmp_path / "judged.jsonl")
+        assert read_jsonl(tmp_path / "judged.jsonl") == queries
+    write_jsonl([judged(id="old")], tmp_path / "judged.jsonl")
+    text = (tmp_path / "judged.jsonl").read_text("utf-8")
+    assert "evidence" not in text
+    assert "split" not in text
+
+
+def test_k_counts_documents():
+    [found] = by_sentence([judged(("a", 10, 21), k=2)], "sentences")
+    assert len(found.snippets) > found.k
+    with pytest.raises(ValueError, match="k is 1"):
+        JudgedQuery(found.query, found.snippets, found.relevant, k=1, split=found.split)
+
+
+def test_evidence_stays_with_what_another_retriever_returns_and_sentences_are_refused():
+    query = judged(("a", 10, 21))
+    again = query.retrieved_as([Snippet("Bob slept.", id="b")], k=1)
+    assert (again.evidence, again.missed) == (query.evidence, 1)
+    [found] = by_sentence([query], "sentences")
+    with pytest.raises(ValueError, match="split"):
+        found.retrieved_as([Snippet(TEXT, id="a")])
+
+
+@pytest.mark.parametrize(
+    ("evidence", "error", "field"),
+    [
+        ([("a", 3, 3)], ValueError, "evidence"),
+        ([("a", -1, 3)], ValueError, "evidence"),
+        ([("a", 0, 2.5)], TypeError, "evidence"),
+        ([(7, 0, 2)], TypeError, "evidence"),
+        ([("a", 0, True)], TypeError, "evidence"),
+        ([("a", 0)], TypeError, "evidence"),
+        (["abc"], TypeError, "evidence"),
+    ],
+)
+def test_evidence_that_is_no_range_is_refused(evidence, error, field):
+    with pytest.raises(error, match=field):
+        judged(*evidence)
+
+
+def test_judgements_of_whole_snippets_and_ranges_outside_their_text_are_refused():
+    for fields in ({}, {"missed": 1}):
+        with pytest.raises(ValueError, match=r"evidence.*label_by_answer.*label_by_llm"):
+            marks(**fields)
+    none = JudgedQuery("Who?", [TEXT], [False], missed=1)
+    with pytest.raises(ValueError, match="evidence"):
+        by_sentence([none], "sentences")
+    for start, end in ((30, 35), (34, 50), (9, 10)):
+        with pytest.raises(ValueError, match="evidence"):
+            marks(("a", start, end))
+    [found] = by_sentence([judged(("a", 10, 21))], "sentences")
+    with pytest.raises(ValueError, match="split"):
+        by_sentence([found], by_line)
+    with pytest.raises(TypeError, match="judged"):
+        by_sentence(["Who?"], "sentences")
+
+
+def by_line(text):
+    ends = [i + 1 for i, character in enumerate(text) if character == "\n"]
+    return zip([0, *ends], [*ends, len(text)], strict=True)
+
+
+@given(
+    st.lists(st.sampled_from(["a", " ", "\n", ". B"]), min_size=1, max_size=12),
+    st.data(),
+)
+def test_the_relevant_sentences_are_those_that_hold_a_character_of_the_evidence(parts, data):
+    text = "".join(["x", *parts])
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    documents = [Snippet(text, id="a")]
+    query = JudgedQuery("Who?", documents, [True], evidence=[("a", start, end)])
+    if not text[start:end].strip():
+        with pytest.raises(ValueError, match="evidence"):
+            by_sentence([query], by_line)
+        return
+    [found] = by_sentence([query], by_line)
+    ranges = cut(documents, by_line).ranges[0]
+    shared = [{*range(*r)} & {*range(start, end)} for r in ranges]
+    assert list(found.relevant) == [any(not text[i].isspace() for i in one) for one in shared]
+    assert found.missed == 0
