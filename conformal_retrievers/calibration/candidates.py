@@ -70,8 +70,8 @@ def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Score
     if guarantee == "snippet" or not of_sentences(judged):
         return simple
     fusion = [scorer for scorer in simple if isinstance(scorer, FusionScorer)][:1]
-    by_text = [TieBreak(SHARED, then=scorer) for scorer in fusion or simple[-1:]] or [SHARED]
-    return [*(TieBreak(scorer, then=SHARED) for scorer in simple), *by_text]
+    by_text = [TieBreak(SHARED, then=scorer) for scorer in fusion or simple[-1:]]
+    return [*(TieBreak(scorer, then=SHARED) for scorer in simple), *by_text] or [SHARED]
 
 
 def of_sentences(judged: Iterable[JudgedQuery]) -> bool:
