@@ -297,6 +297,20 @@ def test_costs_by_hand():
     assert fit.threshold(scores, 7.0) == math.inf
 
 
+# α − (1 − α)/n is 1/9, 1/19 and 2/9
+@pytest.mark.parametrize(("alpha", "n", "lost"), [(0.2, 9, 1), (0.1, 19, 1), (0.3, 9, 2)])
+def test_a_threshold_that_loses_just_what_is_allowed_is_taken(alpha, n, lost):
+    fit = FitPart([JudgedQuery(f"{i}", ["a", "b"], [True, False]) for i in range(n)], len)
+    aim, once = Aim("query-recall", alpha, n=n), np.ones((1, n))
+
+    def cost(lost):  # the relevant snippet of a lost query scores 2, that of another 0
+        scores = [np.array([2.0 * (i < lost), 1.0]) for i in range(n)]
+        return float(fit.cost(fit.curve(scores, aim), aim, once)[0])
+
+    assert cost(lost) == pytest.approx((n - lost) / (2 * n))
+    assert cost(lost + 1) == 1.0  # then it takes the threshold 2, which keeps all
+
+
 @pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
 @pytest.mark.parametrize("n", [5, 9, 46, 200])
 def test_what_a_cost_allows_to_lose_is_what_a_finite_threshold_may_lose(n, alpha):
