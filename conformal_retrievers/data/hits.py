@@ -41,16 +41,16 @@ def hit_columns(hits: Sequence[Sequence[Hit]]) -> dict[str, HitColumns]:
     HitColumns(ranks=array([inf,  0.]), scores=array([nan, nan]))
     """
     n = len(hits)
-    found: dict[str, list[tuple[int, int, float | None]]] = {}
+    found: dict[str, tuple[list[float], list[float | None]]] = {}
     for i, of_snippet in enumerate(hits):
         for retriever, rank, score in of_snippet:
-            found.setdefault(retriever, []).append((i, rank, score))
-    columns = {name: HitColumns(np.full(n, np.inf), np.full(n, np.nan)) for name in sorted(found)}
-    for retriever, (ranks, scores) in columns.items():
-        of_retriever = zip(*found[retriever], strict=True)
-        at, *known = (np.array(column, np.float64) for column in of_retriever)  # None becomes NaN
-        ranks[at.astype(np.intp)], scores[at.astype(np.intp)] = known
-    return columns
+            if (known := found.get(retriever)) is None:
+                known = found[retriever] = ([np.inf] * n, [None] * n)
+            known[0][i], known[1][i] = rank, score
+    return {  # None becomes NaN
+        name: HitColumns._make(np.array(column, np.float64) for column in found[name])
+        for name in sorted(found)
+    }
 
 
 class Retrieved(Sequence[T]):

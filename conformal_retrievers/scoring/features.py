@@ -4,7 +4,7 @@ They follow from what the sources know of the snippets of one query (`sources.py
 depend on the order of the snippets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,21 +60,20 @@ def features(
     (array([ True, False,  True]), ['score by s', 'gap to best by s'], [[0.2, 0.0], [0.4, 0.2]])
     """
     known, numbers = numbers_of(sources, scores, snippets)
-    n, x = int(known.sum()), numbers.values
+    n, x = np.count_nonzero(known), numbers.values
     if n == 0:
         return known, np.empty((0, len(feature_names(sources))))
     rows = [*within_query(x), np.log1p(numbers.ranks)]
-    lengths = np.array([len(text) for text in texts_in(snippets)], dtype=np.float64)
+    lengths = np.fromiter(map(len, texts_in(snippets)), np.float64, len(snippets))
     of_all = [np.log1p(lengths[known]), np.full(n, np.log(n))]
     if sources.context != "none":
         if n < len(snippets):
             snippets = [s for s, k in zip(snippets, known.tolist(), strict=True) if k]
         layout = layout_of(snippets, sources.context)
-        of_documents = [within_documents(row, layout.document) for row in x]
-        rows += [np.array(feature) for feature in zip(*of_documents, strict=True)]
+        rows += within_documents(x, layout.document)
         of_all += [np.log(np.bincount(layout.document)[layout.document])]
     if sources.context == "document+position":
-        rows += [np.array([neighbour(row, layout, k) for row in x]) for k in NEIGHBOURS.values()]
+        rows += neighbours(x, layout, NEIGHBOURS.values())
         of_all += [_relative_position(layout)]
     columns = np.concatenate([*rows, numbers.found, np.array(of_all)])
     return known, np.ascontiguousarray(columns.T)
@@ -122,52 +121,64 @@ def layout_of(snippets: Sequence[Snippet], context: Context) -> Layout:
     >>> layout_of([*snippets, Snippet("c", document="e", position=2)], "document+position")
     Layout(document=array([1, 0, 1]), place=array([2, 0, 1]), document_of_place=array([0, 1, 1]))
     """
-    documents, positions = [one or "" for one in documents_in(snippets)], [0] * len(snippets)
-    if context == "document+position":
-        positions = [s.position or 0 for s in snippets]
-    origins = [*zip(documents, positions, strict=True)]
-    places = {origin: i for i, origin in enumerate(sorted(set(origins)))}
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in places))}
-    of_place = np.array([numbers[name] for name, _ in places], dtype=np.intp)
-    place = np.array([places[origin] for origin in origins], dtype=np.intp)
-    return Layout(of_place[place], place, of_place)
+    names = [name or "" for name in documents_in(snippets)]
+    numbers = {name: i for i, name in enumerate(sorted(set(names)))}
+    document = np.array([numbers[name] for name in names], dtype=np.intp)
+    if context != "document+position":
+        return Layout(document, document, np.arange(len(numbers)))
+    position = np.array([s.position or 0 for s in snippets])
+    order = np.lexsort((position, document))
+    document_in_order, position_in_order = document[order], position[order]
+    new = np.diff(document_in_order, prepend=-1) != 0
+    new[1:] |= position_in_order[1:] != position_in_order[:-1]
+    place = np.empty_like(document)
+    place[order] = np.cumsum(new) - 1
+    return Layout(document, place, document_in_order[new])
 
 
 def within_documents(x: Values, document: Places) -> tuple[Values, Values, Values, Values]:
     """Return best and mean of each score's document, its gap to that best, and the document's rank.
 
-    From scores (n,) and the numbers of their documents, (n,). The rank is a log, by the best.
+    From scores (m, n) and the numbers of their documents, (n,). The rank is a log, by the best.
 
-    >>> best, mean, gap, rank = within_documents(np.array([1.0, 3.0, 2.0]), np.array([0, 0, 1]))
+    >>> best, mean, gap, rank = within_documents(np.array([[1.0, 3.0, 2.0]]), np.array([0, 0, 1]))
     >>> best, mean, gap, rank.round(1)
-    (array([1., 1., 2.]), array([2., 2., 2.]), array([0., 2., 0.]), array([0. , 0. , 0.7]))
+    (array([[1., 1., 2.]]), array([[2., 2., 2.]]), array([[0., 2., 0.]]), array([[0. , 0. , 0.7]]))
     """
-    best, order = _lowest(x, document), np.argsort(x)
-    sums = np.bincount(document[order], x[order])
-    mean = sums / np.bincount(document)
-    rank = np.log1p(average_ranks(best))
-    return best[document], mean[document], x - best[document], rank[document]
+    best, sizes = _lowest(x, document), np.bincount(document)
+    first = len(sizes) * np.arange(len(x))[:, np.newaxis]  # the row's first document, of all
+    of_sorted = document[np.argsort(x, axis=1)] + first  # sums of floats depend on the order
+    sums = np.bincount(of_sorted.ravel(), np.sort(x, axis=1).ravel(), minlength=best.size)
+    mean = sums.reshape(best.shape) / sizes
+    rank = np.log1p([average_ranks(row) for row in best])
+    best = best[:, document]
+    return best, mean[:, document], x - best, rank[:, document]
 
 
-def neighbour(x: Values, layout: Layout, step: int) -> Values:
-    """Return the best score `step` places on in the document, or the query's worst: (n,).
+def neighbours(x: Values, layout: Layout, steps: Iterable[int]) -> list[Values]:
+    """Return the best scores so many places on in the document, or the query's worst: (m, n) each.
 
     >>> layout = Layout(np.array([0, 0]), np.array([0, 1]), np.array([0, 0]))
-    >>> neighbour(np.array([1.0, 3.0]), layout, 1)
-    array([3., 3.])
+    >>> neighbours(np.array([[1.0, 3.0]]), layout, [1])
+    [array([[3., 3.]])]
     """
     at_place, documents = _lowest(x, layout.place), layout.document_of_place
-    other = np.arange(len(at_place)) + step
-    there = np.clip(other, 0, len(at_place) - 1)
-    same = (other == there) & (documents[there] == documents)
-    return np.asarray(np.where(same, at_place[there], x.max())[layout.place])
+    worst, found = x.max(axis=1, keepdims=True), []
+    for step in steps:
+        before, after, n = max(0, -step), max(0, step), max(0, len(documents) - abs(step))
+        here, there = slice(before, before + n), slice(after, after + n)
+        at_other = np.repeat(worst, len(documents), axis=1)
+        same = documents[here] == documents[there]
+        at_other[:, here] = np.where(same, at_place[:, there], worst)
+        found.append(at_other[:, layout.place])
+    return found
 
 
 def _lowest(x: Values, of: Places) -> Values:
-    """Return the lowest score of each document or place, given those of the scores, (n,)."""
-    lowest = np.full(of.max() + 1, np.inf)
-    np.minimum.at(lowest, of, x)
-    return lowest
+    """Return the lowest of the scores (m, n) of each document or place, given those, (n,)."""
+    sizes = np.bincount(of)
+    first = np.cumsum(sizes) - sizes
+    return np.asarray(np.minimum.reduceat(x[:, np.argsort(of)], first, axis=1))
 
 
 def _relative_position(layout: Layout) -> Values:

@@ -45,7 +45,8 @@ class Regression(NamedTuple):
     def log_odds(self, table: Values) -> Values:
         """Return the log-odds (n,) of features (n, d)."""
         # Row by row, not as a matrix product: no score depends on another, even in its last bit.
-        terms = (table - self.means) / self.scales * self.coefficients
+        means, scales, coefficients = np.array(self[:3])
+        terms = (table - means) / scales * coefficients
         return np.asarray(terms.sum(axis=1) + self.intercept)
 
 

@@ -106,21 +106,25 @@ def numbers_of(
     n = len(snippets)
     of_scorers = np.array(scores).reshape(len(scores), n)
     known = np.asarray(np.isfinite(of_scorers).all(axis=0))
+    places: list[Sequence[str | int | None]] = []
     if sources.context != "none":
-        known &= np.array([one is not None for one in documents_in(snippets)], dtype=bool)
+        places.append(documents_in(snippets))
     if sources.context == "document+position":
-        known &= np.array([s.position is not None for s in snippets], dtype=bool)
+        places.append([s.position for s in snippets])
+    for of_each in places:
+        if None in of_each:
+            known &= np.array([one is not None for one in of_each], dtype=bool)
     ranks, values = _of_hits(sources.retrievers, snippets)
     found: Known = ranks < np.inf
     if sources.retrievers:
-        known &= found.any(axis=0) & np.isfinite(values).all(axis=0, where=found)
+        known &= found.any(axis=0) & (np.isfinite(values) | ~found).all(axis=0)
     if not known.all():
         of_scorers, ranks, values = of_scorers[:, known], ranks[:, known], values[:, known]
         found = found[:, known]
     if not found.all():
-        behind = np.max(ranks, axis=1, initial=-1, where=found, keepdims=True) + 1
+        behind = np.where(found, ranks, -1).max(axis=1, initial=-1, keepdims=True) + 1
         ranks = np.where(found, ranks, behind)
-        worst = np.max(values, axis=1, initial=-np.inf, where=found, keepdims=True)
+        worst = np.where(found, values, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
         values = np.where(found, values, np.where(worst > -np.inf, worst, 0.0))
     if only_ranks := [i for i, (_, kind) in enumerate(sources.retrievers) if kind == "rank"]:
         values[only_ranks] = np.log1p(ranks[only_ranks])
@@ -128,10 +132,10 @@ def numbers_of(
     if len(sources.retrievers) > 1:
         fused = -(found / (C + 1 + ranks)).sum(axis=0, keepdims=True)
         others = np.concatenate([fused, of_scorers])
-    places = [average_ranks(x)[np.newaxis] for x in others]
+    of_others = [average_ranks(x)[np.newaxis] for x in others]
     # In one layout, since sums depend on it in their last bits.
     values = np.ascontiguousarray(np.concatenate([values, others]))
-    return known, Numbers(values, np.concatenate([ranks, *places]), found)
+    return known, Numbers(values, np.concatenate([ranks, *of_others]), found)
 
 
 def _of_hits(
