@@ -1,7 +1,6 @@
 """Documents to snippets with hits, and a filter's decision about snippets back to documents."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from numbers import Real
 from types import NoneType
 from typing import Any
@@ -16,13 +15,13 @@ from conformal_retrievers.data.hits import (
     HitColumns,
     Retrieved,
     fusion,
-    hit_columns,
 )
 from conformal_retrievers.monitoring import json_number
 
 # The metadata in which documents of several retrievers have their hits: [rank, score] by the name
 # of the retriever, None for one that failed.
 HITS = "conformal_hits"
+NOT_FOUND = (np.inf, None)
 _set = object.__setattr__
 
 
@@ -77,7 +76,8 @@ def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
 
 def _all(key: str, documents: Iterable[Document]) -> list[Any]:
     """Return one field of each document's metadata, which may have been set to None."""
-    return [(document.metadata or {}).get(key) for document in documents]
+    known = [document.metadata for document in documents]
+    return [metadata.get(key) if metadata else None for metadata in known]
 
 
 def _sources(documents: Sequence[Document]) -> list[str | None]:
@@ -90,40 +90,43 @@ def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
 
     Raises ValueError for metadata that are not hits.
     """
-    if (known := _known_hits(documents)) is None:
+    known = _all(HITS, documents)
+    if not any(known):
         return [(Hit(RETRIEVER, i, score),) for i, score in enumerate(scores_of(documents))]
-    return [tuple([Hit(*hit) for hit in hits]) for hits in known]
+    _columns(known)  # which checks them
+    found = [[*hits.items()] if hits else [] for hits in known]
+    return [tuple([Hit(name, *at) for name, at in hits if at is not None]) for hits in found]
 
 
 def columns_of(documents: Sequence[Document]) -> dict[str, HitColumns]:
     """Return the hits of each retriever among documents, by its name."""
-    if (known := _known_hits(documents)) is not None:
-        return hit_columns(known)
-    scores = np.array(scores_of(documents), dtype=np.float64)  # None becomes NaN
+    if any(known := _all(HITS, documents)):
+        return _columns(known)
+    scores = np.array(_own_scores(documents), dtype=np.float64)  # None becomes NaN
     return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
 
 
-def _known_hits(documents: Sequence[Document]) -> list[list[Any]] | None:
-    """Return (retriever, rank, score) of each hit in the metadata, or None if there are none."""
-    known = _all(HITS, documents)
-    if not any(known):
-        return None
+def _columns(known: Sequence[Any]) -> dict[str, HitColumns]:
+    """Return the hits of each retriever in the metadata of documents, by its name."""
     try:
-        found = [
-            [(name, at[0], at[1]) for name, at in hits.items() if at is not None] if hits else []
-            for hits in known
-        ]
-        of_each = [hit for hits in found for hit in hits]
-        valid = {type(score) for _, _, score in of_each} <= {float, int, NoneType}
-        valid &= all(rank >= 0 and rank % 1 == 0 for _, rank, _ in of_each)
-    except (AttributeError, IndexError, KeyError, TypeError):
-        valid = False
-    if not valid:
+        of_each = [hits or {} for hits in known]
+        columns = {}
+        for name in sorted(set[str]().union(*of_each)):
+            places = [hits.get(name) for hits in of_each]
+            found = zip(*[NOT_FOUND if at is None else at for at in places], strict=True)
+            of_ranks, of_scores = found
+            valid = {*map(type, of_ranks), *map(type, of_scores)} <= {float, int, NoneType}
+            ranks, scores = np.array(of_ranks, np.float64), np.array(of_scores, np.float64)
+            if not valid or not ((ranks >= 0) & (ranks == np.floor(ranks))).all():
+                raise ValueError("a rank or a score is not a number")
+            if ranks.min() < np.inf:  # else it failed
+                columns[name] = HitColumns(ranks, scores)
+    except (AttributeError, TypeError, ValueError):
         raise ValueError(
             f"metadata {HITS!r} of a document are not as HybridRetriever writes them, which is "
             '{"name of a retriever": [rank from 0, score or None]}; leave them unchanged'
-        )
-    return found
+        ) from None
+    return columns
 
 
 def failed_in(documents: Iterable[Document]) -> list[str]:
@@ -138,22 +141,27 @@ def scores_of(documents: Sequence[Document]) -> list[float | None]:
     It is the store's, or metadata["relevance_score"], where LangChain's rerankers write theirs, or
     else the sum of reciprocal rank fusion.
     """
+    numbers = _own_scores(documents)
+    numbers = [None if score != score else score for score in numbers]  # NaN differs from itself
+    if not isinstance(documents, Found) and any(_all(HITS, documents)):
+        sums = [fusion(hits) for hits in hits_of(documents)]
+        numbers = [s if n is None else n for n, s in zip(numbers, sums, strict=True)]
+    return numbers
+
+
+def _own_scores(documents: Sequence[Document]) -> list[float | None]:
+    """Return the score of the store, or else of a reranker, None or NaN where it is unknown."""
     if isinstance(documents, Found):
         return documents.scores
     scores = _all("relevance_score", documents)
     if not {*map(type, scores)} <= {float, NoneType}:  # `isinstance(…, Real)` takes long
         scores = [score if isinstance(score, Real) else None for score in scores]
-    numbers = _numbers(scores, "relevance_score of documents")
-    if (known := _known_hits(documents)) is not None:
-        sums = [fusion([Hit(*hit) for hit in hits]) for hits in known]
-        numbers = [s if n is None else n for n, s in zip(numbers, sums, strict=True)]
-    return numbers
+    return _numbers(scores, "relevance_score of documents")
 
 
 def _numbers(values: list[Any], name: str) -> list[float | None]:
-    if not {*map(type, values)} <= {float, NoneType}:
-        values = as_scores(values, name).tolist()
-    return [None if value != value else value for value in values]  # NaN is not equal to itself
+    known = {*map(type, values)} <= {float, NoneType}
+    return values if known else as_scores(values, name).tolist()
 
 
 def to_score(scorer: Scorer, documents: Sequence[Document]) -> Sequence[Any]:
@@ -179,9 +187,10 @@ def with_metadata(document: Document, metadata: dict[str, Any]) -> Document:
     """Return a copy of a document, with its id, class and fields, and other metadata."""
     twin = object.__new__(type(document))  # as pydantic copies, in a sixth of the time
     _set(twin, "__dict__", {**document.__dict__, "metadata": metadata})
-    _set(twin, "__pydantic_fields_set__", {*document.model_fields_set, "metadata"})
-    _set(twin, "__pydantic_extra__", copy(document.__pydantic_extra__))
-    _set(twin, "__pydantic_private__", copy(document.__pydantic_private__))
+    _set(twin, "__pydantic_fields_set__", document.__pydantic_fields_set__ | {"metadata"})
+    for own in ("__pydantic_extra__", "__pydantic_private__"):
+        fields = getattr(document, own)
+        _set(twin, own, None if fields is None else {**fields})
     return twin
 
 

@@ -29,7 +29,8 @@ class NodeWithHits(NodeWithScore):
 def as_nodes(nodes: Any) -> list[NodeWithScore]:
     """Return the nodes as a list; raise TypeError for anything but NodeWithScore objects."""
     listed = list(nodes) if isinstance(nodes, Iterable) else [nodes]
-    for i, node in enumerate(listed):
+    known = {*map(type, listed)} <= {NodeWithScore, NodeWithHits}
+    for i, node in enumerate(() if known else listed):
         if not isinstance(node, NodeWithScore):
             raise TypeError(
                 f"nodes[{i}] is a {type(node).__name__}; give a list of NodeWithScore objects, as "
@@ -66,6 +67,8 @@ def text_of(node: BaseNode) -> str:
 
 def hits_of(nodes: Sequence[NodeWithScore]) -> list[tuple[Hit, ...]]:
     """Return the hits of nodes: those that they carry, or else those of one retriever."""
+    if {*map(type, nodes)} == {NodeWithHits}:
+        return [node.hits for node in nodes]  # type: ignore[attr-defined]
     if any(isinstance(node, NodeWithHits) for node in nodes):
         return [node.hits if isinstance(node, NodeWithHits) else () for node in nodes]
     # NaN is not equal to itself.
@@ -110,7 +113,8 @@ def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
 
 
 def _texts(nodes: Sequence[NodeWithScore]) -> list[str]:
-    return [text_of(node.node) for node in nodes]
+    inside = [node.node for node in nodes]
+    return [node.text if type(node) is TextNode else text_of(node) for node in inside]
 
 
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
