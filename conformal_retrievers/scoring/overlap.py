@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
 
@@ -73,7 +74,7 @@ class OverlapScorer:
         whole = math.fsum(weights.values()) or 1.0
         return np.array([-math.fsum(weights[u] for u in units) / whole for units in shared])
 
-    def _asked(self, words: list[str]) -> set[Any]:
+    def _asked(self, words: Sequence[str]) -> set[Any]:
         if self.unit == "words":
             return set(words)
         if self.unit == "pairs":
@@ -82,7 +83,7 @@ class OverlapScorer:
         padded = [word if len(word) > 3 else f" {word} " for word in words]
         return {w[i : i + 4] if w[0] != " " else w for w in padded for i in range(len(w) - 3)}
 
-    def _shared(self, asked: set[Any], words: list[str]) -> set[Any]:
+    def _shared(self, asked: set[Any], words: Sequence[str]) -> set[Any]:
         if self.unit == "pieces":
             text = f" {' '.join(words)} "
             return {piece for piece in asked if piece in text}
@@ -93,5 +94,6 @@ class OverlapScorer:
 OVERLAPS = {scorer.name: scorer for scorer in map(OverlapScorer, get_args(Unit))}
 
 
-def _words(text: str) -> list[str]:
-    return WORD.findall(text.lower())
+@lru_cache(4096)  # each unit reads the same texts, and a chunk comes back for other queries
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(WORD.findall(text.lower()))
