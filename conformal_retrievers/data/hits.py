@@ -66,10 +66,12 @@ class Retrieved(Sequence[T]):
         *,
         texts: Callable[[], Sequence[str]],
         documents: Callable[[], Sequence[str | None]],
+        positions: Callable[[], Sequence[int | None]],
         snippets: Callable[[], Sequence[T]],
     ) -> None:
         self.hits, self.n = hits, n
         self._texts, self._documents, self._snippets = texts, documents, snippets
+        self._positions = positions
 
     @cached_property
     def texts(self) -> Sequence[str]:
@@ -80,6 +82,11 @@ class Retrieved(Sequence[T]):
     def documents(self) -> Sequence[str | None]:
         """The documents that they were cut from."""
         return self._documents()
+
+    @cached_property
+    def positions(self) -> Sequence[int | None]:
+        """The places of their first characters in these documents."""
+        return self._positions()
 
     @cached_property
     def snippets(self) -> Sequence[T]:
@@ -116,6 +123,13 @@ def documents_in(snippets: Sequence[Any]) -> Sequence[str | None]:
     if isinstance(snippets, Retrieved):
         return snippets.documents
     return [snippet.document for snippet in snippets]
+
+
+def positions_in(snippets: Sequence[Any]) -> Sequence[int | None]:
+    """Return the places of the first characters of snippets in their documents."""
+    if isinstance(snippets, Retrieved):
+        return snippets.positions
+    return [snippet.position for snippet in snippets]
 
 
 def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, tuple[Hit, ...]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import documents_in, texts_in
+from conformal_retrievers.data.hits import documents_in, positions_in, texts_in
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring.sources import (
     Context,
@@ -126,7 +126,7 @@ def layout_of(snippets: Sequence[Snippet], context: Context) -> Layout:
     document = np.array([numbers[name] for name in names], dtype=np.intp)
     if context != "document+position":
         return Layout(document, document, np.arange(len(numbers)))
-    position = np.array([s.position or 0 for s in snippets])
+    position = np.array([one or 0 for one in positions_in(snippets)])
     order = np.lexsort((position, document))
     document_in_order, position_in_order = document[order], position[order]
     new = np.diff(document_in_order, prepend=-1) != 0

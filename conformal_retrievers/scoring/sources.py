@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.data.hits import C, HitColumns, documents_in, hits_in
+from conformal_retrievers.data.hits import C, HitColumns, documents_in, hits_in, positions_in
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.scoring.hits import KEEP_SCORES, check_found, named
 
@@ -110,7 +110,7 @@ def numbers_of(
     if sources.context != "none":
         places.append(documents_in(snippets))
     if sources.context == "document+position":
-        places.append([s.position for s in snippets])
+        places.append(positions_in(snippets))
     for of_each in places:
         if None in of_each:
             known &= np.array([one is not None for one in of_each], dtype=bool)

@@ -415,7 +415,7 @@ async def test_scores_from_hits_are_those_of_snippets_without_making_any(
     expected = scorer.score("q", module.to_snippets(found))
     assert np.isfinite(expected[:2]).all()
     monkeypatch.setattr(module, "to_snippets", None)
-    given = module.to_score(scorer, found)
+    given = module.to_score(filter_of(scorer, 0), found)
     for scores in (
         score_snippets(scorer, "q", given),
         await ascore_snippets(scorer, "q", given),
@@ -429,7 +429,7 @@ def test_columns_become_snippets_once_a_scorer_reads_one(framework):
     scorer = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
     found = hybrid.invoke("q") if framework.package is langchain_conformal else hybrid.retrieve("q")
     module = getattr(framework.package, "documents", None) or framework.package.nodes
-    given = module.to_score(scorer, found)
+    given = module.to_score(filter_of(scorer, 0), found)
     assert [*given] == module.to_snippets(found)
     assert (given[0].id, len(given), [s.id for s in given[1:]]) == ("3", 4, ["2", "1", "4"])
     assert scorer.score("q", given).tolist() == [len(TEXTS[id]) for id in HITS]

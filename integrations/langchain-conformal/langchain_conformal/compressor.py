@@ -32,6 +32,10 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     Copies have <metadata_prefix>score and <metadata_prefix>p_value in their metadata, which replace
     fields of the same name; a prefix of None leaves metadata unchanged. The guarantee is about
     what the calibrated retriever returns: put the compressor directly behind it.
+
+    A filter of sentences (`from_calibration(…, split="sentences")`) returns the documents with a
+    kept sentence. Their text is what is kept, <metadata_prefix>ranges has its characters in the
+    text before, [[start, end], …], and score and p-value are those of the best kept sentence.
     """
 
     filter: ConformalFilter

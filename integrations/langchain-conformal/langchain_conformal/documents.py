@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
+from numpy.typing import NDArray
 
-from conformal_retrievers import EmbeddingScorer, Filtered, RetrievalScorer, Scorer, Snippet
+from conformal_retrievers import (
+    ConformalFilter,
+    EmbeddingScorer,
+    Filtered,
+    RetrievalScorer,
+    Snippet,
+)
 from conformal_retrievers.data import Hit, as_scores
 from conformal_retrievers.data.hits import (
     RETRIEVER,
@@ -17,11 +24,13 @@ from conformal_retrievers.data.hits import (
     fusion,
 )
 from conformal_retrievers.monitoring import json_number
+from conformal_retrievers.pruning import Pruned
 
 # The metadata in which documents of several retrievers have their hits: [rank, score] by the name
 # of the retriever, None for one that failed.
 HITS = "conformal_hits"
 NOT_FOUND = (np.inf, None)
+Scores = NDArray[np.float64]
 _set = object.__setattr__
 
 
@@ -63,14 +72,16 @@ def as_documents(documents: Any) -> list[Document]:
 def to_snippets(documents: Iterable[Document]) -> list[Snippet]:
     """Return a snippet for each document, with its text, id, hits and score of the retriever.
 
-    `document` is metadata["source"]. Raises TypeError as `as_documents` does, and ValueError as
-    `hits_of` does.
+    `document` is metadata["source"], and `position` metadata["start_index"], which LangChain's
+    splitters write with `add_start_index=True`. Raises TypeError as `as_documents` does, and
+    ValueError as `hits_of` does.
     """
     listed = as_documents(documents)
-    columns = zip(listed, _sources(listed), scores_of(listed), hits_of(listed), strict=True)
+    places = zip(_sources(listed), _positions(listed), strict=True)
+    columns = zip(listed, places, scores_of(listed), hits_of(listed), strict=True)
     return [
-        Snippet(one.page_content, one.id, source, retrieval_score=score, hits=hits)
-        for one, source, score, hits in columns
+        Snippet(one.page_content, one.id, *place, retrieval_score=score, hits=hits)
+        for one, place, score, hits in columns
     ]
 
 
@@ -83,6 +94,11 @@ def _all(key: str, documents: Iterable[Document]) -> list[Any]:
 def _sources(documents: Sequence[Document]) -> list[str | None]:
     known = _all("source", documents)
     return [source if type(source) is str or source is None else str(source) for source in known]
+
+
+def _positions(documents: Sequence[Document]) -> list[int | None]:
+    known = _all("start_index", documents)  # -1 if a splitter did not find the text again
+    return [start if type(start) is int and start >= 0 else None for start in known]
 
 
 def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
@@ -164,8 +180,11 @@ def _numbers(values: list[Any], name: str) -> list[float | None]:
     return values if known else as_scores(values, name).tolist()
 
 
-def to_score(scorer: Scorer, documents: Sequence[Document]) -> Sequence[Any]:
-    """Return what a scorer needs of documents: scores, texts, or columns until it reads more."""
+def to_score(conformal_filter: ConformalFilter, documents: Sequence[Document]) -> Sequence[Any]:
+    """Return what a filter needs of documents: scores, texts, or columns until it reads more."""
+    scorer = conformal_filter.scorer
+    if conformal_filter.splitter is not None:
+        return to_snippets(documents)
     if type(scorer) is RetrievalScorer:  # a subclass may need more
         return scores_of(documents)
     if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
@@ -175,6 +194,7 @@ def to_score(scorer: Scorer, documents: Sequence[Document]) -> Sequence[Any]:
         len(documents),
         texts=lambda: _texts(documents),
         documents=lambda: _sources(documents),
+        positions=lambda: _positions(documents),
         snippets=lambda: to_snippets(documents),
     )
 
@@ -183,11 +203,11 @@ def _texts(documents: Sequence[Document]) -> list[str]:
     return [document.page_content for document in documents]
 
 
-def with_metadata(document: Document, metadata: dict[str, Any]) -> Document:
-    """Return a copy of a document, with its id, class and fields, and other metadata."""
+def with_fields(document: Document, **others: Any) -> Document:
+    """Return a copy of a document, with its id and class, and the fields that are not others."""
     twin = object.__new__(type(document))  # as pydantic copies, in a sixth of the time
-    _set(twin, "__dict__", {**document.__dict__, "metadata": metadata})
-    _set(twin, "__pydantic_fields_set__", document.__pydantic_fields_set__ | {"metadata"})
+    _set(twin, "__dict__", {**document.__dict__, **others})
+    _set(twin, "__pydantic_fields_set__", document.__pydantic_fields_set__ | others.keys())
     for own in ("__pydantic_extra__", "__pydantic_private__"):
         fields = getattr(document, own)
         _set(twin, own, None if fields is None else {**fields})
@@ -202,14 +222,32 @@ def kept_documents(
     The metadata of a copy gains <prefix>score and <prefix>p_value as plain floats: None for a
     document that could not be scored, "inf" or "-inf" for an infinite score, as JSON has no number
     for them. A prefix of None adds nothing, and removes hits.
+
+    Of sentences, a copy has the passage of the kept ones as its text, their ranges in the text
+    before as <prefix>ranges, [[start, end], …], and the lowest score of these with its p-value.
     """
-    kept, scores, p_values = [], filtered.scores.tolist(), filtered.p_values.tolist()
-    score, p_value = f"{metadata_prefix}score", f"{metadata_prefix}p_value"
-    for i in filtered.kept.tolist():
-        metadata = {**(documents[i].metadata or {})}
+    scores, p_values, passages = filtered.scores, filtered.p_values, {}
+    if isinstance(filtered, Pruned):
+        passages = {passage.document: passage for passage in filtered.passages}
+        scores, p_values = _best_of(filtered, len(documents))
+    kept, of_scores, of_p_values = [], scores.tolist(), p_values.tolist()
+    score, p_value, ranges = (f"{metadata_prefix}{name}" for name in ("score", "p_value", "ranges"))
+    for i in passages or filtered.kept.tolist():
+        metadata, passage = {**(documents[i].metadata or {})}, passages.get(i)
         if metadata_prefix is None:
             metadata.pop(HITS, None)
         else:
-            metadata[score], metadata[p_value] = json_number(scores[i]), json_number(p_values[i])
-        kept.append(with_metadata(documents[i], metadata))
+            metadata[score] = json_number(of_scores[i])
+            metadata[p_value] = json_number(of_p_values[i])
+            if passage is not None:
+                metadata[ranges] = [[*one] for one in passage.ranges]
+        text = {} if passage is None else {"page_content": passage.text}
+        kept.append(with_fields(documents[i], metadata=metadata, **text))
     return kept
+
+
+def _best_of(pruned: Pruned, n: int) -> tuple[Scores, Scores]:
+    """Return the lowest score of the kept sentences of n documents, (n,), and its p-value, (n,)."""
+    best, keeps = np.full(n, np.nan), pruned.keeps
+    np.fmin.at(best, pruned.sentences.document_of[keeps], pruned.scores[keeps])
+    return best, pruned.calibration.p_values(best, pruned.group)

@@ -108,7 +108,7 @@ def filter_run(
     callbacks
         Those of the run above. None means the run that is current in this context.
     """
-    given = to_score(conformal_filter.scorer, documents)
+    given = to_score(conformal_filter, documents)
     return FilterRun(
         EVENT,
         conformal_filter.calibration,

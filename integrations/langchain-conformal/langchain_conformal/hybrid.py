@@ -15,7 +15,7 @@ from pydantic import ConfigDict, PrivateAttr
 
 from conformal_retrievers.data.union import Item, OnError, aask, ask, check_retrievers, unite
 from langchain_conformal.around import Around, with_scores
-from langchain_conformal.documents import HITS, as_documents, scores_of, with_metadata
+from langchain_conformal.documents import HITS, as_documents, scores_of, with_fields
 
 
 class HybridRetriever(Around):
@@ -100,7 +100,7 @@ class HybridRetriever(Around):
             known = {hit.retriever: [hit.rank, hit.score] for hit in hits} | failed
             metadata = {**(document.metadata or {}), HITS: known}
             metadata.pop("relevance_score", None)  # of one retriever: its hit has it
-            united.append(with_metadata(document, metadata))
+            united.append(with_fields(document, metadata=metadata))
         return united
 
 

@@ -13,7 +13,10 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from conformal_retrievers import ConformalFilter, JudgedQuery, Scorer
+from conformal_retrievers.data import by_sentence
 from conformal_retrievers.data.hits import RETRIEVER
+from conformal_retrievers.data.sentences import Split
+from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import name_and_depth
 from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import judged_queries, retrievers_of
@@ -32,6 +35,7 @@ def judge_retriever(
     *,
     name: str | None = None,
     max_concurrency: int | None = None,
+    split: Split | None = None,
 ) -> list[JudgedQuery]:
     """Retrieve for each judged query, and carry its judgements over to what was retrieved.
 
@@ -52,14 +56,20 @@ def judge_retriever(
         The retriever's name in the calibration, by default its class, or store and model.
     max_concurrency
         The largest number of queries that run at a time.
+    split
+        "sentences", or a function from a text to ranges, returns the sentences of the documents. A
+        sentence is relevant if it has `evidence` of its query: characters of a document, by its id,
+        or of metadata["source"], where metadata["start_index"] says what was cut from where.
 
     Raises
     ------
     TypeError
         For anything but a retriever and judged queries.
     ValueError
-        For a retriever that is filtered already.
+        For a retriever that is filtered already. With `split`, for a query with relevant documents
+        and no evidence, or evidence that does not fit what is retrieved.
     """
+    splitter = None if split is None else as_splitter(split)
     if not isinstance(retriever, Runnable):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give a retriever, such as "
@@ -73,10 +83,11 @@ def judge_retriever(
     asked = depth_of(retriever)
     # A retriever may return more than it is asked for.
     k = None if asked is None else max([asked, *map(len, retrieved)])
-    return [
+    found = [
         query.retrieved_as(to_snippets(documents), retriever=name or name_of(retriever), k=k)
         for query, documents in zip(queries, retrieved, strict=True)
     ]
+    return found if splitter is None else by_sentence(found, splitter)
 
 
 def check_unfiltered(retriever: RetrieverLike) -> None:

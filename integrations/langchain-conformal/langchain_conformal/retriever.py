@@ -28,6 +28,7 @@ class ConformalRetriever(FromCalibration, Around):
     `retriever` is any runnable from a query to documents, at the depth that was calibrated at. It
     receives the keyword arguments of `invoke` and what is `configurable` in its config. `alpha` is
     another risk than the calibration's, which `configurable_fields(alpha=…)` opens to callers.
+    A filter of sentences returns documents as in `ConformalCompressor`.
 
     Warns if the retriever is asked for fewer documents than the calibration's k, or is known not to
     be the calibrated one. Raises ValueError for an alpha outside (0, 1), for a retriever that

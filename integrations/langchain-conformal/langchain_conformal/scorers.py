@@ -17,9 +17,10 @@ from typing_extensions import Self
 from conformal_retrievers import Calibration, EmbeddingScorer, Scorer, Snippet
 from conformal_retrievers.calibration import OnUnscorable
 from conformal_retrievers.data import as_scores
+from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.filtering import GroupOf, OnEmpty
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
-from conformal_retrievers.pruning import open_filter
+from conformal_retrievers.pruning import GAP, open_filter
 from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, Scores
 
 Options = Callable[[Request], Mapping[str, Any]]
@@ -224,6 +225,9 @@ class FromCalibration:
         llm: BaseChatModel | None = None,
         scorer: AnyScorer | list[AnyScorer] | None = None,
         alpha: float | None = None,
+        split: Split | None = None,
+        neighbours: int = 0,
+        gap: str = GAP,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
@@ -240,6 +244,9 @@ class FromCalibration:
             is made from hits does. `scorer` is anything that `as_scorer` accepts, or a list.
         alpha
             Another risk than the calibration's, in (0, 1).
+        split, neighbours, gap
+            "sentences", or the function that the calibration was cut with, keeps sentences of
+            documents instead of whole ones; as in `SentenceFilter`.
         on_empty, on_unscorable, group_of
             As in `ConformalFilter`.
         fields
@@ -251,7 +258,7 @@ class FromCalibration:
         TypeError
             For a model of another type than the argument's.
         CalibrationMismatch
-            If a model is missing, naming it, or is another than the calibration's.
+            If a model or the splitter is missing, naming it, or is another than the calibration's.
         """
         several = scorer if isinstance(scorer, list) else [scorer]
         given = [as_scorer(one) for one in (embeddings, *several) if one is not None]
@@ -261,6 +268,9 @@ class FromCalibration:
             calibration,
             given,
             alpha=alpha,
+            split=split,
+            neighbours=neighbours,
+            gap=gap,
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,

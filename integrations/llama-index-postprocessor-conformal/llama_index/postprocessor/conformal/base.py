@@ -17,8 +17,9 @@ from pydantic import WithJsonSchema, field_serializer
 
 from conformal_retrievers import Calibration, ConformalFilter, Scorer
 from conformal_retrievers.calibration import OnUnscorable, needed_scorers
+from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.filtering import GroupOf, OnEmpty
-from conformal_retrievers.pruning import open_filter
+from conformal_retrievers.pruning import GAP, open_filter
 from llama_index.postprocessor.conformal.events import rerank_events
 from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_score
 from llama_index.postprocessor.conformal.scorers import AnyScorer, as_scorer, llm_scorer
@@ -38,6 +39,10 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     Nodes are scored against the query's text, `query_str`, even if the query is embedded by other
     texts. The guarantee is about nodes as the calibrated retriever returns them: put the
     postprocessor first in the list, and set `similarity_top_k` to the depth that was calibrated at.
+
+    A filter of sentences (`from_calibration(…, split="sentences")`) returns the nodes with a kept
+    sentence. Their text is what is kept. A node that loses text is a copy without an embedding,
+    which was of the whole text; its `start_char_idx` and `end_char_idx` remain those of the whole.
     """
 
     model_config = ConfigDict(
@@ -69,6 +74,9 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         llm: LLM | None = None,
         scorer: AnyScorer | list[AnyScorer] | None = None,
         alpha: float | None = None,
+        split: Split | None = None,
+        neighbours: int = 0,
+        gap: str = GAP,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
@@ -85,6 +93,9 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             an embedding is needed, the default is `Settings.embed_model`.
         alpha
             Another risk than the calibration's, in (0, 1).
+        split, neighbours, gap
+            "sentences", or the function that the calibration was cut with, keeps sentences of nodes
+            instead of whole ones; as in `SentenceFilter`.
         on_empty, on_unscorable, group_of
             As in `ConformalFilter`.
 
@@ -93,7 +104,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         TypeError
             For a model of another type than the argument's.
         CalibrationMismatch
-            If a model is missing, naming it, or is another than the calibration's.
+            If a model or the splitter is missing, naming it, or is another than the calibration's.
         """
         if not isinstance(calibration, Calibration):
             calibration = Calibration.load(calibration)
@@ -106,6 +117,9 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             calibration,
             given,
             alpha=alpha,
+            split=split,
+            neighbours=neighbours,
+            gap=gap,
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,
@@ -121,7 +135,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         with rerank_events(query, nodes, self.filter, self.callback_manager) as outcome:
-            filtered = self.filter(query.query_str, to_score(self.filter.scorer, nodes))
+            filtered = self.filter(query.query_str, to_score(self.filter, nodes))
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
@@ -131,7 +145,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         with rerank_events(query, nodes, self.filter, self.callback_manager) as outcome:
-            given = to_score(self.filter.scorer, nodes)
+            given = to_score(self.filter, nodes)
             filtered = await self.filter.acall(query.query_str, given)
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes

@@ -7,6 +7,9 @@ from contextvars import copy_context
 from llama_index.core.base.base_retriever import BaseRetriever
 
 from conformal_retrievers import JudgedQuery
+from conformal_retrievers.data import by_sentence
+from conformal_retrievers.data.sentences import Split
+from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import name_and_depth
 from conformal_retrievers.scoring import judged_queries
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
@@ -19,6 +22,7 @@ def judge_retriever(
     *,
     name: str | None = None,
     max_concurrency: int | None = None,
+    split: Split | None = None,
 ) -> list[JudgedQuery]:
     """Retrieve for each judged query, and carry its judgements over to what was retrieved.
 
@@ -39,12 +43,20 @@ def judge_retriever(
         The retriever's name in the calibration, by default its class, store and embedding model.
     max_concurrency
         The largest number of queries that run at a time, in threads.
+    split
+        "sentences", or a function from a text to ranges, returns the sentences of the nodes. A
+        sentence is relevant if it has `evidence` of its query: characters of a node, by its id, or
+        of its source, by `ref_doc_id`, where `start_char_idx` says what was cut from where.
 
     Raises
     ------
     TypeError
         For anything but a retriever and judged queries.
+    ValueError
+        With `split`, for a query with relevant nodes and no evidence, or evidence that does not
+        fit what is retrieved.
     """
+    splitter = None if split is None else as_splitter(split)
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give the retriever that the engine or "
@@ -60,10 +72,11 @@ def judge_retriever(
     known, asked = _name_and_depth(retriever)
     # A node that stands for several is returned as those: more than were asked for.
     k = None if asked is None else max([asked, *map(len, found)])
-    return [
+    retrieved = [
         query.retrieved_as(snippets, retriever=name or known, k=k)
         for query, snippets in zip(queries, found, strict=True)
     ]
+    return retrieved if splitter is None else by_sentence(retrieved, splitter)
 
 
 def _name_and_depth(retriever: BaseRetriever) -> tuple[str, int | None]:

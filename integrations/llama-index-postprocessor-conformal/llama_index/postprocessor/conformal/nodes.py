@@ -6,9 +6,16 @@ from typing import Any
 import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
-from conformal_retrievers import EmbeddingScorer, Filtered, RetrievalScorer, Scorer, Snippet
+from conformal_retrievers import (
+    ConformalFilter,
+    EmbeddingScorer,
+    Filtered,
+    RetrievalScorer,
+    Snippet,
+)
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.hits import RETRIEVER, HitColumns, Retrieved, hit_columns
+from conformal_retrievers.pruning import Pruned
 
 
 class NodeWithHits(NodeWithScore):
@@ -42,7 +49,8 @@ def as_nodes(nodes: Any) -> list[NodeWithScore]:
 def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
     """Return a snippet for each node: its text without metadata, id, hits and retriever's score.
 
-    Raises TypeError as `as_nodes` does.
+    `document` is the id of the node's source, and `position` its `start_char_idx` there. Raises
+    TypeError as `as_nodes` does.
     """
     listed = as_nodes(nodes)
     return [
@@ -50,6 +58,7 @@ def to_snippets(nodes: Iterable[NodeWithScore]) -> list[Snippet]:
             text_of(node.node),
             id=node.node.node_id,
             document=node.node.ref_doc_id,
+            position=getattr(node.node, "start_char_idx", None),
             retrieval_score=node.score,
             hits=hits,
             embedding=node.node.embedding,
@@ -89,11 +98,14 @@ def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
     return {RETRIEVER: HitColumns(np.arange(len(scores), dtype=np.float64), scores)}
 
 
-def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
-    """Return what a scorer needs of nodes: scores, vectors, texts, or columns until it reads more.
+def to_score(conformal_filter: ConformalFilter, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
+    """Return what a filter needs of nodes: scores, vectors, texts, or columns until it reads more.
 
     A subclass of a scorer may need more.
     """
+    scorer = conformal_filter.scorer
+    if conformal_filter.splitter is not None:
+        return to_snippets(nodes)
     given: list[Any] = []
     if type(scorer) is RetrievalScorer:
         given = [node.score for node in nodes]
@@ -108,6 +120,7 @@ def to_score(scorer: Scorer, nodes: Sequence[NodeWithScore]) -> Sequence[Any]:
         len(nodes),
         texts=lambda: _texts(nodes),
         documents=lambda: [node.node.ref_doc_id for node in nodes],
+        positions=lambda: [getattr(node.node, "start_char_idx", None) for node in nodes],
         snippets=lambda: to_snippets(nodes),
     )
 
@@ -120,8 +133,15 @@ def _texts(nodes: Sequence[NodeWithScore]) -> list[str]:
 def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeWithScore]:
     """Return copies of the kept nodes, in the retriever's order and with its scores.
 
-    Nothing is written into a node, because its metadata is part of the prompt in LlamaIndex.
+    Nothing is written into a node, because its metadata is part of the prompt in LlamaIndex. Of
+    sentences, the node is a copy with the passage of the kept ones as its text.
     """
+    if isinstance(filtered, Pruned):
+        texts = {passage.document: passage.text for passage in filtered.passages}
+        return [
+            nodes[i].model_copy(update={"node": _with_text(nodes[i].node, text)})
+            for i, text in texts.items()
+        ]
     return [
         # A plain one is made anew, in a third of the time of a copy.
         NodeWithScore(node=node.node, score=node.score)
@@ -129,3 +149,16 @@ def kept_nodes(nodes: Sequence[NodeWithScore], filtered: Filtered) -> list[NodeW
         else node.model_copy()
         for node in (nodes[i] for i in filtered.kept.tolist())
     ]
+
+
+def _with_text(node: BaseNode, text: str) -> BaseNode:
+    """Return a copy of a node with another text, or the node if it has that, or no text to set.
+
+    Its embedding is None, because it was of the whole text. `start_char_idx` and `end_char_idx`
+    remain those of the whole: between them, the source has the passage and what was cut.
+    """
+    if text == text_of(node):
+        return node
+    twin = node.model_copy(update={"embedding": None})
+    twin.set_content(text)
+    return twin if text_of(twin) == text else node
