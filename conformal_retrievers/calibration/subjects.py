@@ -8,6 +8,7 @@ The theorem is the same for all; their nouns and their comparison differ:
     flags     flagged  iff  confidence ≤ threshold   an answer without a confidence is flagged
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 Scores = NDArray[np.float64]
 OnUnscorable = Literal["raise", "keep", "drop"]
 KeepsAt = Literal["keep_all", "keep_none"]
+NOUN = re.compile(r"""(?<!["'“])\b[Ss]nippet""")
 
 
 def at_most(scores: Scores, threshold: float | Scores) -> NDArray[np.bool_]:
@@ -56,6 +58,10 @@ class Subject:
     def item(self) -> str:
         """One of the items that a calibration is about."""
         return self.name.removesuffix("s")
+
+    def worded(self, text: str) -> str:
+        """Return a text about snippets with the noun of this subject; quoted names stay."""
+        return NOUN.sub(lambda found: found[0][0] + self.item[1:], text)
 
     def threshold_name(self, threshold: float) -> float | KeepsAt:
         """Return a threshold as JSON can hold it: a number, or what an infinite one keeps."""

@@ -12,13 +12,15 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import calibrate as calibrated
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.candidates import of_sentences
 from conformal_retrievers.calibration.checks import ReversedScores
-from conformal_retrievers.calibration.choosing import split
+from conformal_retrievers.calibration.choosing import split as fit_and_calibration
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import judged_queries, named_runs
 from conformal_retrievers.cli.scorers import NAMES, Models, score_of_hits
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
+from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring import LearnedScorer, Scorer
 
@@ -35,6 +37,7 @@ def calibrate(
     model: options.Model = None,
     name: options.ModelName = None,
     corpus: options.Corpus = None,
+    split: options.Split = None,
     guarantee: options.Guarantee = "query-recall",
     delta: options.Delta = None,
     by_group: options.ByGroup = False,
@@ -69,11 +72,13 @@ def calibrate(
     queries = [q for q in judged_queries(judged, run, k) if rng.random() >= hold_out]
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")
+    if split is not None:
+        queries = by_sentence(queries, split)
     chosen: Scorer | list[Scorer]
     models = Models(model, name, corpus, judged)
     if scorer is None:
         chosen = models.given()
-        if not chosen and not any(query.hits for query in queries):
+        if not (chosen or of_sentences(queries) or any(query.hits for query in queries)):
             reason = "the snippets have no hits, from which a score could be chosen"
             raise OptionNeeded(f"{reason}; name a scorer", "--scorer embedding --model MODEL")
     elif scorer == "learned":
@@ -108,7 +113,7 @@ def learned(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], Scorer]:
 
     The others are those that would choose a score.
     """
-    parts = split(judged)
+    parts = fit_and_calibration(judged)
     return parts.calibration, LearnedScorer.fit(parts.fit)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import judged_queries
 from conformal_retrievers.cli.terminal import print_json, say
+from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.evaluation.depth import depth as measured
 from conformal_retrievers.theory.ranks import check_probability
 
@@ -25,6 +26,7 @@ def depth(
     ] = 0.9,
     run: options.Run = None,
     k: options.Depth = None,
+    split: options.Split = None,
     as_json: options.Json = False,
 ) -> None:
     """Find the depth K, and the retrievers, that reach a recall.
@@ -32,7 +34,8 @@ def depth(
     Takes deep judged lists with hits: of judge_retriever, or of the runs of a BEIR folder. Measures
     a third of the queries, whose ids --json has: leave them out when you calibrate.
     """
-    found = measured(judged_queries(judged, run, k), recall=recall)
+    queries = judged_queries(judged, run, k)
+    found = measured(by_sentence(queries, split) if split else queries, recall=recall)
     if as_json:
         print_json(found)
     else:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
@@ -48,7 +48,7 @@ def diagnose(
         raise typer.BadParameter(reason)
     if out is not None:
         options.check_out(out, calibration, judged, log, corpus)
-    tested = load_calibration(calibration, None, SNIPPETS)
+    tested = load_calibration(calibration, None, *RETRIEVED)
     if log is not None:
         new = logged_queries(log, tested)
     else:
@@ -68,7 +68,7 @@ def diagnose(
         print_json({"left_out": new.left_out, **lead, **numbers})
     else:
         measured = found.evaluation
-        say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} snippets.")
+        say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
         say(f"Left out: {new.left_out:,}.\n\n{found}\n\nOver alpha, in %:\n")
         print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], map(_row, found.sweep))
         if out is not None:

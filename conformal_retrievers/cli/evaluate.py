@@ -3,7 +3,7 @@
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
@@ -28,7 +28,7 @@ def evaluate(
     calibration guarantees nothing, since missed snippets count and no threshold can keep enough, or
     if half of the snippets have no score. Leaves out queries with an id of the calibration.
     """
-    tested = load_calibration(calibration, alpha, SNIPPETS)
+    tested = load_calibration(calibration, alpha, *RETRIEVED)
     new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
     result = measured(tested, new.queries)
     if as_json:

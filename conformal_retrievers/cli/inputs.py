@@ -11,13 +11,15 @@ import numpy as np
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_subject
+from conformal_retrievers.calibration.checks import check_split, check_subject
 from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models, scorer_of_calibration
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import read_beir, run_name
+from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.jsonl import iter_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.monitoring.events import scores_of
 from conformal_retrievers.monitoring.log import read_log
@@ -25,12 +27,12 @@ from conformal_retrievers.scoring import score_queries
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 
 
-def load_calibration(path: Path, alpha: float | None, about: Subject) -> Calibration:
+def load_calibration(path: Path, alpha: float | None, *about: Subject) -> Calibration:
     """Read a calibration, at another alpha if one is given; ValueError for another subject."""
     if ".jsonl" in path.suffixes:
         raise ValueError(f"{path} is not a calibration; the calibration comes first")
     calibration = Calibration.load(path)
-    check_subject(calibration, about)
+    check_subject(calibration, *about)
     return calibration if alpha is None else calibration.at(alpha)
 
 
@@ -92,7 +94,7 @@ def new_queries(
     if k is None and run and calibration.k is not None:
         calibrated = (calibration.retrieval or {}).get("runs")
         k = max(1, calibration.k // len(calibrated if isinstance(calibrated, list) else run))
-    given, fitted = list(judged_queries(judged, run, k)), fitted_on(scorer)
+    given, fitted = _cut(judged_queries(judged, run, k), calibration), fitted_on(scorer)
     queries = [
         query
         for query in given
@@ -109,6 +111,23 @@ def new_queries(
             "calibrate with --hold-out 0.5"
         )
     return New(new, left_out, own if own and len(own) == len(calibration.ids) else None)
+
+
+def _cut(judged: Iterable[JudgedQuery], calibration: Calibration) -> list[JudgedQuery]:
+    """Return judged queries as sentences if the calibration is about these, as it cuts them."""
+    if calibration.split is None:
+        return list(judged)
+    if calibration.split.startswith("sentences("):
+        ours = splitter("sentences")
+        check_split(calibration.split, ours.name, "this version")
+        return by_sentence(judged, ours)
+    queries = list(judged)
+    if any(query.split != calibration.split for query in queries):
+        raise ValueError(
+            f"the calibration has split {calibration.split!r}, a function that the command line "
+            "does not have; give queries that are cut, as write_jsonl(by_sentence(judged, split))"
+        )
+    return queries
 
 
 def _warn_if_retrieved_otherwise(queries: list[JudgedQuery], calibration: Calibration) -> None:
@@ -145,7 +164,8 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
             continue
         scores, id = scores_of(event), visible(event.get("query") or f"event {n_events}")
         none, group = np.zeros(len(scores), dtype=bool), event.get("group")
-        new.setdefault(id, ScoredQuery(scores, none, id=id, group=group and visible(str(group))))
+        group = group and visible(str(group))
+        new.setdefault(id, ScoredQuery(scores, none, id=id, group=group, split=calibration.split))
     if not new:
         raise ValueError(
             f"{path} has {n_events} events, none of this calibration; give a log of its filter"

@@ -133,6 +133,10 @@ Corpus = Annotated[
     option("FILE", f"{_CORPUS} Without --scorer, bm25 is among those chosen from.", exists=True),
 ]
 NeededCorpus = Annotated[Path | None, option("FILE", f"{_CORPUS} {_NEEDED}", exists=True)]
+Split = Annotated[
+    Literal["sentences"] | None,
+    option("sentences", "Cut the snippets into sentences, which evidence in the queries marks."),
+]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 
 

@@ -2,7 +2,8 @@
 
 With a setting, which `equal_recall.py` chooses in hindsight:
 
-    top k             of a retriever, or of the reciprocal rank fusion of all
+    top k             of a retriever, or of the reciprocal rank fusion of all: documents, with all
+                      of their sentences
     threshold         on a retriever's own score, the same for all queries
 
 Without one:
@@ -35,7 +36,7 @@ BORDERLINE = (30, 50)  # queries
 RULES = {  # those without a setting, in a few words
     "Adaptive-k": "the scores before the largest gap",
     "μ + σ": "a standard deviation better than the mean",
-    "borderline mean": "the mean score of borderline snippets as threshold",
+    "borderline mean": "the mean of borderline scores as threshold",
 }
 
 
@@ -59,9 +60,7 @@ def with_a_setting(columns: Columns) -> Iterator[Way]:
     if len(columns.hits) > 1:
         yield _top("top {k} of the fusion", _fused_ranks(columns))
     if not columns.hits:
-        starts = np.cumsum(columns.sizes) - columns.sizes
-        places = np.arange(len(columns.scores)) - starts[columns.query_of]
-        yield _top("top {k} of the list", places.astype(np.float64))
+        yield _top("top {k} of the list", columns.document_of.astype(np.float64))
     for name, scores in _own_scores(columns).items():
         way = threshold_on(scores, columns.relevant, f"threshold on {name}")
         if len(way.settings):
@@ -140,13 +139,16 @@ def _thinned(settings: Array) -> Array:
 
 
 def _fused_ranks(columns: Columns) -> Array:
-    """Return the rank of each snippet (S,) in the reciprocal rank fusion of its query."""
+    """Return the rank of each snippet (S,), or of its document, in the fusion of its query."""
     ranks_of_each = np.stack([found.ranks for found in columns.hits.values()])
     fusion = (1 / (C + ranks_of_each + 1)).sum(axis=0)
-    order = np.lexsort((np.arange(len(columns.scores)), -fusion, columns.query_of))
-    starts = np.cumsum(columns.sizes) - columns.sizes
+    order = np.lexsort((columns.document_of, -fusion, columns.query_of))
+    query, document = columns.query_of[order], columns.document_of[order]
+    other = np.ones(len(order), dtype=bool)  # than the document before
+    other[1:] = (np.diff(query) != 0) | (np.diff(document) != 0)
+    place = np.cumsum(other)
     ranks = np.empty(len(order))
-    ranks[order] = np.arange(len(order)) - starts[columns.query_of]
+    ranks[order] = place - place[np.searchsorted(query, query)]
     return np.where(fusion > 0, ranks, math.inf)
 
 

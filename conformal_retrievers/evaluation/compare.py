@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.bootstrap import resampled, spans
 from conformal_retrievers.evaluation.measures import Columns, ratios
@@ -74,7 +74,7 @@ def compare(
         As `evaluate`, and if `scored_by_other` is missing for another scorer or has other queries.
     """
     for calibration in (one, other):
-        check_subject(calibration, SNIPPETS)
+        check_subject(calibration, *RETRIEVED)
     check_level(level)
     if resamples < 100:
         raise ValueError(f"resamples is {resamples!r}; give 100 or more")

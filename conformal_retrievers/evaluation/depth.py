@@ -23,7 +23,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformal_retrievers.calibration.candidates import Candidate, can_learn, cross_validated
+from conformal_retrievers.calibration.candidates import (
+    SHARED,
+    Candidate,
+    can_learn,
+    cross_validated,
+    of_sentences,
+)
 from conformal_retrievers.calibration.choosing import FEWEST, split
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.baselines import threshold_on
@@ -31,7 +37,9 @@ from conformal_retrievers.evaluation.bootstrap import Estimate
 from conformal_retrievers.evaluation.equal_recall import at_recall, estimates, known_relevant
 from conformal_retrievers.evaluation.measures import Columns, Share
 from conformal_retrievers.evaluation.tables import Scale, aligned
+from conformal_retrievers.scoring.combine import TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer
+from conformal_retrievers.scoring.overlap import OVERLAPS
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     judged_queries,
@@ -65,6 +73,7 @@ class Depths:
     n_judged: int
     end_to_end: bool  # whether missed snippets count; if unknown, recall is of what was retrieved
     learned: bool  # whether the filter's score is learned; else it is the rank, or the fusion
+    items: str = "snippets"  # or sentences
 
     @property
     def enough(self) -> bool:
@@ -113,8 +122,8 @@ class Depths:
         score = "the learned score" if self.learned else "the rank or the fusion"
         notes = [
             f"Measured on {of}. Leave these out when you calibrate (`ids`), so that the choice of "
-            "K costs no guarantee. K is that of each retriever. Found and passed: snippets per "
-            f"query, passed by {score}."
+            f"K costs no guarantee. K is that of each retriever. Found and passed: {self.items} "
+            f"per query, passed by {score}."
         ]
         if not self.enough:
             notes = [
@@ -161,6 +170,7 @@ def depth(judged: Iterable[JudgedQuery], *, recall: float = 0.9) -> Depths:
         n_judged=len(queries),
         end_to_end=stated,
         learned=learned,
+        items="sentences" if of_sentences(queries) else "snippets",
     )
 
 
@@ -238,7 +248,10 @@ def _passed(
 ) -> Estimate:
     """Return how many snippets per query a threshold passes on at an end-to-end recall."""
     simple: Scorer = FusionScorer(union) if len(union) > 1 else RankScorer(union[0])
-    candidate = Candidate(simple.name, None if learned and can_learn(judged) else simple)
+    texts = tuple(OVERLAPS.values()) if of_sentences(judged) else ()
+    unfitted = TieBreak(simple, then=SHARED) if texts else simple
+    learns = learned and can_learn(judged)
+    candidate = Candidate(simple.name, None if learns else unfitted, texts=texts)
     scores = cross_validated(candidate, judged)
     scored = [
         ScoredQuery(of_query, np.array(query.relevant, dtype=bool), missed=query.missed)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
 from conformal_retrievers.evaluation.evaluate import evaluation_of
@@ -41,7 +41,7 @@ def diagnose(
     Parameters
     ----------
     calibration
-        From `calibrate` or `Calibration.load`, about snippets.
+        From `calibrate` or `Calibration.load`, about snippets or sentences.
     scored
         From `score_queries`; not judged if none has a relevant snippet, as in a filter log.
     reference
@@ -55,7 +55,7 @@ def diagnose(
     ValueError
         For no query, and for an id that occurs twice or belongs to the calibration.
     """
-    check_subject(calibration, SNIPPETS)
+    check_subject(calibration, *RETRIEVED)
     new = Columns.of(scored, calibration)
     known = None if reference is None else Columns.of(reference, calibration, "reference")
     evaluation = evaluation_of(calibration, new, level)

@@ -67,6 +67,7 @@ class EqualRecall:
     ranked: bool  # whether the retrievers' ranks are known; else top k is that of the list
     token_unit: str  # what tokens are here
     level: float
+    items: str = "snippets"  # or sentences, of which a top k of documents passes all
 
     @property
     def filter(self) -> Row:
@@ -91,11 +92,15 @@ class EqualRecall:
         ]
         if not self.end_to_end:
             notes.append(
-                "No query has `missed`: recall is the share of the relevant snippets that were "
-                "retrieved, and the missed ones are unknown."
+                f"No query has `missed`: recall is the share of the relevant {self.items} that "
+                "were retrieved, and the missed ones are unknown."
             )
         if not self.ranked:
-            notes.append("The snippets have no hits, so top k goes by their order in the list.")
+            notes.append(
+                f"The {self.items} have no hits, so top k goes by their order in the list."
+            )
+        if self.items == "sentences":
+            notes.append("Top k counts documents, and passes all sentences of the first k.")
         if any(row.comparable and not row.equal for row in self.rows):
             notes.append("* It cannot reach this recall: the row has the highest that it reaches.")
         return notes
@@ -151,7 +156,7 @@ class EqualRecall:
         recall, snippets, *_ = self.scales
         written = [
             f"{row.name} ({RULES[rule]}) has {recall.parts(row.measured)[0]} % with "
-            f"{snippets.parts(row.measured)[0]} snippets"
+            f"{snippets.parts(row.measured)[0]} {self.items}"
             for rule, row in found.items()
         ]
         return f"Rules without a setting have their own recall. {'; '.join(written)}."
@@ -176,7 +181,7 @@ class EqualRecall:
         """Return the head of a measure's column."""
         if scale.measure == "recall":
             return "recall, %"
-        unit = self.token_unit if scale.measure == "tokens" else scale.measure
+        unit = self.token_unit if scale.measure == "tokens" else self.items
         return f"1,000 {unit}" if scale.unit == 1000 else unit
 
 
@@ -219,6 +224,7 @@ def equal_recall(
         ranked=bool(columns.hits),
         token_unit=columns.token_unit,
         level=level,
+        items=calibration.subject.name,
     )
 
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, Subject
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
@@ -78,6 +78,11 @@ class Evaluation:
         return self._source and too_shallow(*self._source)
 
     @property
+    def subject(self) -> Subject:
+        """Whether snippets or sentences were measured."""
+        return self._source[0].subject if self._source else SNIPPETS
+
+    @property
     def mostly_unscorable(self) -> bool:
         """Whether half of the snippets or more could not be scored, which tests nothing."""
         return self.unscorable.estimate >= measures.MOSTLY
@@ -115,13 +120,14 @@ class Evaluation:
         missed = f"{self.n_missed} missed" if self.recall_at_k.n else "number missed unknown"
         head = (
             f"{self.n_queries} {'query' if self.n_queries == 1 else 'queries'}, "
-            f"{self.n_snippets} snippets, {self.n_relevant} of them relevant ({missed})"
+            f"{self.n_snippets} {self.subject.name}, {self.n_relevant} of them relevant ({missed})"
         )
         known = {name: share for name, share in self.shares.items() if share.n}
         rows = [f"{name:<24} {s.interval.written(width=5)}" for name, s in known.items()]
         notes = [str(self.verdict)] if self.verdict else []
         nothing = self.keeps_everything and not self.out_of_reach
-        notes += [NOTHING_TESTED] * nothing + [OUT_OF_REACH] * self.out_of_reach
+        out_of_reach = self.subject.worded(OUT_OF_REACH)
+        notes += [NOTHING_TESTED] * nothing + [out_of_reach] * self.out_of_reach
         notes += [UNVERIFIED] * (not self.held_out_verified)
         below = [
             f"in {name!r} {verdict.coverage} (p = {verdict.p_value:.2g} for {verdict.tests} groups)"
@@ -140,9 +146,10 @@ def evaluate(
 
     The queries come from `score_queries`, with the calibration's scorer. `level` is the confidence
     of every interval and of the lower bounds. Raises ValueError for no query, for an id that occurs
-    twice or belongs to the calibration, and for a level outside (0, 1).
+    twice or belongs to the calibration, and for a level outside (0, 1); CalibrationMismatch unless
+    snippets are cut as in the calibration.
     """
-    check_subject(calibration, SNIPPETS)
+    check_subject(calibration, *RETRIEVED)
     return evaluation_of(calibration, measures.Columns.of(scored, calibration), level)
 
 

@@ -8,6 +8,7 @@ m1, m2 or coverage; the constants below say from where on it is given. What is f
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
@@ -40,7 +41,11 @@ def findings(d: Diagnosis) -> tuple[Finding, ...]:
     of_judgements = (_coverage, _direction, _missing, _irrelevant, _groups)
     of_scores = (_scores, _m1, _removal, _ties, _unscorable)
     rules = (of_judgements if d.judged else ()) + of_scores
-    found = [finding for rule in rules for finding in rule(d)]
+    found = [
+        replace(finding, sentence=d.calibration.subject.worded(finding.sentence))
+        for rule in rules
+        for finding in rule(d)
+    ]
     if d.judged and not d.evaluation.held_out_verified:
         found.append(Finding("ids", "notice", UNVERIFIED))
     return tuple(sorted(found, key=lambda f: ("problem", "notice", "fine").index(f.severity)))
@@ -213,7 +218,7 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
         yield Finding("threshold", "notice", sentence)
     if keep_none := share_at(-math.inf):
         some = f" in {percent(keep_none)} of the queries, by their group" if c.by_group else ""
-        sentence = f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT}."
+        sentence = f"Only unscorable snippets are kept{some}: {WHY_NONE_KEPT.format('snippets')}."
         yield Finding("threshold", "notice", sentence)
     removal, scored = e.removal.estimate, 1 - e.unscorable.estimate
     if scored > 0 and removal <= LITTLE_REMOVED * scored:  # unscorable snippets are not to blame

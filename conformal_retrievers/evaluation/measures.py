@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_unique_ids
+from conformal_retrievers.calibration.checks import check_split, check_unique_ids, split_of
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.checks import all_of
@@ -78,6 +78,7 @@ class Columns:
     ids: tuple[str | None, ...]
     hits: Mapping[str, HitColumns]  # (S,) of each retriever; empty unless known of every query
     token_unit: str  # what `tokens` counts
+    document_of: NDArray[np.intp]  # (S,), within the query; each whole snippet is one
 
     @classmethod
     def of(
@@ -86,7 +87,10 @@ class Columns:
         calibration: Calibration | None = None,
         name: str = "scored",
     ) -> Columns:
-        """Return the queries as columns, in the groups of a calibration; errors use `name`."""
+        """Return the queries as columns, in the groups of a calibration; errors use `name`.
+
+        Raises `CalibrationMismatch` unless they are cut as those of the calibration.
+        """
         if not isinstance(scored, ScoredQuery):
             scored = list(scored)
             if scored and isinstance(scored[0], JudgedQuery):
@@ -99,6 +103,9 @@ class Columns:
             raise ValueError(f"{name} is empty; give at least one query")
         ids = tuple(query.id for query in given)
         check_unique_ids(ids)
+        split = split_of(given)
+        if calibration is not None:
+            check_split(calibration.split, split, name)
         groups = [calibration.merged(q.group) if calibration else q.group for q in given]
         sizes = np.array([len(query.scores) for query in given], dtype=np.intp)
         return cls(
@@ -114,6 +121,12 @@ class Columns:
             ids=ids,
             hits=_hits(given),
             token_unit=_unit(given),
+            document_of=np.concatenate(
+                [
+                    np.arange(n) if q.document_of is None else q.document_of
+                    for q, n in zip(given, sizes, strict=True)
+                ]
+            ),
         )
 
     @cached_property

@@ -17,8 +17,7 @@ def depths(columns: Columns) -> NDArray[np.float64]:
     if columns.hits:
         ranks = np.stack([found.ranks for found in columns.hits.values()])
         return np.asarray(ranks.min(axis=0) + 1)
-    starts = np.cumsum(columns.sizes) - columns.sizes
-    return np.arange(len(columns.scores)) - starts[columns.query_of] + 1.0
+    return np.asarray(columns.document_of + 1.0, dtype=np.float64)
 
 
 def too_shallow(calibration: Calibration, columns: Columns, level: float) -> str | None:
@@ -42,7 +41,7 @@ def too_shallow(calibration: Calibration, columns: Columns, level: float) -> str
     if not at_k.n or at_k.estimate >= target or not deepest:
         return None
     deeper = next((d for d in range(k + 1, deepest + 1) if reached(d).estimate >= target), None)
-    found = FOUND[calibration.guarantee].format(at_k)
+    found = calibration.subject.worded(FOUND[calibration.guarantee]).format(at_k)
     than = f" than {_depth(deepest, n)}" if deepest > k else ""
     remedy = f"{_depth(deeper, n)} would do" if deeper else f"Retrieve deeper{than}"
     return (

@@ -103,7 +103,7 @@ def html(
         sources=dict(sources or {}),
         c=c,
         d=d,
-        meaning=MEANING[c.guarantee],
+        meaning=c.subject.worded(MEANING[c.guarantee]),
         guaranteed=guaranteed(c),
         thresholds=thresholds,
         coverage=None if math.isnan(d.coverage.estimate) else _draw_coverage(d),
@@ -161,7 +161,7 @@ def _draw_coverage(d: Diagnosis) -> str:
 
 def _draw_removal(d: Diagnosis) -> str:
     """Draw the share of snippets that is removed, over alpha."""
-    axes = _axes(xlabel="α", ylabel="snippets removed", ylim=(0, 1))
+    axes = _axes(xlabel="α", ylabel=f"{d.calibration.subject.name} removed", ylim=(0, 1))
     alphas = [point.alpha for point in d.sweep]
     axes.plot(alphas, [point.removal for point in d.sweep], color=GREEN)
     axes.axvline(d.calibration.alpha, color=GREY, linewidth=1, linestyle=":")
@@ -170,7 +170,9 @@ def _draw_removal(d: Diagnosis) -> str:
 
 def _draw_sweep(d: Diagnosis) -> str:
     """Draw m1 and m2 over alpha with their bands, and the line 1 − α."""
-    axes = _axes(xlabel="α", ylabel="share of queries, of snippets", ylim=(0, 1.03))
+    axes = _axes(
+        xlabel="α", ylabel=f"share of queries, of {d.calibration.subject.name}", ylim=(0, 1.03)
+    )
     alphas = np.array([point.alpha for point in d.sweep])
     for name, color, style in (("m1", BLUE, "-"), ("m2", RED, "-.")):
         bands = [getattr(point, f"{name}_band") for point in d.sweep]

@@ -53,6 +53,7 @@ class Verdict:
     group_p_value: float = math.nan  # before the correction
     tests: int = 1  # groups that were tested
     units: str = "queries"
+    items: str = "snippets"
 
     @property
     def fails(self) -> bool:
@@ -72,7 +73,7 @@ class Verdict:
     @property
     def shortage(self) -> str:
         """How much was measured, and how much is needed."""
-        units = "independent snippets" if "snippet" in self.measure else self.units
+        units = f"independent {self.items}" if "snippet" in self.measure else self.units
         where = "in one group, " if self.tests > 1 else ""
         shortfall = f"a coverage {100 * SHORTFALL:g} points below the target"
         if self.needed == math.inf:
@@ -90,7 +91,9 @@ class Verdict:
         p_value = f"p = {self.p_value:.2g}"
         if self.tests > 1:
             p_value = f"p = {self.group_p_value:.2g}, {self.p_value:.2g} for {self.tests} groups"
-        unscored = f"{percent(self.unscorable)} of the snippets could not be scored and are kept."
+        unscored = (
+            f"{percent(self.unscorable)} of the {self.items} could not be scored and are kept."
+        )
         if self.fails:
             text = f"The guarantee fails: {seen} ({p_value} if it held)."
         elif self.untested:
@@ -122,6 +125,7 @@ def verdict_on(
         needed=n_to_show_a_shortfall(calibration, group, SIGNIFICANT / tests),
         group=group,
         units=calibration.subject.new,
+        items=calibration.subject.name,
     )
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conformal_retrievers.data.files import explain
 from conformal_retrievers.filtering import Decision, Filtered
+from conformal_retrievers.pruning import Pruned
 
 EVENT = "conformal_filter"  # the name of the event and of its run
 CLAIMS_EVENT = "conformal_claims"
@@ -28,9 +29,11 @@ def event_of(
 
     `scores` are in the retriever's order, None for a snippet that could not be scored and "inf" for
     one that the scorer dropped. `threshold` is "keep_all" if everything is kept. `failed` are
-    the retrievers that were left out, although the calibration was made with them.
+    the retrievers that were left out, although the calibration was made with them. Of sentences,
+    `scores` and `kept` are in the order of the documents and of their texts, `split` names what cut
+    them, and `kept_ranges` has the number of each document with a kept sentence, and the ranges.
     """
-    fields = {
+    fields: dict[str, Any] = {
         "query": query,
         "guarantee": filtered.calibration.guarantee,
         "threshold": json_number(filtered.threshold, "keep_all"),
@@ -39,6 +42,13 @@ def event_of(
         "m2": filtered.m2,
         "failed_retrievers": [*failed],
     }
+    if isinstance(filtered, Pruned):
+        fields["split"] = filtered.calibration.split
+        fields["documents"] = len(filtered.sentences.documents)
+        fields["kept_ranges"] = [
+            {"document": one.document, "ranges": [[*r] for r in one.ranges]}
+            for one in filtered.passages
+        ]
     return build_event(EVENT, filtered, fields)
 
 
@@ -117,6 +127,7 @@ class _SnippetsEvent(_Event):
     scores: list[Score]
     m1: float
     m2: float
+    split: str | None = None
 
 
 class _ClaimsEvent(_Event):

@@ -107,7 +107,7 @@ class Observer:
         with self._lock:
             total = self._counts.get(event["calibration"], Counts()) + one
             self._counts[event["calibration"]] = total
-        items = "claims" if of_claims else "snippets"
+        items = "claims" if of_claims else "sentences" if event.get("split") else "snippets"
         text = "kept %d of %d %s (m1 %.3f, m2 %.3f over %d queries)"
         logger.info(text, kept, k, items, total.m1, total.m2, total.queries)
         if one.unscorable:

@@ -34,9 +34,9 @@ from numpy.typing import ArrayLike
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_new, check_subject
+from conformal_retrievers.calibration.checks import check_new, check_split, check_subject
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
-from conformal_retrievers.calibration.subjects import SNIPPETS
+from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.theory.ranks import check_probability
@@ -174,7 +174,7 @@ class Monitor:
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
-        check_subject(calibration, SNIPPETS)
+        check_subject(calibration, *RETRIEVED)
         check_probability("level", level, "the probability of a false alarm")
         if not isinstance(seed, (int, np.integer)):
             raise TypeError(f"seed is {seed!r:.40}; give an integer")
@@ -209,6 +209,7 @@ class Monitor:
         guarantee is "snippet" or by group, and for a query of the calibration, by its id.
         """
         check_new([query.id], self.calibration.used_ids, SNIPPETS)
+        check_split(self.calibration.split, query.split, "the query")
         u, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:
@@ -292,7 +293,7 @@ class Monitor:
 
         Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
-        check_subject(calibration, SNIPPETS)
+        check_subject(calibration, *RETRIEVED)
         try:
             fields = read_envelope(path, KIND)
             del fields["format"], fields["version"]
