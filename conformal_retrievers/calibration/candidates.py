@@ -13,6 +13,7 @@ from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
 from conformal_retrievers.scoring.learned import LearnedScorer
+from conformal_retrievers.scoring.order import OrderScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -64,14 +65,15 @@ def from_hits(judged: Sequence[JudgedQuery], guarantee: Guarantee) -> list[Score
     The fusion of several retrievers comes first: it scores all snippets, which a single rank does
     not. A retriever's own rank and score need a hit of it in every query. Equal scores go by rank.
     Equal scores of sentences go by the pieces of words that they share with the query. The last
-    scorer of sentences goes by these first, and needs no hits.
+    scorer of sentences goes by these first, and needs no hits; equal ones go by document and place.
     """
     simple = _of_hits(judged, guarantee)
     if guarantee == "snippet" or not of_sentences(judged):
         return simple
     fusion = [scorer for scorer in simple if isinstance(scorer, FusionScorer)][:1]
-    by_text = [TieBreak(SHARED, then=scorer) for scorer in fusion or simple[-1:]]
-    return [*(TieBreak(scorer, then=SHARED) for scorer in simple), *by_text] or [SHARED]
+    [first] = fusion or simple[-1:] or [SHARED]
+    by_text = TieBreak(SHARED, then=OrderScorer(first))
+    return [*(TieBreak(scorer, then=SHARED) for scorer in simple), by_text]
 
 
 def of_sentences(judged: Iterable[JudgedQuery]) -> bool:

@@ -36,7 +36,7 @@ BORDERLINE = (30, 50)  # queries
 RULES = {  # those without a setting, in a few words
     "Adaptive-k": "the scores before the largest gap",
     "μ + σ": "a standard deviation better than the mean",
-    "borderline mean": "the mean of borderline scores as threshold",
+    "borderline mean": "the mean score of borderline snippets as threshold",
 }
 
 

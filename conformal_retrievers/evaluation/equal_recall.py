@@ -143,7 +143,8 @@ class EqualRecall:
     @property
     def explained(self) -> str:
         """What the rules without a setting are, in a few words."""
-        return f"{'; '.join(f'{rule}: {is_}' for rule, is_ in RULES.items())}."
+        explained = "; ".join(f"{rule}: {is_}" for rule, is_ in RULES.items())
+        return f"{explained.replace('snippets', self.items)}."
 
     @property
     def rules(self) -> str:
@@ -155,7 +156,8 @@ class EqualRecall:
                 found[rule] = row
         recall, snippets, *_ = self.scales
         written = [
-            f"{row.name} ({RULES[rule]}) has {recall.parts(row.measured)[0]} % with "
+            f"{row.name} ({RULES[rule].replace('snippets', self.items)}) has "
+            f"{recall.parts(row.measured)[0]} % with "
             f"{snippets.parts(row.measured)[0]} {self.items}"
             for rule, row in found.items()
         ]

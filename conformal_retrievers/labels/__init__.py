@@ -1,5 +1,6 @@
 """Relevance judgements from an LLM or a reference answer, and audits of them."""
 
+from conformal_retrievers.labels.answers import label_by_answer
 from conformal_retrievers.labels.audit import AuditReport, audit_report, audit_sample
 from conformal_retrievers.labels.consistency import ConsistencyLabels, Response, label_consistency
 from conformal_retrievers.labels.labeling import (
@@ -11,5 +12,5 @@ from conformal_retrievers.labels.labeling import (
 )
 
 __all__ = ["AnsweredQuery", "AuditReport", "ConsistencyLabels", "Labelled", "Response"]
-__all__ += ["audit_report", "audit_sample", "label_by_llm", "label_by_source"]
+__all__ += ["audit_report", "audit_sample", "label_by_answer", "label_by_llm", "label_by_source"]
 __all__ += ["label_consistency", "rouge_l"]

@@ -20,7 +20,9 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.checks import query_name
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
+from conformal_retrievers.data.sentences import Sentences, Split, cut
 from conformal_retrievers.extras import require
+from conformal_retrievers.labels.sentences import ask_numbers
 from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request
@@ -59,9 +61,16 @@ class AnsweredQuery:
             object.__setattr__(self, name, value)
         self.judged([False] * len(self.snippets))  # checks the rest before a label is paid for
 
-    def judged(self, relevant: Iterable[bool]) -> JudgedQuery:
-        """Return the query with a judgement for each snippet."""
-        return JudgedQuery(self.query, self.snippets, relevant, id=self.id, group=self.group)
+    def judged(self, relevant: Iterable[bool], sentences: Sentences | None = None) -> JudgedQuery:
+        """Return the query with a judgement for each snippet, or for each sentence of these."""
+        return JudgedQuery(
+            self.query,
+            sentences.snippets if sentences else self.snippets,
+            relevant,
+            id=self.id,
+            group=self.group,
+            split=sentences.split if sentences else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,7 @@ def label_by_llm(
     queries: Iterable[AnsweredQuery],
     llm: LLM,
     *,
+    split: Split | None = None,
     prompt: Prompt | None = None,
     concurrency: int = 8,
     cache: Cache | None = None,
@@ -91,7 +101,12 @@ def label_by_llm(
     Parameters
     ----------
     queries, llm, prompt
-        The queries, the judge, and a prompt with the fields $query, $fact and $snippet.
+        The queries, the judge, and a prompt with the fields $query, $fact and $snippet, or, with
+        `split`, $query, $fact and $sentences.
+    split
+        Cuts the snippets: the LLM is asked once a snippet for the numbers of the sentences that
+        count, or several times where there are more than 50, and the judged queries are of
+        sentences.
     concurrency, cache, progress
         As for `ask`. With a cache, a repeated run asks only for what is unlabelled.
 
@@ -100,35 +115,59 @@ def label_by_llm(
     ValueError
         For a prompt with other fields, and for a blank answer; the error names its query.
     """
-    queries, prompt = list(queries), prompt or Prompt.load("label")
-    verdicts, usage = ask_verdicts(
-        llm, _requests(queries, prompt), concurrency=concurrency, cache=cache, progress=progress
-    )
+    queries, prompt = list(queries), prompt or Prompt.load("label_sentences" if split else "label")
+    options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
+    cuts = [cut(query.snippets, split) for query in queries] if split else []
+    found: Sequence[bool | str | list[bool]]
+    if split:
+        found, usage = ask_numbers(llm, prompt, _documents(queries, cuts), **options)
+    else:
+        found, usage = ask_verdicts(llm, _requests(queries, prompt), **options)
     judged, unlabelled = [], []
-    verdict = iter(verdicts)
-    for query in queries:
-        found = [s.text.strip() != "" and next(verdict) for s in query.snippets]
-        if reasons := {i: value for i, value in enumerate(found) if isinstance(value, str)}:
+    verdict = iter(found)
+    for i, query in enumerate(queries):
+        given = [s.text.strip() != "" and next(verdict) for s in query.snippets]
+        if reasons := {i: value for i, value in enumerate(given) if isinstance(value, str)}:
             unlabelled.append((query, reasons))
         else:
-            judged.append(query.judged([value is True for value in found]))
+            marks = [one if isinstance(one, list) else [one is True] for one in given]
+            relevant = [mark for of_snippet in marks for mark in of_snippet]
+            judged.append(query.judged(relevant, cuts[i] if split else None))
     labels: dict[str, JsonValue] = {"source": "LLM", "llm": llm.name, "prompt": prompt.hash}
     labels |= {"queries": len(judged), "queries_without_verdict": len(unlabelled)}
     return Labelled(tuple(judged), labels, tuple(unlabelled), usage)
 
 
 def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:
-    requests: list[Request] = []
-    for query in queries:
-        name = "query" if query.answer is None else "answer"
-        fact = query.query if query.answer is None else query.answer
-        if not fact.strip():
-            where = query_name(query.id, query.query)
-            raise ValueError(f"{where}: {name} is {fact!r}; give the fact to be supported")
-        fields = {"query": query.query, "fact": fact}
-        texts = [s.text for s in query.snippets if s.text.strip()]
-        requests += [prompt.request({**fields, "snippet": t}, schema=VERDICT) for t in texts]
-    return requests
+    return [
+        prompt.request({**fields, "snippet": s.text}, schema=VERDICT)
+        for query in queries
+        for fields in [_fields(query)]
+        for s in query.snippets
+        if s.text.strip()
+    ]
+
+
+def _documents(
+    queries: Sequence[AnsweredQuery], cuts: Sequence[Sentences]
+) -> list[tuple[dict[str, str], list[str]]]:
+    """Return the fields of each snippet that is not blank, and its sentences."""
+    return [
+        (fields, [document.text[start:end] for start, end in ranges])
+        for query, sentences in zip(queries, cuts, strict=True)
+        for fields in [_fields(query)]
+        for document, ranges in zip(sentences.documents, sentences.ranges, strict=True)
+        if document.text.strip()
+    ]
+
+
+def _fields(query: AnsweredQuery) -> dict[str, str]:
+    name = "query" if query.answer is None else "answer"
+    fact = query.query if query.answer is None else query.answer
+    if not fact.strip():
+        where = query_name(query.id, query.query)
+        raise ValueError(f"{where}: {name} is {fact!r}; give the fact to be supported")
+    return {"query": query.query, "fact": fact}
 
 
 def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelled:
@@ -168,7 +207,7 @@ def _check_sources(query: AnsweredQuery, beta: float) -> None:
             raise ValueError(f"{where}: snippets[{i}].document is None; give it")
     if not query.documents:
         raise ValueError(f"{where}: documents is empty; give those that contain the answer")
-    if beta > 0 and not _tokens(query.answer or ""):
+    if beta > 0 and not tokens_of(query.answer or ""):
         raise ValueError(f"{where}: answer has no words; give one, or beta=0")
 
 
@@ -183,7 +222,7 @@ def rouge_l(text: str, reference: str) -> float:
     >>> rouge_l("The cat sat.", "the cat is fat")
     0.5714285714285714
     """
-    one, other = _tokens(text), _tokens(reference)
+    one, other = tokens_of(text), tokens_of(reference)
     if not one or not other:
         return 0.0
     from rapidfuzz.distance import LCSseq
@@ -191,7 +230,8 @@ def rouge_l(text: str, reference: str) -> float:
     return 2 * LCSseq.similarity(one, other) / (len(one) + len(other))
 
 
-def _tokens(text: str) -> list[str]:
+def tokens_of(text: str) -> list[str]:
+    """Return the words of a text, see `rouge_l`."""
     return list(_token().findall(normalize("NFC", text.lower())))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from conformal_retrievers.scoring import learned
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
+from conformal_retrievers.scoring.order import OrderScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.retrieval import RetrievalScorer
 from conformal_retrievers.scoring.scorer import Scorer, with_parts
@@ -25,6 +26,7 @@ KINDS: Mapping[str, Callable[[Provenance, Given], Scorer]] = {
         _text(p["retriever"]), _flag(p["higher_is_better"])
     ),
     "overlap": lambda p, given: OverlapScorer(p["unit"]),
+    "order": lambda p, given: OrderScorer(_made(p["scorer"], given)),
     "zscore": lambda p, given: QueryZScore(_made(p["scorer"], given)),
     "tiebreak": lambda p, given: TieBreak(_made(p["scorer"], given), then=_made(p["then"], given)),
     learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(

@@ -1,0 +1,41 @@
+"""Relevance labels from reference answers: relevant is what holds the answer's words in a row."""
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import JsonValue
+
+from conformal_retrievers.data.checks import query_name
+from conformal_retrievers.data.sentences import Split, cut, splitter
+from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, tokens_of
+
+
+def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None) -> Labelled:
+    """Label as relevant what holds the reference answer: its words in a row, in lower case.
+
+    With `split` the snippets are cut, and each sentence is labelled; otherwise whole snippets are.
+    Words are those of `rouge_l`, and need the extra `labels`. An answer of a few words is held by
+    sentences that do not answer the query too; a long one by none.
+
+    Raises ValueError, naming the query, for an answer without a word.
+
+    >>> query = AnsweredQuery("Who?", ["It rains. Ann did it. Not Anna."], "ann")
+    >>> (judged,) = label_by_answer([query], split="sentences").judged
+    >>> judged.relevant
+    (False, True, False)
+    """
+    judged, cuts = [], None if split is None else splitter(split)
+    for query in queries:
+        answer = tokens_of(query.answer or "")
+        if not answer:
+            where = query_name(query.id, query.query)
+            raise ValueError(f"{where}: answer is {query.answer!r}; give one that has a word")
+        sentences = None if cuts is None else cut(query.snippets, cuts)
+        texts = [s.text for s in (query.snippets if sentences is None else sentences.snippets)]
+        judged.append(query.judged([_holds(tokens_of(t), answer) for t in texts], sentences))
+    labels: dict[str, JsonValue] = {"source": "answer", "queries": len(judged)}
+    return Labelled(tuple(judged), labels)
+
+
+def _holds(tokens: Sequence[str], answer: Sequence[str]) -> bool:
+    n = len(answer)
+    return any(tokens[i : i + n] == answer for i in range(len(tokens) - n + 1))

@@ -1,0 +1,177 @@
+"""Labels of sentences: from an LLM that numbers them, asked over HTTP, and from answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from llm_server import fields_of
+from pages import NAME
+
+from conformal_retrievers import Snippet, calibrate
+from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.labels import AnsweredQuery, label_by_answer, label_by_llm
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm.prompt import Prompt
+
+RAIN = "It rains. Wait six hours. Six hours it is. Bye."
+QUERIES = [
+    AnsweredQuery(
+        "How long?",
+        with_hits([Snippet(RAIN, id="a"), Snippet(" \n", id="b"), Snippet("No hours.", id="c")]),
+        "six hours",
+        id="wait",
+        group="medical",
+    ),
+    AnsweredQuery("Nothing was found.", [], "nothing", id="empty"),
+]
+RELEVANT = (False, True, True, False, False, False)
+
+
+def numbers_of(body):
+    fields = fields_of(body)
+    assert list(fields) == ["query", "fact", "sentences"]
+    numbers = [
+        s["number"] for s in fields["sentences"] if fields["fact"].lower() in s["text"].lower()
+    ]
+    return json.dumps({"reasoning": "These do.", "sentences": numbers})
+
+
+@pytest.fixture
+def server(llm_server):
+    llm_server.reply = numbers_of
+    return llm_server
+
+
+def model(server):
+    return openai_llm("judge", base_url=server.url, max_retries=0)
+
+
+def test_the_llm_is_asked_once_a_document_for_the_numbers_of_its_sentences(server):
+    labelled = label_by_llm(QUERIES, model(server), split="sentences", concurrency=1)
+    first, second = labelled.judged
+    assert (first.relevant, second.relevant) == (RELEVANT, ())
+    assert [s.text for s in first.snippets] == [
+        *("It rains.", "Wait six hours.", "Six hours it is.", "Bye."),
+        *(" \n", "No hours."),
+    ]
+    assert (first.split, first.id, first.group) == (NAME, "wait", "medical")
+    assert first.snippets[5].hits == QUERIES[0].snippets[2].hits
+    asked = [fields_of(body)["sentences"] for body in server.bodies]
+    assert [[s["number"] for s in one] for one in asked] == [[1, 2, 3, 4], [1]]
+    assert labelled.usage.requests == 2
+    assert labelled.labels["prompt"] == Prompt.load("label_sentences").hash
+    assert (labelled.labels["queries"], labelled.unlabelled) == (2, ())
+
+
+def test_a_document_with_many_sentences_takes_several_calls_of_fifty(server):
+    text = " ".join(
+        f"Line {i} is {'six hours' if i in (49, 50, 119) else 'dull'}." for i in range(120)
+    )
+    [query] = label_by_llm(
+        [AnsweredQuery("q", [text, text], "six hours")], model(server), split="sentences"
+    ).judged
+    assert [i for i, r in enumerate(query.relevant) if r] == [49, 50, 119, 169, 170, 239]
+    sizes = sorted(len(fields_of(body)["sentences"]) for body in server.bodies)
+    assert sizes == [20, 50, 50]  # equal requests are sent once
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("The second.", "unreadable"),
+        ('{"reasoning": "", "sentences": 2}', "unreadable"),
+        ('{"reasoning": "", "sentences": [0]}', "unreadable"),
+        ('{"reasoning": "", "sentences": [5]}', "unreadable"),
+        ('{"reasoning": "", "sentences": ["2"]}', "unreadable"),
+        ('{"reasoning": "", "sentences": [true]}', "unreadable"),
+        ('{"reasoning": ""}', "unreadable"),
+        ("cut off", "cut off"),
+        ("refusal", "refused"),
+        ("500", "unanswered"),
+    ],
+)
+def test_a_query_with_a_reply_that_cannot_be_read_is_unlabelled_until_it_can(
+    server, tmp_path, reply, reason
+):
+    def is_bad(body):
+        return len(fields_of(body)["sentences"]) == 4
+
+    trouble = reply if reply in ("cut off", "refusal", "500") else None
+    server.trouble = lambda body, times: trouble if is_bad(body) else None
+    server.reply = lambda body: reply if is_bad(body) and not trouble else numbers_of(body)
+    cache = Cache(tmp_path / "cache.sqlite")
+    labelled = label_by_llm(QUERIES, model(server), split="sentences", cache=cache)
+    assert [query.id for query in labelled.judged] == ["empty"]
+    [(query, reasons)] = labelled.unlabelled
+    assert query == QUERIES[0]
+    assert list(reasons) == [0]
+    assert reasons[0].startswith(reason)
+    server.reset()
+    server.reply = numbers_of
+    again = label_by_llm(QUERIES, model(server), split="sentences", cache=cache)
+    assert again.judged[0].relevant == RELEVANT
+    assert (len(server.bodies), again.usage.cached) == (1, 1)
+
+
+def test_no_sentence_and_repeated_numbers_are_answers(server):
+    for numbers, relevant in (([], ()), ([3, 2, 2], (1, 2))):
+        server.reply = lambda body, n=numbers: json.dumps({"sentences": n})
+        query = AnsweredQuery("q", [RAIN], "six hours")
+        [judged] = label_by_llm([query], model(server), split="sentences").judged
+        assert [i for i, r in enumerate(judged.relevant) if r] == list(relevant)
+
+
+def test_a_blank_fact_is_refused_before_the_llm_is_asked(server):
+    with pytest.raises(ValueError, match="answer"):
+        label_by_llm([*QUERIES, AnsweredQuery("q", [], " ")], model(server), split="sentences")
+    assert server.bodies == []
+
+
+# --- by the answer --------------------------------------------------------------------------------
+
+
+def test_what_holds_the_answers_words_in_a_row_is_relevant():
+    labelled = label_by_answer(QUERIES, split="sentences")
+    assert labelled.judged[0].relevant == RELEVANT
+    assert labelled.judged[0].split == NAME
+    assert labelled.labels == {"source": "answer", "queries": 2}
+    whole = label_by_answer(QUERIES).judged[0]
+    assert (whole.relevant, whole.split) == ((True, False, False), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "holds"),
+    [
+        ("Six, hours!", "six hours", True),
+        ("Six long hours", "six hours", False),
+        ("hours six", "six hours", False),
+        ("sixty hours", "six", False),
+        ("ÉTÉ 2020", "été", True),
+        ("東京は首都", "東京", True),
+        ("six", "six hours", False),
+        ("", "six", False),
+    ],
+)
+def test_words_are_compared_without_case_and_punctuation(text, answer, holds):
+    [judged] = label_by_answer([AnsweredQuery("q", [text], answer)]).judged
+    assert judged.relevant == (holds,)
+
+
+@pytest.mark.parametrize("answer", [None, "", "?!"])
+def test_an_answer_without_words_is_refused(answer):
+    with pytest.raises(ValueError, match="'7': answer"):
+        label_by_answer([AnsweredQuery("q", ["a"], answer, id="7")])
+
+
+def test_labelled_sentences_calibrate():
+    queries = [
+        AnsweredQuery(f"How long is it {i}?", with_hits([f"It rains. It is {i} hours."]), f"{i}")
+        for i in range(10, 30)
+    ]
+    labelled = label_by_answer(queries, split="sentences")
+    calibration = calibrate(labelled.judged, alpha=0.1, labels=labelled.labels)
+    assert calibration.split == NAME
+    assert calibration.n_relevant == 20
+    assert calibration.threshold() < 1
