@@ -42,26 +42,17 @@ class Splitter:
         overlap, are not in order, are not in the text, or leave out a visible character.
         """
         ranges, last = [], 0
-        for start, end in self.find(text):
-            if not last <= start <= end <= len(text):
+        for start, end in (*self.find(text), (len(text), len(text))):
+            if not last <= start <= end <= len(text) or text[last:start].strip():
                 raise ValueError(
-                    f"split {self.name} returned the range ({start}, {end}) after {last} in a text "
-                    f"of {len(text)} characters; return ranges in order, disjoint and in the text"
+                    f"split {self.name} gave the range ({start}, {end}) after character {last} of "
+                    f"{len(text)}; return ranges in order and disjoint, with white space between"
                 )
-            self._check_blank(text, last, start)
-            last = end
-            if piece := text[start:end].strip():
-                start += len(text[start:end]) - len(text[start:end].lstrip())
-                ranges.append(Range(start, start + len(piece)))
-        self._check_blank(text, last, len(text))
+            last, piece = end, text[start:end]
+            if visible := piece.strip():
+                start += piece.index(visible)
+                ranges.append(Range(start, start + len(visible)))
         return tuple(ranges) or (Range(0, len(text)),)
-
-    def _check_blank(self, text: str, start: int, end: int) -> None:
-        if text[start:end].strip():
-            raise ValueError(
-                f"split {self.name} left out the characters {start} to {end}, which are not all "
-                "white space; return ranges that hold every visible character"
-            )
 
 
 def splitter(split: Split) -> Splitter:
