@@ -130,7 +130,8 @@ def test_the_text_of_a_calibration_is_that_of_its_file(saved):
 
 
 @pytest.mark.parametrize(
-    ("subject", "threshold"), [("snippets", 0.4), ("claims", 0.6), ("flags", 0.5)]
+    ("subject", "threshold"),
+    [("snippets", 0.4), ("sentences", 3.0), ("claims", 0.6), ("flags", 0.5)],
 )
 def test_a_golden_file_loads_and_saves_to_the_same_bytes(subject, threshold, tmp_path):
     golden = GOLDEN / f"{subject}.json"

@@ -14,6 +14,7 @@ from conformal_retrievers import ConformalFilter, Monitor, compare, diagnose, ev
 from conformal_retrievers.calibration import (
     CLAIMS,
     FLAGS,
+    SENTENCES,
     SNIPPETS,
     Calibration,
     CalibrationMismatch,
@@ -23,12 +24,17 @@ from conformal_retrievers.claims import ClaimFilter, evaluate_claims
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag
 
-SUBJECTS = (SNIPPETS, CLAIMS, FLAGS)
+SUBJECTS = (SNIPPETS, SENTENCES, CLAIMS, FLAGS)
 
 
 def calibration_about(subject, scorer="lookup"):
     return Calibration(
-        0.4, "all", scorer, tuple(relevant(i / 10) for i in range(1, 6)), subject=subject
+        0.4,
+        "all",
+        scorer,
+        tuple(relevant(i / 10) for i in range(1, 6)),
+        subject=subject,
+        retrieval={"split": "lines"} if subject == SENTENCES else None,
     )
 
 
@@ -36,6 +42,7 @@ def calibration_about(subject, scorer="lookup"):
     ("subject", "kept"),
     [
         (SNIPPETS, [True, True, False, True, True, False]),
+        (SENTENCES, [True, True, False, True, True, False]),
         (FLAGS, [True, True, False, True, True, False]),
         (CLAIMS, [False, False, True, False, False, True]),
     ],
@@ -50,7 +57,7 @@ def test_the_comparison_at_the_threshold(subject, kept):
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
 def test_alpha_and_delta_are_as_written_at_any_precision(subject):
     queries = tuple(relevant(i / 60) for i in range(60))
-    given = {"subject": subject, "delta": np.float32(0.1)}
+    given = {"subject": subject, "delta": np.float32(0.1), "retrieval": {"split": "lines"}}
     calibration = Calibration(np.float32(0.4), "all", "lookup", queries, **given)
     assert (calibration.alpha, calibration.delta) == (0.4, 0.1)
     assert type(calibration.at(np.float32(0.7)).alpha) is float
@@ -59,7 +66,8 @@ def test_alpha_and_delta_are_as_written_at_any_precision(subject):
 
 
 @pytest.mark.parametrize(
-    ("subject", "effect"), [(SNIPPETS, "keep"), (CLAIMS, "drop"), (FLAGS, "keep")]
+    ("subject", "effect"),
+    [(SNIPPETS, "keep"), (SENTENCES, "keep"), (CLAIMS, "drop"), (FLAGS, "keep")],
 )
 def test_what_is_unscorable_is_kept_or_dropped_as_the_guarantee_needs(subject, effect):
     assert subject.keep(np.array([math.nan]), 0.5).tolist() == [effect == "keep"]
