@@ -1,0 +1,369 @@
+"""Sentences end to end in both frameworks: real stores and text, judged, calibrated and filtered.
+
+The texts are docstrings. The sentence that answers a question, which is a docstring's summary, is
+the one behind it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from frameworks import (
+    K,
+    MiniLMEmbedding,
+    MiniLMEmbeddings,
+    halves,
+    langchain_retriever,
+    snippets,
+    vector_index,
+)
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_text_splitters import RecursiveCharacterTextSplitter
+from llama_index.core import VectorStoreIndex
+from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import Document as Page
+from llama_index.core.schema import TextNode
+from llama_index.postprocessor import conformal as llama_index_conformal
+
+import langchain_conformal
+from conformal_retrievers import (
+    Calibration,
+    Evidence,
+    FunctionScorer,
+    JudgedQuery,
+    ScoredQuery,
+    calibrate,
+)
+from conformal_retrievers.cli.docstrings import (
+    docstring_corpus,
+    split_summary,
+    standard_library_docstrings,
+)
+from conformal_retrievers.data.sentences import splitter
+from langchain_conformal import ConformalCompressor, ConformalRetriever, HybridRetriever
+from llama_index.postprocessor.conformal import ConformalPostprocessor
+
+SENTENCES = splitter("sentences")
+
+
+def with_evidence(queries):
+    """Return the questions with the first sentence of each relevant window as evidence."""
+    return [
+        JudgedQuery(
+            query.query,
+            query.snippets,
+            query.relevant,
+            id=query.id,
+            evidence=[
+                Evidence(snippet.id, *SENTENCES(snippet.text)[0])
+                for snippet, relevant in zip(query.snippets, query.relevant, strict=True)
+                if relevant
+            ],
+        )
+        for query in queries
+    ]
+
+
+@cache
+def judged_in_langchain():
+    return langchain_conformal.judge_retriever(
+        langchain_retriever(), with_evidence(halves()[0]), split="sentences"
+    )
+
+
+def texts_of(documents):
+    return {document.id: document.page_content for document in documents}
+
+
+def texts_of_nodes(nodes):
+    return {node.node_id: node.node.get_content() for node in nodes}
+
+
+def question_engine(postprocessor, **options):
+    return vector_index().as_query_engine(
+        llm=MockLLM(), similarity_top_k=K, node_postprocessors=[postprocessor], **options
+    )
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+def test_both_frameworks_judge_the_same_sentences():
+    retriever = vector_index().as_retriever(similarity_top_k=K)
+    other = llama_index_conformal.judge_retriever(
+        retriever, with_evidence(halves()[0]), split="sentences"
+    )
+    for a, b in zip(judged_in_langchain(), other, strict=True):
+        sentences = [[(s.text, s.id, s.document, s.position) for s in q.snippets] for q in (a, b)]
+        assert sentences[0] == sentences[1]
+        assert (a.relevant, a.missed, a.split, a.k) == (b.relevant, b.missed, SENTENCES.name, K)
+    assert any(q.missed for q in other)
+
+
+@cache
+def pages() -> dict[str, str]:
+    """Return some docstrings without their summaries, each of several chunks."""
+    split = {name: split_summary(text) for name, text in standard_library_docstrings().items()}
+    long = {name: rest for name, (summary, rest) in split.items() if summary and len(rest) > 1500}
+    return dict(sorted(long.items())[:12])
+
+
+def asked_of_pages() -> list[JudgedQuery]:
+    """Return a question for each page: its fourth sentence, without every second word."""
+    asked = []
+    for name, text in pages().items():
+        found = SENTENCES(text)[3]
+        words = text[found.start : found.end].split()[::2]
+        evidence = [Evidence(name, found.start, found.end)]
+        asked.append(JudgedQuery(" ".join(words), [], [], id=name, evidence=evidence))
+    return asked
+
+
+def in_langchain(queries):
+    cuts = RecursiveCharacterTextSplitter(chunk_size=400, chunk_overlap=80, add_start_index=True)
+    chunks = cuts.split_documents(
+        [Document(text, metadata={"source": name}) for name, text in pages().items()]
+    )
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    ids = store.add_documents(chunks)
+    starts = {
+        id: (c.metadata["source"], c.metadata["start_index"])
+        for id, c in zip(ids, chunks, strict=True)
+    }
+    retriever = store.as_retriever(search_kwargs={"k": 3})
+    return langchain_conformal.judge_retriever(retriever, queries, split="sentences"), starts
+
+
+def in_llama_index(queries):
+    cuts = SentenceSplitter(chunk_size=400, chunk_overlap=80, tokenizer=list)
+    nodes = cuts.get_nodes_from_documents([Page(text=t, id_=name) for name, t in pages().items()])
+    index = VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
+    starts = {node.node_id: (node.ref_doc_id, node.start_char_idx) for node in nodes}
+    retriever = index.as_retriever(similarity_top_k=3)
+    return llama_index_conformal.judge_retriever(retriever, queries, split="sentences"), starts
+
+
+@pytest.mark.parametrize("judged_in", [in_langchain, in_llama_index])
+def test_evidence_of_a_source_is_found_in_the_chunks_that_were_cut_from_it(judged_in):
+    judged, starts = judged_in(asked_of_pages())
+    assert [query.id for query in judged] == [*pages()]
+    found = 0
+    for query, asked in zip(judged, asked_of_pages(), strict=True):
+        [(name, first, last)] = asked.evidence
+        for sentence, relevant in zip(query.snippets, query.relevant, strict=True):
+            source, start = starts[sentence.document]
+            here = start + sentence.position
+            assert pages()[source][here : here + len(sentence.text)] == sentence.text
+            overlap = here < last and here + len(sentence.text) > first
+            assert relevant == (source == name and overlap)
+        assert query.missed == (0 if any(query.relevant) else 1)
+        found += any(query.relevant)
+    assert found >= 9
+
+
+@pytest.mark.parametrize("package", [langchain_conformal, llama_index_conformal])
+def test_judgements_of_documents_alone_are_refused_for_sentences(package):
+    retriever = {
+        langchain_conformal: langchain_retriever(),
+        llama_index_conformal: vector_index().as_retriever(similarity_top_k=K),
+    }[package]
+    with pytest.raises(ValueError, match="evidence"):
+        package.judge_retriever(retriever, halves()[0][:2], split="sentences")
+    with pytest.raises(ValueError, match="split"):
+        package.judge_retriever(retriever, halves()[0][:2], split="words")
+
+
+def test_evidence_of_a_source_needs_to_know_where_chunks_start():
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents([Document("One two. Three.", metadata={"source": "a", "start_index": -1})])
+    asked = [JudgedQuery("Three?", [], [], evidence=[Evidence("a", 9, 15)])]
+    with pytest.raises(ValueError, match="position"):
+        langchain_conformal.judge_retriever(store.as_retriever(), asked, split="sentences")
+
+
+# --- survivors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5])
+async def test_both_frameworks_keep_the_same_sentences(tmp_path, alpha):
+    scorer = langchain_conformal.embedding_scorer(MiniLMEmbeddings())
+    path = tmp_path / "calibration.json"
+    calibrate(judged_in_langchain(), scorer, alpha=alpha).save(path)
+    in_langchain = {"embeddings": MiniLMEmbeddings(), "split": "sentences", "neighbours": 1}
+    retriever = ConformalRetriever.from_calibration(
+        path, retriever=langchain_retriever(), **in_langchain
+    )
+    compressor = ConformalCompressor.from_calibration(path, **in_langchain)
+    postprocessor = ConformalPostprocessor.from_calibration(
+        path, embed_model=MiniLMEmbedding(), split="sentences", neighbours=1
+    )
+    engine = question_engine(postprocessor)
+    by_id = {s.id: s.text for s in snippets()}
+    n_cut = 0
+    for query in halves()[1][:20]:
+        question = query.query
+        found = langchain_retriever().invoke(question)
+        kept = retriever.invoke(question)
+        for document in kept:
+            parts = [by_id[document.id][a:b] for a, b in document.metadata["conformal_ranges"]]
+            assert all(part in document.page_content for part in parts)
+            n_cut += document.page_content != by_id[document.id]
+        survivors = [
+            texts_of(kept),
+            texts_of(await retriever.ainvoke(question)),
+            texts_of(compressor.compress_documents(found, question)),
+            texts_of_nodes(engine.query(question).source_nodes),
+            texts_of_nodes((await engine.aquery(question)).source_nodes),
+        ]
+        assert all([*one.items()] == [*survivors[0].items()] for one in survivors), question
+    assert n_cut or alpha == 0.05
+
+
+@pytest.mark.slow
+async def test_the_default_score_of_sentences_needs_no_model_and_keeps_the_same_in_both(tmp_path):
+    hybrid = HybridRetriever({"dense": langchain_retriever(), "few": langchain_retriever(4)})
+    index = vector_index()
+    other = llama_index_conformal.HybridRetriever(
+        {
+            "dense": index.as_retriever(similarity_top_k=K),
+            "few": index.as_retriever(similarity_top_k=4),
+        }
+    )
+    judged = langchain_conformal.judge_retriever(
+        hybrid, with_evidence([*halves()[0], *halves()[1]]), split="sentences"
+    )
+    path = tmp_path / "calibration.json"
+    calibrate(judged, alpha=0.3).save(path)
+    retriever = ConformalRetriever.from_calibration(path, retriever=hybrid, split="sentences")
+    assert retriever.filter.scorer.name.startswith("learned(hits of dense, hits of few")
+    engine = RetrieverQueryEngine.from_args(
+        other,
+        llm=MockLLM(),
+        node_postprocessors=[ConformalPostprocessor.from_calibration(path, split="sentences")],
+    )
+    asked = [JudgedQuery(q.query, [], []) for q in docstring_corpus().questions[4::8][:15]]
+    n_kept, n_all = 0, 0
+    for query in langchain_conformal.judge_retriever(hybrid, asked, split="sentences"):
+        kept = retriever.invoke(query.query)
+        assert await retriever.ainvoke(query.query) == kept
+        ranges = {document.id: document.metadata["conformal_ranges"] for document in kept}
+        keeps = [
+            any(a <= s.position < b for a, b in ranges.get(s.document, ())) for s in query.snippets
+        ]
+        scores = retriever.filter.scorer.score(query.query, query.snippets)
+        assert keeps == retriever.filter.calibration.keep(scores).tolist()
+        response = engine.query(query.query)
+        assert [*texts_of_nodes(response.source_nodes).items()] == [*texts_of(kept).items()]
+        n_kept, n_all = n_kept + sum(keeps), n_all + len(keeps)
+    assert 0 < n_kept < 0.5 * n_all
+
+
+@pytest.mark.slow
+async def test_the_model_scores_sentences_alike_in_both_frameworks(minilm):
+    class Both(FunctionScorer):
+        """The real model, by its texts."""
+
+    def score(query, texts):
+        vectors = minilm.encode([query, *texts], normalize_embeddings=True)
+        return (1 - vectors[1:] @ vectors[0]).tolist()
+
+    scorer = Both(score, "cosine(all-MiniLM-L6-v2)")
+    one = ScoredQuery([0.55], [True], split=SENTENCES.name)
+    calibration = Calibration.from_scores([one], alpha=0.5, scorer=scorer.name)
+    text = (
+        "Bees make honey from nectar. The stock market fell on Monday. Honey is stored in combs. "
+        "Trains to Paris leave at noon."
+    )
+    compressor = ConformalCompressor.from_calibration(calibration, scorer=scorer, split="sentences")
+    postprocessor = ConformalPostprocessor.from_calibration(
+        calibration, scorer=scorer, split="sentences"
+    )
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents([Document(text, id="1")])
+    index = VectorStoreIndex([TextNode(text=text, id_="1")], embed_model=MiniLMEmbedding())
+    question = "How do bees make and store honey?"
+    kept = {"1": "Bees make honey from nectar. … Honey is stored in combs."}
+    found = store.as_retriever().invoke(question)
+    assert texts_of(compressor.compress_documents(found, question)) == kept
+    nodes = index.as_retriever().retrieve(question)
+    assert texts_of_nodes(postprocessor.postprocess_nodes(nodes, query_str=question)) == kept
+
+
+# --- chains and engines ---------------------------------------------------------------------------
+
+BEES = "Bees make honey from nectar. The market fell on Monday. Bees store honey in combs."
+KEPT = "Bees make honey from nectar. … Bees store honey in combs."
+ABOUT = FunctionScorer(lambda query, texts: [float("Bees" not in text) for text in texts], "bees")
+
+
+def about_bees():
+    one = ScoredQuery([0.5], [True], split=SENTENCES.name)
+    return Calibration.from_scores([one], alpha=0.5, scorer=ABOUT.name)
+
+
+async def test_a_streaming_chain_gives_the_model_the_kept_sentences_alone():
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents([Document(BEES, id="1"), Document("The market fell.", id="2")])
+    retriever = ConformalRetriever.from_calibration(
+        about_bees(), retriever=store.as_retriever(), scorer=ABOUT, split="sentences"
+    )
+    prompts = []
+
+    def seen(prompt):
+        prompts.append(prompt.to_string())
+        return prompt
+
+    chain = (
+        {
+            "context": retriever | (lambda found: "\n".join(d.page_content for d in found)),
+            "question": RunnablePassthrough(),
+        }
+        | ChatPromptTemplate.from_template("{context} {question}")
+        | RunnableLambda(seen)
+        | FakeListChatModel(responses=["In combs."])
+        | StrOutputParser()
+    )
+    assert [*chain.stream("Where?")] == [*"In combs."]
+    assert [piece async for piece in chain.astream("Where?")] == [*"In combs."]
+    assert prompts == [f"Human: {KEPT} Where?"] * 2
+
+
+def bees_index():
+    nodes = [TextNode(text=BEES, id_="1"), TextNode(text="The market fell.", id_="2")]
+    return VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
+
+
+async def test_a_streaming_engine_gives_the_model_the_kept_sentences_alone():
+    postprocessor = ConformalPostprocessor.from_calibration(
+        about_bees(), scorer=ABOUT, split="sentences"
+    )
+    engine = bees_index().as_query_engine(
+        llm=MockLLM(), streaming=True, node_postprocessors=[postprocessor]
+    )
+    response = engine.query("Where?")
+    answer = "".join(response.response_gen)
+    assert texts_of_nodes(response.source_nodes) == {"1": KEPT}
+    assert KEPT in answer
+    assert "market" not in answer
+    response = await engine.aquery("Where?")
+    assert "".join([t async for t in response.async_response_gen()]) == answer
+
+
+async def test_an_engine_that_keeps_no_sentence_says_so():
+    one = ScoredQuery([-1.0], [True], split=SENTENCES.name)
+    nothing = Calibration.from_scores([one], alpha=0.5, scorer=ABOUT.name)
+    postprocessor = ConformalPostprocessor.from_calibration(
+        nothing, scorer=ABOUT, split="sentences"
+    )
+    engine = bees_index().as_query_engine(llm=MockLLM(), node_postprocessors=[postprocessor])
+    for response in (engine.query("Where?"), await engine.aquery("Where?")):
+        assert (str(response), response.source_nodes) == ("Empty Response", [])
