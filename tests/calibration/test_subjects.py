@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,9 +22,12 @@ from conformal_retrievers.calibration import (
 )
 from conformal_retrievers.calibration.checks import check_on_unscorable, check_same_scorer
 from conformal_retrievers.claims import ClaimFilter, evaluate_claims
+from conformal_retrievers.data.sentences import Splitter
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.flag import FactualityFlag
+from conformal_retrievers.pruning import SentenceFilter
 
+LINES = Splitter("lines", lambda text: [(0, len(text))])
 SUBJECTS = (SNIPPETS, SENTENCES, CLAIMS, FLAGS)
 
 
@@ -93,6 +97,7 @@ CLASSIFIER = FactualityClassifier("m", "full-context", 1, 1, 1, np.array([1.0]),
 def test_each_filter_refuses_the_calibrations_of_other_subjects(expected, given):
     make, scorer = {
         "snippets": (ConformalFilter, LookupScorer({})),
+        "sentences": (partial(SentenceFilter, split=LINES), LookupScorer({})),
         "claims": (ClaimFilter, ClaimScorer()),
         "flags": (FactualityFlag, CLASSIFIER),
     }[expected.name]
