@@ -215,7 +215,7 @@ class ConformalFilter:
             if len(self._at) >= MAX_ALPHAS:
                 self._at.clear()
             twin = copy(self)
-            twin.calibration, twin._at = self.calibration.at(alpha), {}
+            twin.calibration = self.calibration.at(alpha)
             twin._warn_if_nothing_drops()
             self._at[alpha] = twin
         found: AFilter = self._at[alpha]

@@ -214,7 +214,6 @@ def open_filter(
             calibration, scorers, on_empty=on_empty, on_unscorable=on_unscorable, group_of=group_of
         )
     checks.check_subject(calibration, *RETRIEVED)
-    checks.check_split(calibration.split, splitter(split).name)
     return SentenceFilter(
         scorer_for(calibration, scorers),
         calibration,

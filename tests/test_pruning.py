@@ -100,6 +100,8 @@ async def test_asynchronous_equals_synchronous():
     for other in await asyncio.gather(*(conformal.acall("Which?", PAGES) for _ in range(3))):
         assert other.passages == one.passages
         np.testing.assert_array_equal(other.scores, one.scores)
+    with pytest.raises(ValueError, match="query"):
+        await conformal.acall(" ", PAGES)
 
 
 def test_no_documents_no_sentences():
@@ -140,6 +142,11 @@ def test_another_alpha_keeps_the_options_and_is_remembered():
         assert getattr(other, name) == getattr(conformal, name)
     assert conformal.calibration.alpha == 0.4
     assert isinstance(ConformalFilter(NUMBER, calibrated_whole()).at(0.5), ConformalFilter)
+
+
+def test_another_alpha_at_which_nothing_drops_is_logged(caplog):
+    filter_of().at(0.1)
+    assert "drops nothing" in caplog.text
 
 
 def calibrated_whole():

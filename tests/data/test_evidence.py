@@ -58,6 +58,7 @@ def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position
     expected = [False, True, True, False, False]
     assert marks(("doc", 112, 115), snippets=windows) == (expected, 0)
     assert marks(("doc", 12, 15), snippets=windows) == ([False] * 5, 1)
+    assert marks(("doc", 113, 114), snippets=windows) == ([False] * 5, 1)  # a space
     assert marks(("doc", 0, 103), snippets=windows) == ([True, *[False] * 4], 0)
     windows[1] = Snippet("Ann did it.", id="w2", document="doc")
     with pytest.raises(ValueError, match="position"):
@@ -82,7 +83,7 @@ def test_sentences_have_the_hits_of_their_document_and_the_query_its_other_field
     ]
     assert found.document_of.tolist() == [0, 0, 0, 1]
     assert (found.id, found.group, found.retriever, found.k) == ("q", "g", "store", 2)
-    assert found.split == splitter("sentences").name
+    assert (found.split, found.evidence) == (splitter("sentences").name, ())
     assert by_sentence([found], "sentences") == [found]
     assert query == judged(
         ("a", 10, 21), snippets=snippets, id="q", group="g", retriever="store", k=2, missed=1
