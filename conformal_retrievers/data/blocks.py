@@ -21,7 +21,7 @@ _MARK = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _CODE = re.compile(r" {4}| {0,3}\t")
-_DELIMITER = re.compile(r"[ \t|:]*-[-: \t|]*$")  # it follows the head of a table
+_DELIMITER = re.compile(r"[ \t|:]*-[-:\s|]*$")  # it follows the head of a table
 
 
 def blocks(text: str) -> Iterator[tuple[int, int, str]]:

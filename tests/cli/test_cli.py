@@ -480,7 +480,9 @@ def test_a_closed_output_is_no_error(files):
 
 
 def test_the_command_line_needs_no_package_of_the_demo():
-    names = "regex bm25s jinja2 matplotlib langchain_core llama_index sentence_transformers"
+    names = (
+        "regex sentencex bm25s jinja2 matplotlib langchain_core llama_index sentence_transformers"
+    )
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({names.split()}))

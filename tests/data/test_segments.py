@@ -62,19 +62,27 @@ def test_ranges_of_long_repetitions_are_exact_and_within_the_limit(unit, times):
     assert all(len(piece) <= LIMIT for piece in pieces)
 
 
-CODE = "```python\nx = 1.  # One. Two.\n\n\ny = 2\n```"
-TABLE = "| Name | Value |\n|---|:-:|\n| a. b | 3.4. C |"
+CODE = "```python\nx = 1.  # One. Two.\n\n\ny = 2.  # Three. Four.\n```"
+TABLE = "| Name | Value |\n|---|:-:|\n| It ends. Or not | 3.4. So |"
 LIST = "- One. Two.\n- Three\n  and more. Yes.\n\t* Inner. Two.\n- Four"
 UNITS = [CODE, CODE.replace("`", "~"), TABLE, LIST]
-UNITS += ["````\n```\nA. B.\n````", "<table>\n\n<td>A. B.\n</table>", "<pre>A. B.\n\nC. D.</pre>"]
+UNITS += [
+    "````\n```\nIt ends. Or not.\n````",
+    "<table>\n\n<td>It ends. Or not.\n</table>",
+    "<pre>It ends. Or not.\n\nHere too. So.</pre>",
+]
 UNITS += ["1. One. Two.\n2. Three. Four.", "1) One. Two.\n2) Three.", "• One. Two.\n• Three."]
 UNITS += ["* One. Two.\n  ```\n  code. More.\n\n  code\n  ```\n* Three."]
 UNITS += [
-    "+---+---+\n| A. B | C |\n+---+---+",
-    "| A. B | C. D |",
-    "Name | Value\n--- | ---\nA. B | C. D",
+    "+---+---+\n| It ends. Or not | C |\n+---+---+",
+    "| It ends. Or not | Here too. So |",
+    "Name | Value\n--- | ---\nIt ends. Or not | Here too. So",
 ]
-UNITS += ["    def f():\n        return 1.  # A. B.", "\tx = 1. A\n\ty = 2. B", "    One. Two."]
+UNITS += [
+    "    def f():\n        return 1.  # It ends. Or not.",
+    "\tx  # It ends. Or not.\n\ty  # Here too",
+    "    One. Two.",
+]
 UNITS += ["- A long item that is wrapped, whose\nnext line is not indented. It ends.\n- Another."]
 
 
@@ -96,15 +104,15 @@ def test_units_need_no_blank_line_around_them(unit):
 
 def test_code_that_is_not_closed_goes_to_the_end():
     for fence in ("```", "~~~", "<pre>"):
-        assert cut(f"One. Two.\n{fence}\nx. Y.\n\nZ. A.") == [
+        assert cut(f"One. Two.\n{fence}\nIt ends. Or not.\n\nHere too.") == [
             "One.",
             "Two.",
-            f"{fence}\nx. Y.\n\nZ. A.",
+            f"{fence}\nIt ends. Or not.\n\nHere too.",
         ]
 
 
 def test_units_are_not_cut_whatever_their_length():
-    table = "\n".join(f"| row {i} | A. B. |" for i in range(LIMIT))
+    table = "\n".join(f"| row {i} | It ends. Or not. |" for i in range(LIMIT))
     assert cut(f"One.\n\n{table}\n\nTwo.") == ["One.", table, "Two."]
 
 
