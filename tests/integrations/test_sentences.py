@@ -10,8 +10,12 @@ import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_community.document_transformers import LongContextReorder
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import RunnableLambda
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.schema import Document as Page
 from llama_index.core.schema import (
     ImageNode,
@@ -30,9 +34,16 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.data import Hit
 from conformal_retrievers.data.sentences import splitter
+from conformal_retrievers.monitoring import FilterLog
 from conformal_retrievers.pruning import SentenceFilter
-from langchain_conformal import ConformalCompressor, ConformalRetriever
+from langchain_conformal import (
+    ConformalCallbackHandler,
+    ConformalCompressor,
+    ConformalRetriever,
+)
 from llama_index.postprocessor.conformal import (
+    ConformalEventHandler,
+    ConformalFilterEvent,
     ConformalPostprocessor,
     NodeWithHits,
 )
@@ -172,6 +183,93 @@ def test_the_best_sentence_alone_is_kept_where_a_result_must_not_be_empty(kept_t
 def test_a_filter_that_must_keep_something_raises_if_no_sentence_is_kept(kept_texts):
     with pytest.raises(NothingKept, match="sentences"):
         kept_texts({"1": TEXTS["dropped"]}, on_empty="raise")
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def check_event(event):
+    assert event["split"] == splitter("sentences").name
+    # 3, 2, 1 and 2 sentences, and a blank document.
+    assert (event["k"], event["kept"], event["unscorable"]) == (9, [0, 2, 5, 7, 8], [7, 8])
+    kept = {[*TEXTS][one["document"]]: one["ranges"] for one in event["kept_ranges"]}
+    assert kept == RANGES
+    assert not any(text.strip() and text[:14] in json.dumps(event) for text in TEXTS.values())
+
+
+class Events(BaseCallbackHandler):
+    def __init__(self):
+        self.runs, self.custom = [], []
+
+    def on_chain_end(self, outputs, **kwargs):
+        self.runs.append(outputs)
+
+    def on_custom_event(self, name, data, **kwargs):
+        self.custom.append(data)
+
+
+async def test_events_in_langchain_have_the_kept_ranges_and_no_text():
+    handler = Events()
+    given = compressor()
+    kept = given.compress_documents(documents(), "q", [handler])
+    assert await given.acompress_documents(documents(), "q", [handler]) == kept
+    assert (len(handler.runs), len(handler.custom)) == (2, 2)
+    for event in (*handler.runs, *handler.custom):
+        check_event(event)
+
+
+def test_a_filter_that_raises_has_an_event_without_ranges():
+    handler = Events()
+    with pytest.raises(NothingKept):
+        compressor(on_empty="raise").compress_documents(
+            [Document(TEXTS["dropped"])], "q", callbacks=[handler]
+        )
+    assert [event["kept_ranges"] for event in handler.custom] == [[]]
+
+
+class Heard(BaseEventHandler):
+    heard: list = []  # noqa: RUF012 (a field)
+
+    def handle(self, event, **kwargs):
+        self.heard.append(event)
+
+
+async def test_events_in_llama_index_have_the_kept_ranges_and_no_text():
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    given = postprocessor()
+    given.callback_manager = CallbackManager([debug])
+    dispatcher, handler = get_dispatcher(), Heard()
+    before = [*dispatcher.event_handlers]
+    dispatcher.event_handlers = [*before, handler]
+    try:
+        kept = given.postprocess_nodes(nodes(), query_str="q")
+        assert await given.apostprocess_nodes(nodes(), query_str="q") == kept
+    finally:
+        dispatcher.event_handlers = before
+    decided = [event for event in handler.heard if isinstance(event, ConformalFilterEvent)]
+    assert len(decided) == 2
+    for event in decided:
+        check_event(event.decision)
+        assert event.nodes == kept
+    legacy = debug.get_event_pairs(CBEventType.RERANKING)
+    assert [end.payload["nodes"] for _, end in legacy] == [kept] * 2
+
+
+async def test_both_handlers_log_the_same_decision_about_sentences(tmp_path):
+    paths = [tmp_path / "langchain.jsonl", tmp_path / "llama_index.jsonl"]
+    one, other = map(FilterLog, paths)
+    handlers = ConformalCallbackHandler(one), ConformalEventHandler(other)
+    compressor().compress_documents(documents(), "q", [handlers[0]])
+    dispatcher = get_dispatcher()
+    before = [*dispatcher.event_handlers]
+    dispatcher.event_handlers = [*before, handlers[1]]
+    try:
+        postprocessor().postprocess_nodes(nodes(), query_str="q")
+    finally:
+        dispatcher.event_handlers = before
+    first, second = ({**json.loads(path.read_text()), "time": None} for path in paths)
+    check_event(first)
+    assert {**first, "calibration": None} == {**second, "calibration": None}
 
 
 # --- LangChain ------------------------------------------------------------------------------------
