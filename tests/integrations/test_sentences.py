@@ -30,6 +30,7 @@ from conformal_retrievers import (
     CalibrationMismatch,
     FunctionScorer,
     NothingKept,
+    RetrievalScorer,
     ScoredQuery,
 )
 from conformal_retrievers.data import Hit
@@ -183,6 +184,26 @@ def test_the_best_sentence_alone_is_kept_where_a_result_must_not_be_empty(kept_t
 def test_a_filter_that_must_keep_something_raises_if_no_sentence_is_kept(kept_texts):
     with pytest.raises(NothingKept, match="sentences"):
         kept_texts({"1": TEXTS["dropped"]}, on_empty="raise")
+
+
+def test_sentences_can_have_the_score_that_the_retriever_gave_their_document():
+    scorer = RetrievalScorer("store", higher_is_better=True)
+    one = ScoredQuery([-0.5], [True], split=splitter("sentences").name)
+    given = SentenceFilter(
+        scorer, Calibration.from_scores([one], alpha=0.5, scorer=scorer.name), "sentences"
+    )
+    scored = [
+        Document("One. Two.", metadata={"relevance_score": 0.6}),
+        Document("Three.", metadata={"relevance_score": 0.4}),
+    ]
+    kept = ConformalCompressor(filter=given).compress_documents(scored, "q")
+    assert [document.page_content for document in kept] == ["One. Two."]
+    nodes = [
+        NodeWithScore(node=TextNode(text=d.page_content), score=d.metadata["relevance_score"])
+        for d in scored
+    ]
+    kept = ConformalPostprocessor(filter=given).postprocess_nodes(nodes, query_str="q")
+    assert [node.text for node in kept] == ["One. Two."]
 
 
 # --- events ---------------------------------------------------------------------------------------
