@@ -155,14 +155,19 @@ def can_learn(judged: Sequence[JudgedQuery]) -> bool:
     return both == others == {True, False}
 
 
-def cross_validated(candidate: Candidate, judged: Sequence[JudgedQuery]) -> list[Scores]:
-    """Return the scores (n,) of each query, by a scorer that was not fitted on it."""
+def cross_validated(
+    candidate: Candidate, judged: Sequence[JudgedQuery], alpha: float | None = None
+) -> list[Scores]:
+    """Return the scores (n,) of each query, by a scorer that was not fitted on it.
+
+    One that is learned is best where a share alpha of the relevant snippets is dropped.
+    """
     scores = [np.empty(0)] * len(judged)
     for fold in range(FOLDS):
         scorer = candidate.scorer
         if scorer is None:
             others = [query for i, query in enumerate(judged) if i % FOLDS != fold]
-            scorer = LearnedScorer.fit(others, candidate.parts)
+            scorer = LearnedScorer.fit(others, candidate.parts, alpha=alpha)
         for i in range(fold, len(judged), FOLDS):
             scores[i] = score_snippets(scorer, judged[i].query, judged[i].snippets)
     return scores

@@ -168,7 +168,8 @@ def choose(
     fit = FitPart(parts.fit, count_tokens)
     per_query = fit.weights(aim).sum() / len(parts.fit)  # of the fit part: the others stay unseen
     aim = replace(aim, n=round(per_query * len(parts.calibration)))
-    scores = [cross_validated(candidate, parts.fit) for candidate in candidates]
+    at = fit.share_to_lose(aim)
+    scores = [cross_validated(candidate, parts.fit, at) for candidate in candidates]
     costs, logs = fit.compared(scores, aim)
     best, chosen = pick(logs)
     winner, names = candidates[chosen], [candidate.name for candidate in candidates]
@@ -184,7 +185,7 @@ def choose(
         fit_ids=[query.id for query in parts.fit if query.id is not None],
         fit_digests=[query_digest(query.query) for query in parts.fit],
     )
-    own = _made(winner, parts.fit, {scorer.name: scorer for scorer in given})
+    own = _made(winner, parts.fit, {scorer.name: scorer for scorer in given}, at)
     threshold = fit.threshold(scores[chosen], aim.tokens) if aim.tokens else math.inf
     return Chosen(own, parts.calibration, choice, threshold)
 
@@ -244,11 +245,16 @@ def _none_absolute(given: Sequence[Scorer]) -> ValueError:
     )
 
 
-def _made(winner: Candidate, fit: Sequence[JudgedQuery], real: Mapping[str, Scorer]) -> Scorer:
+def _made(
+    winner: Candidate,
+    fit: Sequence[JudgedQuery],
+    real: Mapping[str, Scorer],
+    alpha: float | None,
+) -> Scorer:
     """Return the winner, with the user's own scorers in place of what remembers their scores."""
     own = [{**OVERLAPS, **real}[part.name] for part in winner.parts]
     if winner.scorer is None:
-        learned = LearnedScorer.fit(fit, winner.parts)
+        learned = LearnedScorer.fit(fit, winner.parts, alpha=alpha)
         return LearnedScorer.from_provenance(learned.provenance, own)
     if not own:
         return winner.scorer

@@ -116,6 +116,19 @@ class FitPart:
             n += [query.missed or 0 for query in self.queries]
         return n if aim.guarantee == "snippet" else (n > 0).astype(np.float64)
 
+    def share_to_lose(self, aim: Aim) -> float | None:
+        """Return which share of a query's retrieved relevant snippets the aim may lose, if any.
+
+        If missed ones count as lost, less of those that were retrieved may be.
+        """
+        if aim.alpha is None or not aim.count_missed:
+            return aim.alpha
+        counted = self.weights(aim) > 0
+        pairs = zip(self.relevant, self.queries, strict=True)
+        found = np.array([r.sum() / max(1, r.sum() + (q.missed or 0)) for r, q in pairs])
+        share = found[counted].mean() if counted.any() else 0.0
+        return float(1 - (1 - aim.alpha) / share) if share > 1 - aim.alpha else None
+
     def cost(self, curve: Curve, aim: Aim, times: Values) -> Values:
         """Return the cost (r,) on queries that are drawn so many `times`, (r, K)."""
         weights = times * self.weights(aim)

@@ -5,7 +5,8 @@
 The features (`features.py`) are what each retriever and scorer knows of a snippet, where it stands
 among those of the query, and, if documents and positions are known, in its document. scikit-learn
 fits the regression on queries that must not calibrate; numpy alone scores, and asks no model for
-what the hits have.
+what the hits have. Given an alpha, it fits twice: the second time, snippets count by how near they
+are to the threshold, since only there the score decides what is kept.
 """
 
 from __future__ import annotations
@@ -50,10 +51,13 @@ class Regression(NamedTuple):
         return np.asarray(terms.sum(axis=1) + self.intercept)
 
 
-def regress(table: Values, relevant: Known, weights: Values | None = None) -> Regression:
+def regress(
+    table: Values, relevant: Known, weights: Values | None = None, *, alpha: float | None = None
+) -> Regression:
     """Fit a logistic regression with an L2 penalty to features (n, d) and judgements (n,).
 
-    Weights (n,) have the mean 1. Raises ModuleNotFoundError without the extra `learned`.
+    Weights (n,) have the mean 1. With an alpha, a second fit has the weights that `focused` gives.
+    Raises ModuleNotFoundError without the extra `learned`.
 
     >>> table = np.array([[0.0], [1.0], [2.0], [3.0]])
     >>> regress(table, np.array([True, True, False, False])).log_odds(table).round(1)
@@ -67,7 +71,11 @@ def regress(table: Values, relevant: Known, weights: Values | None = None) -> Re
     fitted = LogisticRegression(C=C, max_iter=10_000)
     fitted.fit((table - means) / scales, relevant, sample_weight=weights)
     rows = [tuple(row.tolist()) for row in (means, scales, fitted.coef_[0])]
-    return Regression._make([*rows, float(fitted.intercept_[0])])
+    regression = Regression._make([*rows, float(fitted.intercept_[0])])
+    if alpha is None:
+        return regression
+    every = np.ones(len(table)) if weights is None else weights
+    return regress(table, relevant, focused(every, regression.log_odds(table), relevant, alpha))
 
 
 Numbers = Sequence[pydantic.FiniteFloat]
@@ -113,11 +121,18 @@ class LearnedScorer(CombinedScorer):
     relative_to_query: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, judged: Iterable[JudgedQuery], scorers: Iterable[Scorer] = ()) -> LearnedScorer:
+    def fit(
+        cls,
+        judged: Iterable[JudgedQuery],
+        scorers: Iterable[Scorer] = (),
+        *,
+        alpha: float | None = None,
+    ) -> LearnedScorer:
         """Return the scorer that is learned from hits, from `scorers`, and from where snippets are.
 
         The fit uses all retrievers of the hits, and documents and positions if every snippet has
-        them. It leaves out unscorable snippets. Raises ValueError if there are neither hits nor
+        them. It leaves out unscorable snippets. It is best near the threshold that drops a share
+        `alpha` of the relevant ones, if given. Raises ValueError if there are neither hits nor
         scorers, if scorers share a name, and unless there are relevant and irrelevant snippets;
         ModuleNotFoundError without the extra `learned`.
         """
@@ -141,8 +156,9 @@ class LearnedScorer(CombinedScorer):
                 f"judged has {labels.sum()} relevant and {(~labels).sum()} irrelevant snippets "
                 "that can be scored; give judged queries with both"
             )
+        regression = regress(np.vstack(rows), labels, weights_of(relevant), alpha=alpha)
         digests = frozenset(query_digest(query.query) for query in judged)
-        return cls(parts, sources, regress(np.vstack(rows), labels, weights_of(relevant)), digests)
+        return cls(parts, sources, regression, digests)
 
     @classmethod
     def from_provenance(
@@ -228,3 +244,23 @@ def weights_of(relevant: Iterable[Known]) -> Values:
     weights = [np.where(r, 1 / max(1, r.sum()), 1 / max(1, (~r).sum())) for r in relevant]
     joined = np.concatenate(weights)
     return np.asarray(joined / joined.mean())
+
+
+def focused(weights: Values, log_odds: Values, relevant: Known, alpha: float) -> Values:
+    """Return the weights (n,) of a second fit, of mean 1, from those and the log-odds of the first.
+
+    With t the threshold, below which a share alpha of the weight of relevant snippets is, weights
+    are multiplied by 1 / cosh²((log-odds − t) / 4), and those of relevant ones by exp(−t) too, or
+    by e or 1/e if that is nearer to 1: so the second fit has its log-odds 0 nearer to t.
+
+    >>> log_odds, relevant = np.array([-9.0, 0.0, 0.0, 9.0]), np.array([False, False, True, True])
+    >>> focused(np.ones(4), log_odds, relevant, alpha=0.1).round(2)
+    array([0.08, 1.92, 1.92, 0.08])
+    """
+    order = np.argsort(log_odds[relevant])
+    below = np.cumsum(weights[relevant][order]) / weights[relevant].sum()
+    first = int(np.searchsorted(below, alpha, side="right"))
+    t = log_odds[relevant][order][min(first, len(order) - 1)]
+    near = weights / np.cosh((log_odds - t) / 4) ** 2
+    near = np.where(relevant, near * np.exp(np.clip(-t, -1, 1)), near)
+    return np.asarray(near / near.mean())

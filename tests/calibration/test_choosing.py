@@ -69,6 +69,14 @@ NEW = queries(40, seed=9)
 NEW = [replace(query, query=f"new {query.query}", id=f"new {query.id}") for query in NEW]
 
 
+def of_equal_length(judged):
+    """The queries without the dots that make less relevant snippets longer."""
+    return [
+        replace(q, snippets=[replace(s, text=s.text.rstrip(".")) for s in q.snippets])
+        for q in judged
+    ]
+
+
 class Counting:
     """Scores by the number of dots, and counts how often it is asked."""
 
@@ -168,7 +176,7 @@ def test_the_file_is_enough_for_scores_bit_for_bit(tmp_path):
     loaded = Calibration.load(tmp_path / "calibration.json")
     assert loaded == calibration
     assert needed_scorers(loaded) == []
-    fitted = LearnedScorer.fit(split(queries(300)).fit)
+    fitted = LearnedScorer.fit(split(queries(300)).fit, alpha=0.1)
     opened = ConformalFilter.of(loaded)
     for query in NEW:
         expected = fitted.score(query.query, query.snippets)
@@ -194,10 +202,10 @@ def test_a_given_scorer_is_asked_once_for_each_query():
 
 def test_the_statement_says_what_a_given_scorer_adds():
     def truth(query, texts):
-        return [0.0 if text in ("text 0", "text 1.") else 1.0 + len(text) for text in texts]
+        return [0.0 if text in ("text 0", "text 1") else 1.0 + len(text) for text in texts]
 
     oracle = FunctionScorer(truth, "oracle")
-    calibration = calibrate(JUDGED, [oracle], alpha=0.1)
+    calibration = calibrate(of_equal_length(JUDGED), [oracle], alpha=0.1)
     assert needed_scorers(calibration) == ["oracle"]
     added = calibration.choice.adds["oracle"]
     assert added.with_it < added.without
@@ -211,10 +219,10 @@ def test_the_statement_says_what_a_given_scorer_adds():
 
 def test_a_scorer_that_was_not_chosen_may_be_given_to_the_filter():
     def crc(query, texts):
-        return [zlib.crc32(f"{query} {text}".encode()) for text in texts]
+        return [zlib.crc32(f"0 {query} {text}".encode()) for text in texts]
 
     noise = FunctionScorer(crc, "noise")
-    calibration = calibrate(queries(300), [noise], alpha=0.1)
+    calibration = calibrate(of_equal_length(queries(300)), [noise], alpha=0.1)
     assert needed_scorers(calibration) == []
     assert ConformalFilter.of(calibration, noise).scorer == ConformalFilter.of(calibration).scorer
 
@@ -320,6 +328,20 @@ def test_what_a_cost_allows_to_lose_is_what_a_finite_threshold_may_lose(n, alpha
             scores = [ScoredQuery([math.inf if i < lost else 0.0], [True]) for i in range(n)]
             finite = math.isfinite(Units("all", scores, False).threshold(alpha, delta))
             assert finite == (lost / n <= allowed + 1e-12)
+
+
+def test_fewer_of_those_that_were_retrieved_may_be_lost_if_missed_ones_count():
+    judged = [
+        JudgedQuery("a", ["x", "y"], [True, True], missed=2),
+        JudgedQuery("b", ["x"], [True], missed=0),
+        JudgedQuery("c", ["x"], [False], missed=0),
+    ]
+    fit, aim = FitPart(judged, len), Aim("query-recall", 0.4)
+    assert fit.share_to_lose(aim) == 0.4
+    counted = replace(aim, count_missed=True)
+    assert fit.share_to_lose(counted) == pytest.approx(0.2)  # 3/4 are found, of which 4/5 are 0.6
+    assert fit.share_to_lose(replace(counted, alpha=0.25)) is None
+    assert fit.share_to_lose(Aim("query-recall", None, 5.0)) is None
 
 
 def test_missed_snippets_weigh_if_they_count():

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from conformal_retrievers import JudgedQuery, LearnedScorer, Snippet
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.scoring.features import feature_names, features
-from conformal_retrievers.scoring.learned import C, regress
+from conformal_retrievers.scoring.learned import C, focused, regress, weights_of
 from conformal_retrievers.scoring.scorer import query_digest, relative_to_query
 from conformal_retrievers.scoring.sources import Sources, sources_of
 
@@ -209,6 +209,32 @@ def test_the_score_is_minus_the_log_odds_of_scikit_learns_regression(fitted):
         expected = -model.decision_function((table - x.mean(axis=0)) / spread)
         scores = learned.score(query.query, query.snippets)
         np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_second_fit_weighs_snippets_by_how_near_they_are_to_the_threshold():
+    log_odds = np.array([3.0, -1.0, 1.0, 0.0, 2.0])
+    relevant = np.array([True, True, True, False, False])
+    weights = np.array([1.0, 1.0, 1.0, 0.5, 1.5])
+    # Of the three relevant ones, −1 is dropped: the threshold is 1.
+    expected = weights / np.cosh([0.5, 0.5, 0, 0.25, 0.25]) ** 2
+    expected[:3] /= math.e
+    found = focused(weights, log_odds, relevant, 0.4)
+    np.testing.assert_allclose(found, expected / expected.mean(), rtol=1e-14)
+    np.testing.assert_allclose(  # from 2 on it stays e⁻¹
+        focused(weights, log_odds + 1, relevant, 0.4), found, rtol=1e-14
+    )
+    assert not np.allclose(focused(weights, log_odds, relevant, 0.1), found)
+
+
+def test_a_fit_at_an_alpha_is_a_second_regression_with_the_weights_of_the_first(fitted):
+    first, judged, scorers = fitted
+    second = LearnedScorer.fit(judged[:30], scorers, alpha=0.2)
+    table = np.vstack([table_of(scorers, query) for query in judged[:30]])
+    relevant = [np.array(query.relevant) for query in judged[:30]]
+    labels, weights = np.concatenate(relevant), weights_of(relevant)
+    near = focused(weights, first.regression.log_odds(table), labels, 0.2)
+    assert second.regression == regress(table, labels, near) != first.regression
+    assert LearnedScorer.from_provenance(second.provenance, scorers).name == second.name
 
 
 def test_a_feature_that_never_varied_has_no_weight():
