@@ -364,7 +364,7 @@ def learned(data: Data, tables: list[NDArray[np.float64]]) -> Callable[[Deal], S
         training = [tables[i] for i in deal.training]
         relevant = [data.relevant[i] for i in deal.training]
         joined = np.vstack(training), np.concatenate(relevant)
-        regression = regress(*joined, weights_of(relevant))
+        regression = regress(*joined, weights_of(relevant), alpha=0.1)
         return np.split(-regression.log_odds(whole), ends[:-1])
 
     return scores_of
@@ -372,7 +372,7 @@ def learned(data: Data, tables: list[NDArray[np.float64]]) -> Callable[[Deal], S
 
 def check_against_the_library(data: Data, deal: Deal) -> None:
     parts = [data.cosine, data.bm25]
-    scorer = LearnedScorer.fit([data.judged[i] for i in deal.training], parts)
+    scorer = LearnedScorer.fit([data.judged[i] for i in deal.training], parts, alpha=0.1)
     here = learned(data, data.features(data.context))(deal)
     for i in deal.filtered[:50]:
         query = data.judged[i]
