@@ -23,11 +23,23 @@ from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring import LearnedScorer, Scorer
+from conformal_retrievers.theory.ranks import exact_alpha
 
 
 def calibrate(
     judged: options.Judged,
-    alpha: options.Alpha,
+    alpha: Annotated[
+        float | None, options.option("RATE", options.ALPHA, parser=options.passes(exact_alpha))
+    ] = None,
+    tokens: Annotated[
+        float | None,
+        options.option(
+            "NUMBER",
+            "In place of --alpha: the characters (about four a token) to keep per query. The "
+            "recall that this reaches is certified.",
+            min=1,
+        ),
+    ] = None,
     scorer: options.Scorer = None,
     out: options.Out = Path("calibration.json"),
     run: options.Run = None,
@@ -61,6 +73,10 @@ def calibrate(
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus)
+    if alpha is None and tokens is None:
+        raise OptionNeeded("neither --alpha nor --tokens is given", "--alpha 0.1")
+    if alpha is not None and tokens is not None:
+        raise typer.BadParameter("give either --alpha or --tokens, not both")
     if scorer is not None and scorer not in NAMES:
         hint = f"for an embedding model: --scorer embedding --model {scorer}"
         raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(NAMES)}; {hint}")
@@ -82,7 +98,7 @@ def calibrate(
             reason = "the snippets have no hits, from which a score could be chosen"
             raise OptionNeeded(f"{reason}; name a scorer", "--scorer embedding --model MODEL")
     elif scorer == "learned":
-        queries, chosen = learned(queries)
+        queries, chosen = learned(queries, alpha)
     elif scorer in ("embedding", "bm25"):
         chosen = models.embedding() if scorer == "embedding" else models.bm25()
     else:
@@ -94,6 +110,7 @@ def calibrate(
             queries,
             chosen,
             alpha=alpha,
+            tokens=tokens,
             guarantee=guarantee,
             delta=delta,
             by_group=by_group,
@@ -108,13 +125,15 @@ def calibrate(
     save(calibration, out, as_json)
 
 
-def learned(judged: Sequence[JudgedQuery]) -> tuple[list[JudgedQuery], Scorer]:
+def learned(
+    judged: Sequence[JudgedQuery], alpha: float | None = None
+) -> tuple[list[JudgedQuery], Scorer]:
     """Return the queries that calibrate, and a score that is learned from the hits of the others.
 
     The others are those that would choose a score.
     """
     parts = fit_and_calibration(judged)
-    return parts.calibration, LearnedScorer.fit(parts.fit)
+    return parts.calibration, LearnedScorer.fit(parts.fit, alpha=alpha)
 
 
 def _retrieval(judged: Path, run: list[str] | None) -> dict[str, JsonValue] | None:

@@ -43,7 +43,7 @@ def passes(check: Callable[[float], object]) -> Callable[[str], float]:
     return parse
 
 
-_ALPHA = "The risk, in (0, 1): the guarantee holds at 1 - RATE."
+ALPHA = "The risk, in (0, 1): the guarantee holds at 1 - RATE."
 _JUDGED = path(
     "JUDGED", "Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder."
 )
@@ -61,10 +61,10 @@ Answers = Annotated[
         dir_okay=False,
     ),
 ]
-Alpha = Annotated[float, option("RATE", _ALPHA, parser=passes(exact_alpha))]
+Alpha = Annotated[float, option("RATE", ALPHA, parser=passes(exact_alpha))]
 OtherAlpha = Annotated[
     float | None,
-    option("RATE", f"{_ALPHA} Default: that of the file.", parser=passes(exact_alpha)),
+    option("RATE", f"{ALPHA} Default: that of the file.", parser=passes(exact_alpha)),
 ]
 Delta = Annotated[
     float | None,
