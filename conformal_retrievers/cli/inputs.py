@@ -146,8 +146,10 @@ def _warn_if_retrieved_otherwise(queries: list[JudgedQuery], calibration: Calibr
 def logged_queries(path: Path, calibration: Calibration) -> New:
     """Read the queries of a log that were filtered with a calibration, at any alpha.
 
-    A repeated query counts once. Raises ValueError if there is none.
+    A repeated query counts once, and one that the score was chosen on does not, if the log has
+    queries or their hashes. Raises ValueError if there is none.
     """
+    chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
     new: dict[str, ScoredQuery] = {}
     n_events = left_out = 0
 
@@ -162,12 +164,17 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
         if event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha"))):
             left_out += 1
             continue
-        scores, id = scores_of(event), visible(event.get("query") or f"event {n_events}")
+        query = event.get("query")
+        if query is not None and not chosen_on.isdisjoint((query, query_digest(query))):
+            left_out += 1
+            continue
+        scores, id = scores_of(event), visible(query or f"event {n_events}")
         none, group = np.zeros(len(scores), dtype=bool), event.get("group")
         group = group and visible(str(group))
         new.setdefault(id, ScoredQuery(scores, none, id=id, group=group, split=calibration.split))
     if not new:
         raise ValueError(
-            f"{path} has {n_events} events, none of this calibration; give a log of its filter"
+            f"{path} has {n_events} events, none of this calibration with a query that is new to "
+            "it; give a log of its filter"
         )
     return New(list(new.values()), left_out)

@@ -1,7 +1,6 @@
 """The filter log: events as JSON lines that many processes append, and what handlers do with it."""
 
 import gzip
-import hashlib
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO, Literal, cast, get_args
 
 from conformal_retrievers.monitoring.events import CLAIMS_EVENT, EVENT, check_event
 from conformal_retrievers.monitoring.monitor import Counts
+from conformal_retrievers.scoring.scorer import query_digest
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -30,7 +30,8 @@ class FilterLog:
     The file is opened for each event, so that a host may rotate it at any time: once it is renamed,
     the next event begins a new file. It may also be a pipe, such as /dev/stdout, or a FIFO. Many
     writers may leave a few blank lines, which readers skip. `queries` chooses what is stored of a
-    query: the start of its SHA-256 ("hashed"), its text ("text") or nothing ("none").
+    query: the start of its SHA-256 ("hashed"), its text ("text") or nothing ("none"). The hash is
+    the same whatever a query's case and white space, as in calibrations.
     """
 
     path: Path
@@ -74,7 +75,7 @@ class FilterLog:
             return None
         if self.queries == "text":
             return query
-        return hashlib.sha256(query.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return query_digest(query)
 
 
 class Observer:

@@ -83,6 +83,9 @@ def test_a_query_is_stored_as_the_option_states(tmp_path, event, queries, stored
     log = FilterLog(tmp_path / "log.jsonl", queries=queries)
     log.append({**event, "query": "why? 😀"})
     log.append(event)
+    same = FilterLog(tmp_path / "same.jsonl", queries="hashed")
+    same.append({**event, "query": " WHY?  😀"})
+    assert [row["query"] for row in read_log(same.path)] == [HASH]
     odd = ["bad \ud800 é", "a\u2028b\r\n"]
     for query in odd:
         log.append({**event, "query": query})
