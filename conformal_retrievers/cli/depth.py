@@ -1,5 +1,6 @@
 """`conformal-retrievers depth`: how deep to retrieve, and with which retrievers?"""
 
+import sys
 from typing import Annotated
 
 from conformal_retrievers.cli import options
@@ -35,7 +36,8 @@ def depth(
     a third of the queries, whose ids --json has: leave them out when you calibrate.
     """
     queries = judged_queries(judged, run, k)
-    found = measured(by_sentence(queries, split) if split else queries, recall=recall)
+    asked = by_sentence(queries, split) if split else queries
+    found = measured(asked, recall=recall, progress=sys.stderr.isatty())
     if as_json:
         print_json(found)
     else:

@@ -37,6 +37,7 @@ from conformal_retrievers.evaluation.bootstrap import Estimate
 from conformal_retrievers.evaluation.equal_recall import at_recall, estimates, known_relevant
 from conformal_retrievers.evaluation.measures import Columns, Share
 from conformal_retrievers.evaluation.tables import Scale, aligned
+from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, RankScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS
@@ -138,12 +139,12 @@ class Depths:
         return notes
 
 
-def depth(judged: Iterable[JudgedQuery], *, recall: float = 0.9) -> Depths:
+def depth(judged: Iterable[JudgedQuery], *, recall: float = 0.9, progress: bool = False) -> Depths:
     """Measure which depth K, of which retrievers, reaches an end-to-end recall, and what it costs.
 
-    The judged queries have hits, from lists that are as deep as any K of interest. Raises
-    ValueError for snippets without hits, for no relevant snippet in the fit part, and for a recall
-    outside (0, 1).
+    The judged queries have hits, from lists that are as deep as any K of interest. `progress` shows
+    a bar. Raises ValueError for snippets without hits, for no relevant snippet in the fit part, and
+    for a recall outside (0, 1).
     """
     check_probability("recall", recall, "an end-to-end recall")
     queries = judged_queries(judged)
@@ -164,7 +165,7 @@ def depth(judged: Iterable[JudgedQuery], *, recall: float = 0.9) -> Depths:
     learned = sum(any(query.relevant) for query in some) >= FEWEST and can_learn(some)
     return Depths(
         wanted=recall,
-        settings=tuple(_settings(some, recall, learned)),
+        settings=tuple(_settings(some, recall, learned, progress)),
         ids=tuple(query.id for query in some),
         n_queries=len(some),
         n_judged=len(queries),
@@ -174,26 +175,30 @@ def depth(judged: Iterable[JudgedQuery], *, recall: float = 0.9) -> Depths:
     )
 
 
-def _settings(judged: Sequence[JudgedQuery], wanted: float, learned: bool) -> Iterator[Setting]:
+def _settings(
+    judged: Sequence[JudgedQuery], wanted: float, learned: bool, progress: bool
+) -> Iterator[Setting]:
     """Yield the depths of each union of retrievers, the smallest that reaches the recall too."""
     names = sorted({name for query in judged for name in query.hits})
     sizes = sorted({1, 2, len(names)})
+    tried = []
     for union in (some for size in sizes for some in combinations(names, size)):
         found = _Found.of(judged, union)
         steps = range(1, found.deepest)
         reaching = next((k for k in steps if found.at(k).mean() >= wanted), found.deepest)
         grid = {k for k in DEPTHS if k < found.deepest}
-        for k in sorted({*grid, reaching, found.deepest}):
-            recall = Share.of_clusters(found.at(k), np.ones(len(judged)))
-            reached = recall.estimate >= wanted
-            cut = [_cut(query, union, k) for query in judged] if reached else []
-            yield Setting(
-                retrievers=union,
-                k=k,
-                recall=recall,
-                found=found.snippets(k),
-                passed=_passed(cut, union, wanted, learned) if reached else None,
-            )
+        tried += [(union, found, k) for k in sorted({*grid, reaching, found.deepest})]
+    for union, found, k in with_bar(tried, "depth") if progress else tried:
+        recall = Share.of_clusters(found.at(k), np.ones(len(judged)))
+        reached = recall.estimate >= wanted
+        cut = [_cut(query, union, k) for query in judged] if reached else []
+        yield Setting(
+            retrievers=union,
+            k=k,
+            recall=recall,
+            found=found.snippets(k),
+            passed=_passed(cut, union, wanted, learned) if reached else None,
+        )
 
 
 class _Found(NamedTuple):
@@ -234,9 +239,13 @@ def _cut(query: JudgedQuery, union: Sequence[str], k: int) -> JudgedQuery:
     hits = [tuple(h for h in s.hits if h.retriever in union and h.rank < k) for s in query.snippets]
     places = [i for i, of_snippet in enumerate(hits) if of_snippet]
     lost = sum(r and not hits[i] for i, r in enumerate(query.relevant))
+    snippets = query.snippets
     return replace(
         query,
-        snippets=tuple(replace(query.snippets[i], hits=hits[i]) for i in places),
+        snippets=tuple(
+            snippets[i] if hits[i] == snippets[i].hits else replace(snippets[i], hits=hits[i])
+            for i in places
+        ),
         relevant=tuple(query.relevant[i] for i in places),
         missed=(query.missed or 0) + lost,
         k=None,
