@@ -210,6 +210,18 @@ def test_bm25_takes_the_corpus_of_the_folder_or_a_given_one(beir, files, tmp_pat
     assert "--corpus" in error_of("evaluate", tmp_path / "given.json", judged, code=2)
 
 
+def test_a_number_of_tokens_takes_the_place_of_alpha(files, tmp_path):
+    judged, out = files / "judged.jsonl", tmp_path / "c.json"
+    done = run("calibrate", judged, "--tokens", "30", *RETRIEVAL, "--out", out)
+    made = Calibration.load(out)
+    expected = calibrate(read_jsonl(judged), SCORER, tokens=30, labels={"source": judged.name})
+    assert replace(made, created=expected.created) == expected
+    assert "30 characters" in done.stdout
+    both = ("--tokens", "30", "--alpha", "0.1")
+    for neither_or_both in ((), both):
+        assert "--tokens" in error_of("calibrate", judged, *neither_or_both, *RETRIEVAL, code=2)
+
+
 def test_a_relevant_snippet_without_a_score_stops_calibration_or_counts_as_kept(files, tmp_path):
     first, *others = read_jsonl(files / "judged.jsonl")
     relevant, *rest = first.snippets
@@ -437,6 +449,25 @@ def test_events_of_other_calibrations_are_left_out(calibration, tmp_path):
         (tmp_path / "empty.jsonl").touch()
         strange = ("--log", tmp_path / f"{name}.jsonl")
         assert f"{name}.jsonl" in error_of("diagnose", tmp_path / "c.json", *strange)
+
+
+@pytest.mark.parametrize("queries", ["hashed", "text"])
+def test_queries_that_the_score_was_chosen_on_are_left_out_of_a_log(queries, tmp_path):
+    def judged(i):
+        rng = np.random.default_rng(i)
+        scores = np.sort(rng.normal(size=10))[::-1]
+        snippets = with_hits([Snippet("text", retrieval_score=float(s)) for s in scores])
+        return JudgedQuery(f"number {i}", snippets, np.arange(10) == rng.integers(2))
+
+    made = calibrate([judged(i) for i in range(90)], alpha=0.2)
+    made.save(tmp_path / "c.json")
+    assert made.choice.n_fit == 30
+    log, conformal = FilterLog(tmp_path / "log.jsonl", queries=queries), ConformalFilter.of(made)
+    for i in range(100):  # a person types the queries in capitals
+        query = judged(i)
+        log.append(event_of(conformal(query.query, query.snippets), query=query.query.upper()))
+    found = as_json("diagnose", tmp_path / "c.json", "--log", log.path)
+    assert (found["evaluation"]["n_queries"], found["left_out"]) == (70, 30)
 
 
 # --- what is printed ---
