@@ -45,7 +45,7 @@ def blocks(text: str) -> Iterator[tuple[int, int, str]]:
             found = _MARK.match(line)
             if kind == "code" and start == last and not _CODE.match(line):
                 kind = "text"  # a paragraph whose first line is indented
-            if kind == "text" and "|" in before and "|" in line and _DELIMITER.match(line):
+            if kind == "text" and "|" in line and _DELIMITER.match(line):
                 if start < last:
                     yield start, last, kind
                 start, kind = last, "table"

@@ -23,11 +23,16 @@ def sentences_in(text: str, language: str = "en") -> Iterator[tuple[int, int]]:
     """Yield the range of each sentence of a text, and of each unit that is not cut.
 
     A sentence beyond `LIMIT` is cut between lines, else words, else visible characters. `language`
-    is sentencex's code of the language whose abbreviations count; the ends of sentences of other
-    languages and scripts are found too.
+    is the code, as sentencex has it, of the language whose abbreviations do not end a sentence; the
+    sentences of all scripts are found with any code. `split=german` cuts by another one:
 
-    >>> list(sentences_in("One two. Three four."))
-    [(0, 9), (9, 20)]
+    >>> list(sentences_in("Am 3. Mai kam er. Er blieb."))
+    [(0, 6), (6, 18), (18, 27)]
+    >>> def german(text: str) -> Iterator[tuple[int, int]]:
+    ...     return sentences_in(text, "de")
+    >>> german.name = f"german {NAME}"
+    >>> list(german("Am 3. Mai kam er. Er blieb."))
+    [(0, 18), (18, 27)]
     """
     for start, end, kind in blocks(text):
         if kind in UNITS or (kind == "item" and end - start <= LIMIT):

@@ -111,6 +111,11 @@ def test_code_that_is_not_closed_goes_to_the_end():
         ]
 
 
+def test_what_is_closed_in_its_line_is_a_unit():
+    table = "<table><td>It ends. Or not.</table>"
+    assert cut(f"{table}\nThree. Four.") == [table, "Three.", "Four."]
+
+
 def test_units_are_not_cut_whatever_their_length():
     table = "\n".join(f"| row {i} | It ends. Or not. |" for i in range(LIMIT))
     assert cut(f"One.\n\n{table}\n\nTwo.") == ["One.", table, "Two."]

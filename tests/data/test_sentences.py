@@ -85,6 +85,7 @@ def test_neighbouring_sentences_keep_the_text_between_them_and_a_gap_marks_what_
     assert joined("xxxx") == (TEXT, ((0, len(TEXT)),))
     assert joined("x.x.", gap="") == ("One two. Five six.", ((1, 9), (23, 32)))
     assert joined("x..x", gap="")[0] == "One two.\nSeven."
+    assert joined("x..x", gap=" ")[0] == "One two.\nSeven."
     assert joined("x.x.", gap="|")[0] == "One two.|Five six."
 
 
