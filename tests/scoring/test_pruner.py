@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from open_provence import OpenProvenceStandIn
 
-from conformal_retrievers import Snippet
+from conformal_retrievers import JudgedQuery, Snippet, calibrate
+from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import CachedScorer, ProvenceScorer, ascore_snippets
 
 QUESTION = "red wine"
@@ -117,6 +118,26 @@ def test_probabilities_that_are_not_numbers_are_refused_by_name():
     model = Returns(kept_sentences=[["Red. "]], sentence_probabilities=[["high"]])
     with pytest.raises((TypeError, ValueError), match="'odd'"):
         ProvenceScorer(model, "odd").score(QUESTION, of("a", "Red."))
+
+
+async def test_a_pruner_calibrates_and_filters_the_sentences_of_documents():
+    document = (
+        "Ann likes red wine.\n\nBob bakes bread. He adds salt.\n\n| a | b |\n|---|---|\n| 1 | 2 |"
+    )
+    judged = [
+        JudgedQuery(f"{QUESTION} {i}", [Snippet(document, id="d")], [True], evidence=[("d", 0, 19)])
+        for i in range(12)
+    ]
+    scorer = ProvenceScorer(OpenProvenceStandIn(), "p")
+    calibration = calibrate(judged, scorer, alpha=0.1, split="sentences")
+    pruner = open_filter(calibration, scorer, split="sentences")
+    pruned = pruner("red wine 7", ["Cheese. Red wine.", Snippet(document, id="d"), "Milk."])
+    assert [p.text for p in pruned.passages] == ["Red wine.", "Ann likes red wine."]
+    assert not pruned.unscorable.size
+    later = await pruner.acall(
+        "red wine 7", ["Cheese. Red wine.", Snippet(document, id="d"), "Milk."]
+    )
+    assert later.scores.tolist() == pruned.scores.tolist()
 
 
 async def test_threads_and_tasks_get_the_same_scores():
