@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformal_retrievers.cli.docstrings import standard_library_docstrings
 from conformal_retrievers.data.segments import LIMIT, NAME, sentences_in
 from conformal_retrievers.data.sentences import splitter
 
@@ -82,6 +85,7 @@ UNITS += [
     "    def f():\n        return 1.  # It ends. Or not.",
     "\tx  # It ends. Or not.\n\ty  # Here too",
     "    One. Two.",
+    "    ```\n    It ends. Or not.\n\n    Here too. So.\n    ```",
 ]
 UNITS += ["- A long item that is wrapped, whose\nnext line is not indented. It ends.\n- Another."]
 
@@ -119,6 +123,8 @@ def test_what_is_closed_in_its_line_is_a_unit():
 def test_units_are_not_cut_whatever_their_length():
     table = "\n".join(f"| row {i} | It ends. Or not. |" for i in range(LIMIT))
     assert cut(f"One.\n\n{table}\n\nTwo.") == ["One.", table, "Two."]
+    bullets = f"- {'It ends. Or not. ' * LIMIT}\n- More"
+    assert cut(f"One.\n\n{bullets}\n\nTwo.") == ["One.", bullets, "Two."]
 
 
 def test_a_list_of_one_that_is_longer_than_a_sentence_may_be_is_a_paragraph():
@@ -149,6 +155,9 @@ def test_a_line_break_is_white_space_unless_the_line_is_a_heading_or_short():
     assert cut(f"Contact us\n{long}\n{long}.") == ["Contact us", f"{long}\n{long}."]
     assert cut(f"{long}\nRead more\n{long}.") == [f"{long}\nRead more", f"{long}."]
     assert cut(f"so\n{long[0].lower()}{long[1:]}") == [f"so\n{long[0].lower()}{long[1:]}"]
+    assert cut(f"{long}\nRead more\nGo on") == [f"{long}\nRead more", "Go on"]
+    friends = "The friends\n, who came in great numbers, left."
+    assert cut(friends) == [friends]
     assert cut("## The results\nthey are good") == ["## The results", "they are good"]
     assert cut("Page one\fPage two\u2029Page three") == ["Page one", "Page two", "Page three"]
 
@@ -245,6 +254,29 @@ HOSTILE += ["#\n", "🇩", "a\n", "1. a\n\n", "1. ", "<table></table>\n"]
 def test_hostile_text_is_cut_in_linear_time(unit):
     """Were the time quadratic, each would take minutes."""
     cut(unit * (100_000 // len(unit)))
+
+
+@pytest.mark.slow
+def test_ranges_of_the_docstrings_of_the_standard_library_are_exact():
+    docstrings = standard_library_docstrings().values()
+    assert len(docstrings) > 4000
+    assert sum(len(cut(text)) for text in docstrings) > 10_000
+
+
+def test_the_extra_is_named_where_the_segmenter_is_not_installed():
+    code = """
+import sys
+sys.modules["sentencex"] = None
+from conformal_retrievers.data.sentences import cut
+def mine(text): return [(0, len(text))]
+print(cut(["One. Two."], mine).split)
+cut(["One. Two."], "sentences")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "__main__.mine\n"
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("ModuleNotFoundError: sentencex")
+    assert "conformal-retrievers[snippets]" in error
 
 
 def test_the_name_has_the_segmenter_its_version_and_the_limit():
