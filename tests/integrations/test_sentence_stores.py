@@ -6,6 +6,7 @@ the one behind it.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import pytest
@@ -26,11 +27,13 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document as Page
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
 
 import langchain_conformal
@@ -187,6 +190,13 @@ def test_evidence_of_a_source_needs_to_know_where_chunks_start():
     asked = [JudgedQuery("Three?", [], [], evidence=[Evidence("a", 9, 15)])]
     with pytest.raises(ValueError, match="position"):
         langchain_conformal.judge_retriever(store.as_retriever(), asked, split="sentences")
+
+
+def test_snippets_have_the_whole_numbers_that_say_where_they_start():
+    starts = {"a": 7, "b": 7.0, "c": -1, "d": 0.5, "e": "7", "f": None, "g": True, "h": math.inf}
+    given = [Document(name, metadata={"start_index": start}) for name, start in starts.items()]
+    positions = {s.text: s.position for s in langchain_conformal.documents.to_snippets(given)}
+    assert positions == {**dict.fromkeys(starts), "a": 7, "b": 7}
 
 
 # --- survivors ------------------------------------------------------------------------------------
@@ -356,6 +366,34 @@ async def test_a_streaming_engine_gives_the_model_the_kept_sentences_alone():
     assert "market" not in answer
     response = await engine.aquery("Where?")
     assert "".join([t async for t in response.async_response_gen()]) == answer
+
+
+class ShortestFirst(BaseNodePostprocessor):
+    """A reranker that has seen texts and embeddings."""
+
+    seen: list[tuple[str, object]] = []  # noqa: RUF012 (a field)
+
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        self.seen.extend((n.node.get_content(), n.node.embedding) for n in nodes)
+        return sorted(nodes, key=lambda node: len(node.node.get_content()))
+
+
+async def test_a_reranker_behind_the_filter_sees_the_kept_text_and_no_stale_embedding():
+    class Returns(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            texts = {"1": BEES, "2": "The market fell.", "3": "Bees fly."}
+            nodes = [TextNode(text=t, id_=id, embedding=[1.0, 0.0]) for id, t in texts.items()]
+            return [NodeWithScore(node=node) for node in nodes]
+
+    prune = ConformalPostprocessor.from_calibration(about_bees(), scorer=ABOUT, split="sentences")
+    reranker = ShortestFirst()
+    engine = RetrieverQueryEngine.from_args(
+        Returns(), llm=MockLLM(), node_postprocessors=[prune, reranker]
+    )
+    for response in (engine.query("Where?"), await engine.aquery("Where?")):
+        found = [*texts_of_nodes(response.source_nodes).items()]
+        assert found == [("3", "Bees fly."), ("1", KEPT)]
+    assert reranker.seen == [(KEPT, None), ("Bees fly.", [1.0, 0.0])] * 2
 
 
 async def test_an_engine_that_keeps_no_sentence_says_so():

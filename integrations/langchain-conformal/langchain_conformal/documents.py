@@ -97,8 +97,9 @@ def _sources(documents: Sequence[Document]) -> list[str | None]:
 
 
 def _positions(documents: Sequence[Document]) -> list[int | None]:
-    known = _all("start_index", documents)  # -1 if a splitter did not find the text again
-    return [start if type(start) is int and start >= 0 else None for start in known]
+    # A splitter that did not find the text again writes −1, and some stores return floats.
+    known = [one if type(one) in (int, float) else -1 for one in _all("start_index", documents)]
+    return [int(start) if start >= 0 and start % 1 == 0 else None for start in known]
 
 
 def hits_of(documents: Sequence[Document]) -> list[tuple[Hit, ...]]:
