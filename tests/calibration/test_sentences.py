@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pages import NAME, NUMBER, asked
 
 from conformal_retrievers import Calibration, ScoredQuery, calibrate
+from conformal_retrievers.calibration.candidates import candidates_of
 from conformal_retrievers.calibration.subjects import SENTENCES
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
@@ -213,3 +214,28 @@ def test_a_number_of_tokens_and_a_list_of_scorers_work_for_sentences_too():
 
 def replace_name(scorer, name):
     return type(scorer)(lambda query, texts: [float(len(text)) for text in texts], name)
+
+
+def test_the_scores_that_sentences_are_chosen_among_are_these():
+    rng = random.Random(0)
+    judged = []
+    for query in (worded(i, rng) for i in range(40)):
+        scored = [replace(s, retrieval_score=1 / (i + 1)) for i, s in enumerate(query.snippets)]
+        judged.append(replace(query, snippets=with_hits(scored, "bm25")))
+    sentences = by_sentence(judged, "sentences")
+    candidates = candidates_of(sentences, [NUMBER], "query-recall")
+    assert [one.name for one in candidates] == [
+        "tiebreak(rank(bm25), then=overlap(pieces))",
+        "tiebreak(hit(bm25, higher), then=overlap(pieces))",
+        "tiebreak(zscore(hit(bm25, higher)), then=overlap(pieces))",
+        "tiebreak(overlap(pieces), then=order(zscore(hit(bm25, higher))))",
+        "learned(hits of bm25, words)",
+        "number",
+        "zscore(number)",
+        "learned(hits of bm25, words, number)",
+    ]
+    words = ["overlap(words)", "overlap(pairs)", "overlap(pieces)"]
+    assert [part.name for part in candidates[-1].parts] == [*words, "number"]
+    assert candidates[-1].given == (NUMBER,)
+    absolute = candidates_of(sentences, [], "snippet")
+    assert [one.name for one in absolute] == ["hit(bm25, higher)"]
