@@ -22,7 +22,7 @@ from conformal_retrievers import (
 from conformal_retrievers.data.sentences import Range, Splitter, splitter
 from conformal_retrievers.filtering import Unscorable
 from conformal_retrievers.monitoring import event_of
-from conformal_retrievers.monitoring.events import check_event
+from conformal_retrievers.monitoring.events import annotate_span, check_event
 from conformal_retrievers.pruning import SentenceFilter, open_filter
 
 JUDGED = [asked(str(i), [[i, 9]], {0: [0]}, k=2) for i in (1, 2, 3, 4, 5)]
@@ -271,3 +271,13 @@ def test_at_an_infinite_threshold_documents_come_back_unchanged():
     pruned = filter_of(alpha=0.1)("Which?", PAGES)
     assert pruned.threshold == math.inf
     assert texts(pruned) == [(i, one.text) for i, one in enumerate(PAGES)]
+
+
+def test_a_span_has_the_name_of_the_splitter(tracing):
+    exporter, provider = tracing
+    for conformal in (filter_of(), ConformalFilter(NUMBER, calibrated_whole())):
+        with provider.get_tracer("test").start_as_current_span("filter"):
+            annotate_span(conformal("Which?", [page("a", 1)]))
+    one, other = (span.attributes for span in exporter.get_finished_spans())
+    assert one["conformal.split"] == NAME
+    assert "conformal.split" not in other

@@ -177,8 +177,8 @@ def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuer
     droppable = any(not np.isnan(q.scores[~q.relevant]).all() for q in queries)
     if droppable and all(calibration.keep(q.scores, q.group).all() for q in queries):
         warnings.warn(
-            f"the threshold drops none of the snippets of the judged queries: no score of "
-            f"{calibration.scorer!r} is above it at alpha = {calibration.alpha:g}. Raise alpha, or "
-            "use a scorer that separates relevant snippets better",
+            f"the threshold drops none of the {calibration.subject.name} of the judged queries: no "
+            f"score of {calibration.scorer!r} is above it at alpha = {calibration.alpha:g}. Raise "
+            f"alpha, or use a scorer that separates relevant {calibration.subject.name} better",
             stacklevel=3,
         )

@@ -148,9 +148,9 @@ def check_scored(
     check_unique_ids([*(query.id for query in scored), *other_ids], subject.unit)
     if not any(query.relevant.any() for query in scored):
         raise ValueError(
-            f"none of the {len(scored)} {subject.judged} has a relevant retrieved snippet. Judge "
-            "more queries, retrieve deeper, or check that relevant snippets have the ids or texts "
-            "that the retriever returns"
+            f"none of the {len(scored)} {subject.judged} has a relevant retrieved {subject.item}. "
+            "Judge more queries, retrieve deeper, or check that relevant snippets, or evidence, "
+            "have the ids or texts that the retriever returns"
         )
 
 

@@ -83,6 +83,7 @@ def annotate_span(filtered: Filtered) -> None:
             "conformal.unscorable": len(filtered.unscorable),
             "conformal.m1": filtered.m1,
             "conformal.m2": filtered.m2,
+            **({"conformal.split": split} if (split := filtered.calibration.split) else {}),
         },
     )
 
