@@ -144,7 +144,7 @@ class JudgedQuery:
                 f"{where}: {n} snippets but {len(self.relevant)} judgements in relevant; give one "
                 "for each snippet"
             )
-        n = len({s.document for s in self.snippets}) if split else n
+        n = n if self.document_of is None else len(set(self.document_of.tolist()))
         if self.k is not None and n > self.k:
             items = "documents" if split else "snippets"
             raise ValueError(
@@ -173,9 +173,10 @@ class JudgedQuery:
         """The number of the document of each sentence (n,); None for whole snippets."""
         if self.split is None:
             return None
-        numbers: dict[str | None, int] = {}
-        found = [numbers.setdefault(s.document, len(numbers)) for s in self.snippets]
-        return np.array(found, dtype=np.intp)
+        numbers: dict[tuple[str | None, str], int] = {}
+        # The id of a sentence is "<id of its document>:<start>", see `Sentences.snippets`.
+        keys = [(s.document, (s.id or "").rpartition(":")[0]) for s in self.snippets]
+        return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)
 
     def retrieved_as(
         self,

@@ -103,21 +103,21 @@ class Sentences:
     def snippets(self) -> tuple[Snippet, ...]:
         """One snippet for each sentence, in order: its document's hits, its own text, no embedding.
 
-        `document` is the id of its document, or else its number, and `position` is where the
-        sentence starts in it.
+        `document` and `position` are those in the source that its document was cut from, if the
+        document has an id too, so that sentences of neighbouring documents are neighbours. Else
+        they are the document's id, or its number without one, and where the sentence starts in it.
         """
         return tuple(
             Snippet(
-                document.text[start:end],
-                None if document.id is None else f"{document.id}:{start}",
-                str(number) if document.id is None else document.id,
-                start,
-                document.retrieval_score,
-                document.hits,
+                whole.text[start:end],
+                None if whole.id is None else f"{whole.id}:{start}",
+                source,
+                first + start,
+                whole.retrieval_score,
+                whole.hits,
             )
-            for number, (document, ranges) in enumerate(
-                zip(self.documents, self.ranges, strict=True)
-            )
+            for number, (whole, ranges) in enumerate(zip(self.documents, self.ranges, strict=True))
+            for source, first in [_origin(number, whole)]
             for start, end in ranges
         )
 
@@ -125,6 +125,13 @@ class Sentences:
     def document_of(self) -> NDArray[np.intp]:
         """The number of the document of each sentence (m,)."""
         return np.repeat(np.arange(len(self.ranges)), [len(ranges) for ranges in self.ranges])
+
+
+def _origin(number: int, document: Snippet) -> tuple[str, int]:
+    """Return a name of what a document's sentences are in, and where in it the document starts."""
+    if None in (document.id, document.document, document.position):
+        return str(number) if document.id is None else document.id, 0
+    return str(document.document), document.position or 0
 
 
 def cut(documents: Iterable[Snippet | str], split: Split) -> Sentences:

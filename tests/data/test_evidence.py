@@ -60,6 +60,12 @@ def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position
     assert marks(("doc", 12, 15), snippets=windows) == ([False] * 5, 1)
     assert marks(("doc", 113, 114), snippets=windows) == ([False] * 5, 1)  # a space
     assert marks(("doc", 0, 103), snippets=windows) == ([True, *[False] * 4], 0)
+    [found] = by_sentence([judged(("doc", 112, 115), snippets=windows)], "sentences")
+    places = [(s.document, s.position, s.id) for s in found.snippets]
+    assert places[1:3] == [("doc", 110, "w1:10"), ("doc", 110, "w2:0")]  # one place of the source
+    assert found.document_of.tolist() == [0, 0, 1, 1, 2]  # in two retrieved documents
+    [two] = by_sentence([judged(("doc", 112, 115), snippets=windows[:2], k=2)], "sentences")
+    assert len(two.snippets) == 4
     windows[1] = Snippet("Ann did it.", id="w2", document="doc")
     with pytest.raises(ValueError, match="position"):
         marks(("doc", 112, 115), snippets=windows)

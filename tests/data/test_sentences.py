@@ -35,8 +35,11 @@ def test_each_sentence_is_a_snippet_of_its_document():
     sentences = cut([Snippet(TEXT, "d", "file", 40, 0.5, HITS, np.ones(3)), "Eight. Nine."], words)
     assert sentences.ranges[1] == (Range(0, 6), Range(7, 12))
     assert sentences.split == f"{words.__module__}.words"
-    assert sentences.snippets[0] == Snippet("One", "d:1", "d", 1, 0.5, HITS)
+    assert sentences.snippets[0] == Snippet("One", "d:1", "file", 41, 0.5, HITS)
     assert sentences.snippets[0].embedding is None
+    for without in (Snippet("One", "d", "file"), Snippet("One", "d", None, 40)):
+        assert cut([without], words).snippets[0] == Snippet("One", "d:0", "d", 0)
+    assert cut([Snippet("One", None, "file", 40)], words).snippets[0].document == "0"
     assert sentences.snippets[-1] == Snippet("Nine.", None, "1", 7)
     assert sentences.document_of.tolist() == [0] * 6 + [1] * 2
     assert [s.text for s in sentences.documents] == [TEXT, "Eight. Nine."]

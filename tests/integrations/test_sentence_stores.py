@@ -162,8 +162,10 @@ def test_evidence_of_a_source_is_found_in_the_chunks_that_were_cut_from_it(judge
     for query, asked in zip(judged, asked_of_pages(), strict=True):
         [(name, first, last)] = asked.evidence
         for sentence, relevant in zip(query.snippets, query.relevant, strict=True):
-            source, start = starts[sentence.document]
-            here = start + sentence.position
+            chunk, _, at = sentence.id.rpartition(":")
+            source, start = starts[chunk]
+            here = start + int(at)
+            assert (sentence.document, sentence.position) == (source, here)
             assert pages()[source][here : here + len(sentence.text)] == sentence.text
             overlap = here < last and here + len(sentence.text) > first
             assert relevant == (source == name and overlap)
