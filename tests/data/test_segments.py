@@ -99,7 +99,7 @@ def test_code_tables_and_lists_are_not_cut(unit, line_break):
     assert cut(unit) == [unit.strip()]
 
 
-@pytest.mark.parametrize("unit", [u for u in UNITS if u[0] not in " \tN"])
+@pytest.mark.parametrize("unit", [u for u in UNITS if not u[0].isspace()])
 def test_units_need_no_blank_line_around_them(unit):
     end = "# Next" if unit[:1] in "-*1•" else "Three. Four."
     pieces = cut(f"One. Two:\n{unit}\n{end}")
@@ -115,9 +115,9 @@ def test_code_that_is_not_closed_goes_to_the_end():
         ]
 
 
-def test_what_is_closed_in_its_line_is_a_unit():
-    table = "<table><td>It ends. Or not.</table>"
-    assert cut(f"{table}\nThree. Four.") == [table, "Three.", "Four."]
+def test_what_follows_a_closed_table_is_text():
+    for table in ("<table><td>It ends. Or not.</table>", "<TABLE>\n\nIt ends. Or not.</Table>"):
+        assert cut(f"{table}\nThree. Four.") == [table, "Three.", "Four."]
 
 
 def test_units_are_not_cut_whatever_their_length():
