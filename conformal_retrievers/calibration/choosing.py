@@ -145,7 +145,7 @@ def choose(
     check_unique_ids(query.id for query in judged)
     parts = split(judged, needed=needed, groups=groups)
     too_few = sum(any(query.relevant) for query in parts.fit) < FEWEST
-    if not given:  # a single rank, whose filter is a calibrated top k, or nothing at all
+    if not (given or of_sentences(judged)):  # a single rank: a calibrated top k, or nothing at all
         too_few |= len(from_hits(parts.fit or judged, aim.guarantee)) <= 1
     if too_few and aim.tokens is None:
         simple = by_default(judged, given, aim)

@@ -194,9 +194,11 @@ def test_sentences_that_share_nothing_with_the_query_are_not_all_kept(hits):
 def test_snippets_without_hits_are_scored_by_what_they_share_with_the_query():
     rng = random.Random(0)
     bare = []
-    for query in (worded(i, rng) for i in range(30)):
+    for query in (worded(i, rng) for i in range(100)):
         snippets = [replace(s, hits=()) for s in query.snippets]
         bare.append(replace(query, snippets=snippets))
+    assert "learned(words)" in calibrate(bare, alpha=0.1, split="sentences").choice.costs
+    bare = bare[:30]
     assert calibrate(bare, alpha=0.1, split="sentences").scorer.startswith("tiebreak(overlap")
     with pytest.raises(ValueError, match="hit"):
         calibrate(bare, alpha=0.1)
