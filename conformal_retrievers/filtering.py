@@ -176,14 +176,14 @@ class ConformalFilter:
 
     @classmethod
     def of(
-        cls,
+        cls: type[AFilter],
         calibration: Calibration,
         scorers: Scorer | Iterable[Scorer] = (),
         *,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
-    ) -> ConformalFilter:
+    ) -> AFilter:
         """Return the filter of a calibration that holds its score, such as a learned one.
 
         Parameters
