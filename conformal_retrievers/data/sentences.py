@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
+from operator import index
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -38,11 +39,18 @@ class Splitter:
     def __call__(self, text: str) -> tuple[Range, ...]:
         """Return the ranges of the sentences, without the white space around them.
 
-        A text without a visible character is one range. Raises ValueError, naming split, if ranges
-        overlap, are not in order, are not in the text, or leave out a visible character.
+        A text without a visible character is one range. Raises TypeError, naming split, for other
+        than pairs of whole numbers, and ValueError if ranges overlap, are not in order, are not in
+        the text, or leave out a visible character.
         """
         ranges, last = [], 0
-        for start, end in (*self.find(text), (len(text), len(text))):
+        for found in (*self.find(text), (len(text), len(text))):
+            try:
+                start, end = map(index, found)
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"split {self.name} gave {found!r:.60}; return pairs (start, end) of characters"
+                ) from None
             if not last <= start <= end <= len(text) or text[last:start].strip():
                 raise ValueError(
                     f"split {self.name} gave the range ({start}, {end}) after character {last} of "

@@ -117,7 +117,8 @@ def test_code_that_is_not_closed_goes_to_the_end():
 
 def test_what_follows_a_closed_table_is_text():
     for table in ("<table><td>It ends. Or not.</table>", "<TABLE>\n\nIt ends. Or not.</Table>"):
-        assert cut(f"{table}\nThree. Four.") == [table, "Three.", "Four."]
+        for indent in ("", "    "):
+            assert cut(f"{indent}{table}\nThree. Four.") == [table, "Three.", "Four."]
 
 
 def test_units_are_not_cut_whatever_their_length():
@@ -177,6 +178,7 @@ SENTENCES = [
     ["A family 👨‍👩‍👧‍👦 of four.", "Flags 🇩🇪🇫🇷!", "Élève e\u0301le\u0300ve.", "So."],
     ["The variant H2A.Z is in.", "It is so."],
     ["He came.", '"Go," she said.', "(And so on)."],
+    ['A 5" disk.', '"No matter," he said.', "It is."],
 ]
 
 
@@ -212,6 +214,12 @@ def test_text_in_one_line_is_cut_as_its_parts_are():
     assert cut("".join(sentences)) == sentences
     sentences = [f"This is sentence {i}, which Dr. Smith wrote." for i in range(2000)]
     assert cut(" ".join(sentences)) == sentences
+
+
+def test_a_sentence_that_is_nearly_as_long_as_it_may_be_ends_where_it_ends():
+    for words in (170, 180, 190, 195):
+        sentences = [f"It {'word ' * words}ends.", f"It {'also ' * words}ends.", "So it is."]
+        assert cut(" ".join(sentences)) == sentences
 
 
 def test_another_language_has_other_abbreviations():

@@ -164,3 +164,21 @@ def test_ranges_that_lose_or_repeat_characters_are_an_error(ranges):
 
     with pytest.raises(ValueError, match="split"):
         cut(["One. Two"], returned)
+
+
+@pytest.mark.parametrize("found", [["One.", "Two"], "12345678", [(0, 1, 2)], [(0.0, 8.0)], [8]])
+def test_what_is_no_pair_of_whole_numbers_is_an_error(found):
+    def returned(text):
+        return found
+
+    with pytest.raises(TypeError, match="split"):
+        cut(["One. Two"], returned)
+
+
+def test_ranges_are_plain_numbers_whatever_the_splitter_computes_with():
+    def returned(text):
+        return np.array([[0, 4], [4, 8]])
+
+    ranges = cut(["One. Two"], returned).ranges[0]
+    assert ranges == ((0, 4), (5, 8))
+    assert {type(number) for found in ranges for number in found} == {int}

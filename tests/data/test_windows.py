@@ -122,6 +122,19 @@ def test_these_are_two_sentences(first, second):
     assert [w.text for w in windows] == [first, second.strip()]
 
 
+def test_lists_tables_and_code_are_whole_if_they_fit():
+    text = "It ends. Or not. It has:\n- One. Two.\n- Three. Four.\n\n```\nOne. Two\n```"
+    whole = ["It ends. Or not. It has:", "- One. Two.\n- Three. Four.", "```\nOne. Two\n```"]
+    assert [w.text for w in split_snippets(text, 30, 0)] == whole
+    # What is longer is cut between lines, and its lines between sentences.
+    cut = ["- One. Two.", "- Three. Four."]
+    assert [w.text for w in split_snippets(whole[1], 14, 0)] == cut
+    assert [w.text for w in split_snippets("- One two three. Four five.", 16, 0)] == [
+        "- One two three.",
+        "Four five.",
+    ]
+
+
 FAMILY, ACCENTED = "👨‍👩‍👧‍👦", "e\u0301"
 
 
