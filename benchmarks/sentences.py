@@ -1,8 +1,9 @@
 """Words that reach the model at equal recall of relevant sentences: chunks against sentences.
 
 ragbench-hotpotqa: the passages of a question are the chunks. wice: the page of a claim is cut into
-chunks of at most 500 characters, of whole sentences. Both have labels of sentences. A chunk has
-hits of two retrievers that rank the chunks of its query: all-MiniLM-L6-v2 and BM25 (bm25s).
+chunks of at most 500 characters, of whole sentences, whose place in the page is known. Both have
+labels of sentences. A chunk has hits of two retrievers that rank the chunks of its query:
+all-MiniLM-L6-v2 and BM25 (bm25s).
 
 Queries are halved at random, 100 times. Of one half, a third fits the learned scores and the rest
 calibrates (alpha = 0.1, "query-recall", of sentences); the other half is filtered. Of this half, as
@@ -123,6 +124,7 @@ class Labelled(NamedTuple):
     id: str
     query: str
     chunks: list[list[tuple[str, bool]]]
+    places: list[tuple[str | None, int | None]]  # the page of each chunk, and where it starts
 
 
 class Data(NamedTuple):
@@ -155,7 +157,8 @@ def passages(folder: Path) -> Iterator[Labelled]:
         chunks[row["query_id"]][row["corpus_id"]].append(sentence)
     for row in json_rows(folder / "queries.jsonl.gz"):
         if row["_id"] in chunks:
-            yield Labelled(row["_id"], row["text"], [*chunks[row["_id"]].values()])
+            own = [*chunks[row["_id"]].values()]
+            yield Labelled(row["_id"], row["text"], own, [(None, None)] * len(own))
 
 
 def pages(folder: Path) -> Iterator[Labelled]:
@@ -163,15 +166,18 @@ def pages(folder: Path) -> Iterator[Labelled]:
     corpus = {row["_id"]: row for row in json_rows(folder / "corpus.jsonl.gz")}
     for query in read_beir(folder, "candidates.tsv"):
         chunks: list[list[tuple[str, bool]]] = []
-        page, size = None, 0
+        places: list[tuple[str | None, int | None]] = []
+        page, start, end = None, 0, 0
         for snippet, relevant in zip(query.snippets, query.relevant, strict=True):
             row = corpus[str(snippet.id)]
-            if row["title"] != page or size + len(row["text"]) > SIZE:
+            if row["title"] != page or end + len(row["text"]) > start + SIZE:
+                start = end = end if row["title"] == page else 0
+                page = row["title"]
                 chunks.append([])
-                page, size = row["title"], 0
+                places.append((page, start))
             chunks[-1].append((row["text"], relevant))
-            size += len(row["text"]) + 1
-        yield Labelled(str(query.id), query.query, chunks)
+            end += len(row["text"]) + 1
+        yield Labelled(str(query.id), query.query, chunks, places)
 
 
 def data_of(labelled: Iterator[Labelled], cache: Path) -> Data:
@@ -194,8 +200,8 @@ def data_of(labelled: Iterator[Labelled], cache: Path) -> Data:
             for rank, i in enumerate(np.argsort(scores, kind="stable").tolist()):
                 hits[i].append(Hit(name, rank, -float(scores[i])))
         snippets = [
-            Snippet(text, f"{query.id}:{i}", hits=tuple(found))
-            for i, (text, found) in enumerate(zip(own, hits, strict=True))
+            Snippet(text, f"{query.id}:{i}", *place, hits=tuple(found))
+            for i, (text, place, found) in enumerate(zip(own, query.places, hits, strict=True))
         ]
         relevant = [any(r for _, r in chunk) for chunk in query.chunks]
         evidence = [
@@ -287,14 +293,16 @@ def learned(judged: list[JudgedQuery], scorers: Sequence[Scorer]) -> Callable[[D
     def scores_of(halving: Deal) -> Scores:
         own = [relevant[i] for i in halving.training]
         joined = np.vstack([tables[i] for i in halving.training]), np.concatenate(own)
-        return np.split(-regress(*joined, weights_of(own)).log_odds(whole), ends[:-1])
+        fitted = regress(*joined, weights_of(own), alpha=ALPHA)
+        return np.split(-fitted.log_odds(whole), ends[:-1])
 
     return scores_of
 
 
 def check_against_the_library(data: Data, halving: Deal) -> None:
     scorers = [data.cosine, *OVERLAPS.values()]
-    scorer = LearnedScorer.fit([data.sentences[i] for i in halving.training], scorers)
+    training = [data.sentences[i] for i in halving.training]
+    scorer = LearnedScorer.fit(training, scorers, alpha=ALPHA)
     here = learned(data.sentences, scorers)(halving)
     for i in halving.filtered[:50]:
         query = data.sentences[i]
