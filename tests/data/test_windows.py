@@ -123,12 +123,13 @@ def test_these_are_two_sentences(first, second):
 
 
 def test_lists_tables_and_code_are_whole_if_they_fit():
-    text = "It ends. Or not. It has:\n- One. Two.\n- Three. Four.\n\n```\nOne. Two\n```"
-    whole = ["It ends. Or not. It has:", "- One. Two.\n- Three. Four.", "```\nOne. Two\n```"]
-    assert [w.text for w in split_snippets(text, 30, 0)] == whole
+    items = "- It begins. It ends.\n- Here too. It does."
+    code = "```\nIt begins. It ends.\n```"
+    text = f"There are two of them:\n{items}\n\n{code}"
+    windows = [w.text for w in split_snippets(text, 45, 0)]
+    assert windows == ["There are two of them:", items, code]
     # What is longer is cut between lines, and its lines between sentences.
-    cut = ["- One. Two.", "- Three. Four."]
-    assert [w.text for w in split_snippets(whole[1], 14, 0)] == cut
+    assert [w.text for w in split_snippets(items, 24, 0)] == items.splitlines()
     assert [w.text for w in split_snippets("- One two three. Four five.", 16, 0)] == [
         "- One two three.",
         "Four five.",
