@@ -68,6 +68,15 @@ def with_hits(snippets: Iterable[Snippet | str], retriever: str = RETRIEVER) -> 
     ]
 
 
+def retrieved_in(sentence: Snippet) -> tuple[str | None, str]:
+    """Return what names the retrieved document of a sentence, see `Sentences.snippets`.
+
+    >>> retrieved_in(Snippet("Ann did.", id="chunk 3:10", document="page", position=510))
+    ('page', 'chunk 3')
+    """
+    return sentence.document, (sentence.id or "").rpartition(":")[0]
+
+
 class Evidence(NamedTuple):
     """Characters that answer a query, from `start` to before `end`.
 
@@ -174,8 +183,7 @@ class JudgedQuery:
         if self.split is None:
             return None
         numbers: dict[tuple[str | None, str], int] = {}
-        # The id of a sentence is "<id of its document>:<start>", see `Sentences.snippets`.
-        keys = [(s.document, (s.id or "").rpartition(":")[0]) for s in self.snippets]
+        keys = map(retrieved_in, self.snippets)
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)
 
     def retrieved_as(

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from conformal_retrievers.data.hits import documents_in, texts_in
-from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
+from conformal_retrievers.data.hits import texts_in
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets, retrieved_in
 from conformal_retrievers.scoring.scorer import Scores
 
 
@@ -27,10 +27,10 @@ class Pruner(Protocol):
 class ProvenceScorer:
     """Scores by 1 − the probability of a sentence from a model with OpenProvence's `process`.
 
-    `name` identifies the model. All documents of a query are one call; the sentences of a document
-    are read together, in their order. A blank text, and the sentences of a document for which the
-    model returns others than these, are unscorable: NaN. Raises ValueError if the model returns no
-    texts and probabilities of sentences.
+    `name` identifies the model. All documents of a query are one call; the sentences of a retrieved
+    document are read together, in their order. A blank text, and the sentences of a document for
+    which the model returns others than these, are unscorable: NaN. Raises ValueError if the model
+    returns no texts and probabilities of sentences.
 
     >>> class Longest:  # probability: length of a sentence / 10
     ...     def process(self, question, context, **options):
@@ -53,9 +53,10 @@ class ProvenceScorer:
         # A model splits sentences at line breaks, and joins them without a space.
         texts = [" ".join(text.splitlines()).strip() + " " for text in texts_in(given)]
         places: dict[object, list[int]] = {}
-        for i, document in enumerate(documents_in(given)):
+        for i, snippet in enumerate(given):
             if not texts[i].isspace():
-                places.setdefault(i if document is None else document, []).append(i)
+                alone = snippet.document is None
+                places.setdefault(i if alone else retrieved_in(snippet), []).append(i)
         scores = np.full(len(given), np.nan)
         if places:
             context = [[texts[i] for i in of_document] for of_document in places.values()]

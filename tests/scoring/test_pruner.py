@@ -10,6 +10,7 @@ import pytest
 from open_provence import OpenProvenceStandIn
 
 from conformal_retrievers import JudgedQuery, Snippet, calibrate
+from conformal_retrievers.data.sentences import cut
 from conformal_retrievers.pruning import open_filter
 from conformal_retrievers.scoring import CachedScorer, ProvenceScorer, ascore_snippets
 
@@ -43,6 +44,17 @@ def test_the_documents_of_a_query_are_one_call_in_which_each_has_its_sentences_i
     scorer = ProvenceScorer(model, "p")
     assert scorer.score(QUESTION, [a, c, b, "Alone.", "Alone."]).shape == (5,)
     assert model.calls == [[["Red. ", "White. "], ["Wine. "], ["Alone. "], ["Alone. "]]]
+
+
+def test_chunks_of_one_page_are_documents_of_their_own():
+    chunks = [
+        Snippet("Wine. Red.", id="b", document="page", position=20),
+        Snippet("Red. White.", id="a", document="page", position=0),
+        Snippet("Bread.", document="page", position=40),
+    ]
+    model = OpenProvenceStandIn()
+    ProvenceScorer(model, "p").score(QUESTION, cut(chunks, "sentences").snippets)
+    assert model.calls == [[["Wine. ", "Red. "], ["Red. ", "White. "], ["Bread. "]]]
 
 
 def test_scores_come_back_to_the_sentences_that_they_belong_to_in_any_order():
