@@ -6,7 +6,8 @@
 
 Scores are compared on the same resampled queries (paired bootstrap), each at its own threshold. One
 threshold is noisy, so the comparison takes the geometric mean of the costs at half the alpha or the
-tokens, at these, and at twice as much.
+tokens, at these, and at twice as much. Where missed snippets count, what they lose already is not
+halved or doubled.
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ class Aim:
             return alpha - (1 - alpha) / n
         return 1 - tolerance_rank(n, alpha, self.delta) / n
 
-    @property
-    def around(self) -> list[Aim]:
-        """The aim, and those at half and at twice the alpha or the tokens."""
+    def around(self, lost: float) -> list[Aim]:
+        """Return aims at half and at twice the tokens, or the alpha beyond what is `lost` anyway.
+
+        >>> [round(aim.alpha, 2) for aim in Aim("query-recall", 0.2).around(0.1)]
+        [0.15, 0.2, 0.3]
+        """
         if self.alpha is None:
             return [replace(self, tokens=(self.tokens or 0.0) * times) for times in (0.5, 1, 2)]
-        alphas = (self.alpha / 2, self.alpha, min(2 * self.alpha, (1 + self.alpha) / 2))
+        more = max(0.0, self.alpha - lost)
+        alphas = (self.alpha - more / 2, self.alpha, min(self.alpha + more, (1 + self.alpha) / 2))
         return [replace(self, alpha=alpha) for alpha in alphas]
 
 
@@ -164,12 +169,15 @@ class FitPart:
         drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
         times = np.vstack([np.ones(n), drawn])
         costs, logs = [], []
+        weights = self.weights(aim)
         for of_candidate in scores:
             curve = self.curve(of_candidate, aim)
-            sure = [self.sure(of_candidate, one) for one in aim.around]
+            lost = float(weights @ curve.lost[:, -1] / max(1.0, weights.sum()))  # all is kept there
+            aims = aim.around(lost)
+            sure = [self.sure(of_candidate, one) for one in aims]
             around = [
                 self.cost(curve, one, times) if finite else np.ones(len(times))
-                for one, finite in zip(aim.around, sure, strict=True)
+                for one, finite in zip(aims, sure, strict=True)
             ]
             costs.append(around[1][0])
             logs.append(np.mean([np.log(np.maximum(cost, LEAST)) for cost in around], axis=0))
