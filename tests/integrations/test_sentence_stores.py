@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
 import pytest
 from frameworks import (
@@ -20,6 +21,7 @@ from frameworks import (
     vector_index,
 )
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -279,35 +281,57 @@ async def test_the_default_score_of_sentences_needs_no_model_and_keeps_the_same_
     assert 0 < n_kept < 0.5 * n_all
 
 
+class RealEmbeddings(Embeddings):
+    """The real model as a LangChain user has it."""
+
+    def __init__(self, model):
+        self.model, self.model_name = model, "all-MiniLM-L6-v2"
+
+    def embed_documents(self, texts):
+        return self.model.encode(texts).tolist()
+
+    def embed_query(self, text):
+        return self.model.encode([text])[0].tolist()
+
+
+class RealEmbedding(MiniLMEmbedding):
+    """The real model as a LlamaIndex user has it."""
+
+    model: Any
+
+    def _get_query_embedding(self, query):
+        return self.model.encode([query])[0].tolist()
+
+    def _get_text_embedding(self, text):
+        return self._get_query_embedding(text)
+
+
 @pytest.mark.slow
-async def test_the_model_scores_sentences_alike_in_both_frameworks(minilm):
-    class Both(FunctionScorer):
-        """The real model, by its texts."""
-
-    def score(query, texts):
-        vectors = minilm.encode([query, *texts], normalize_embeddings=True)
-        return (1 - vectors[1:] @ vectors[0]).tolist()
-
-    scorer = Both(score, "cosine(all-MiniLM-L6-v2)")
-    one = ScoredQuery([0.55], [True], split=SENTENCES.name)
-    calibration = Calibration.from_scores([one], alpha=0.5, scorer=scorer.name)
+async def test_the_real_model_keeps_the_sentences_that_answer_in_both_frameworks(minilm):
     text = (
         "Bees make honey from nectar. The stock market fell on Monday. Honey is stored in combs. "
         "Trains to Paris leave at noon."
     )
-    compressor = ConformalCompressor.from_calibration(calibration, scorer=scorer, split="sentences")
-    postprocessor = ConformalPostprocessor.from_calibration(
-        calibration, scorer=scorer, split="sentences"
-    )
-    store = InMemoryVectorStore(MiniLMEmbeddings())
+    embeddings, embed_model = RealEmbeddings(minilm), RealEmbedding(model=minilm)
+    name = langchain_conformal.embedding_scorer(embeddings).name
+    one = ScoredQuery([0.55], [True], split=SENTENCES.name)
+    calibration = Calibration.from_scores([one], alpha=0.5, scorer=name)
+    store = InMemoryVectorStore(embeddings)
     store.add_documents([Document(text, id="1")])
-    index = VectorStoreIndex([TextNode(text=text, id_="1")], embed_model=MiniLMEmbedding())
+    index = VectorStoreIndex([TextNode(text=text, id_="1")], embed_model=embed_model)
+    retriever = ConformalRetriever.from_calibration(
+        calibration, retriever=store.as_retriever(), embeddings=embeddings, split="sentences"
+    )
+    postprocessor = ConformalPostprocessor.from_calibration(
+        calibration, embed_model=embed_model, split="sentences"
+    )
+    engine = index.as_query_engine(llm=MockLLM(), node_postprocessors=[postprocessor])
     question = "How do bees make and store honey?"
     kept = {"1": "Bees make honey from nectar. … Honey is stored in combs."}
-    found = store.as_retriever().invoke(question)
-    assert texts_of(compressor.compress_documents(found, question)) == kept
-    nodes = index.as_retriever().retrieve(question)
-    assert texts_of_nodes(postprocessor.postprocess_nodes(nodes, query_str=question)) == kept
+    assert texts_of(retriever.invoke(question)) == kept
+    assert texts_of(await retriever.ainvoke(question)) == kept
+    assert texts_of_nodes(engine.query(question).source_nodes) == kept
+    assert texts_of_nodes((await engine.aquery(question)).source_nodes) == kept
 
 
 # --- chains and engines ---------------------------------------------------------------------------
