@@ -87,7 +87,8 @@ def hits_of(nodes: Sequence[NodeWithScore]) -> list[tuple[Hit, ...]]:
 
 def failed_in(nodes: Iterable[NodeWithScore]) -> list[str]:
     """Return the names of the retrievers that failed and were left out."""
-    return sorted({name for node in nodes for name in getattr(node, "failed", ())})
+    found = [node.failed for node in nodes if isinstance(node, NodeWithHits)]
+    return sorted({name for failed in found for name in failed})
 
 
 def columns_of(nodes: Sequence[NodeWithScore]) -> dict[str, HitColumns]:
