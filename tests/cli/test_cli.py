@@ -280,11 +280,11 @@ def test_a_model_that_does_not_exist_is_named(files, tmp_path, monkeypatch):
 def test_a_scorer_named_by_its_models_folder_is_warned_of(files, tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
-    given = (files / "judged.jsonl", 0.1, "embedding")
+    given = {"judged": files / "judged.jsonl", "alpha": 0.1, "scorer": "embedding"}
     with pytest.raises(ValueError, match="model"), pytest.warns(match="'models'; give --name"):
-        calibrate_command(*given, model="models")
+        calibrate_command(**given, model="models")
     with pytest.raises(ValueError, match="model"):  # and no warning, which would be an error
-        calibrate_command(*given, model="models", name="m")
+        calibrate_command(**given, model="models", name="m")
 
 
 # --- evaluate -------------------------------------------------------------------------------------
