@@ -5,9 +5,10 @@
     at a budget    recall that is lost at the threshold that passes so many tokens a query
 
 Scores are compared on the same resampled queries (paired bootstrap), each at its own threshold. One
-threshold is noisy, so the comparison takes the geometric mean of the costs at half the alpha or the
-tokens, at these, and at twice as much. Where missed snippets count, what they lose already is not
-halved or doubled.
+threshold is noisy, so the comparison takes the geometric mean of the costs at half the alpha, at
+this one, and at twice and four times as much: more relevant snippets are near the larger ones. With
+a budget it takes half and twice the tokens. What missed snippets lose already, where they count, is
+no part of an alpha that is halved or doubled.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ class Aim:
         return 1 - tolerance_rank(n, alpha, self.delta) / n
 
     def around(self, lost: float) -> list[Aim]:
-        """Return aims at half and at twice the tokens, or the alpha beyond what is `lost` anyway.
+        """Return the aims to compare at, with so much of the guarantee `lost` at any threshold.
 
         >>> [round(aim.alpha, 2) for aim in Aim("query-recall", 0.2).around(0.1)]
-        [0.15, 0.2, 0.3]
+        [0.15, 0.2, 0.3, 0.5]
         """
         if self.alpha is None:
             return [replace(self, tokens=(self.tokens or 0.0) * times) for times in (0.5, 1, 2)]
-        more = max(0.0, self.alpha - lost)
-        alphas = (self.alpha - more / 2, self.alpha, min(self.alpha + more, (1 + self.alpha) / 2))
-        return [replace(self, alpha=alpha) for alpha in alphas]
+        more, most = max(0.0, self.alpha - lost), (1 + self.alpha) / 2
+        alphas = [min(lost + more * times, most) for times in (1 / 2, 2, 4)]
+        return [replace(self, alpha=alpha) for alpha in (alphas[0], self.alpha, *alphas[1:])]
 
 
 class Curve(NamedTuple):

@@ -112,7 +112,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
     others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
     yield (
         f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
-        f"queries that do not calibrate, on average at {at}, half and twice as much. At {at} it "
+        f"queries that do not calibrate, at {at} and others around it. At {at} it "
         f"{does.format(percent(costs[made.chosen]))}"
         + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
         + "."
