@@ -4,10 +4,11 @@ from conformal_retrievers.calibration import Calibration, CalibrationMismatch, c
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import Evidence, JudgedQuery, ScoredQuery, Snippet
-from conformal_retrievers.evaluation import Diagnosis, Evaluation, compare, diagnose, evaluate
+from conformal_retrievers.evaluation import compare, diagnose, evaluate
 from conformal_retrievers.filtering import ConformalFilter, Filtered, NothingKept
 from conformal_retrievers.llm import LLM
 from conformal_retrievers.monitoring import Monitor
+from conformal_retrievers.pruning import SentenceFilter
 from conformal_retrievers.scoring import (
     CrossEncoderScorer,
     EmbeddingScorer,
@@ -28,9 +29,7 @@ __all__ = [
     "CalibrationMismatch",
     "ConformalFilter",
     "CrossEncoderScorer",
-    "Diagnosis",
     "EmbeddingScorer",
-    "Evaluation",
     "Evidence",
     "Filtered",
     "FunctionScorer",
@@ -43,6 +42,7 @@ __all__ = [
     "RetrievalScorer",
     "ScoredQuery",
     "Scorer",
+    "SentenceFilter",
     "Snippet",
     "TieBreak",
     "__version__",

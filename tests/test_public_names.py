@@ -103,10 +103,11 @@ def test_the_core_imports_numpy_and_pydantic_and_nothing_heavier():
 
 
 CORE = """
-    CalibrationMismatch Calibration ConformalFilter CrossEncoderScorer Diagnosis EmbeddingScorer
-    Evaluation Evidence Filtered FunctionScorer JudgedQuery LLM LLMScorer LearnedScorer Monitor
-    NothingKept QueryZScore RetrievalScorer ScoredQuery Scorer Snippet TieBreak __version__
-    calibrate compare diagnose evaluate plan read_beir read_jsonl score_queries write_jsonl
+    CalibrationMismatch Calibration ConformalFilter CrossEncoderScorer EmbeddingScorer
+    Evidence Filtered FunctionScorer JudgedQuery LLM LLMScorer LearnedScorer Monitor
+    NothingKept QueryZScore RetrievalScorer ScoredQuery Scorer SentenceFilter Snippet TieBreak
+    __version__ calibrate compare diagnose evaluate plan read_beir read_jsonl score_queries
+    write_jsonl
 """
 LANGCHAIN = """
     ConformalCallbackHandler ConformalCompressor ConformalRetriever HybridRetriever as_llm
