@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
-from conformal_retrievers.data.checks import query_name
+from conformal_retrievers.data.checks import all_of, query_name
 from conformal_retrievers.data.sentences import Split, cut, splitter
 from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, tokens_of
 
@@ -13,10 +13,13 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
     """Label as relevant what holds the reference answer: its words in a row, in lower case.
 
     With `split` the snippets are cut, and each sentence is labelled; otherwise whole snippets are.
-    Words are those of `rouge_l`, and need the extra `labels`. An answer of a few words is held by
-    sentences that do not answer the query too; a long one by none.
+    Words are those of `rouge_l`, and need the extra `labels`. Answers must be short and stand in
+    the text as they are: a name, a number, a phrase. A whole sentence in other words is found
+    nowhere, and its query has nothing relevant: "queries_without_relevant" of `labels` counts these
+    queries. A word such as "yes" also stands where the query is not answered.
 
-    Raises ValueError, naming the query, for an answer without a word.
+    Raises ValueError, naming the query, for an answer without a word, and TypeError for another
+    object than an `AnsweredQuery`.
 
     >>> query = AnsweredQuery("Who?", ["It rains. Ann did it. Not Anna."], "ann")
     >>> (judged,) = label_by_answer([query], split="sentences").judged
@@ -24,7 +27,7 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
     (False, True, False)
     """
     judged, cuts = [], None if split is None else splitter(split)
-    for query in queries:
+    for query in all_of(AnsweredQuery, queries, "queries"):
         answer = tokens_of(query.answer or "")
         if not answer:
             where = query_name(query.id, query.query)
@@ -33,6 +36,7 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
         texts = [s.text for s in (query.snippets if sentences is None else sentences.snippets)]
         judged.append(query.judged([_holds(tokens_of(t), answer) for t in texts], sentences))
     labels: dict[str, JsonValue] = {"source": "answer", "queries": len(judged)}
+    labels["queries_without_relevant"] = sum(not any(query.relevant) for query in judged)
     return Labelled(tuple(judged), labels)
 
 

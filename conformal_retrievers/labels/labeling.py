@@ -18,7 +18,7 @@ from unicodedata import normalize
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.data.checks import query_name
+from conformal_retrievers.data.checks import all_of, query_name
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_snippets
 from conformal_retrievers.data.sentences import Sentences, Split, cut
 from conformal_retrievers.extras import require
@@ -112,10 +112,13 @@ def label_by_llm(
 
     Raises
     ------
+    TypeError
+        For other objects than `AnsweredQuery`, such as queries that are judged already.
     ValueError
         For a prompt with other fields, and for a blank answer; the error names its query.
     """
-    queries, prompt = list(queries), prompt or Prompt.load("label_sentences" if split else "label")
+    queries = all_of(AnsweredQuery, queries, "queries")
+    prompt = prompt or Prompt.load("label_sentences" if split else "label")
     options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
     cuts = [cut(query.snippets, split) for query in queries] if split else []
     found: Sequence[bool | str | list[bool]]
@@ -178,11 +181,12 @@ def label_by_source(queries: Iterable[AnsweredQuery], *, beta: float) -> Labelle
     an answer of a few words, a high beta rejects many snippets that contain it.
 
     Raises ValueError for a beta outside [0, 1]; if a snippet's document, the right documents or the
-    answer are missing, naming the query; and if beta is above 0 and no document is wrong.
+    answer are missing, naming the query; and if beta is above 0 and no document is wrong. Raises
+    TypeError for other objects than `AnsweredQuery`.
     """
     if not 0 <= beta <= 1:
         raise ValueError(f"beta is {beta}; give a share from 0 to 1, such as 0.99")
-    queries = list(queries)
+    queries = all_of(AnsweredQuery, queries, "queries")
     for query in queries:
         _check_sources(query, beta)
     right = [[s.document in q.documents for s in q.snippets] for q in queries]

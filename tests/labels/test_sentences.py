@@ -8,9 +8,14 @@ import pytest
 from llm_server import fields_of
 from pages import NAME
 
-from conformal_retrievers import Snippet, calibrate
+from conformal_retrievers import JudgedQuery, Snippet, calibrate
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.labels import AnsweredQuery, label_by_answer, label_by_llm
+from conformal_retrievers.labels import (
+    AnsweredQuery,
+    label_by_answer,
+    label_by_llm,
+    label_by_source,
+)
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.prompt import Prompt
@@ -136,7 +141,7 @@ def test_what_holds_the_answers_words_in_a_row_is_relevant():
     labelled = label_by_answer(QUERIES, split="sentences")
     assert labelled.judged[0].relevant == RELEVANT
     assert labelled.judged[0].split == NAME
-    assert labelled.labels == {"source": "answer", "queries": 2}
+    assert labelled.labels == {"source": "answer", "queries": 2, "queries_without_relevant": 1}
     whole = label_by_answer(QUERIES).judged[0]
     assert (whole.relevant, whole.split) == ((True, False, False), None)
 
@@ -163,6 +168,19 @@ def test_words_are_compared_without_case_and_punctuation(text, answer, holds):
 def test_an_answer_without_words_is_refused(answer):
     with pytest.raises(ValueError, match="'7': answer"):
         label_by_answer([AnsweredQuery("q", ["a"], answer, id="7")])
+
+
+def test_only_answered_queries_are_labelled_and_others_are_refused_before_the_llm_is_asked(server):
+    judged = [JudgedQuery("q", ["a"], [True])]
+    for label in (
+        lambda: label_by_llm(judged, model(server)),
+        lambda: label_by_llm(judged, model(server), split="sentences"),
+        lambda: label_by_answer(judged),
+        lambda: label_by_source(judged, beta=0),
+    ):
+        with pytest.raises(TypeError, match=r"queries\[0\] .*AnsweredQuery"):
+            label()
+    assert server.bodies == []
 
 
 def test_labelled_sentences_calibrate():
