@@ -185,7 +185,7 @@ def test_a_calibration_of_sentences_and_a_filter_of_snippets_refuse_each_other(t
         lambda: ConformalFilter.of(sentences, NUMBER),
         lambda: open_filter(tmp_path / "c.json", NUMBER),
     ):
-        with pytest.raises(CalibrationMismatch, match="split='sentences'"):
+        with pytest.raises(CalibrationMismatch, match="SentenceFilter.*split='sentences'"):
             use()
     for use in (
         lambda: SentenceFilter(NUMBER, whole),

@@ -128,6 +128,8 @@ def calibrate(
     check_guarantee(guarantee, delta)
     checks.check_flags(by_group=by_group, count_missed=count_missed)
     judged, merged = judged_queries(judged), merge_groups or {}
+    if not judged:
+        raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
     if split is not None:
         judged = by_sentence(judged, split)
     checks.split_of(judged)  # raises for a mixture

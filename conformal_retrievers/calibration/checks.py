@@ -56,7 +56,8 @@ def check_split(calibrated: str | None, split: str | None, what: str = "this fil
     if split is None:
         raise CalibrationMismatch(
             f"this calibration is about sentences, split by {calibrated!r}, and {what} has whole "
-            f"snippets. Give split={ours} (by_sentence cuts judged queries), or calibrate without"
+            f"snippets. Filter with SentenceFilter or from_calibration(…, split={ours}), and cut "
+            "judged queries with by_sentence"
         )
     raise CalibrationMismatch(
         f"split is {split!r} in {what}, but {calibrated!r} in the calibration. Use the splitter of "

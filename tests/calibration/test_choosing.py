@@ -426,6 +426,9 @@ def test_nothing_to_score_by_is_an_error_that_says_what_to_do():
         calibrate(plain, alpha=0.1)
     with pytest.raises(ValueError, match="nothing for all 7 queries"):
         calibrate([JudgedQuery(f"query {i}", [], []) for i in range(7)], alpha=0.1)
+    for scorers in (None, [], FunctionScorer(lambda query, texts: [1] * len(texts), "one")):
+        with pytest.raises(ValueError, match="judged is empty"):
+            calibrate([], scorers, alpha=0.1)
     with pytest.raises(ValueError, match="query 3"):
         calibrate([*JUDGED[:60], *plain[3:4]], alpha=0.1)
 
