@@ -74,9 +74,11 @@ class SentenceFilter(ConformalFilter):
     split
         "sentences" or a function from a text to the ranges of its sentences, as in the calibration.
     neighbours
-        How many sentences on either side of a kept one are kept with it.
+        How many sentences on either side of a kept one are kept with it. One helps where a
+        sentence needs the one before: "She is the champion" does not say who.
     gap
-        What stands in a passage where sentences are cut out; "" for nothing but a space.
+        What stands in a passage between kept sentences where others are cut out; "" for nothing but
+        a space. Nothing marks a cut before the first kept sentence or after the last.
     on_empty, on_unscorable, group_of
         As in `ConformalFilter`, of sentences.
 
