@@ -236,7 +236,8 @@ def snippets_at(recall: float, scored: Sequence[ScoredQuery]) -> tuple[float, fl
     scores = np.concatenate([q.scores for q in scored])
     gains = np.concatenate([q.relevant / max(1, q.relevant.sum() + q.n_missed) for q in scored])
     order = np.argsort(scores, kind="stable")
-    last = np.flatnonzero(np.diff(scores[order], append=np.inf))  # of equal scores
+    ordered = scores[order]
+    last = np.flatnonzero([*(ordered[1:] != ordered[:-1]), True])  # of equal scores
     recalls = np.concatenate([[0], np.cumsum(gains[order])[last]]) / len(scored)
     kept = np.concatenate([[0], last + 1]) / len(scored)
     if recalls[-1] < recall:

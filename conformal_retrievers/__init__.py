@@ -3,7 +3,8 @@
 from conformal_retrievers.calibration import Calibration, CalibrationMismatch, calibrate, plan
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
-from conformal_retrievers.data.queries import Evidence, JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.data.ranges import Evidence
 from conformal_retrievers.evaluation import compare, diagnose, evaluate
 from conformal_retrievers.filtering import ConformalFilter, Filtered, NothingKept
 from conformal_retrievers.llm import LLM

@@ -19,7 +19,8 @@ from conformal_retrievers import (
     Snippet,
     calibrate,
 )
-from conformal_retrievers.data.sentences import Range, Splitter, splitter
+from conformal_retrievers.data.ranges import Range
+from conformal_retrievers.data.sentences import Splitter, splitter
 from conformal_retrievers.filtering import Unscorable
 from conformal_retrievers.monitoring import event_of
 from conformal_retrievers.monitoring.events import annotate_span, check_event

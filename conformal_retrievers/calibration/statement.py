@@ -54,7 +54,7 @@ def _guarantee(c: Thresholds) -> str:
 def _guaranteed(c: Thresholds, target: str) -> str:
     which, that = "that were retrieved", "that was retrieved"
     if c.count_missed:
-        which = that = "(retrieved or not)"
+        which = that = c.subject.known
     share = percent(float(str(c.details.get("share", 1.0))), exact=True)
     claims = f"at least {share} of an answer's kept claims"
     if share == "100 %":

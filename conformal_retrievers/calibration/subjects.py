@@ -51,6 +51,7 @@ class Subject:
     new: str  # what the guarantee assumes: new ones are exchangeable, and these are the same
     same: str
     not_covered: str
+    known: str = "(retrieved or not)"  # which items a guarantee is about if missed ones count
     keep: Callable[[Scores, float], NDArray[np.bool_]] = field(default=at_most, repr=False)
     unscorable: Literal["keep", "drop"] = "keep"  # what happens to an item without a score
 
@@ -107,6 +108,7 @@ SENTENCES = replace(
     same="the same kind of question, retriever, depth, chunking, splitter and scorer, and the same "
     "meaning of relevant",
     not_covered="relevant sentences that the retriever does not return",
+    known="(retrieved or not, with each piece of evidence that was not wholly retrieved as one)",
 )
 RETRIEVED = (SNIPPETS, SENTENCES)  # what a retriever returns, whole or cut
 CLAIMS = Subject(

@@ -4,7 +4,8 @@ from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
-from conformal_retrievers.data.queries import Evidence, JudgedQuery, ScoredQuery, Snippet, as_scores
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
+from conformal_retrievers.data.ranges import Evidence
 
 __all__ = [
     "Evidence",

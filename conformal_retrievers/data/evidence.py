@@ -1,24 +1,33 @@
 """Judged queries of sentences, from the ranges of text that answer them.
 
-A sentence is relevant if it shares a visible character with the evidence of its query. Evidence of
-which no retrieved sentence has any counts as missed.
+A sentence is relevant if it shares three or more visible characters with the evidence of its query:
+ranges are often a character or two off. Where no sentence does, that with the most is relevant, and
+a shorter sentence is if all of it is evidence. Each piece of evidence that was
+not wholly retrieved counts as one missed sentence, because how many it has is unknown.
 """
 
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 
+import numpy as np
+
 from conformal_retrievers.data.checks import all_of
-from conformal_retrievers.data.queries import Evidence, JudgedQuery, Snippet
-from conformal_retrievers.data.sentences import Range, Split, Splitter, cut, splitter
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.ranges import Evidence, Range
+from conformal_retrievers.data.sentences import Split, Splitter, cut, splitter
 
 __all__ = ["Evidence", "by_sentence"]
+
+FEWEST = 3  # visible characters that a sentence shares with evidence
+MANY, LEAST = 1 / 3, 10  # the share that is warned of, and of how many
 
 
 def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery]:
     """Return judged queries whose snippets are the sentences of the ones given.
 
     Queries that have been cut in the same way stay as they are. Evidence of a query is dropped, and
-    `missed` is how much of it was not retrieved.
+    `missed` is how many pieces of it were not wholly retrieved, or that of the query if it is more.
 
     >>> query = JudgedQuery("Who?", [Snippet("It rains. Ann did.", id="d")], [True],
     ...     evidence=[Evidence("d", 10, 13)])
@@ -32,9 +41,57 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
         For a query with relevant snippets and no evidence; for evidence that is not in the text it
         names, or is in a document whose retrieved snippets have no position; for a query that was
         cut in another way.
+
+    Warns
+    -----
+    UserWarning
+        If over a third of the documents that evidence names were retrieved for no query, or over a
+        third of the relevant snippets hold no evidence.
     """
-    cuts = splitter(split)
-    return [_cut(query, cuts) for query in all_of(JudgedQuery, judged, "judged")]
+    cuts, queries = splitter(split), all_of(JudgedQuery, judged, "judged")
+    of_sentences = [_cut(query, cuts) for query in queries]
+    _warn_of_unknown_documents(queries)
+    _warn_of_documents_without(queries, of_sentences)
+    return of_sentences
+
+
+def _warn_of_unknown_documents(judged: Sequence[JudgedQuery]) -> None:
+    """Warn if many documents that evidence names were retrieved for no query."""
+    named = {one.document for query in judged for one in query.evidence}
+    known = {name for query in judged for s in query.snippets for name in (s.id, s.document)}
+    if _many(unknown := sorted(named - known), named):
+        warnings.warn(
+            f"evidence names {len(unknown)} of {len(named)} documents that were retrieved for no "
+            f"query, such as {unknown[0]!r}. They count as missed: check that they are ids of what "
+            "is retrieved, or the documents that it was cut from",
+            stacklevel=3,
+        )
+
+
+def _warn_of_documents_without(
+    judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]
+) -> None:
+    """Warn if many documents are relevant, and no sentence of theirs is."""
+    relevant = [
+        (query, i, bool(n))
+        for query, cut_one in zip(judged, of_sentences, strict=True)
+        if query.split is None and cut_one.document_of is not None
+        for n_relevant in [np.bincount(cut_one.document_of, cut_one.relevant, len(query.snippets))]
+        for i, n in enumerate(n_relevant.tolist())
+        if query.relevant[i]
+    ]
+    if _many(without := [(query, i) for query, i, has_one in relevant if not has_one], relevant):
+        query, i = without[0]
+        warnings.warn(
+            f"{len(without)} of {len(relevant)} relevant snippets hold no evidence, such as "
+            f"snippets[{i}] of {query.name}, so their sentences count as irrelevant. Give evidence "
+            "for each",
+            stacklevel=3,
+        )
+
+
+def _many(some: Sized, of_all: Sized) -> bool:
+    return len(of_all) >= LEAST and len(some) > len(of_all) * MANY
 
 
 def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:
@@ -52,31 +109,46 @@ def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:
             "sentences with label_by_answer or label_by_llm(split=)"
         )
     sentences = cut(query.snippets, cuts)
-    relevant = [False] * len(sentences.snippets)
-    found: set[Evidence] = set()
-    place = 0
+    relevant: list[bool] = []
+    left = {one: {*range(one.start, one.end)} for one in query.evidence}  # not retrieved
     for snippet, ranges in zip(query.snippets, sentences.ranges, strict=True):
         evidence = list(_within(query.name, snippet, query.evidence))
-        for start, end in ranges:
-            for one, (first, last) in evidence:
-                if snippet.text[max(start, first) : min(end, last)].strip():
-                    relevant[place] = True
-                    found.add(one)
-            place += 1
+        for one, (first, last) in evidence:
+            before = one.start - first  # of this text in what the evidence counts from
+            left[one] -= {*range(before + max(0, first), before + min(len(snippet.text), last))}
+        marked = [_marked(snippet.text, ranges, within, one) for one, within in evidence]
+        relevant += map(any, zip(*marked, strict=True)) if marked else [False] * len(ranges)
+    missed = sum(len(chars) >= min(FEWEST, one.end - one.start) for one, chars in left.items())
     return replace(
         query,
         snippets=sentences.snippets,
         relevant=tuple(relevant),
-        missed=len({*query.evidence} - found),
+        missed=max(missed, query.missed or 0),
         evidence=(),
         split=sentences.split,
     )
 
 
+def _marked(
+    text: str, ranges: Sequence[Range], within: Range, evidence: Evidence
+) -> Iterator[bool]:
+    """Yield whether each sentence shares enough with evidence, `within` this range of the text."""
+    first, last = max(0, within.start), max(0, within.end)
+    shared = [_visible(text[max(start, first) : min(end, last)]) for start, end in ranges]
+    elsewhere = evidence.end - evidence.start - len(text[first:last])
+    most = max(*shared, elsewhere)
+    for n, (start, end) in zip(shared, ranges, strict=True):
+        yield n > 0 and n >= min(FEWEST, most, _visible(text[start:end]))
+
+
+def _visible(text: str) -> int:
+    return len("".join(text.split()))
+
+
 def _within(
     where: str, snippet: Snippet, evidence: Iterable[Evidence]
 ) -> Iterator[tuple[Evidence, Range]]:
-    """Yield the evidence that a snippet may have, each with its range in the snippet's text."""
+    """Yield the evidence that a snippet may have, each with its range from the snippet's start."""
     for one in evidence:
         document, start, end = one
         if document == snippet.id:
@@ -90,6 +162,7 @@ def _within(
             if snippet.position is None:
                 raise ValueError(
                     f"{where}: evidence is in document {document!r}, and a snippet of it has no "
-                    "position; give its position, or evidence by the id of the snippet"
+                    "position; give its position (in LangChain metadata['start_index'], which "
+                    "splitters write with add_start_index=True), or evidence by the snippet's id"
                 )
-            yield one, Range(max(0, start - snippet.position), max(0, end - snippet.position))
+            yield one, Range(start - snippet.position, end - snippet.position)

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 
 from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit
-from conformal_retrievers.data.queries import Evidence, JudgedQuery, Snippet
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.ranges import Evidence
 
 Row = TypeVar("Row", bound=BaseModel)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,7 @@ from conformal_retrievers.data.checks import (
     query_name,
 )
 from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, Retrieved, hit_columns
+from conformal_retrievers.data.ranges import Evidence, as_evidence
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,6 @@ def retrieved_in(sentence: Snippet) -> tuple[str | None, str]:
     return sentence.document, (sentence.id or "").rpartition(":")[0]
 
 
-class Evidence(NamedTuple):
-    """Characters that answer a query, from `start` to before `end`.
-
-    `document` is the id of a snippet, and the characters are those of its text; or it is the
-    `document` of snippets that have a `position`, and the characters are those of that document.
-    """
-
-    document: str
-    start: int
-    end: int
-
-
 @dataclass(frozen=True, init=False)
 class JudgedQuery:
     """A query, its retrieved snippets in the retriever's order, and whether each is relevant.
@@ -137,7 +126,7 @@ class JudgedQuery:
             "missed": as_count(where, "missed", missed, least=0),
             "retriever": retriever,
             "k": as_count(where, "k", k, least=1),
-            "evidence": tuple([_as_evidence(where, one) for one in evidence]),
+            "evidence": tuple([as_evidence(where, one) for one in evidence]),
             "split": split,
         }
         for name, value in fields.items():
@@ -199,7 +188,8 @@ class JudgedQuery:
         the id was not judged for this query, because some stores assign ids of their own. Snippets
         of equal text count as different ones. Snippets without a judgement count as irrelevant, and
         relevant ones that were not returned add to `missed`. `k` is how many were asked for.
-        Evidence stays as it is. Raises ValueError for a query whose snippets are sentences.
+        Evidence stays as it is, and a snippet recognised by its text gets the id that it names.
+        Raises ValueError for a query whose snippets are sentences.
         """
         if self.split:
             raise ValueError(
@@ -212,11 +202,21 @@ class JudgedQuery:
         not_returned = len(relevant) - len({j for j in found if j is not None})
         return replace(
             self,
-            snippets=retrieved,
+            snippets=self._with_ids_of_evidence(retrieved, relevant, found),
             relevant=tuple(j is not None for j in found),
             missed=(self.missed or 0) + not_returned,
             retriever=retriever,
             k=k,
+        )
+
+    def _with_ids_of_evidence(
+        self, retrieved: Sequence[Snippet], relevant: Sequence[Snippet], found: Sequence[int | None]
+    ) -> tuple[Snippet, ...]:
+        named = {one.document for one in self.evidence} - {s.id for s in retrieved}
+        ids = [None if j is None else relevant[j].id for j in found]
+        return tuple(
+            replace(s, id=id) if id in named and id not in ids[:i] else s
+            for i, (s, id) in enumerate(zip(retrieved, ids, strict=True))
         )
 
 
@@ -308,23 +308,6 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
         raise ValueError(
             f"{name} are not numbers ({error}); give floats, NaN for a missing one"
         ) from error
-
-
-def _as_evidence(where: str, given: Any) -> Evidence:
-    kinds = [*map(type, given)] if isinstance(given, (tuple, list)) else []
-    whole = [kind for kind in kinds[1:] if issubclass(kind, (int, np.integer))]
-    if kinds[:1] != [str] or len(kinds) != 3 or len(whole) != 2 or bool in kinds:
-        raise TypeError(
-            f"{where}: evidence has {given!r:.80}; give Evidence(document, start, end), a str and "
-            "two whole numbers"
-        )
-    document, start, end = given
-    if not 0 <= start < end:
-        raise ValueError(
-            f"{where}: evidence has the range ({start}, {end}); give a start of 0 or more, and an "
-            "end behind it"
-        )
-    return Evidence(document, int(start), int(end))
 
 
 def _found(

@@ -16,7 +16,8 @@ import regex
 import sentencex
 
 LIMIT = 1000  # characters of a sentence; a longer one is cut
-NAME = f"sentences(sentencex {version('sentencex')}, at most {LIMIT})"
+RULES = 1  # the version of what is done beside sentencex, here and in blocks.py
+NAME = f"sentences(rules {RULES}, sentencex {version('sentencex')}, at most {LIMIT})"
 
 
 def sentences_in(text: str, language: str = "en") -> Iterator[tuple[int, int]]:

@@ -8,24 +8,19 @@ white space. Characters are code points, as `len` counts them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import isfunction
 from itertools import groupby, pairwise
 from operator import index
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.queries import Snippet, as_snippets
+from conformal_retrievers.data.ranges import Range
 from conformal_retrievers.data.text import printable
 
-
-class Range(NamedTuple):
-    """Characters of a text, from `start` to before `end`."""
-
-    start: int
-    end: int
-
-
+MAX_INDENT = 200  # characters
 Split = Literal["sentences"] | Callable[[str], Iterable[tuple[int, int]]]
 
 
@@ -66,8 +61,8 @@ class Splitter:
 def splitter(split: Split) -> Splitter:
     """Return what splits texts: ours for "sentences", or a callable with its name.
 
-    The name of a callable is its attribute `name`, else "module.qualname". Raises ValueError or
-    TypeError, naming split, for another string or for a callable without a name.
+    The name of a callable is its attribute `name`, or of a plain function "module.qualname". Raises
+    ValueError or TypeError, naming split, for another string or for a callable without a name.
 
     >>> import re
     >>> def lines(text: str) -> list[tuple[int, int]]:
@@ -89,8 +84,9 @@ def splitter(split: Split) -> Splitter:
     if not callable(split):
         raise TypeError(f'split is {split!r}; give "sentences" or a function from a text to ranges')
     name = getattr(split, "name", None)
-    if name is None and hasattr(split, "__qualname__") and "<lambda>" not in split.__qualname__:
-        name = f"{split.__module__}.{split.__qualname__}"
+    if name is None and isfunction(split) and "<lambda>" not in split.__qualname__:
+        # With values of its own, one name could stand for several functions.
+        name = None if split.__closure__ else f"{split.__module__}.{split.__qualname__}"
     if not isinstance(name, str) or not name:
         raise ValueError(
             f"split is {split!r}, which has no name; give it an attribute `name` that changes "
@@ -165,10 +161,10 @@ class Passage:
 def passages(sentences: Sentences, keeps: ArrayLike, *, gap: str = " … ") -> list[Passage]:
     """Return the passage of each document that has a kept sentence, in the documents' order.
 
-    Neighbouring sentences keep the text between them. The gap stands where sentences are cut, on a
-    line of its own if there is a line break between what it joins; "" joins by a space or a line
-    break. A document whose sentences are all kept is unchanged. `keeps` has a truth value for each
-    sentence (m,). Raises ValueError for another number.
+    Neighbouring sentences keep the text between them. The gap stands between others, on a line of
+    its own if there is a line break between what it joins; "" joins by a space or a line break. A
+    document whose sentences are all kept is unchanged. `keeps` has a truth value for each sentence
+    (m,). Raises ValueError for another number.
 
     >>> sentences = cut(["One two. Three four. Five six. Seven."], "sentences")
     >>> passages(sentences, [True, False, True, True])[0].text
@@ -180,7 +176,9 @@ def passages(sentences: Sentences, keeps: ArrayLike, *, gap: str = " … ") -> l
         own, kept = kept[: len(ranges)], kept[len(ranges) :]
         if own.any():
             text = sentences.documents[number].text
-            runs = (Range(0, len(text)),) if own.all() else tuple(_runs(ranges, own.tolist()))
+            parts = _runs(ranges, own.tolist())
+            runs = tuple(_indented(text, run) for run in parts)
+            runs = (Range(0, len(text)),) if own.all() else runs
             found.append(Passage(number, _joined(text, runs, gap), runs))
     return found
 
@@ -222,6 +220,16 @@ def _runs(ranges: Sequence[Range], keeps: Iterable[bool]) -> Iterator[Range]:
         if kept:
             first, *rest = (r for r, _ in run)
             yield Range(first.start, rest[-1].end if rest else first.end)
+
+
+def _indented(text: str, run: Range) -> Range:
+    """Return the range with the white space before it in its line, which code and lists need."""
+    before = text[max(0, run.start - MAX_INDENT) : run.start]
+    indent = len(before) - len(before.rstrip(" \t"))
+    starts_line = indent == run.start or before[: len(before) - indent].endswith(("\n", "\r"))
+    if not starts_line or before[len(before) - indent :] == " ":
+        return run
+    return Range(run.start - indent, run.end)
 
 
 def _joined(text: str, runs: Sequence[Range], gap: str) -> str:

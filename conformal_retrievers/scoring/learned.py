@@ -28,6 +28,7 @@ from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.scorer import Scorer, query_digest, score_snippets
 from conformal_retrievers.scoring.sources import Context, Kind, Known, Sources, Values, sources_of
+from conformal_retrievers.theory.ranks import exact_alpha
 
 FORMAT, VERSION = "conformal-retrievers/learned-scorer", 2
 # The inverse of the L2 penalty on standardised features. Of 0.001, 0.01, 0.1, 1 and 10, tried on
@@ -132,10 +133,12 @@ class LearnedScorer(CombinedScorer):
 
         The fit uses all retrievers of the hits, and documents and positions if every snippet has
         them. It leaves out unscorable snippets. It is best near the threshold that drops a share
-        `alpha` of the relevant ones, if given. Raises ValueError if there are neither hits nor
-        scorers, if scorers share a name, and unless there are relevant and irrelevant snippets;
-        ModuleNotFoundError without the extra `learned`.
+        `alpha` of the relevant ones, if given. Raises ValueError for an alpha outside (0, 1), if
+        there are neither hits nor scorers, if scorers share a name, and unless there are relevant
+        and irrelevant snippets; ModuleNotFoundError without the extra `learned`.
         """
+        if alpha is not None:
+            exact_alpha(alpha)
         judged, parts = list(judged), tuple(scorers)
         names = [part.name for part in parts]
         sources = sources_of(judged, names)

@@ -31,12 +31,15 @@ def marks(*evidence, **fields):
     [
         (10, 21, [False, True, False, False]),
         (11, 12, [False, True, False, False]),  # a single character
-        (8, 11, [True, True, False, False]),  # over a boundary
+        (6, 13, [True, True, False, False]),  # over a boundary
+        (8, 21, [False, True, False, False]),  # a character too many
         (0, 34, [True, True, True, False]),
         (9, 11, [False, True, False, False]),  # white space belongs to no sentence
+        (7, 12, [True, True, False, False]),  # two characters of each
+        (8, 12, [False, True, False, False]),  # one, and two
     ],
 )
-def test_a_sentence_is_relevant_if_it_shares_a_visible_character_with_evidence(
+def test_a_sentence_is_relevant_if_it_shares_three_visible_characters_with_evidence(
     start, end, expected
 ):
     assert marks(("a", start, end)) == (expected, 0)
@@ -44,7 +47,8 @@ def test_a_sentence_is_relevant_if_it_shares_a_visible_character_with_evidence(
 
 def test_evidence_of_which_nothing_was_retrieved_is_missed():
     assert marks(("a", 10, 21), ("c", 0, 5), ("d", 3, 4)) == ([False, True, False, False], 2)
-    assert marks(("a", 10, 21), missed=7) == ([False, True, False, False], 0)  # of documents
+    assert marks(("a", 10, 21), missed=7) == ([False, True, False, False], 7)  # of documents
+    assert marks(("a", 10, 21), ("c", 0, 5), ("d", 3, 4), missed=1)[1] == 2
     none = JudgedQuery("Who?", [TEXT], [False])
     assert by_sentence([none], "sentences")[0].relevant == (False, False, False)
 
@@ -58,8 +62,12 @@ def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position
     expected = [False, True, True, False, False]
     assert marks(("doc", 112, 115), snippets=windows) == (expected, 0)
     assert marks(("doc", 12, 15), snippets=windows) == ([False] * 5, 1)
-    assert marks(("doc", 113, 114), snippets=windows) == ([False] * 5, 1)  # a space
-    assert marks(("doc", 0, 103), snippets=windows) == ([True, *[False] * 4], 0)
+    assert marks(("doc", 113, 114), snippets=windows) == ([False] * 5, 0)  # a space
+    only_end = [True, *[False] * 4]
+    assert marks(("doc", 0, 104), snippets=windows) == (only_end, 1)  # it lacks the rest
+    assert marks(("doc", 98, 121), snippets=windows) == ([True, True, True, False, False], 0)
+    assert marks(("doc", 97, 121), snippets=windows)[1] == 1  # three characters are not retrieved
+    assert marks(("doc", 111, 136), snippets=windows)[1] == 0
     [found] = by_sentence([judged(("doc", 112, 115), snippets=windows)], "sentences")
     places = [(s.document, s.position, s.id) for s in found.snippets]
     assert places[1:3] == [("doc", 110, "w1:10"), ("doc", 110, "w2:0")]  # one place of the source
@@ -167,7 +175,7 @@ def by_line(text):
     st.lists(st.sampled_from(["a", " ", "\n", ". B"]), min_size=1, max_size=12),
     st.data(),
 )
-def test_the_relevant_sentences_are_those_that_hold_a_character_of_the_evidence(parts, data):
+def test_the_relevant_sentences_are_those_that_hold_enough_of_the_evidence(parts, data):
     text = "".join(["x", *parts])
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
@@ -179,6 +187,46 @@ def test_the_relevant_sentences_are_those_that_hold_a_character_of_the_evidence(
         return
     [found] = by_sentence([query], by_line)
     ranges = cut(documents, by_line).ranges[0]
-    shared = [{*range(*r)} & {*range(start, end)} for r in ranges]
-    assert list(found.relevant) == [any(not text[i].isspace() for i in one) for one in shared]
+
+    def visible(start, end):
+        return {i for i in range(start, end) if not text[i].isspace()}
+
+    evidence = visible(start, end)
+    shared = [len(visible(*r) & evidence) for r in ranges]
+    assert list(found.relevant) == [
+        n > 0 and n >= min(3, max(shared), len(visible(*r)))
+        for n, r in zip(shared, ranges, strict=True)
+    ]
+    assert found.missed == 0
+
+
+def test_evidence_of_documents_that_no_query_retrieved_is_warned_of():
+    def of(*documents):
+        return JudgedQuery("Who?", [Snippet(TEXT, id="a")], [True], evidence=[*documents])
+
+    known = [("a", 0, 5)]
+    by_sentence([of(*known, ("b", 0, 5))], "sentences")  # one of two: too few to tell
+    unknown = [(f"b{i}", 0, 5) for i in range(9)]
+    with pytest.warns(UserWarning, match=r"evidence names 9 of 10 .*'b0'"):
+        by_sentence([of(*known, *unknown)], "sentences")
+
+
+def test_relevant_snippets_without_evidence_are_warned_of():
+    def of(i, n):
+        documents = [Snippet(TEXT, id=f"{i} {j}") for j in range(n)]
+        return JudgedQuery(f"{i}", documents, [True] * n, evidence=[(f"{i} 0", 0, 5)])
+
+    by_sentence([of(i, 1) for i in range(10)], "sentences")
+    with pytest.warns(UserWarning, match=r"10 of 20 relevant .* snippets\[1\] of query '0'"):
+        by_sentence([of(i, 2) for i in range(10)], "sentences")
+
+
+@pytest.mark.parametrize("id", [None, "own id of the store"])
+def test_evidence_follows_a_snippet_that_is_recognised_by_its_text(id):
+    known = judged(("a", 10, 21), snippets=[Snippet(TEXT, id="a")])
+    returned = [Snippet("Bob slept.", id="c"), Snippet(TEXT, id=id), Snippet(TEXT, id="twice")]
+    [found] = by_sentence([known.retrieved_as(returned)], "sentences")
+    assert [s.text for s, r in zip(found.snippets, found.relevant, strict=True) if r] == [
+        "Ann did it."
+    ]
     assert found.missed == 0

@@ -289,5 +289,5 @@ cut(["One. Two."], "sentences")
 
 def test_the_name_has_the_segmenter_its_version_and_the_limit():
     assert OURS.name == NAME
-    assert NAME.startswith("sentences(sentencex 1.")
+    assert NAME.startswith("sentences(rules 1, sentencex 1.")
     assert str(LIMIT) in NAME

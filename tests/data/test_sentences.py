@@ -9,8 +9,8 @@ import pytest
 
 from conformal_retrievers import Snippet
 from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.ranges import Range
 from conformal_retrievers.data.sentences import (
-    Range,
     cut,
     passages,
     splitter,
@@ -53,7 +53,7 @@ def test_our_sentences():
         "Five six.",
         "Seven.",
     ]
-    assert sentences.split.startswith("sentences(sentencex ")
+    assert sentences.split.startswith("sentences(rules 1, sentencex ")
     assert sentences.split.endswith(", at most 1000)")
 
 
@@ -171,6 +171,7 @@ def test_what_is_no_pair_of_whole_numbers_is_an_error(found):
     def returned(text):
         return found
 
+    returned.name = "returned"
     with pytest.raises(TypeError, match="split"):
         cut(["One. Two"], returned)
 
@@ -182,3 +183,33 @@ def test_ranges_are_plain_numbers_whatever_the_splitter_computes_with():
     ranges = cut(["One. Two"], returned).ranges[0]
     assert ranges == ((0, 4), (5, 8))
     assert {type(number) for found in ranges for number in found} == {int}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_code_and_lists_keep_the_indentation_of_their_first_line(end):
+    text = end.join(["Keep.", "", "Drop it.", "", "    if x:", "        y", "    z", ""])
+    [passage] = passages(cut([text], "sentences"), [True, False, True])
+    assert passage.text == f"Keep.\n…\n    if x:{end}        y{end}    z"
+    assert "".join(text[a:b] for a, b in passage.ranges) == passage.text.replace("\n…\n", "")
+
+
+def test_functions_that_hold_values_need_a_name():
+    def by(n):
+        return lambda text: [(0, n), (n, len(text))]
+
+    def split_at(n):
+        def split(text):
+            return by(n)(text)
+
+        return split
+
+    class At:
+        def split(self, text):
+            return [(0, len(text))]
+
+    for split in (split_at(2), At().split, str.split, print):
+        with pytest.raises(ValueError, match="split"):
+            splitter(split)
+    named = split_at(2)
+    named.name = "at 2"
+    assert splitter(named).name == "at 2"

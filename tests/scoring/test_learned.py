@@ -493,3 +493,9 @@ def test_a_fit_needs_scorers_with_different_names_and_both_kinds_of_snippets(fit
     for queries, parts in ((relevant, [one]), ([], [one]), (judged, [one, unscorable])):
         with pytest.raises(ValueError, match="judged"):
             LearnedScorer.fit(queries, parts)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 1.0, float("nan")])
+def test_an_alpha_outside_its_range_is_refused(alpha):
+    with pytest.raises(ValueError, match="alpha"):
+        LearnedScorer.fit([], alpha=alpha)

@@ -1,0 +1,42 @@
+"""Ranges of a text, in characters as `len` counts them, and evidence: those that answer a query."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Range(NamedTuple):
+    """Characters of a text, from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+class Evidence(NamedTuple):
+    """Characters that answer a query, from `start` to before `end`.
+
+    `document` is the id of a snippet, and the characters are those of its text; or it is the
+    `document` of snippets that have a `position`, and the characters are those of that document.
+    """
+
+    document: str
+    start: int
+    end: int
+
+
+def as_evidence(where: str, given: Any) -> Evidence:
+    """Return what is given as Evidence; raise TypeError or ValueError unless it is a range."""
+    kinds = [*map(type, given)] if isinstance(given, (tuple, list)) else []
+    whole = [kind for kind in kinds[1:] if issubclass(kind, (int, np.integer))]
+    if kinds[:1] != [str] or len(kinds) != 3 or len(whole) != 2 or bool in kinds:
+        raise TypeError(
+            f"{where}: evidence has {given!r:.80}; give Evidence(document, start, end), a str and "
+            "two whole numbers"
+        )
+    document, start, end = given
+    if not 0 <= start < end:
+        raise ValueError(
+            f"{where}: evidence has the range ({start}, {end}); give a start of 0 or more, and an "
+            "end behind it"
+        )
+    return Evidence(document, int(start), int(end))
