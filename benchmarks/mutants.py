@@ -343,7 +343,7 @@ MUTANTS = {
         ),
     ],
     "calibration/checks.py": [
-        ("if found != expected:", "if False:", "a calibration of another subject is used"),
+        ("if found not in expected:", "if False:", "a calibration of another subject is used"),
         ("if area < 0.5:", "if area > 0.5:", "a warning of scores in the right order"),
         (
             'if guarantee != "all" or count_missed or not one:',
@@ -477,7 +477,7 @@ MUTANTS = {
         ),
     ],
     "labels/labeling.py": [
-        ("if s.text.strip()]", "if s.text]", "blank snippets are sent"),
+        ("if s.text.strip()", "if s.text", "blank snippets are sent"),
         ("if not fact.strip():", "if not fact:", "a blank fact is asked about"),
     ],
     "labels/audit.py": [

@@ -20,6 +20,7 @@ from conformal_retrievers.data.sentences import Split, Splitter, cut, splitter
 __all__ = ["Evidence", "by_sentence"]
 
 FEWEST = 3  # visible characters that a sentence shares with evidence
+BETWEEN = 10  # characters: fewer that no chunk has may be white space between chunks
 MANY, LEAST = 1 / 3, 10  # the share that is warned of, and of how many
 
 
@@ -118,7 +119,7 @@ def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:
             left[one] -= {*range(before + max(0, first), before + min(len(snippet.text), last))}
         marked = [_marked(snippet.text, ranges, within, one) for one, within in evidence]
         relevant += map(any, zip(*marked, strict=True)) if marked else [False] * len(ranges)
-    missed = sum(len(chars) >= min(FEWEST, one.end - one.start) for one, chars in left.items())
+    missed = sum(len(chars) >= min(BETWEEN, one.end - one.start) for one, chars in left.items())
     return replace(
         query,
         snippets=sentences.snippets,

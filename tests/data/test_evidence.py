@@ -66,7 +66,8 @@ def test_evidence_of_a_source_is_found_in_the_windows_of_it_that_have_a_position
     only_end = [True, *[False] * 4]
     assert marks(("doc", 0, 104), snippets=windows) == (only_end, 1)  # it lacks the rest
     assert marks(("doc", 98, 121), snippets=windows) == ([True, True, True, False, False], 0)
-    assert marks(("doc", 97, 121), snippets=windows)[1] == 1  # three characters are not retrieved
+    assert marks(("doc", 91, 121), snippets=windows)[1] == 0
+    assert marks(("doc", 90, 121), snippets=windows)[1] == 1  # ten characters are not retrieved
     assert marks(("doc", 111, 136), snippets=windows)[1] == 0
     [found] = by_sentence([judged(("doc", 112, 115), snippets=windows)], "sentences")
     places = [(s.document, s.position, s.id) for s in found.snippets]

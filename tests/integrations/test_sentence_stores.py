@@ -163,6 +163,7 @@ def test_evidence_of_a_source_is_found_in_the_chunks_that_were_cut_from_it(judge
     found = 0
     for query, asked in zip(judged, asked_of_pages(), strict=True):
         [(name, first, last)] = asked.evidence
+        left = {*range(first, last)}  # of the evidence
         for sentence, relevant in zip(query.snippets, query.relevant, strict=True):
             chunk, _, at = sentence.id.rpartition(":")
             source, start = starts[chunk]
@@ -171,7 +172,10 @@ def test_evidence_of_a_source_is_found_in_the_chunks_that_were_cut_from_it(judge
             assert pages()[source][here : here + len(sentence.text)] == sentence.text
             overlap = here < last and here + len(sentence.text) > first
             assert relevant == (source == name and overlap)
-        assert query.missed == (0 if any(query.relevant) else 1)
+            if relevant:
+                left -= {*range(here, here + len(sentence.text))}
+        left = {i for i in left if not pages()[name][i].isspace()}
+        assert query.missed == (len(left) > 3)  # most of it was retrieved, or it counts as missed
         found += any(query.relevant)
     assert found >= 9
 
