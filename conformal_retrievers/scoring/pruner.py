@@ -63,14 +63,21 @@ class ProvenceScorer:
             for i, sent, sentences, returned in zip(
                 places.values(), context, *self._returned(query, context), strict=True
             ):
-                found = as_scores(returned, f"probabilities of {self.name!r}")
-                if [*sentences] == sent and len(found) == len(sent):
+                if sentences is None or returned is None or [*sentences] != sent:
+                    continue  # it has other sentences than these
+                found = np.atleast_1d(as_scores(returned, f"probabilities of {self.name!r}"))
+                if (np.abs(found[np.isfinite(found)] - 0.5) > 0.5).any():
+                    raise ValueError(
+                        f"probabilities of {self.name!r} are {returned!r:.60}; give a model whose "
+                        "probabilities are from 0 to 1"
+                    )
+                if found.shape == (len(sent),):
                     scores[i] = np.where(np.isfinite(found), 1 - found, np.nan)
         return scores
 
     def _returned(self, query: str, context: list[list[str]]) -> list[Any]:
         """Return the sentences of each document as the model has them, and their probabilities."""
-        result = self.model.process(
+        result: Any = self.model.process(
             question=query,
             context=context,
             threshold=-1.0,  # below any probability: it keeps all sentences, in their order
@@ -78,10 +85,11 @@ class ProvenceScorer:
             return_sentence_texts=True,
             show_progress=False,
         )
-        columns = [result.get(key) for key in ("kept_sentences", "sentence_probabilities")]
-        if any(column is None or len(column) != len(context) for column in columns):
+        known = result if isinstance(result, Mapping) else {}
+        columns = [known.get(key) for key in ("kept_sentences", "sentence_probabilities")]
+        if any(not isinstance(c, Sequence) or len(c) != len(context) for c in columns):
             raise ValueError(
-                f"model {self.name!r} returned {', '.join(result)} for {len(context)} documents; "
+                f"model {self.name!r} returned {[*known]} for {len(context)} documents; "
                 "give one whose process(question, context, return_sentence_metrics=True, "
                 "return_sentence_texts=True) returns kept_sentences and sentence_probabilities"
             )

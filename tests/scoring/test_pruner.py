@@ -90,6 +90,8 @@ def test_a_blank_text_is_not_read_and_unscorable():
         (["White. ", "Red. "], [0.5, 0.5]),
         (["Red. ", "White. "], [0.5]),
         (["Red. White. ", ""], [0.5, 0.5]),
+        (None, [0.5, 0.5]),
+        (["Red. ", "White. "], None),
     ],
 )
 def test_a_document_with_other_sentences_than_were_given_is_unscorable(sentences, probabilities):
@@ -119,6 +121,7 @@ def test_a_probability_that_is_not_finite_is_unscorable():
         {"kept_sentences": [["Red. "]]},
         {"sentence_probabilities": [[0.5]]},
         {"kept_sentences": [["Red. "]], "sentence_probabilities": [[0.5], [0.5]]},
+        {"kept_sentences": [["Red. "]], "sentence_probabilities": 0.5},
     ],
 )
 def test_a_model_that_returns_no_probabilities_of_sentences_is_refused_by_name(returned):
@@ -126,8 +129,9 @@ def test_a_model_that_returns_no_probabilities_of_sentences_is_refused_by_name(r
         ProvenceScorer(Returns(**returned), "odd").score(QUESTION, of("a", "Red."))
 
 
-def test_probabilities_that_are_not_numbers_are_refused_by_name():
-    model = Returns(kept_sentences=[["Red. "]], sentence_probabilities=[["high"]])
+@pytest.mark.parametrize("probability", ["high", 50, -0.1])
+def test_what_is_no_probability_is_refused_by_name(probability):
+    model = Returns(kept_sentences=[["Red. "]], sentence_probabilities=[[probability]])
     with pytest.raises((TypeError, ValueError), match="'odd'"):
         ProvenceScorer(model, "odd").score(QUESTION, of("a", "Red."))
 
