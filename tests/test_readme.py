@@ -16,6 +16,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_huggingface import HuggingFaceEmbeddings
 from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import TextNode
 from pydantic import PrivateAttr
@@ -75,6 +76,14 @@ def in_llama_index(names):
     nodes = [TextNode(text=s.text, id_=s.id) for s in names["snippets"]]
     index = VectorStoreIndex(nodes, embed_model=embed_model)
     return {"embed_model": embed_model, "index": index}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _handlers_stay_here():
+    root = get_dispatcher()
+    before = list(root.event_handlers)
+    yield
+    root.event_handlers = before
 
 
 @pytest.fixture(scope="module")
