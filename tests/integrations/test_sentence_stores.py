@@ -31,7 +31,7 @@ from langchain_text_splitters import RecursiveCharacterTextSplitter
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import MockLLM
-from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.node_parser import TokenTextSplitter
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document as Page
@@ -148,7 +148,7 @@ def in_langchain(queries):
 
 
 def in_llama_index(queries):
-    cuts = SentenceSplitter(chunk_size=400, chunk_overlap=80, tokenizer=list)
+    cuts = TokenTextSplitter(chunk_size=400, chunk_overlap=80, tokenizer=list)
     nodes = cuts.get_nodes_from_documents([Page(text=t, id_=name) for name, t in pages().items()])
     index = VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
     starts = {node.node_id: (node.ref_doc_id, node.start_char_idx) for node in nodes}
