@@ -1,9 +1,11 @@
 """Judged queries of sentences, from the ranges of text that answer them.
 
-A sentence is relevant if it shares three or more visible characters with the evidence of its query:
-ranges are often a character or two off. Where no sentence does, that with the most is relevant, and
-a shorter sentence is if all of it is evidence. Each piece of evidence that was
-not wholly retrieved counts as one missed sentence, because how many it has is unknown.
+    relevant   a sentence that shares three visible characters or more with the evidence of its
+               query, or all that it has; if none does, the one that shares the most
+    missed     a piece of evidence of which ten characters or more were not retrieved: it counts as
+               one sentence, because the number of sentences in it is unknown
+
+Ranges are often a character or two off, and between two chunks white space may be lost.
 """
 
 import warnings
@@ -20,8 +22,8 @@ from conformal_retrievers.data.sentences import Split, Splitter, cut, splitter
 __all__ = ["Evidence", "by_sentence"]
 
 FEWEST = 3  # visible characters that a sentence shares with evidence
-BETWEEN = 10  # characters: fewer that no chunk has may be white space between chunks
-MANY, LEAST = 1 / 3, 10  # the share that is warned of, and of how many
+BETWEEN = 10  # characters that were not retrieved; fewer may be white space between two chunks
+MANY, LEAST = 1 / 3, 10  # a warning needs more than this share, of so many or more
 
 
 def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery]:

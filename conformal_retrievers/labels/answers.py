@@ -1,4 +1,4 @@
-"""Relevance labels from reference answers: relevant is what holds the answer's words in a row."""
+"""Relevance labels by reference answer: a text is relevant if it has the answer, word for word."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,13 +10,13 @@ from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, tokens
 
 
 def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None) -> Labelled:
-    """Label as relevant what holds the reference answer: its words in a row, in lower case.
+    """Label snippets, or sentences with `split`, as relevant if they have the reference answer.
 
-    With `split` the snippets are cut, and each sentence is labelled; otherwise whole snippets are.
-    Words are those of `rouge_l`, and need the extra `labels`. Answers must be short and stand in
-    the text as they are: a name, a number, a phrase. A whole sentence in other words is found
-    nowhere, and its query has nothing relevant: "queries_without_relevant" of `labels` counts these
-    queries. A word such as "yes" also stands where the query is not answered.
+    The answer's words must stand in the text in a row; case does not count. Words are those of
+    `rouge_l`, which need the extra `labels`. Give short answers: a name, a number, a phrase. An
+    answer in other words than the text's is found nowhere, and its query has nothing relevant;
+    `labels["queries_without_relevant"]` is the number of these queries. A short word such as "yes"
+    may be found where it answers nothing.
 
     Raises ValueError, naming the query, for an answer without a word, and TypeError for another
     object than an `AnsweredQuery`.
