@@ -1,4 +1,4 @@
-"""What may enter as data: texts, names, judgements, counts and hits; errors name the field."""
+"""What may enter as data: texts, names, judgements, flags, counts, hits; errors name the field."""
 
 from __future__ import annotations
 
@@ -71,6 +71,13 @@ def as_judgement(where: str, i: int, value: object) -> bool:
         f"{where}: relevant[{i}] is {value!r}; give true or false (turn grades into true or false "
         "first)"
     )
+
+
+def as_flag(where: str, name: str, value: object) -> bool:
+    """Return a flag as a bool; raise TypeError, naming it, unless it is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{where}: {name} is {value!r:.60}; give True or False")
+    return bool(value)
 
 
 def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:

@@ -25,7 +25,7 @@ class SnippetRow(_Row):
     """A snippet of a judged query, and its judgement."""
 
     text: str
-    relevant: Any  # JudgedQuery checks this, and `missed` and `k`
+    relevant: Any  # JudgedQuery checks this, and `missed`, `k` and `answerable`
     id: str | None = None
     document: str | None = None
     position: int | None = None
@@ -56,6 +56,7 @@ class QueryRow(_Row):
     retriever: str | None = None
     k: Any = None
     split: str | None = None
+    answerable: Any = None  # written if it is False
     evidence: list[EvidenceRow] | None = None
     snippets: list[SnippetRow]
 
@@ -68,14 +69,15 @@ def read_jsonl(path: str | Path) -> list[JudgedQuery]:
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     """Yield judged queries from a file of JSON lines, one query per line, as they are read.
 
-    A line is {"id", "query", "group", "missed", "retriever", "k", "split", "evidence":
-    [{"document", "start", "end"}], "snippets": [{"id", "text", "relevant", "document", "position",
-    "retrieval_score", "hits": [{"retriever", "rank", "score"}]}]}; "query", "snippets", "text" and
-    "relevant" are required, of a hit all but "score", and all of evidence. "missed" is the number
-    of known relevant snippets that were not retrieved: 0 if there are none, absent if that is
-    unknown. "split" names what cut the snippets into sentences. Ranks count from 0, the best; the
-    order of the snippets is not taken for ranks. Blank lines are skipped. Raises ValueError naming
-    the file, the line and the field.
+    A line is {"id", "query", "group", "missed", "retriever", "k", "split", "answerable",
+    "evidence": [{"document", "start", "end"}], "snippets": [{"id", "text", "relevant", "document",
+    "position", "retrieval_score", "hits": [{"retriever", "rank", "score"}]}]}; "query", "snippets",
+    "text" and "relevant" are required, of a hit all but "score", and all of evidence. "missed" is
+    the number of known relevant snippets that were not retrieved: 0 if there are none, absent if
+    that is unknown. "split" names what cut the snippets into sentences. "answerable" is false if
+    nothing in the corpus answers the query. Ranks count from 0, the best; the order of the snippets
+    is not taken for ranks. Blank lines are skipped. Raises ValueError naming the file, the line and
+    the field.
     """
     for place, row in rows(path, QueryRow):
         try:
@@ -87,7 +89,8 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
                 ],
                 [s.relevant for s in row.snippets],
                 evidence=[Evidence(e.document, e.start, e.end) for e in row.evidence or ()],
-                **row.model_dump(exclude={"query", "snippets", "evidence"}),
+                answerable=True if row.answerable is None else row.answerable,
+                **row.model_dump(exclude={"query", "snippets", "evidence", "answerable"}),
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{place}: {error}") from None
@@ -107,6 +110,7 @@ def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
 
 def _line(query: JudgedQuery) -> str:
     fields = {name: getattr(query, name) for name in QueryRow.model_fields}
+    fields["answerable"] = None if query.answerable else False
     fields["evidence"] = [one._asdict() for one in query.evidence] or None
     fields["snippets"] = [
         {"relevant": r}

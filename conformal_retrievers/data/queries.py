@@ -8,7 +8,7 @@ sentences of it if a query has a `split`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.checks import (
     as_count,
+    as_flag,
     as_judgement,
     check_hits,
     check_names,
@@ -25,6 +26,7 @@ from conformal_retrievers.data.checks import (
 )
 from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, Retrieved, hit_columns
 from conformal_retrievers.data.ranges import Evidence, as_evidence
+from conformal_retrievers.data.recognition import places_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class JudgedQuery:
 
     Its parameters are its fields. Raises ValueError or TypeError, naming the field, if snippets and
     judgements differ in number, an id occurs twice, a judgement is not true or false, there are
-    more than k snippets (or documents, of sentences), or evidence is not a range.
+    more than k snippets (or documents, of sentences), evidence is not a range, or a query that is
+    not answerable has relevant snippets, missed ones or evidence.
     """
 
     query: str
@@ -97,6 +100,7 @@ class JudgedQuery:
     k: int | None = None  # how many snippets it was asked for
     evidence: tuple[Evidence, ...] = ()  # where documents answer the query
     split: str | None = None  # what cut the snippets into sentences; None: they are whole
+    answerable: bool = True  # False: nothing in the corpus answers it
 
     def __init__(
         self,
@@ -111,6 +115,7 @@ class JudgedQuery:
         k: int | None = None,
         evidence: Iterable[tuple[str, int, int]] = (),
         split: str | None = None,
+        answerable: bool = True,
     ) -> None:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the text of the query as a str")
@@ -128,9 +133,15 @@ class JudgedQuery:
             "k": as_count(where, "k", k, least=1),
             "evidence": tuple([as_evidence(where, one) for one in evidence]),
             "split": split,
+            "answerable": as_flag(where, "answerable", answerable),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+        if not self.answerable and (any(self.relevant) or self.missed or self.evidence):
+            raise ValueError(
+                f"{where}: answerable is False, but it has relevant snippets, missed ones or "
+                "evidence; give these only for a query that the corpus answers"
+            )
         for i, s in enumerate(self.snippets):
             check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
         check_hits(where, [s.hits for s in self.snippets])
@@ -198,7 +209,11 @@ class JudgedQuery:
             )
         retrieved = tuple(as_snippets(snippets))
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
-        found = _found(relevant, retrieved, {s.id for s in self.snippets})
+        found = places_of(
+            [(s.id, s.text) for s in retrieved],
+            [(s.id, s.text) for s in relevant],
+            {s.id for s in self.snippets},
+        )
         not_returned = len(relevant) - len({j for j in found if j is not None})
         return replace(
             self,
@@ -242,6 +257,7 @@ class ScoredQuery:
     document_of: NDArray[np.intp] | None = field(default=None, kw_only=True, repr=False)
     # Why a snippet has no score, where that is known, by its place.
     unscorable: Mapping[int, str] = field(default_factory=dict, kw_only=True, repr=False)
+    silenced: bool | None = field(default=None, kw_only=True)  # by a gate; None without one
 
     def __post_init__(self) -> None:
         where = self.name
@@ -308,25 +324,3 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
         raise ValueError(
             f"{name} are not numbers ({error}); give floats, NaN for a missing one"
         ) from error
-
-
-def _found(
-    relevant: Sequence[Snippet], retrieved: Sequence[Snippet], judged: Collection[str | None]
-) -> list[int | None]:
-    """Return the place in `relevant` of each retrieved snippet; of equal texts, different ones."""
-    found: list[int | None] = [None] * len(retrieved)
-    taken: set[int] = set()
-    # Those whose id was judged come first, because they have one candidate only.
-    for i in sorted(range(len(retrieved)), key=lambda i: retrieved[i].id not in judged):
-        candidates = [j for j, known in enumerate(relevant) if _same(known, retrieved[i], judged)]
-        if candidates:
-            place = next((j for j in candidates if j not in taken), candidates[0])
-            found[i] = place
-            taken.add(place)
-    return found
-
-
-def _same(known: Snippet, snippet: Snippet, judged: Collection[str | None]) -> bool:
-    if None not in (known.id, snippet.id) and snippet.id in judged:
-        return known.id == snippet.id
-    return known.text == snippet.text

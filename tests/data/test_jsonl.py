@@ -34,6 +34,7 @@ QUERIES = [
     ),
     JudgedQuery("nothing retrieved", [], []),
     JudgedQuery("nothing missed", [], [], missed=0),
+    JudgedQuery("nothing answers", ["a"], [False], missed=0, answerable=False),
 ]
 
 
@@ -50,6 +51,8 @@ def test_judged_queries_are_read_as_they_were_written(tmp_path):
         {"retriever": "Café", "rank": 41},
     ]
     assert "hits" not in first["snippets"][0]
+    last = json.loads(plain.read_text("utf-8").split("\n")[3])
+    assert ("answerable" in first, last["answerable"]) == (False, False)
 
 
 def test_a_line_needs_only_query_and_text_and_relevant(tmp_path):
@@ -97,6 +100,10 @@ def with_hit(**fields):
         (with_hit(retriever="a\x1b[2J"), "retriever is"),
         ('{"query": "q", "snippets": [], "missed": true}', "missed is True"),
         ('{"query": "q", "snippets": [{}, {}, {}]}', "3 more errors"),
+        ('{"query": "q", "snippets": [], "answerable": "no"}', "answerable is 'no'"),
+        ('{"query": "q", "snippets": [], "answerable": 0}', "answerable is 0"),
+        ('{"query": "q", "snippets": [], "answerable": false, "missed": 1}', "answerable is False"),
+        (with_snippet()[:-1] + ', "answerable": false}', "answerable is False"),
         ('{"query": "q", "snippets": [], "misssed": 1}', "misssed is an unknown field"),
         ('{"query": "q", "snippets": [], "\\u001b[2J": 1}', r"\\u001b\[2J is an unknown field"),
         (

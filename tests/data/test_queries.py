@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from conformal_retrievers import calibrate
+from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.scoring import FunctionScorer
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -50,6 +54,14 @@ def test_strings_become_snippets_and_judgements_become_bools():
         (ValueError, "id has surrogates", lambda: ScoredQuery([], [], id="\udfff")),
         (ValueError, r"group is 'a\\x1b'", lambda: ScoredQuery([], [], group="a\x1b")),
         (ValueError, "retriever is", lambda: JudgedQuery("q", [], [], retriever="a\u202e")),
+        (TypeError, "answerable is 0", lambda: JudgedQuery("q", [], [], answerable=0)),
+        (ValueError, "answerable", lambda: JudgedQuery("q", ["a"], [1], answerable=False)),
+        (ValueError, "answerable", lambda: JudgedQuery("q", [], [], missed=1, answerable=False)),
+        (
+            ValueError,
+            "answerable",
+            lambda: JudgedQuery("q", [], [], evidence=[("d", 0, 9)], answerable=False),
+        ),
         (ValueError, "'q1': k is 1", lambda: JudgedQuery("q", ["a", "b"], [1, 1], id="q1", k=1)),
     ],
 )
@@ -136,3 +148,26 @@ def test_a_query_that_is_retrieved_again_keeps_its_fields_and_names_the_retrieve
     assert (again.query, again.id, again.group, again.missed) == ("q", "q1", "g", 6)
     assert (again.retriever, again.k) == ("store", 2)
     assert (judged.missed, judged.retriever, judged.k) == (5, None, None)
+
+
+def test_a_query_that_nothing_answers_stays_one():
+    judged = JudgedQuery(
+        "q", [Snippet("It rains. Ann did.", id="1")], [0], missed=0, answerable=np.bool_(False)
+    )
+    again = judged.retrieved_as([Snippet("c", id="2"), Snippet("It rains. Ann did.", id="1")], k=2)
+    assert (judged.answerable, again.answerable, again.missed) == (False, False, 0)
+    assert replace(again, id="q1").answerable is False
+    (cut_one,) = by_sentence([again], "sentences")
+    assert (cut_one.answerable, len(cut_one.snippets)) == (False, 3)
+    assert JudgedQuery("q", ["a"], [False]).answerable is True
+
+
+def test_queries_that_nothing_answers_count_as_those_without_a_relevant_snippet():
+    judged = [JudgedQuery(f"q{i}", ["a", "bcd"], [True, False]) for i in range(4)]
+    nothing = [JudgedQuery(f"n{i}", ["a"], [False], answerable=False) for i in range(3)]
+    length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
+    with_them = calibrate(judged + nothing, length, alpha=0.3, guarantee="any")
+    assert (with_them.n_queries, with_them.n_without_relevant) == (4, 3)
+    assert (
+        with_them.threshold() == calibrate(judged, length, alpha=0.3, guarantee="any").threshold()
+    )
