@@ -81,26 +81,6 @@ def _score_interval(share: float, n: float, z: float) -> Interval:
     return Interval(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
 
 
-def binomial_interval(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Return Clopper and Pearson's interval for a share of n units; [nan, 0, 1] for no unit.
-
-    The units are independent. The ends are the p with P(Bin(n, p) ≥ successes) = a and those with
-    P(Bin(n, p) ≤ successes) = a, for a = (1 − level)/2. The interval holds the true share with
-    probability at least level, for every n (Clopper and Pearson 1934, Biometrika 26).
-
-    >>> print(binomial_interval(9, n=10))
-    90.0 % [55.5, 99.7]
-    """
-    from scipy.special import betaincinv
-
-    if n == 0:
-        return Interval(math.nan, 0.0, 1.0)
-    tail = (1 - level) / 2
-    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
-    return Interval(successes / n, low, high)
-
-
 def cluster_interval(parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -> Interval:
     """Return the interval of the share Σ parts / Σ wholes with the query as the unit.
 

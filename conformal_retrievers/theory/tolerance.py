@@ -26,6 +26,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.theory.intervals import Interval
 from conformal_retrievers.theory.ranks import check_probability, exact_alpha
 
 MAX_COUNTED = 2**20  # the largest number of queries that is found exactly
@@ -105,6 +106,26 @@ def binomial_lower(kept: int, n: int, delta: float) -> float:
     if kept == 0:
         return 0.0
     return _largest(lambda p: 1 - float(binomial_cdf(n, p)[kept - 1]) <= delta)
+
+
+def binomial_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Return Clopper and Pearson's interval for a share of n units; [nan, 0, 1] for no unit.
+
+    The units are independent. The ends are the p with P(Bin(n, p) ≥ successes) = a and those with
+    P(Bin(n, p) ≤ successes) = a, for a = (1 − level)/2. The interval holds the true share with
+    probability at least level, for every n (Clopper and Pearson 1934, Biometrika 26).
+
+    >>> print(binomial_interval(9, n=10))
+    90.0 % [55.5, 99.7]
+    """
+    from scipy.special import betaincinv
+
+    if n == 0:
+        return Interval(math.nan, 0.0, 1.0)
+    tail = (1 - level) / 2
+    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
+    return Interval(successes / n, low, high)
 
 
 def beta_binomial_cdf(m: int, a: int, b: int) -> NDArray[np.float64]:

@@ -7,13 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binom, binomtest, norm, t
+from scipy.stats import binomtest, norm, t
 from sklearn.metrics import roc_auc_score
 
 from conformal_retrievers.theory.intervals import (
     Interval,
     auc,
-    binomial_interval,
     cluster_interval,
     effective_n,
     percent,
@@ -48,37 +47,6 @@ def test_auc_is_that_of_scikit_learn(rng):
 )
 def test_an_exact_share_has_its_own_digits_and_only_1_is_100_percent(share, text):
     assert percent(share, exact=True) == text
-
-
-@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-@pytest.mark.parametrize(
-    ("k", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (3, 20), (50, 100), (899, 1000), (1, 3)]
-)
-def test_the_binomial_interval_is_clopper_and_pearsons(k, n, level):
-    estimate, low, high = binomial_interval(k, n, level)
-    tail = (1 - level) / 2
-    assert estimate == k / n
-    # Quantiles of the Beta law, and what defines the ends: tails of the binomial law.
-    assert low == pytest.approx(beta(k, n - k + 1).ppf(tail) if k else 0.0, rel=1e-9)
-    assert high == pytest.approx(beta(k + 1, n - k).ppf(1 - tail) if k < n else 1.0, rel=1e-9)
-    if k:
-        assert binom.sf(k - 1, n, low) == pytest.approx(tail, rel=1e-8)
-    if k < n:
-        assert binom.cdf(k, n, high) == pytest.approx(tail, rel=1e-8)
-
-
-@pytest.mark.parametrize("p", [0.01, 0.05, 0.3, 0.5])
-@pytest.mark.parametrize("n", [1, 10, 77])
-def test_the_binomial_interval_holds_every_share_at_least_as_often_as_its_level(n, p):
-    intervals = [binomial_interval(k, n, 0.9) for k in range(n + 1)]
-    holds = [k for k, (_, low, high) in enumerate(intervals) if low <= p <= high]
-    assert sum(binom.pmf(k, n, p) for k in holds) >= 0.9
-
-
-def test_the_binomial_interval_of_nothing_is_unknown():
-    estimate, low, high = binomial_interval(0, 0)
-    assert math.isnan(estimate)
-    assert (low, high) == (0, 1)
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
