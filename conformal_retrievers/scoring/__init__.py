@@ -1,5 +1,15 @@
-"""Scorers: a query and its snippets in, nonconformity scores out (lower = more relevant)."""
+"""Scorers: a query and its snippets in, nonconformity scores out (lower = more relevant).
 
+A query scorer returns one number for the query (lower = it looks answered).
+"""
+
+from conformal_retrievers.scoring.answerability import (
+    FunctionQueryScorer,
+    QueryScorer,
+    QueryTieBreak,
+    ascore_query,
+    score_query,
+)
 from conformal_retrievers.scoring.combine import CachedScorer, Cascade, QueryZScore, TieBreak
 from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
@@ -19,6 +29,7 @@ from conformal_retrievers.scoring.scorer import (
     score_queries,
     score_snippets,
 )
+from conformal_retrievers.scoring.summary import RankAgreement, ScoreSummary
 
 __all__ = [
     "By",
@@ -26,6 +37,7 @@ __all__ = [
     "Cascade",
     "CrossEncoderScorer",
     "EmbeddingScorer",
+    "FunctionQueryScorer",
     "FunctionScorer",
     "FusionScorer",
     "HitScorer",
@@ -33,18 +45,24 @@ __all__ = [
     "LearnedScorer",
     "OverlapScorer",
     "ProvenceScorer",
+    "QueryScorer",
+    "QueryTieBreak",
     "QueryZScore",
+    "RankAgreement",
     "RankScorer",
     "Ratings",
     "RetrievalScorer",
+    "ScoreSummary",
     "Scorer",
     "Scores",
     "TieBreak",
+    "ascore_query",
     "ascore_snippets",
     "judged_queries",
     "relative_to_query",
     "retrievers_of",
     "score_queries",
+    "score_query",
     "score_snippets",
     "scorer_of",
 ]

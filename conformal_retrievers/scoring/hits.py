@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import RETRIEVER, C, HitColumns, hits_in
 from conformal_retrievers.data.queries import Snippet, as_snippets
-from conformal_retrievers.scoring.scorer import Scorer, Scores, with_parts
+from conformal_retrievers.scoring.scorer import Named, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]
 KEEP_SCORES = (
@@ -182,7 +182,7 @@ def _scores(scorer: RankScorer | FusionScorer | HitScorer, snippets: Iterable[An
     return np.where(found, scorer.of_columns(known), np.nan)
 
 
-def retrievers_of(scorer: Scorer) -> tuple[str, ...]:
+def retrievers_of(scorer: Named) -> tuple[str, ...]:
     """Return the names of the retrievers whose hits a scorer or a part of it reads, in order.
 
     >>> from conformal_retrievers.scoring.combine import QueryZScore

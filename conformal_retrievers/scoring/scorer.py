@@ -40,13 +40,17 @@ from conformal_retrievers.llm.ask import with_bar
 Scores = NDArray[np.float64]  # (n,), one for each snippet
 
 
-@runtime_checkable
-class Scorer(Protocol):
-    """Anything with a name and a score."""
+class Named(Protocol):
+    """A scorer of snippets, or of queries (`answerability.py`)."""
 
     @property
     def name(self) -> str:
         """The scorer's identity."""
+
+
+@runtime_checkable
+class Scorer(Named, Protocol):
+    """Anything with a name and a score."""
 
     def score(self, query: str, snippets: Sequence[Snippet]) -> ArrayLike:
         """Return one score for each snippet, (n,): lower = more relevant, NaN = unscorable."""
@@ -82,7 +86,7 @@ def as_taken(scorer: Scorer, snippets: Iterable[Any]) -> Sequence[Any]:
     return as_snippets(snippets)
 
 
-def with_parts(scorer: Scorer) -> Iterator[Scorer]:
+def with_parts(scorer: Named) -> Iterator[Any]:
     """Yield a scorer, its parts and their parts.
 
     >>> from conformal_retrievers.scoring import QueryZScore, RetrievalScorer
@@ -95,7 +99,7 @@ def with_parts(scorer: Scorer) -> Iterator[Scorer]:
         yield from with_parts(part)
 
 
-def relative_to_query(scorer: Scorer) -> bool:
+def relative_to_query(scorer: Named) -> bool:
     """Return whether a snippet's score depends on the query's other snippets.
 
     >>> from conformal_retrievers.scoring import QueryZScore, RetrievalScorer
@@ -106,7 +110,7 @@ def relative_to_query(scorer: Scorer) -> bool:
     return any(getattr(part, "relative_to_query", False) for part in with_parts(scorer))
 
 
-def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
+def provenance_of(scorer: Named) -> Mapping[str, JsonValue] | None:
     """Return a scorer's provenance, or else a mapping of its parts' names to theirs, or None.
 
     >>> from types import SimpleNamespace
@@ -119,7 +123,7 @@ def provenance_of(scorer: Scorer) -> Mapping[str, JsonValue] | None:
     return {p.name: p.provenance for p in with_parts(scorer) if hasattr(p, "provenance")} or None
 
 
-def reference(scorer: Scorer) -> JsonValue:
+def reference(scorer: Named) -> JsonValue:
     """Return what a provenance has for a part: the part's own if `rebuild.py` can make it, or else
     its name.
 
@@ -141,7 +145,7 @@ def query_digest(query: str) -> str:
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
+def check_not_fitted_on(scorer: Named, judged: Iterable[JudgedQuery]) -> None:
     """Raise ValueError if a scorer was fitted on one of the queries, where it scores too well.
 
     >>> from types import SimpleNamespace
@@ -159,7 +163,7 @@ def check_not_fitted_on(scorer: Scorer, judged: Iterable[JudgedQuery]) -> None:
             )
 
 
-def fitted_on(scorer: Scorer) -> set[str]:
+def fitted_on(scorer: Named) -> set[str]:
     """Return the digest of each query that a scorer or a part of it was fitted on.
 
     >>> from types import SimpleNamespace
