@@ -1,24 +1,27 @@
 """Scorers from their provenance, as a calibration holds it: one file is all that a filter needs.
 
-Only the kinds in `KINDS` are made. A scorer with a model is none of them: a provenance has its
-name, and the scorer itself is given. Nothing that a file names is loaded or run.
+Query scorers come from theirs too. Only the kinds in `KINDS` are made. A scorer with a model is
+none of them: a provenance has its name, and the scorer itself is given. Nothing that a file names
+is loaded or run.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from conformal_retrievers.scoring import learned
+from conformal_retrievers.scoring.answerability import QueryScorer, QueryTieBreak
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
 from conformal_retrievers.scoring.order import OrderScorer
 from conformal_retrievers.scoring.overlap import OVERLAPS, OverlapScorer
 from conformal_retrievers.scoring.retrieval import RetrievalScorer
-from conformal_retrievers.scoring.scorer import Scorer, with_parts
+from conformal_retrievers.scoring.scorer import Named, Scorer, with_parts
+from conformal_retrievers.scoring.summary import RankAgreement, ScoreSummary
 
 Provenance = Mapping[str, Any]
-Given = Mapping[str, Scorer]  # by name
+Given = Mapping[str, Any]  # scorers by name
 
-KINDS: Mapping[str, Callable[[Provenance, Given], Scorer]] = {
+KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
     "rank": lambda p, given: RankScorer(_text(p["retriever"])),
     "fusion": lambda p, given: FusionScorer(map(_text, p["retrievers"])),
     "hit": lambda p, given: HitScorer(_text(p["retriever"]), _flag(p["higher_is_better"])),
@@ -32,10 +35,15 @@ KINDS: Mapping[str, Callable[[Provenance, Given], Scorer]] = {
     learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(
         p, [OVERLAPS[name] if name in OVERLAPS else given[name] for name in p["scorers"]]
     ),
+    "summary": lambda p, given: ScoreSummary(_made(p["scorer"], given), p["number"]),
+    "agreement": lambda p, given: RankAgreement(map(_text, p["retrievers"])),
+    "query tiebreak": lambda p, given: QueryTieBreak(
+        _made(p["scorer"], given), then=_made(p["then"], given)
+    ),
 }
 
 
-def scorer_of(provenance: Provenance, scorers: Iterable[Scorer] = ()) -> Scorer:
+def scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> Scorer:
     """Return the scorer with this `provenance`, which names the `scorers` that it `needs`.
 
     Raises ValueError for a scorer that is named and not given, and for a provenance of another
@@ -44,17 +52,21 @@ def scorer_of(provenance: Provenance, scorers: Iterable[Scorer] = ()) -> Scorer:
     >>> scorer_of({"kind": "zscore", "scorer": {"kind": "rank", "retriever": "dense"}}).name
     'zscore(rank(dense))'
     """
-    given = {part.name: part for scorer in scorers for part in with_parts(scorer)}
-    missing = [name for name in needs(provenance) if name not in given]
-    if missing:
-        raise ValueError(
-            f"the score is made of {', '.join(map(repr, missing))}; give these scorers, with the "
-            "models that were calibrated with"
-        )
-    try:
-        return _made(provenance, given)
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise _broken(provenance) from error
+    scorer: Scorer = _with(provenance, scorers, "score")
+    return scorer
+
+
+def query_scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> QueryScorer:
+    """Return the query scorer with this `provenance`, from the scorers that it needs, of snippets
+    or of queries. Raises as `scorer_of`.
+
+    >>> best = {"kind": "summary", "number": "best", "scorer": {"kind": "hit", "retriever": "bm25",
+    ...     "higher_is_better": True}}
+    >>> query_scorer_of(best).name
+    'best(hit(bm25, higher))'
+    """
+    scorer: QueryScorer = _with(provenance, scorers, "score_query")
+    return scorer
 
 
 def needs(provenance: Provenance) -> list[str]:
@@ -69,6 +81,32 @@ def needs(provenance: Provenance) -> list[str]:
         raise _broken(provenance) from error
 
 
+def query_scorer_needs(provenance: Provenance) -> list[str]:
+    """Return the names of the scorers that `query_scorer_of` must be given, as `needs` does.
+
+    >>> query_scorer_needs({"kind": "summary", "number": "best", "scorer": {"name": "cosine(e)"}})
+    ['cosine(e)']
+    """
+    return needs(provenance)
+
+
+def _with(provenance: Provenance, scorers: Iterable[Named], method: str) -> Any:
+    given = {part.name: part for scorer in scorers for part in with_parts(scorer)}
+    missing = [name for name in needs(provenance) if name not in given]
+    if missing:
+        raise ValueError(
+            f"the score is made of {', '.join(map(repr, missing))}; give these scorers, with the "
+            "models that were calibrated with"
+        )
+    try:
+        made = _made(provenance, given)
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise _broken(provenance) from error
+    if not hasattr(made, method):
+        raise _broken(provenance)
+    return made
+
+
 def _names(provenance: Provenance) -> list[str]:
     if "name" in provenance:
         return [provenance["name"]]
@@ -80,7 +118,7 @@ def _names(provenance: Provenance) -> list[str]:
     return [name for part in parts for name in _names(part)]
 
 
-def _made(provenance: Provenance, given: Given) -> Scorer:
+def _made(provenance: Provenance, given: Given) -> Any:
     if "name" in provenance:
         return given[provenance["name"]]
     return KINDS[_kind(provenance)](provenance, given)

@@ -144,7 +144,7 @@ class RankAgreement:
             return np.nan
         ranks = [columns[name].ranks for name in self.retrievers]
         both = [np.maximum(a, b) for a, b in combinations(ranks, 2)]
-        return -float(np.mean([_WORTH[np.minimum(m, DEPTH).astype(int)].sum() for m in both]))
+        return 0.0 - float(np.mean([_WORTH[np.minimum(m, DEPTH).astype(int)].sum() for m in both]))
 
 
 # A snippet that both have among their first r + 1, and not among fewer, is in the terms from there.

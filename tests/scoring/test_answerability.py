@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -11,10 +12,15 @@ from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring import (
     FunctionQueryScorer,
     FunctionScorer,
+    HitScorer,
+    QueryTieBreak,
+    QueryZScore,
     RankAgreement,
     ScoreSummary,
+    scorer_of,
 )
-from conformal_retrievers.scoring.summary import summary
+from conformal_retrievers.scoring.rebuild import query_scorer_needs, query_scorer_of
+from conformal_retrievers.scoring.summary import NUMBERS, summary
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
 LONGEST = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
@@ -65,3 +71,51 @@ def test_agreement_is_the_mean_overlap_of_the_first_places():
     assert agreement.score_query("q", found((9, 0))) == pytest.approx(-1 / 100)
     assert agreement.score_query("q", found((10, 0))) == 0.0
     assert agreement.score_query("q", found(*[(i, i) for i in range(50)])) == pytest.approx(-1)
+
+
+# --- from a provenance ----------------------------------------------------------------------------
+
+BEST = ScoreSummary(HitScorer("dense"), "best")
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        *(ScoreSummary(QueryZScore(HitScorer("bm25")), number) for number in NUMBERS),
+        RankAgreement(["a", "b", "c"]),
+        QueryTieBreak(RankAgreement(["a", "b"]), then=BEST),
+    ],
+    ids=lambda scorer: scorer.name,
+)
+def test_a_query_scorer_is_made_again_from_its_provenance(scorer):
+    again = query_scorer_of(json.loads(json.dumps(scorer.provenance)))
+    assert (again, again.name) == (scorer, scorer.name)
+
+
+def test_what_a_provenance_names_is_given():
+    scorer = QueryTieBreak(LONGEST, then=ScoreSummary(LENGTH, "margin"))
+    assert query_scorer_needs(scorer.provenance) == ["longest", "length"]
+    assert query_scorer_of(scorer.provenance, [LENGTH, LONGEST]) == scorer
+    assert query_scorer_of({"name": "longest"}, [scorer]) == LONGEST  # as a part of it
+    with pytest.raises(ValueError, match="'longest'"):
+        query_scorer_of(scorer.provenance, [LENGTH])
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {"kind": "pickle"},
+        {"kind": "summary", "number": "best"},
+        {"kind": "summary", "number": "best", "scorer": RankAgreement("ab").provenance},
+        {"kind": "query tiebreak", "scorer": BEST.provenance},
+        {"kind": "query tiebreak", "scorer": BEST.provenance, "then": HitScorer().provenance},
+        {"kind": "agreement", "retrievers": [1, 2]},
+        HitScorer().provenance,  # it scores snippets
+        {},
+    ],
+)
+def test_a_provenance_of_something_else_is_an_error(provenance):
+    with pytest.raises(ValueError, match="scorer_provenance"):
+        query_scorer_of(provenance)
+    with pytest.raises(ValueError, match="scorer_provenance"):
+        scorer_of(BEST.provenance)
