@@ -106,7 +106,7 @@ def test_what_a_provenance_names_is_given():
     [
         {"kind": "pickle"},
         {"kind": "summary", "number": "best"},
-        {"kind": "summary", "number": "best", "scorer": RankAgreement("ab").provenance},
+        {"kind": "summary", "number": "best", "scorer": RankAgreement(["a", "b"]).provenance},
         {"kind": "query tiebreak", "scorer": BEST.provenance},
         {"kind": "query tiebreak", "scorer": BEST.provenance, "then": HitScorer().provenance},
         {"kind": "agreement", "retrievers": [1, 2]},
