@@ -244,6 +244,8 @@ class LLMServer:
         if self.reply is not None:
             return self.reply(body), {}
         asked = fields_of(body)
+        if "number" in (asked.get("snippets") or [{}])[0]:  # a verdict on all of them together
+            asked["snippet"] = " ".join(s["text"] for s in asked.pop("snippets"))
         if body.get("logprobs"):
             yes = min(max(self.similarity(asked["query"], asked["snippet"]), 0.001), 0.999)
             first = {"YES": math.log(yes * 0.9), "NO": math.log((1 - yes) * 0.9)}

@@ -30,6 +30,7 @@ from conformal_retrievers.scoring.scorer import (
     score_snippets,
 )
 from conformal_retrievers.scoring.summary import RankAgreement, ScoreSummary
+from conformal_retrievers.scoring.verdict import LLMVerdict
 
 __all__ = [
     "By",
@@ -42,6 +43,7 @@ __all__ = [
     "FusionScorer",
     "HitScorer",
     "LLMScorer",
+    "LLMVerdict",
     "LearnedScorer",
     "OverlapScorer",
     "ProvenceScorer",

@@ -9,6 +9,8 @@ numbers that follow from scores and hits are in `summary.py`, an LLM's answer in
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,14 +18,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import JsonValue
 
-from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
+from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import lexicographic
 from conformal_retrievers.scoring.scorer import (
     Named,
     Scorer,
+    Scores,
     ascore_snippets,
     reference,
     score_snippets,
+    with_parts,
 )
 
 
@@ -79,6 +84,35 @@ async def ascore_query(scorer: QueryScorer, query: str, snippets: Sequence[Snipp
     if hasattr(scorer, "of_columns"):
         return _checked(scorer, scorer.score_query(query, given))
     return _checked(scorer, await asyncio.to_thread(scorer.score_query, query, given))
+
+
+def query_scores(
+    scorer: QueryScorer,
+    judged: Sequence[JudgedQuery],
+    *,
+    title: str = "Scoring",
+    progress: bool = False,
+) -> Scores:
+    """Return the score of each query, (n,); several at a time if the scorer has a `concurrency`.
+
+    >>> longest = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
+    >>> query_scores(longest, [JudgedQuery("q", ["a", "bcd"], [True, False])])
+    array([-3.])
+    """
+    at_once = max(getattr(part, "concurrency", 1) for part in with_parts(scorer))
+    if at_once == 1:
+        shown = with_bar(judged, title) if progress else judged
+        return np.array([score_query(scorer, q.query, q.snippets) for q in shown], np.float64)
+    with ThreadPoolExecutor(at_once) as pool:
+        calls = [  # each in a copy of the context, where frameworks keep the run it belongs to
+            pool.submit(copy_context().run, score_query, scorer, q.query, q.snippets)
+            for q in judged
+        ]
+        try:
+            ended = with_bar(calls, title) if progress else calls
+            return np.array([call.result() for call in ended], np.float64)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _checked(scorer: Named, score: object) -> float:

@@ -27,7 +27,7 @@ Rated = tuple[float, str | None]  # a rating, or NaN and the reason
 
 _FIELDS = {"reason": {"type": "string"}, "rating": {"type": "number"}}
 _ONE = object_schema({"id": {"type": "integer"}, **_FIELDS})
-_RATING = object_schema(_FIELDS)
+RATING = object_schema(_FIELDS)
 _RATINGS = object_schema({"ratings": {"type": "array", "items": _ONE}})
 
 
@@ -151,7 +151,7 @@ class LLMScorer:
 
     @property
     def _schema(self) -> dict[str, Any]:
-        return _RATINGS if self.relative_to_query else _RATING
+        return _RATINGS if self.relative_to_query else RATING
 
     @cached_property
     def _prompt(self) -> Prompt:
@@ -186,12 +186,8 @@ class LLMScorer:
         )
 
     def _ratings(self, snippets: Sequence[Snippet], answers: Sequence[Answer]) -> Ratings:
-        replies = [a for a in answers if isinstance(a, Reply) and a.finish != "refusal"]
-        if self._by_yes and replies and not any(reply.first_token for reply in replies):
-            raise ValueError(
-                f"{self.llm.name!r} replies without log-probabilities; let its server return them "
-                "(for a framework's model: options=openai_options), or use by='rating'"
-            )
+        if self._by_yes:
+            check_first_tokens(self.llm, answers)
         rated: dict[str, Rated] = {}
         for group, answer in zip(self._groups(snippets), answers, strict=True):
             rated.update(zip(group, self._read(answer, len(group)), strict=True))
@@ -202,11 +198,21 @@ class LLMScorer:
     def _read(self, answer: Answer, n: int) -> list[Rated]:
         """Return the ratings of the n snippets of a call."""
         if self._by_yes:
-            return [_probability_of_yes(answer)]
+            return [probability_of_yes(answer)]
+        if not self.relative_to_query:
+            return [rating_of(answer)]
         fields, reason = reply_fields(answer)
-        if reason is not None:
-            return [(math.nan, reason)] * n
-        return _ratings_by_id(fields, n) if self.relative_to_query else [_rating(fields)]
+        return _ratings_by_id(fields, n) if reason is None else [(math.nan, reason)] * n
+
+
+def rating_of(answer: Answer) -> Rated:
+    """Return the rating in a reply, or NaN and the reason.
+
+    >>> rating_of(Reply('{"reason": "…", "rating": 0.75}'))
+    (0.75, None)
+    """
+    fields, reason = reply_fields(answer)
+    return _rating(fields) if reason is None else (math.nan, reason)
 
 
 def _rating(fields: Mapping[str, Any]) -> Rated:
@@ -232,7 +238,27 @@ def _ratings_by_id(fields: Mapping[str, Any], n: int) -> list[Rated]:
     ]
 
 
-def _probability_of_yes(answer: Answer) -> Rated:
+def check_first_tokens(llm: LLM, answers: Sequence[Answer]) -> None:
+    """Raise ValueError if there are replies, and none has the log-probabilities of its first token.
+
+    >>> check_first_tokens(LLM(print, "toy"), [Reply("YES")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: 'toy' replies without log-probabilities; ...
+    """
+    replies = [a for a in answers if isinstance(a, Reply) and a.finish != "refusal"]
+    if replies and not any(reply.first_token for reply in replies):
+        raise ValueError(
+            f"{llm.name!r} replies without log-probabilities; let its server return them (for a "
+            "framework's model: options=openai_options), or use by='rating'"
+        )
+
+
+def probability_of_yes(answer: Answer) -> Rated:
+    """Return P(YES) / (P(YES) + P(NO)) of a reply's first token, or NaN and the reason.
+
+    >>> probability_of_yes(Reply("YES", first_token={"YES": math.log(0.6), "No": math.log(0.2)}))[0]
+    0.75
+    """
     if isinstance(answer, Unanswered):
         return math.nan, "unanswered"
     if answer.finish in ("refusal", "unknown"):  # "length" is normal: the request asks one token
