@@ -6,6 +6,7 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
 from conformal_retrievers.data.ranges import Evidence
+from conformal_retrievers.data.unanswerable import without_relevant
 
 __all__ = [
     "Evidence",
@@ -18,5 +19,6 @@ __all__ = [
     "iter_jsonl",
     "read_beir",
     "read_jsonl",
+    "without_relevant",
     "write_jsonl",
 ]

@@ -6,6 +6,7 @@ ids of their own. The union has the order of reciprocal rank fusion, see `fuse`.
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -19,6 +20,7 @@ logger = logging.getLogger("conformal_retrievers")
 T = TypeVar("T")
 OnError = Literal["raise", "skip"]
 Place: TypeAlias = tuple[str, int]  # a retriever and a rank
+NAME, PART = "HybridRetriever(", re.compile(r"([^:;]+): (.+?), k = (\d+|None)(?:; |$)")
 
 
 class Item(NamedTuple):
@@ -89,7 +91,17 @@ def name_and_depth(parts: Mapping[str, tuple[str, int | None]]) -> tuple[str, in
     named = [f"{key}: {name}, k = {k}" for key, (name, k) in sorted(parts.items())]
     depths = [k for _, k in parts.values() if k is not None]
     total = sum(depths) if len(depths) == len(parts) else None
-    return f"HybridRetriever({'; '.join(named)})", total
+    return f"{NAME}{'; '.join(named)})", total
+
+
+def parts_in(name: str) -> dict[str, tuple[str, int | None]]:
+    """Return what each retriever in a union is, from what the union is called; {} for another name.
+
+    >>> parts_in("HybridRetriever(bm25: BM25, k = 30; dense: FAISS, k = 50)")["bm25"]
+    ('BM25', 30)
+    """
+    inside = name[len(NAME) : -1] if name.startswith(NAME) else ""
+    return {key: (one, None if k == "None" else int(k)) for key, one, k in PART.findall(inside)}
 
 
 def answers(

@@ -14,6 +14,7 @@ from langchain_conformal.scorers import (
     llm_scorer,
     reranker_scorer,
 )
+from langchain_conformal.unanswerable import without_answers
 
 __all__ = [
     "ConformalCallbackHandler",
@@ -28,4 +29,5 @@ __all__ = [
     "judge_retriever",
     "llm_scorer",
     "reranker_scorer",
+    "without_answers",
 ]

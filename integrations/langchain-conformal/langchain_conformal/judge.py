@@ -6,7 +6,7 @@ from inspect import signature
 from typing import Any
 
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
@@ -17,16 +17,15 @@ from conformal_retrievers.data import by_sentence
 from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
-from conformal_retrievers.data.union import name_and_depth
+from conformal_retrievers.data.union import name_and_depth, parts_in
 from conformal_retrievers.llm import wire
 from conformal_retrievers.scoring import judged_queries, retrievers_of
 from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.hybrid import HybridRetriever
 
-# Names that only `name_of` gives: of a class, of a store, and of the retrievers in a hybrid one.
+# Names that only `name_of` gives: of a class, and of a store.
 OURS = re.compile(r"\w+\(\)|\w+\(.+, (similarity|mmr|similarity_score_threshold)\)")
-HYBRID, PART = "HybridRetriever(", re.compile(r"([^:;]+): (.+?), k = (\d+|None)(?:; |$)")
 
 
 def judge_retriever(
@@ -141,7 +140,7 @@ def difference(
     """
     within, _ = unbound(retriever)
     what = "the retriever" if part is None else f"the retriever {part!r}"
-    parts, known = parts_of(within), _parts_in(calibrated)
+    parts, known = parts_of(within), parts_in(calibrated)
     if known and {*parts} == {*known}:
         each = [difference(one, *known[name], part=name) for name, one in parts.items()]
         return "; ".join(text for text in each if text) or None
@@ -155,12 +154,6 @@ def difference(
         text = f"{what} is asked for {depth} documents, but the calibration has k = {k}"
         return f"{text}: retrieve {k}, or calibrate at {depth}"
     return None
-
-
-def _parts_in(name: str) -> dict[str, tuple[str, int | None]]:
-    """Return the names and depths of the retrievers in a `HybridRetriever`, from its name."""
-    inside = name[len(HYBRID) : -1] if name.startswith(HYBRID) else ""
-    return {key: (one, None if k == "None" else int(k)) for key, one, k in PART.findall(inside)}
 
 
 def name_of(retriever: RetrieverLike) -> str:
@@ -209,4 +202,8 @@ def unbound(retriever: RetrieverLike) -> tuple[RetrieverLike, Mapping[str, Any]]
             within = within.bound
         else:
             within, config = within.prepare(config)
+    if parts := parts_of(within):  # which are configured as it is
+        configured = RunnableConfig(configurable=config.get("configurable", {}))
+        parts = {k: RunnableBinding(bound=one, config=configured) for k, one in parts.items()}
+        within = within.model_copy(update={"retrievers": parts})
     return within, bound

@@ -19,6 +19,7 @@ from llama_index.postprocessor.conformal.scorers import (
     llm_scorer,
     reranker_scorer,
 )
+from llama_index.postprocessor.conformal.unanswerable import without_answers
 
 __all__ = [
     "ClaimFilterQueryEngine",
@@ -36,4 +37,5 @@ __all__ = [
     "judge_retriever",
     "llm_scorer",
     "reranker_scorer",
+    "without_answers",
 ]

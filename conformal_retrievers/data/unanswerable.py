@@ -1,0 +1,194 @@
+"""Unanswerable queries, made of judged ones: the relevant snippets are taken out.
+
+    retrieved deeper than k  →  without the relevant snippets  →  cut to k again
+
+Ranks count from 0 without a gap, and lists are as long as before, so that nothing but the texts
+tells that something was taken out. A gate must not learn from anything else.
+"""
+
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from conformal_retrievers.data.checks import as_count
+from conformal_retrievers.data.hits import Hit, fuse, fusion
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.union import name_and_depth, parts_in
+
+# What each retriever found, best first, by its name: snippets, or documents of sentences, by their
+# number, with the retriever's scores. Without hits, the order is that of a nameless one.
+Lists: TypeAlias = dict[str, list[tuple[int, float | None]]]
+NAMELESS = ""
+
+SHORTER = (
+    "{} fewer snippets than before, by which a gate can tell that some were taken out; retrieve "
+    "deeper, or from a larger corpus"
+)
+
+
+def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQuery:
+    """Return a query that was retrieved deeper than k as it looks if nothing answers it, at k.
+
+    Relevant snippets are taken out, and others with the text of one. The list of each retriever has
+    its first k of the rest, with new ranks and the same scores; lists are united in the order of
+    rank fusion. Without hits, the order stays. Of sentences, documents with a relevant one go
+    whole. Warns, once, if a list is shorter than at k before.
+
+    >>> query = JudgedQuery("q", ["a", "b", "c"], [True, False, False], k=3)
+    >>> made = without_relevant(query, 2)
+    >>> [snippet.text for snippet in made.snippets], made.k, made.answerable
+    (['b', 'c'], 2, False)
+
+    Parameters
+    ----------
+    query
+        A judged query, retrieved deeper than k by the number of its relevant snippets, or more.
+    k
+        The depth of each retriever, or one for each by its name in the hits.
+
+    Raises
+    ------
+    ValueError
+        For a k that is not a whole number from 1, or lacks a retriever.
+    """
+    whole, rest = _lists(query), _lists(query, _answers(query, query))
+    parts = parts_in(query.retriever or "")
+    depths = _depths(query, k, parts or whole)
+    if any(len(rest[name]) < min(len(found), depths[name]) for name, found in whole.items()):
+        warnings.warn(SHORTER.format("a query has"), stacklevel=2)
+    asked = name_and_depth({key: (parts.get(key, ("",))[0], n) for key, n in depths.items()})
+    retriever = asked[0] if parts else query.retriever
+    return replace(_cut(query, rest, depths), retriever=retriever, k=asked[1])
+
+
+def without_answers(
+    judged: Sequence[JudgedQuery],
+    retrieved: Sequence[JudgedQuery],
+    deeper: Callable[[int], Sequence[JudgedQuery]],
+) -> list[JudgedQuery]:
+    """Return queries without their relevant snippets, in lists as long as those retrieved.
+
+    Warns if some lists are shorter. Both packages have a `without_answers` that calls it.
+
+    Parameters
+    ----------
+    judged, retrieved
+        The judged queries, and as a retriever returns them; the result has its name and k.
+    deeper
+        Returns them as the retriever returns them so much deeper.
+
+    Raises
+    ------
+    ValueError
+        For a query with missed snippets, which cannot be recognised.
+    """
+    for query in judged:
+        if query.missed:
+            raise ValueError(
+                f"{query.name}: missed is {query.missed}, so it has relevant snippets whose texts "
+                "are unknown and cannot be taken out. Give all of its relevant snippets, or leave "
+                "the query out"
+            )
+    lengths = [{name: len(found) for name, found in _lists(q).items()} for q in retrieved]
+    more, found, before = max([1, *(sum(query.relevant) for query in judged)]), 0, -1
+    lacks = [1]
+    while max(lacks, default=0) > 0 and found > before:
+        deep = deeper(more)
+        rests = [_lists(q, _answers(q, known)) for q, known in zip(deep, judged, strict=True)]
+        lacks = [
+            max(n - len(rest.get(name, ())) for name, n in own.items())
+            for rest, own in zip(rests, lengths, strict=True)
+        ]
+        found, before = sum(len(query.snippets) for query in deep), found
+        more *= 2  # for others with the same texts, or more chunks with evidence
+    if shorter := sum(lack > 0 for lack in lacks):
+        warnings.warn(SHORTER.format(f"{shorter} of {len(deep)} queries have"), stacklevel=3)
+    made = [_cut(*one) for one in zip(deep, rests, lengths, strict=True)]
+    most = max((len(set(_units(query))) for query in made), default=0)
+    return [
+        # Two lists may have more in common before than after.
+        replace(one, retriever=before.retriever, k=before.k and max(before.k, most))
+        for one, before in zip(made, retrieved, strict=True)
+    ]
+
+
+def _depths(query: JudgedQuery, k: int | Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    depths = dict(k) if isinstance(k, Mapping) else dict.fromkeys(names, k)
+    if missing := [name for name in names if name not in depths]:
+        raise ValueError(
+            f"{query.name}: k is {k!r}, without {', '.join(map(repr, missing))}; give one number, "
+            "or one for each retriever"
+        )
+    return {name: as_count(query.name, "k", n or 0, least=1) or 0 for name, n in depths.items()}
+
+
+def _units(query: JudgedQuery) -> list[int]:
+    """Return the number of each snippet, or of each sentence's document."""
+    of_sentences = query.document_of
+    return [*range(len(query.snippets))] if of_sentences is None else of_sentences.tolist()
+
+
+def _answers(query: JudgedQuery, judged: JudgedQuery) -> set[int]:
+    """Return the units that are relevant, or have the text of what is relevant, in either."""
+    pairs = [
+        pair for one in (query, judged) for pair in zip(one.snippets, one.relevant, strict=True)
+    ]
+    texts = {snippet.text for snippet, relevant in pairs if relevant and snippet.text.strip()}
+    columns = zip(_units(query), query.snippets, query.relevant, strict=True)
+    return {unit for unit, snippet, relevant in columns if relevant or snippet.text in texts}
+
+
+def _lists(query: JudgedQuery, gone: Collection[int] = ()) -> Lists:
+    """Return what each retriever found, but for the units that are gone."""
+    ranked: dict[str, dict[int, Hit]] = {
+        # The longest hits have the order of the retrievers, by which equal sums of fusion go.
+        hit.retriever: {}
+        for snippet in sorted(query.snippets, key=lambda snippet: -len(snippet.hits))
+        for hit in snippet.hits
+    }
+    if not ranked:
+        return {
+            NAMELESS: [(unit, None) for unit in dict.fromkeys(_units(query)) if unit not in gone]
+        }
+    for unit, snippet in zip(_units(query), query.snippets, strict=True):
+        for hit in snippet.hits if unit not in gone else ():
+            ranked[hit.retriever][unit] = hit
+    return {
+        name: [
+            (unit, hit.score) for unit, hit in sorted(found.items(), key=lambda one: one[1].rank)
+        ]
+        for name, found in ranked.items()
+    }
+
+
+def _cut(query: JudgedQuery, lists: Lists, depths: Mapping[str, int]) -> JudgedQuery:
+    """Return the query with the first of each list, united."""
+    units = fuse({name: found[: depths.get(name, 0)] for name, found in lists.items()})
+    of_unit: dict[int, list[Snippet]] = {}
+    for unit, snippet in zip(_units(query), query.snippets, strict=True):
+        of_unit.setdefault(unit, []).append(snippet)
+    snippets = [
+        snippet if NAMELESS in lists else _with_hits(snippet, hits)
+        for unit, hits in units.items()
+        for snippet in of_unit[unit]
+    ]
+    return replace(
+        query,
+        snippets=tuple(snippets),
+        relevant=(False,) * len(snippets),
+        missed=0,
+        k=None,
+        evidence=(),
+        answerable=False,
+    )
+
+
+def _with_hits(snippet: Snippet, hits: tuple[Hit, ...]) -> Snippet:
+    """Return the snippet with other hits; a score that is their fusion is that of the new ones."""
+    score = snippet.retrieval_score
+    return replace(
+        snippet,
+        hits=hits,
+        retrieval_score=fusion(hits) if score == fusion(snippet.hits) else score,
+    )

@@ -1,0 +1,105 @@
+"""Judged queries as a LangChain retriever returns them if nothing answers them."""
+
+from collections.abc import Iterable
+
+from langchain_core.retrievers import BaseRetriever, RetrieverLike
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import merge_configs
+from langchain_core.runnables.configurable import DynamicRunnable
+
+from conformal_retrievers import JudgedQuery
+from conformal_retrievers.data import unanswerable
+from conformal_retrievers.data.sentences import Split
+from conformal_retrievers.scoring import judged_queries
+from langchain_conformal.hybrid import HybridRetriever
+from langchain_conformal.judge import depth_of, judge_retriever, name_of
+
+
+def without_answers(
+    retriever: RetrieverLike,
+    judged: Iterable[JudgedQuery],
+    *,
+    deeper: RetrieverLike | None = None,
+    name: str | None = None,
+    max_concurrency: int | None = None,
+    split: Split | None = None,
+) -> list[JudgedQuery]:
+    """Return judged queries as the retriever returns them if nothing answers them.
+
+    The retriever is asked as it is, and deeper. What is relevant is taken out of the deeper lists,
+    and others with the text of it; then they are cut to the length that they have as it is. Ranks
+    have no gap, scores are unchanged, and `answerable` is False: calibrate a gate on the result,
+    beside `judge_retriever(retriever, judged)`, which has its name and k.
+
+    Parameters
+    ----------
+    retriever, judged
+        As in `judge_retriever`. All relevant documents of a query must be among its snippets.
+    deeper
+        The same retriever, set to return more documents. It is needed only if the depth is not `k`
+        or search_kwargs["k"].
+    name, max_concurrency, split
+        As in `judge_retriever`.
+
+    Raises
+    ------
+    TypeError
+        For anything but a retriever and judged queries.
+    ValueError
+        As in `judge_retriever`; for a retriever whose depth cannot be set, without `deeper`; and
+        for a query with missed snippets, which cannot be recognised.
+
+    Warns
+    -----
+    UserWarning
+        If some lists are shorter, as those of a small corpus are.
+    """
+
+    def judge(one: RetrieverLike) -> list[JudgedQuery]:
+        return judge_retriever(
+            one, queries, name=name, max_concurrency=max_concurrency, split=split
+        )
+
+    queries = judged_queries(judged)
+    retrieved = judge(retriever)
+    if deeper is not None:
+        deep = judge(deeper)
+        return unanswerable.without_answers(queries, retrieved, lambda more: deep)
+    return unanswerable.without_answers(
+        queries, retrieved, lambda more: judge(deepened(retriever, more))
+    )
+
+
+def deepened(
+    retriever: RetrieverLike, more: int, config: RunnableConfig | None = None
+) -> RetrieverLike:
+    """Return a copy of a retriever that is asked for so many more documents.
+
+    Retries and bindings stay around it, and what is configurable in it is as configured. Raises
+    ValueError if its depth cannot be set.
+    """
+    if isinstance(retriever, DynamicRunnable):
+        configured, config = retriever.prepare(config)
+        return deepened(configured, more, config)
+    if isinstance(retriever, RunnableBindingBase):
+        if "k" in retriever.kwargs:
+            asked = {**retriever.kwargs, "k": retriever.kwargs["k"] + more}
+            return retriever.model_copy(update={"kwargs": asked})
+        bound = deepened(retriever.bound, more, merge_configs(retriever.config, config))
+        return retriever.model_copy(update={"bound": bound})
+    if isinstance(retriever, HybridRetriever):
+        parts = retriever.retrievers.items()
+        deep = {name: deepened(part, more, config) for name, part in parts}
+        return retriever.model_copy(update={"retrievers": deep})
+    k = depth_of(retriever)
+    if k is None or not isinstance(retriever, BaseRetriever):
+        raise ValueError(
+            f"retriever is {name_of(retriever)}, whose depth cannot be set; give the same one, "
+            "which returns more documents, as deeper="
+        )
+    settings = getattr(retriever, "search_kwargs", None)
+    fields = (
+        {"search_kwargs": {**settings, "k": k + more}} if settings is not None else {"k": k + more}
+    )
+    return retriever.model_copy(update=fields)

@@ -1,0 +1,87 @@
+"""Judged queries as a LlamaIndex retriever returns them if nothing answers them."""
+
+from collections.abc import Iterable
+from copy import copy
+
+from llama_index.core.base.base_retriever import BaseRetriever
+
+from conformal_retrievers import JudgedQuery
+from conformal_retrievers.data import unanswerable
+from conformal_retrievers.data.sentences import Split
+from conformal_retrievers.scoring import judged_queries
+from llama_index.postprocessor.conformal.hybrid import HybridRetriever
+from llama_index.postprocessor.conformal.judge import judge_retriever
+
+
+def without_answers(
+    retriever: BaseRetriever,
+    judged: Iterable[JudgedQuery],
+    *,
+    deeper: BaseRetriever | None = None,
+    name: str | None = None,
+    max_concurrency: int | None = None,
+    split: Split | None = None,
+) -> list[JudgedQuery]:
+    """Return judged queries as the retriever returns them if nothing answers them.
+
+    The retriever is asked as it is, and deeper. What is relevant is taken out of the deeper lists,
+    and others with the text of it; then they are cut to the length that they have as it is. Ranks
+    have no gap, scores are unchanged, and `answerable` is False: calibrate a gate on the result,
+    beside `judge_retriever(retriever, judged)`, which has the same name and k.
+
+    Parameters
+    ----------
+    retriever, judged
+        As in `judge_retriever`. All relevant nodes of a query must be among its snippets.
+    deeper
+        The same retriever, set to return more nodes. It is needed only if the retriever has no
+        `similarity_top_k`.
+    name, max_concurrency, split
+        As in `judge_retriever`.
+
+    Raises
+    ------
+    TypeError
+        For anything but a retriever and judged queries.
+    ValueError
+        As in `judge_retriever`; for a retriever whose depth cannot be set, without `deeper`; and
+        for a query with missed snippets, which cannot be recognised.
+
+    Warns
+    -----
+    UserWarning
+        If some lists are shorter, as those of a small corpus are.
+    """
+
+    def judge(one: BaseRetriever) -> list[JudgedQuery]:
+        return judge_retriever(
+            one, queries, name=name, max_concurrency=max_concurrency, split=split
+        )
+
+    queries = judged_queries(judged)
+    retrieved = judge(retriever)
+    if deeper is not None:
+        deep = judge(deeper)
+        return unanswerable.without_answers(queries, retrieved, lambda more: deep)
+    return unanswerable.without_answers(
+        queries, retrieved, lambda more: judge(deepened(retriever, more))
+    )
+
+
+def deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
+    """Return a copy of a retriever that is asked for so many more nodes.
+
+    Raises ValueError if its depth cannot be set.
+    """
+    twin = copy(retriever)
+    if isinstance(twin, HybridRetriever):
+        twin.retrievers = {name: deepened(part, more) for name, part in twin.retrievers.items()}
+        return twin
+    for name in ("similarity_top_k", "_similarity_top_k"):
+        if isinstance(k := getattr(twin, name, None), int):
+            setattr(twin, name, k + more)
+            return twin
+    raise ValueError(
+        f"retriever is a {type(retriever).__name__}, whose depth cannot be set; give the same one, "
+        "which returns more nodes, as deeper="
+    )

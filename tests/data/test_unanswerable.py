@@ -1,0 +1,218 @@
+"""Unanswerable queries: nothing but the texts tells that the relevant snippets were taken out."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers import Evidence, JudgedQuery, Snippet, read_beir
+from conformal_retrievers.data import by_sentence, without_relevant
+from conformal_retrievers.data.hits import Hit, fuse, fusion
+from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.data.unanswerable import without_answers
+
+HYBRID = "HybridRetriever(a: BM25(), k = {}; b: FAISS(m, similarity), k = {})"
+
+
+def texts(query):
+    return [snippet.text for snippet in query.snippets]
+
+
+def one_list(relevant, *, scores="98765", k=5, **fields):
+    """A query whose snippets a, b, c … one retriever found, with these scores."""
+    snippets = [Snippet(chr(97 + i), retrieval_score=float(s)) for i, s in enumerate(scores)]
+    marks = [s.text in relevant for s in snippets]
+    return JudgedQuery("q", with_hits(snippets), marks, k=k, retriever="mine", **fields)
+
+
+def united(lists, relevant, **fields):
+    """A query as a HybridRetriever returns it from lists of texts; each score is 100 − rank."""
+    found = {name: [(t, 100.0 - i) for i, t in enumerate(ts)] for name, ts in lists.items()}
+    snippets = [
+        Snippet(text, id=text, retrieval_score=fusion(hits), hits=hits)
+        for text, hits in fuse(found).items()
+    ]
+    return JudgedQuery("q", snippets, [s.text in relevant for s in snippets], **fields)
+
+
+def test_ranks_have_no_gap_and_scores_stay():
+    query = one_list("bd", id="7", group="g", missed=2)
+    made = without_relevant(query, 3)
+    assert [s.hits for s in made.snippets] == [
+        (Hit("retriever", 0, 9.0),),
+        (Hit("retriever", 1, 7.0),),
+        (Hit("retriever", 2, 5.0),),
+    ]
+    assert (texts(made), made.relevant) == (["a", "c", "e"], (False, False, False))
+    assert [s.retrieval_score for s in made.snippets] == [9.0, 7.0, 5.0]
+    assert (made.id, made.group, made.missed, made.answerable) == ("7", "g", 0, False)
+    assert (made.retriever, made.k) == ("mine", 3)
+    assert query == one_list("bd", id="7", group="g", missed=2)
+
+
+def test_a_query_without_hits_keeps_its_order_and_evidence_goes():
+    query = JudgedQuery("q", [*"abcd"], [True, False, False, True], evidence=[("a", 0, 1)])
+    made = without_relevant(query, 2)
+    assert (texts(made), made.k, made.evidence) == (["b", "c"], 2, ())
+    assert all(snippet.hits == () for snippet in made.snippets)
+
+
+def test_snippets_with_the_very_text_of_a_relevant_one_go_too():
+    snippets = [Snippet(t, id=str(i)) for i, t in enumerate(["x", "y", "x", " ", "z", " "])]
+    query = JudgedQuery("q", with_hits(snippets), [False, False, True, True, False, False])
+    made = without_relevant(query, 3)
+    # A text without words, such as that of an image, says nothing about identity.
+    assert [s.id for s in made.snippets] == ["1", "4", "5"]
+    assert [s.hits[0].rank for s in made.snippets] == [0, 1, 2]
+
+
+def test_each_list_is_cut_to_its_own_depth_and_united_again():
+    lists = {"a": ["x", "y", "z", "u"], "b": ["z", "w", "x", "v"]}
+    query = united(lists, "z", k=8, retriever=HYBRID.format(4, 4))
+    made = without_relevant(query, {"a": 3, "b": 2})
+    # a: x y u, b: w x. x: 1/61 + 1/62, w: 1/61, y: 1/62, u: 1/63
+    assert texts(made) == ["x", "w", "y", "u"]
+    assert made.snippets[0].hits == (Hit("a", 0, 100.0), Hit("b", 1, 98.0))
+    assert made.snippets[0].retrieval_score == 1 / 61 + 1 / 62
+    assert made.snippets[3].hits == (Hit("a", 2, 97.0),)
+    assert (made.retriever, made.k) == (HYBRID.format(3, 2), 5)
+    both = without_relevant(query, 2)
+    assert (texts(both), both.retriever, both.k) == (["x", "w", "y"], HYBRID.format(2, 2), 4)
+
+
+def test_depths_count_of_a_retriever_that_found_nothing():
+    found = united({"a": ["x", "y", "z"]}, "y", retriever=HYBRID.format(3, 3), k=6)
+    assert without_relevant(found, 2).k == 4
+    assert without_relevant(united({"a": ["x", "y", "z"]}, "y"), {"a": 2, "b": 5}).k == 7
+
+
+@given(
+    lists=st.lists(st.permutations("abcdefghijkl"), min_size=1, max_size=3),
+    relevant=st.sets(st.sampled_from("abcdefghijkl"), max_size=4),
+    k=st.integers(1, 8),
+)
+def test_a_query_looks_as_if_the_relevant_ones_had_never_been_there(lists, relevant, k):
+    named = {name: found[: 4 + k] for name, found in zip("bac", lists, strict=False)}
+    made = without_relevant(united(named, relevant), k)
+    rest = {name: [t for t in found if t not in relevant][:k] for name, found in named.items()}
+    assert all(len(found) == k for found in rest.values())
+    expected = fuse({name: [(t, None) for t in found] for name, found in rest.items()})
+    assert texts(made) == [*expected]
+    assert [[h[:2] for h in s.hits] for s in made.snippets] == [
+        [h[:2] for h in hits] for hits in expected.values()
+    ]
+    assert [s.retrieval_score for s in made.snippets] == [*map(fusion, expected.values())]
+
+
+def test_documents_with_a_relevant_sentence_go_whole():
+    documents = [
+        Snippet("It rains. Ann did.", id="1"),
+        Snippet("Bob did not.", id="2"),
+        Snippet("Eve says: maybe. Ann did.", id="3"),
+        Snippet("Nobody knows. It is late.", id="4"),
+    ]
+    marks, evidence = [True, False, False, False], [Evidence("1", 10, 18)]
+    query = JudgedQuery("Who?", with_hits(documents), marks, k=4, evidence=evidence)
+    (cut,) = by_sentence([query], "sentences")
+    made = without_relevant(cut, 2)
+    # 3 has the very sentence.
+    assert texts(made) == ["Bob did not.", "Nobody knows.", "It is late."]
+    assert [s.hits[0].rank for s in made.snippets] == [0, 1, 1]
+    assert (made.k, made.split, made.document_of.tolist()) == (2, cut.split, [0, 1, 1])
+
+
+def test_only_a_list_that_gets_shorter_gives_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        without_relevant(one_list("bd"), 3)
+        without_relevant(one_list(""), 9)  # no longer than this before
+    for query, k in ((one_list("bd"), 4), (one_list("b"), 9)):
+        with pytest.warns(UserWarning, match="fewer snippets"):
+            made = without_relevant(query, k)
+        assert (len(made.snippets), made.k) == (5 - sum(query.relevant), k)
+    with pytest.warns(UserWarning, match="fewer snippets"):
+        without_relevant(united({"a": "xyz", "b": "xuv"}, "x"), {"a": 2, "b": 3})
+
+
+def test_the_warning_is_shown_once_for_many_queries():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        assert [without_relevant(one_list("a"), 5) for _ in range(3)]
+    assert [one.filename for one in caught] == [__file__]
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.5, None, "3", True, {"a": 2}, {"a": 0, "b": 1}])
+def test_an_invalid_depth_is_refused(k):
+    with pytest.raises(ValueError, match="k is"):
+        without_relevant(united({"a": "xyz", "b": "xuv"}, "x"), k)
+
+
+def test_runs_of_a_beir_folder_that_are_deeper_than_k_can_be_used(tmp_path):
+    for name, lines in {
+        "corpus.jsonl": [f'{{"_id": "{i}", "text": "text {i}"}}' for i in range(5)],
+        "queries.jsonl": ['{"_id": "q", "text": "which?"}'],
+        "qrels.tsv": ["q\t1\t1", "q\t4\t1"],
+        "dense.tsv": [f"q\t{i}\t{r}\t{1 - r / 10}" for r, i in enumerate([0, 1, 2, 3], 1)],
+        "bm25.tsv": [f"q\t{i}\t{r}\t{9 - r}" for r, i in enumerate([1, 3, 4, 2], 1)],
+    }.items():
+        (tmp_path / name).write_text("\n".join(lines))
+    (query,) = read_beir(tmp_path, ["dense.tsv", "bm25.tsv"], k=4)
+    made = without_relevant(query, 2)
+    assert texts(made) == ["text 2", "text 0", "text 3"]  # 1/62 + 1/62, 1/61 and 1/61
+    assert made.snippets[0].hits == (Hit("dense", 1, 0.7), Hit("bm25", 1, 5.0))
+    assert (made.k, made.missed, made.snippets[1].retrieval_score) == (4, 0, None)
+
+
+# --- through a retriever --------------------------------------------------------------------------
+
+CORPUS = ["a", "b", "a", "c", "d", "e", "f", "g"]
+
+
+def retrieve(judged, k):
+    snippets = [Snippet(text, id=str(i)) for i, text in enumerate(CORPUS)]
+    return judged.retrieved_as(with_hits(snippets[:k]), retriever="mine", k=k)
+
+
+def made_of(judged, k):
+    asked = []
+
+    def deeper(more):
+        asked.append(more)
+        return [retrieve(query, k + more) for query in judged]
+
+    return without_answers(judged, [retrieve(query, k) for query in judged], deeper), asked
+
+
+def test_lists_are_as_long_as_retrieved():
+    judged = [JudgedQuery("q", ["b", "d"], [True, True]), JudgedQuery("r", ["z"], [True])]
+    (one, other), asked = made_of(judged, 4)
+    assert texts(one) == ["a", "a", "c", "e"]
+    assert texts(other) == ["a", "b", "a", "c"]  # nothing is relevant in what is retrieved
+    assert {(q.k, q.retriever, q.answerable, q.missed) for q in (one, other)} == {
+        (4, "mine", False, 0)
+    }
+    assert asked == [2]  # as many as are relevant
+
+
+def test_a_text_that_was_judged_relevant_under_another_id_goes_too():
+    judged = [JudgedQuery("q", [Snippet("a", "0"), Snippet("a", "2")], [True, False])]
+    (made,), asked = made_of(judged, 3)
+    assert (texts(made), asked) == (["b", "c", "d"], [1, 2])  # once more, because it was short
+
+
+def test_short_lists_are_counted_and_asking_deeper_ends():
+    judged = [JudgedQuery(text, [text], [True]) for text in "az"]
+    with pytest.warns(UserWarning, match="1 of 2 queries"):
+        made, asked = made_of(judged, 8)
+    assert [texts(query) for query in made] == [[*"bcdefg"], CORPUS]
+    assert asked == [1, 2]
+    assert {query.k for query in made} == {8}
+
+
+def test_relevant_snippets_without_a_text_are_refused():
+    with pytest.raises(ValueError, match="missed"):
+        made_of([JudgedQuery("q", ["a"], [True], missed=1)], 2)
+    assert made_of([], 2) == ([], [1])

@@ -1,0 +1,345 @@
+"""`without_answers` of both packages: real retrievers as they look if nothing answers a query."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from functools import cache
+
+import pytest
+
+pytest.importorskip("langchain_chroma")  # which only the extra `dev` installs
+import bm25s
+import chromadb
+from frameworks import (
+    K,
+    MiniLMEmbedding,
+    MiniLMEmbeddings,
+    documents,
+    halves,
+    langchain_retriever,
+    snippets,
+    vector_index,
+)
+from langchain_classic.retrievers import EnsembleRetriever
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever as LangChainRetriever
+from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
+from llama_index.core.llms import MockLLM
+from llama_index.core.retrievers import QueryFusionRetriever
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.postprocessor import conformal as llama_index_conformal
+from llama_index.retrievers.bm25 import BM25Retriever
+from llama_index.vector_stores.chroma import ChromaVectorStore
+
+import langchain_conformal
+from conformal_retrievers import Evidence, JudgedQuery
+from conformal_retrievers.data.sentences import splitter
+
+_names = itertools.count()
+
+
+class BM25(LangChainRetriever):
+    """BM25 of bm25s, over documents that have no ids."""
+
+    k: int = K
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        found, _ = bm25().retrieve(
+            bm25s.tokenize(query, show_progress=False), k=self.k, show_progress=False
+        )
+        return [Document(snippets()[i].text) for i in found[0]]
+
+
+@cache
+def bm25():
+    index = bm25s.BM25()
+    tokens = bm25s.tokenize([s.text for s in snippets()], show_progress=False)
+    index.index(tokens, show_progress=False)
+    return index
+
+
+def nodes():
+    return [TextNode(text=s.text, id_=s.id) for s in snippets()]
+
+
+@cache
+def faiss():
+    return FAISS.from_documents(documents(), MiniLMEmbeddings())
+
+
+@cache
+def chroma():
+    client = chromadb.EphemeralClient()
+    store = ChromaVectorStore(client.create_collection(f"unanswerable-{next(_names)}"))
+    context = StorageContext.from_defaults(vector_store=store)
+    return VectorStoreIndex(nodes(), storage_context=context, embed_model=MiniLMEmbedding())
+
+
+def words():
+    return BM25Retriever.from_defaults(nodes=nodes(), similarity_top_k=K)
+
+
+def index(k=K):
+    return vector_index().as_retriever(similarity_top_k=k)
+
+
+def fused():
+    return QueryFusionRetriever(
+        [index(2 * K), chroma().as_retriever(similarity_top_k=2 * K)],
+        llm=MockLLM(),
+        mode="reciprocal_rerank",
+        num_queries=1,
+        similarity_top_k=K,
+        use_async=False,
+    )
+
+
+def hybrid(package, **parts):
+    return package.HybridRetriever(parts)
+
+
+IN_LANGCHAIN = {
+    "in memory": langchain_retriever,
+    "FAISS": lambda: faiss().as_retriever(search_kwargs={"k": K}),
+    "mmr": lambda: faiss().as_retriever(
+        search_type="mmr", search_kwargs={"k": K, "fetch_k": len(snippets())}
+    ),
+    "default depth": lambda: faiss().as_retriever(),
+    "BM25": BM25,
+    "hybrid": lambda: hybrid(langchain_conformal, dense=langchain_retriever(), bm25=BM25(k=5)),
+    "bound": lambda: langchain_retriever(3).bind(k=K).with_retry(),
+    "configured": lambda: hybrid(
+        langchain_conformal,
+        dense=langchain_retriever(3)
+        .configurable_fields(search_kwargs=ConfigurableField(id="kwargs"))
+        .with_config(configurable={"kwargs": {"k": K}}),
+        bm25=BM25(k=3).configurable_fields(k=ConfigurableField(id="words")),
+    ).with_config(configurable={"words": 5}),
+}
+IN_LLAMA_INDEX = {
+    "in memory": index,
+    "Chroma": lambda: chroma().as_retriever(similarity_top_k=K),
+    "BM25": words,
+    "hybrid": lambda: hybrid(llama_index_conformal, dense=index(), bm25=words()),
+    "fusion": fused,
+}
+EACH = pytest.mark.parametrize(
+    ("package", "make"),
+    [
+        *(pytest.param(langchain_conformal, make, id=id) for id, make in IN_LANGCHAIN.items()),
+        *(pytest.param(llama_index_conformal, make, id=id) for id, make in IN_LLAMA_INDEX.items()),
+    ],
+)
+
+
+def lists(query):
+    """Each retriever's list as (rank, text, score)."""
+    found = {name: [] for s in query.snippets for name, *_ in s.hits}
+    for snippet in query.snippets:
+        for name, rank, score in snippet.hits:
+            found[name].append((rank, snippet.text, score))
+    return {name: sorted(one, key=lambda hit: hit[0]) for name, one in sorted(found.items())}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error:.*fewer snippets")
+@EACH
+def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(package, make):
+    queries = halves()[0][:15]
+    retriever = make()
+    retrieved = package.judge_retriever(retriever, queries)
+    made = package.without_answers(retriever, queries)
+    changed = 0
+    for known, before, after in zip(queries, retrieved, made, strict=True):
+        relevant = {s.text for s, r in zip(known.snippets, known.relevant, strict=True) if r}
+        assert relevant.isdisjoint(s.text for s in after.snippets)
+        assert (after.retriever, after.k, after.split) == (before.retriever, before.k, None)
+        assert (after.id, after.missed, after.answerable) == (known.id, 0, False)
+        was, now = lists(before), lists(after)
+        assert [*was] == [*now]
+        for name, own in was.items():
+            assert [rank for rank, *_ in now[name]] == [*range(len(own))]
+            rest = [hit[1:] for hit in own if hit[1] not in relevant]
+            assert [text for _, text, _ in now[name]][: len(rest)] == [text for text, _ in rest]
+            scores = [score for _, _, score in now[name]][: len(rest)]
+            assert scores == [score if score is None else pytest.approx(score) for _, score in rest]
+        changed += was != now
+    assert changed > len(queries) / 2
+    assert package.judge_retriever(retriever, queries) == retrieved  # it is as it was
+
+
+@pytest.mark.slow
+def test_both_frameworks_agree():
+    one = langchain_conformal.without_answers(
+        hybrid(langchain_conformal, dense=langchain_retriever(), bm25=langchain_retriever(5)),
+        halves()[0][:20],
+    )
+    other = llama_index_conformal.without_answers(
+        hybrid(llama_index_conformal, dense=index(), bm25=index(5)), halves()[0][:20]
+    )
+    for a, b in zip(one, other, strict=True):
+        assert [(s.text, s.id) for s in a.snippets] == [(s.text, s.id) for s in b.snippets]
+        assert [[h[:2] for h in s.hits] for s in a.snippets] == [
+            [h[:2] for h in s.hits] for s in b.snippets
+        ]
+        assert a.k == b.k == K + 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "retriever"),
+    [(langchain_conformal, langchain_retriever), (llama_index_conformal, index)],
+)
+def test_of_sentences_the_documents_with_evidence_go(package, retriever):
+    first = splitter("sentences")
+    queries = [
+        JudgedQuery(
+            query.query,
+            query.snippets,
+            query.relevant,
+            id=query.id,
+            evidence=[
+                Evidence(s.id, *first(s.text)[0])
+                for s, relevant in zip(query.snippets, query.relevant, strict=True)
+                if relevant
+            ],
+        )
+        for query in halves()[0][:8]
+    ]
+    retrieved = package.judge_retriever(retriever(4 * K), queries, split="sentences")
+    made = package.without_answers(retriever(4 * K), queries, split="sentences")
+    for known, before, after in zip(queries, retrieved, made, strict=True):
+        named = {one.document for one in known.evidence}
+        assert named.isdisjoint(s.id.rpartition(":")[0] for s in after.snippets)
+        assert (after.split, after.k, len(set(after.document_of))) == (before.split, 4 * K, 4 * K)
+        assert {hit.rank for s in after.snippets for hit in s.hits} == {*range(4 * K)}
+
+
+# --- the depth ------------------------------------------------------------------------------------
+
+TEXTS = ["red apple", "green apple", "red car", "blue car", "green pear"]
+QUERY = JudgedQuery("red apple", TEXTS, [True, False, False, False, False], id="1")
+
+
+def store(k):
+    made = InMemoryVectorStore(MiniLMEmbeddings())
+    made.add_documents([Document(text, id=text) for text in TEXTS])
+    return made.as_retriever(search_kwargs={"k": k})
+
+
+def small(k):
+    texts = [TextNode(text=text, id_=text) for text in TEXTS]
+    made = VectorStoreIndex(texts, embed_model=MiniLMEmbedding())
+    return made.as_retriever(similarity_top_k=k)
+
+
+class OfNodes(LlamaIndexRetriever):
+    """Returns what another retriever returns; its own depth is unknown."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def _retrieve(self, query_bundle):
+        return self.inside.retrieve(query_bundle)
+
+
+class Private(LlamaIndexRetriever):
+    """Keeps its depth as LlamaIndex's retrievers of lists and summaries do."""
+
+    def __init__(self, similarity_top_k):
+        super().__init__()
+        self._similarity_top_k = similarity_top_k
+
+    def _retrieve(self, query_bundle):
+        found = [NodeWithScore(node=TextNode(text=text, id_=text)) for text in TEXTS]
+        return found[: self._similarity_top_k]
+
+
+def function(k):
+    return RunnableLambda(lambda query: store(k).invoke(query), name="mine")
+
+
+def ensemble(k):
+    return EnsembleRetriever(retrievers=[store(k)], weights=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("package", "make", "name"),
+    [
+        (langchain_conformal, function, "mine"),
+        (langchain_conformal, ensemble, "EnsembleRetriever"),
+        (llama_index_conformal, lambda k: OfNodes(small(k)), "OfNodes"),
+        (
+            langchain_conformal,
+            lambda k: hybrid(langchain_conformal, a=store(k), b=function(k)),
+            "mine",
+        ),
+        (
+            llama_index_conformal,
+            lambda k: hybrid(llama_index_conformal, a=small(k), b=OfNodes(small(k))),
+            "OfNodes",
+        ),
+    ],
+)
+def test_a_retriever_whose_depth_cannot_be_set_is_given_deeper(package, make, name):
+    with pytest.raises(ValueError, match=rf"{name}.*deeper="):
+        package.without_answers(make(2), [QUERY])
+    (retrieved,) = package.judge_retriever(make(2), [QUERY])
+    (made,) = package.without_answers(make(2), [QUERY], deeper=make(4))
+    assert [s.text for s in retrieved.snippets] == ["red apple", "green apple"]
+    assert [s.text for s in made.snippets] == ["green apple", "red car"]
+    assert (made.k, made.retriever) == (retrieved.k, retrieved.retriever)
+
+
+def test_a_depth_that_llama_index_keeps_private_is_set_too():
+    retriever = Private(2)
+    (made,) = llama_index_conformal.without_answers(retriever, [QUERY])
+    assert [s.text for s in made.snippets] == ["green apple", "red car"]
+    assert retriever._similarity_top_k == 2
+
+
+@pytest.mark.parametrize(
+    ("package", "make"), [(langchain_conformal, store), (llama_index_conformal, small)]
+)
+def test_a_small_corpus_gives_one_warning_with_the_number(package, make):
+    others = [JudgedQuery("blue car", ["none of them"], [True], id=str(i)) for i in range(3)]
+    with pytest.warns(UserWarning, match="1 of 4 queries") as caught:
+        made = package.without_answers(make(5), [QUERY, *others])
+    assert [warning.filename for warning in caught] == [__file__]
+    assert [len(query.snippets) for query in made] == [4, 5, 5, 5]
+    assert {query.k for query in made} == {5}
+
+
+@pytest.mark.parametrize(
+    ("package", "make"), [(langchain_conformal, store), (llama_index_conformal, small)]
+)
+def test_what_is_given_is_checked(package, make):
+    retriever = make(2)
+    with pytest.raises(ValueError, match="missed"):
+        package.without_answers(retriever, [JudgedQuery("q", ["red car"], [True], missed=1)])
+    with pytest.raises(TypeError, match="judged"):
+        package.without_answers(retriever, ["q"])
+    with pytest.raises(TypeError, match="retriever"):
+        package.without_answers(len, [QUERY])
+    with pytest.raises(TypeError, match="retriever"):
+        package.without_answers(retriever, [QUERY], deeper=len)
+    known = copy.copy(QUERY)
+    (named,) = package.without_answers(retriever, [known], name="mine", max_concurrency=1)
+    assert (named.retriever, known) == ("mine", QUERY)
+
+
+def test_an_unanswerable_query_is_judged_as_it_is():
+    query = JudgedQuery("blue car", [], [], answerable=False)
+    for package, retriever in ((langchain_conformal, store(2)), (llama_index_conformal, small(2))):
+        (judged,) = package.judge_retriever(retriever, [query])
+        assert (judged.answerable, [s.text for s in judged.snippets]) == (
+            False,
+            ["blue car", "red car"],
+        )
+        assert package.without_answers(retriever, [query]) == [judged]
