@@ -107,6 +107,15 @@ def test_a_query_looks_as_if_the_relevant_ones_had_never_been_there(lists, relev
     assert [s.retrieval_score for s in made.snippets] == [*map(fusion, expected.values())]
 
 
+def test_equal_sums_of_fusion_go_by_the_order_of_the_retrievers():
+    # x, found by two, comes first; y and z tie, and y's retriever comes first; w is found by all.
+    lists = {"b": ["y"], "a": ["x", "z"], "c": ["x"]}
+    lists = {k: [*own, *(f"{k}{i}" for i in range(40)), "w"] for k, own in lists.items()}
+    query = united(lists, "x")
+    assert texts(query)[0] == "x"
+    assert texts(without_relevant(query, 1)) == ["y", "z", "c0"]
+
+
 def test_documents_with_a_relevant_sentence_go_whole():
     documents = [
         Snippet("It rains. Ann did.", id="1"),
@@ -198,7 +207,8 @@ def test_lists_are_as_long_as_retrieved():
 
 
 def test_a_text_that_was_judged_relevant_under_another_id_goes_too():
-    judged = [JudgedQuery("q", [Snippet("a", "0"), Snippet("a", "2")], [True, False])]
+    known = [Snippet("a", id) for id in ("elsewhere", "0", "2")]
+    judged = [JudgedQuery("q", known, [True, False, False])]
     (made,), asked = made_of(judged, 3)
     assert (texts(made), asked) == (["b", "c", "d"], [1, 2])  # once more, because it was short
 
@@ -210,6 +220,15 @@ def test_short_lists_are_counted_and_asking_deeper_ends():
     assert [texts(query) for query in made] == [[*"bcdefg"], CORPUS]
     assert asked == [1, 2]
     assert {query.k for query in made} == {8}
+
+
+def test_k_grows_if_lists_have_less_in_common_than_before():
+    judged = [JudgedQuery("q", [*"xy"], [True, True])]
+    before, deep = {"a": "xy", "b": "yx"}, {"a": "xyzu", "b": "yxvw"}
+    (made,) = without_answers(judged, [united(before, "xy", k=2)], lambda _: [united(deep, "xy")])
+    assert (texts(made), made.k) == ([*"zvuw"], 4)
+    (made,) = without_answers(judged, [united(before, "xy")], lambda _: [united(deep, "xy")])
+    assert made.k is None
 
 
 def test_relevant_snippets_without_a_text_are_refused():
