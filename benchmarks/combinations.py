@@ -42,11 +42,11 @@ from conformal_retrievers import (
     ScoredQuery,
     Scorer,
     Snippet,
-    TieBreak,
     __version__,
     read_beir,
     score_queries,
 )
+from conformal_retrievers.scoring import TieBreak
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import feature_names, features
 from conformal_retrievers.scoring.learned import regress, weights_of

@@ -1,12 +1,20 @@
 """Conformal filters for retrieval: of a query's relevant snippets, a share ≥ 1 − alpha is kept."""
 
-from conformal_retrievers.calibration import Calibration, CalibrationMismatch, calibrate, plan
+from conformal_retrievers.calibration import (
+    Calibration,
+    CalibrationMismatch,
+    Gate,
+    calibrate,
+    calibrate_gate,
+    plan,
+)
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
+from conformal_retrievers.decisions import Filtered, NothingKept
 from conformal_retrievers.evaluation import compare, diagnose, evaluate
-from conformal_retrievers.filtering import ConformalFilter, Filtered, NothingKept
+from conformal_retrievers.filtering import ConformalFilter
 from conformal_retrievers.llm import LLM
 from conformal_retrievers.monitoring import Monitor
 from conformal_retrievers.pruning import SentenceFilter
@@ -16,10 +24,8 @@ from conformal_retrievers.scoring import (
     FunctionScorer,
     LearnedScorer,
     LLMScorer,
-    QueryZScore,
     RetrievalScorer,
     Scorer,
-    TieBreak,
     score_queries,
 )
 from conformal_retrievers.version import __version__
@@ -34,20 +40,20 @@ __all__ = [
     "Evidence",
     "Filtered",
     "FunctionScorer",
+    "Gate",
     "JudgedQuery",
     "LLMScorer",
     "LearnedScorer",
     "Monitor",
     "NothingKept",
-    "QueryZScore",
     "RetrievalScorer",
     "ScoredQuery",
     "Scorer",
     "SentenceFilter",
     "Snippet",
-    "TieBreak",
     "__version__",
     "calibrate",
+    "calibrate_gate",
     "compare",
     "diagnose",
     "evaluate",

@@ -2,118 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.gate import Gate, Gated
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, OnUnscorable
-from conformal_retrievers.data.queries import Snippet, as_scores
+from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
+from conformal_retrievers.decisions import Filtered, NothingKept, Unscorable
+from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.scorer import (
     Scorer,
+    Scores,
     as_taken,
     ascore_snippets,
     check_scorer,
     score_snippets,
+    with_parts,
 )
+from conformal_retrievers.theory.intervals import percent
+from conformal_retrievers.theory.ranks import exact_alpha
 
 logger = logging.getLogger("conformal_retrievers")
 
 OnEmpty = Literal["allow", "keep_best", "raise"]
+OnSilence = Literal["drop", "flag"]
 GroupOf = Callable[[str], str | None]  # from a query to its group
 AFilter = TypeVar("AFilter", bound="ConformalFilter")
 AFiltered = TypeVar("AFiltered", bound="Filtered")
 MAX_ALPHAS = 32  # at which one filter is remembered
-
-
-class Refused(Exception):
-    """A filter raises this, as its options say, with its decision as `filtered`."""
-
-    def __init__(self, message: str, filtered: Any) -> None:
-        super().__init__(message)
-        self.filtered = filtered
-
-    def of(self, calibration: object) -> bool:
-        """Return whether a filter with this calibration raised, not one inside its scorer."""
-        return getattr(self.filtered, "calibration", None) is calibration
-
-    def __reduce__(self) -> tuple[Any, ...]:  # an exception's own loses `filtered`
-        return type(self), (*self.args, self.filtered), self.__dict__
-
-
-class NothingKept(Refused, LookupError):
-    """No snippet of a query, or no claim of an answer, is kept, and `on_empty` is "raise"."""
-
-
-class Unscorable(Refused, ValueError):
-    """A snippet could not be scored, and `on_unscorable` is "raise"; `filtered` keeps it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Decision:
-    """What a filter decided about n snippets or claims, in their order."""
-
-    scores: NDArray[np.float64]  # (n,), or relevances of claims; NaN if unscorable
-    keeps: NDArray[np.bool_]  # (n,)
-    calibration: Calibration = field(repr=False)
-    group: str | None = None
-
-    @property
-    def threshold(self) -> float:
-        """The threshold of the query's group, see `Calibration.threshold`."""
-        return self.calibration.threshold(self.group)
-
-    @property
-    def kept(self) -> NDArray[np.intp]:
-        """The indices of what is kept, ascending."""
-        return np.flatnonzero(self.keeps)
-
-    @property
-    def dropped(self) -> NDArray[np.intp]:
-        """The indices of what is dropped, ascending."""
-        return np.flatnonzero(~self.keeps)
-
-    @property
-    def unscorable(self) -> NDArray[np.intp]:
-        """The indices of what could not be scored, ascending."""
-        return np.flatnonzero(np.isnan(self.scores))
-
-    @property
-    def p_values(self) -> NDArray[np.float64]:
-        """The conformal p-values (n,), see `Calibration.p_values`."""
-        return self.calibration.p_values(self.scores, self.group)
-
-
-class Filtered(Decision):
-    """What a filter decided about the n snippets of one query, in the retriever's order.
-
-    >>> from conformal_retrievers.data.queries import ScoredQuery
-    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
-    >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="s")
-    >>> Filtered(np.array([2.0, 9.0]), np.array([True, False]), calibration).m2
-    0.5
-    """
-
-    @property
-    def m1(self) -> float:
-        """1.0 if the threshold passes a snippet, else 0.0; what `on_empty` adds does not count."""
-        return float(self.m2 > 0)
-
-    @property
-    def m2(self) -> float:
-        """The share of the n snippets that the threshold passes, 0.0 for n = 0."""
-        passes = self.calibration.keep(self.scores, self.group)
-        return float(passes.mean()) if len(passes) else 0.0
 
 
 class ConformalFilter:
@@ -141,11 +70,17 @@ class ConformalFilter:
         Keep a snippet without a score, which preserves the guarantee, or raise `Unscorable`.
     group_of
         Returns the group of a query from its text, for calibrations by group.
+    gate
+        Decides before the filter whether anything is returned; by default the calibration's, if it
+        has one. A gate that the filter was not calibrated with loses up to its own alpha more.
+    on_silence
+        If the gate is silent: drop all snippets, or keep what passes, and only flag the query.
 
     Raises
     ------
     CalibrationMismatch
-        For the calibration of another scorer or subject, such as sentences.
+        For the calibration of another scorer or subject, such as sentences, and for another gate
+        than the one that it was calibrated with.
     """
 
     splitter: Splitter | None = None  # what cuts documents into sentences
@@ -159,6 +94,8 @@ class ConformalFilter:
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
+        gate: Gate | None = None,
+        on_silence: OnSilence = "drop",
     ) -> None:
         if isinstance(scorer, Calibration):
             raise TypeError("scorer is a Calibration; swap the two arguments")
@@ -169,6 +106,9 @@ class ConformalFilter:
         if on_empty not in get_args(OnEmpty):
             raise ValueError(f"on_empty is {on_empty!r}; give one of {get_args(OnEmpty)}")
         checks.check_on_unscorable(on_unscorable, SNIPPETS)
+        if on_silence not in get_args(OnSilence):
+            raise ValueError(f"on_silence is {on_silence!r}; give one of {get_args(OnSilence)}")
+        self.gate, self.on_silence = gate_for(calibration, gate, with_parts(scorer)), on_silence
         self.scorer, self.calibration = scorer, calibration
         self.on_empty, self.on_unscorable, self.group_of = on_empty, on_unscorable, group_of
         self._at: dict[float, Any] = {}
@@ -183,6 +123,8 @@ class ConformalFilter:
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
+        gate: Gate | None = None,
+        on_silence: OnSilence = "drop",
     ) -> AFilter:
         """Return the filter of a calibration that holds its score, such as a learned one.
 
@@ -192,7 +134,7 @@ class ConformalFilter:
             A calibration about snippets.
         scorers
             The scorers that `needed_scorers` names: one, several, or none.
-        on_empty, on_unscorable, group_of
+        on_empty, on_unscorable, group_of, gate, on_silence
             As in `ConformalFilter`.
 
         Raises
@@ -201,12 +143,16 @@ class ConformalFilter:
             If a scorer is missing, naming it, or is another than the calibration's.
         """
         checks.check_subject(calibration, *RETRIEVED)
+        given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
+        gate = gate_for(calibration, gate, given)
         return cls(
-            scorer_for(calibration, scorers),
+            scorer_for(calibration, given, gate.calibration if gate else None),
             calibration,
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,
+            gate=gate,
+            on_silence=on_silence,
         )
 
     def at(self: AFilter, alpha: float) -> AFilter:
@@ -228,32 +174,78 @@ class ConformalFilter:
 
         Warns if there are more snippets than the retriever was asked for, or none can be scored.
         """
-        snippets = as_taken(self.scorer, snippets)
+        snippets = self._as_taken(snippets)
         group = self._checked(query, len(snippets), group)
-        return self.decide(score_snippets(self.scorer, query, snippets), group)
+        gated = self.gate(query, snippets, group) if self.gate else None
+        return self.decide(score_snippets(self.scorer, query, snippets), group, gated=gated)
 
     async def acall(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
     ) -> Filtered:
         """Filter without blocking the event loop."""
-        snippets = as_taken(self.scorer, snippets)
+        snippets = self._as_taken(snippets)
         group = self._checked(query, len(snippets), group)
-        return self.decide(await ascore_snippets(self.scorer, query, snippets), group)
+        scores, gated = await self._ascored(query, snippets, group)
+        return self.decide(scores, group, gated=gated)
 
     def decide(
-        self, scores: ArrayLike, group: str | None = None, *, query: str | None = None
+        self,
+        scores: ArrayLike,
+        group: str | None = None,
+        *,
+        query: str | None = None,
+        gated: Gated | None = None,
     ) -> Filtered:
-        """Decide from scores (n,); a `query` is checked, and gives the group, as in a call."""
+        """Decide from scores (n,), and from what the gate decided, which needs the snippets.
+
+        A `query` is checked, and gives the group, as in a call. Raises ValueError if the filter has
+        a gate and `gated` is missing, or the other way round.
+        """
         s = np.array(as_scores(scores, "scores"))
         if s.ndim != 1:
             raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
         if query is not None:
             group = self._checked(query, len(s), group)
-        return self._decided(Filtered(s, self.calibration.keep(s, group), self.calibration, group))
+        keeps = self.calibration.keep(s, group)
+        return self._decided(Filtered(s, keeps, self.calibration, group, gated=gated))
+
+    @property
+    def statement(self) -> str:
+        """The calibration's statement, with that of a gate which it was calibrated without."""
+        of_filter = self.calibration.statement
+        if self.gate is None or self.calibration.gate is not None:
+            return of_filter
+        lost = percent(
+            exact_alpha(self.calibration.alpha) + exact_alpha(self.gate.calibration.alpha),
+            exact=True,
+        )
+        return (
+            f"{of_filter}\n\nA gate that the filter was not calibrated with is in front, so both "
+            f"together lose at most {lost}, the sum of their alphas.\n\n{self.gate.statement}"
+        )
+
+    def _as_taken(self, snippets: Iterable[Snippet | str]) -> Sequence[Any]:
+        return as_taken(self.scorer, snippets) if self.gate is None else as_snippets(snippets)
+
+    async def _ascored(
+        self, query: str, snippets: Sequence[Snippet], group: str | None
+    ) -> tuple[Scores, Gated | None]:
+        """Return the scores of the snippets, and what the gate decides at the same time."""
+        if self.gate is None:
+            return await ascore_snippets(self.scorer, query, snippets), None
+        scores, gated = await asyncio.gather(
+            ascore_snippets(self.scorer, query, snippets), self.gate.acall(query, snippets, group)
+        )
+        return scores, gated
 
     def _decided(self, filtered: AFiltered) -> AFiltered:
         """Return a decision by the threshold alone, as the options say."""
         s, lost, item = filtered.scores, filtered.unscorable, self.calibration.subject.item
+        if (filtered.gated is None) != (self.gate is None):
+            raise ValueError(
+                f"gated is {filtered.gated!r}, but the filter's gate is {self.gate!r}; give "
+                "gated=filter.gate(query, snippets) for a filter with a gate, and none without"
+            )
         self.calibration.warn_if_unknown(filtered.group, f"all {item}s are kept")
         if self.on_unscorable == "raise" and len(lost):
             text = f"{self.scorer.name!r} gave no score to {item}s {lost.tolist()}"
@@ -261,6 +253,8 @@ class ConformalFilter:
         if len(s) and len(lost) == len(s):  # the same text and place: Python shows it once
             text = f"{self.scorer.name!r} could not score any {item} of a query, so all are kept"
             warnings.warn(text, stacklevel=1)
+        if filtered.gated is not None and filtered.gated.silent and self.on_silence == "drop":
+            return replace(filtered, keeps=np.zeros(len(s), dtype=bool), silenced=True)
         if filtered.keeps.any() or not len(s) or self.on_empty == "allow":
             return filtered
         best = int(np.argmin(s))  # none is NaN here: it would have been kept
@@ -294,3 +288,24 @@ class ConformalFilter:
     def __repr__(self) -> str:
         c = self.calibration
         return f"{type(self).__name__}({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
+
+
+def gate_for(
+    calibration: Calibration, gate: Gate | None, scorers: Iterable[Scorer | QueryScorer] = ()
+) -> Gate | None:
+    """Return the gate in front of a filter: the given one, or else that of its calibration.
+
+    Raises `CalibrationMismatch` for another than the one that the filter was calibrated with, or
+    for a missing scorer.
+    """
+    calibrated = calibration.gate
+    if gate is None:
+        return None if calibrated is None else Gate.of(calibrated, scorers)
+    if not isinstance(gate, Gate):
+        raise TypeError(f"gate is {gate!r:.60}; give a Gate, such as Gate.load(path)")
+    if calibrated is not None and gate.calibration != calibrated:
+        raise checks.CalibrationMismatch(
+            f"gate is {gate.calibration!r}, but the filter was calibrated behind {calibrated!r}; "
+            "leave gate= out, or calibrate the filter with this gate"
+        )
+    return gate

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.gate import Gate, Gated
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.subjects import RETRIEVED, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_scores
@@ -32,8 +33,9 @@ from conformal_retrievers.data.sentences import (
     splitter,
     with_neighbours,
 )
-from conformal_retrievers.filtering import ConformalFilter, Filtered, GroupOf, OnEmpty
-from conformal_retrievers.scoring.scorer import Scorer, ascore_snippets, score_snippets
+from conformal_retrievers.decisions import Filtered
+from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty, OnSilence, gate_for
+from conformal_retrievers.scoring.scorer import Scorer, score_snippets
 
 GAP = " … "
 
@@ -79,8 +81,8 @@ class SentenceFilter(ConformalFilter):
     gap
         What stands in a passage between kept sentences where others are cut out; "" for nothing but
         a space. Nothing marks a cut before the first kept sentence or after the last.
-    on_empty, on_unscorable, group_of
-        As in `ConformalFilter`, of sentences.
+    on_empty, on_unscorable, group_of, gate, on_silence
+        As in `ConformalFilter`, of sentences: a gate reads these, too.
 
     Raises
     ------
@@ -101,6 +103,8 @@ class SentenceFilter(ConformalFilter):
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
+        gate: Gate | None = None,
+        on_silence: OnSilence = "drop",
     ) -> None:
         if type(neighbours) is not int or neighbours < 0:  # True is an int
             raise ValueError(f"neighbours is {neighbours!r}; give a whole number, 0 or more")
@@ -113,6 +117,8 @@ class SentenceFilter(ConformalFilter):
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,
+            gate=gate,
+            on_silence=on_silence,
         )
 
     def __call__(
@@ -125,8 +131,9 @@ class SentenceFilter(ConformalFilter):
         """
         sentences = cut(snippets, self.splitter)
         group = self._checked(query, len(sentences.documents), group)
+        gated = self.gate(query, sentences.snippets, group) if self.gate else None
         scores = score_snippets(self.scorer, query, sentences.snippets)
-        return self.decide_on(sentences, scores, group)
+        return self.decide_on(sentences, scores, group, gated=gated)
 
     async def acall(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
@@ -134,13 +141,18 @@ class SentenceFilter(ConformalFilter):
         """Filter without blocking the event loop."""
         sentences = cut(snippets, self.splitter)
         group = self._checked(query, len(sentences.documents), group)
-        scores = await ascore_snippets(self.scorer, query, sentences.snippets)
-        return self.decide_on(sentences, scores, group)
+        scores, gated = await self._ascored(query, sentences.snippets, group)
+        return self.decide_on(sentences, scores, group, gated=gated)
 
     def decide_on(
-        self, sentences: Sentences, scores: ArrayLike, group: str | None = None
+        self,
+        sentences: Sentences,
+        scores: ArrayLike,
+        group: str | None = None,
+        *,
+        gated: Gated | None = None,
     ) -> Pruned:
-        """Decide from the scores (m,) of sentences."""
+        """Decide from the scores (m,) of sentences, and from what the gate decided."""
         checks.check_split(self.splitter.name, sentences.split, "the sentences")
         s = np.array(as_scores(scores, "scores"))
         if s.shape != (len(sentences.snippets),):
@@ -150,12 +162,19 @@ class SentenceFilter(ConformalFilter):
             )
         keeps = self.calibration.keep(s, group)
         decided = self._decided(
-            Pruned(s, keeps, self.calibration, group, sentences=sentences, gap=self.gap)
+            Pruned(
+                s, keeps, self.calibration, group, sentences=sentences, gap=self.gap, gated=gated
+            )
         )
         return replace(decided, keeps=with_neighbours(sentences, decided.keeps, self.neighbours))
 
     def decide(
-        self, scores: ArrayLike, group: str | None = None, *, query: str | None = None
+        self,
+        scores: ArrayLike,
+        group: str | None = None,
+        *,
+        query: str | None = None,
+        gated: Gated | None = None,
     ) -> Filtered:
         """Raise TypeError: scores alone do not say which documents their sentences are of."""
         raise TypeError("a SentenceFilter needs the sentences of the scores; use decide_on")
@@ -172,6 +191,8 @@ def open_filter(
     on_empty: OnEmpty = "allow",
     on_unscorable: OnUnscorable = "keep",
     group_of: GroupOf | None = None,
+    gate: Gate | str | Path | None = None,
+    on_silence: OnSilence = "drop",
 ) -> ConformalFilter:
     """Return the filter of a calibration or of its file, at another `alpha` if one is given.
 
@@ -195,6 +216,8 @@ def open_filter(
         Replaces the calibration's own, see `Calibration.at`.
     split, neighbours, gap
         As in `SentenceFilter`; without `split`, snippets stay whole.
+    gate, on_silence
+        As in `ConformalFilter`; the path of a gate's file is one, too.
 
     Raises
     ------
@@ -206,6 +229,9 @@ def open_filter(
         calibration = Calibration.load(calibration)
     if alpha is not None:
         calibration = calibration.at(alpha)
+    given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
+    if isinstance(gate, str | Path):
+        gate = Gate.load(gate, given)
     if split is None:
         if (neighbours, gap) != (0, GAP):
             raise ValueError(
@@ -213,11 +239,18 @@ def open_filter(
                 "'sentences' too, or leave both out"
             )
         return ConformalFilter.of(
-            calibration, scorers, on_empty=on_empty, on_unscorable=on_unscorable, group_of=group_of
+            calibration,
+            given,
+            on_empty=on_empty,
+            on_unscorable=on_unscorable,
+            group_of=group_of,
+            gate=gate,
+            on_silence=on_silence,
         )
     checks.check_subject(calibration, *RETRIEVED)
+    gate = gate_for(calibration, gate, given)
     return SentenceFilter(
-        scorer_for(calibration, scorers),
+        scorer_for(calibration, given, gate.calibration if gate else None),
         calibration,
         split,
         neighbours=neighbours,
@@ -225,4 +258,6 @@ def open_filter(
         on_empty=on_empty,
         on_unscorable=on_unscorable,
         group_of=group_of,
+        gate=gate,
+        on_silence=on_silence,
     )

@@ -21,7 +21,7 @@ from conformal_retrievers import (
 )
 from conformal_retrievers.data.ranges import Range
 from conformal_retrievers.data.sentences import Splitter, splitter
-from conformal_retrievers.filtering import Unscorable
+from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import event_of
 from conformal_retrievers.monitoring.events import annotate_span, check_event
 from conformal_retrievers.pruning import SentenceFilter, open_filter

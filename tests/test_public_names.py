@@ -26,7 +26,7 @@ LAYERS = [
     ("theory", "data", "llm"),
     ("scoring", "labels"),
     ("calibration",),
-    ("filtering", "pruning"),
+    ("decisions", "filtering", "pruning"),
     ("evaluation", "lookback"),
     ("monitoring",),
     ("claims",),
@@ -104,9 +104,9 @@ def test_the_core_imports_numpy_and_pydantic_and_nothing_heavier():
 
 CORE = """
     CalibrationMismatch Calibration ConformalFilter CrossEncoderScorer EmbeddingScorer
-    Evidence Filtered FunctionScorer JudgedQuery LLM LLMScorer LearnedScorer Monitor
-    NothingKept QueryZScore RetrievalScorer ScoredQuery Scorer SentenceFilter Snippet TieBreak
-    __version__ calibrate compare diagnose evaluate plan read_beir read_jsonl score_queries
+    Evidence Filtered FunctionScorer Gate JudgedQuery LLM LLMScorer LearnedScorer Monitor
+    NothingKept RetrievalScorer ScoredQuery Scorer SentenceFilter Snippet __version__
+    calibrate calibrate_gate compare diagnose evaluate plan read_beir read_jsonl score_queries
     write_jsonl
 """
 LANGCHAIN = """

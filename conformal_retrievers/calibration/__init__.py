@@ -3,12 +3,15 @@
 from conformal_retrievers.calibration.calibrating import calibrate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.calibration.gate import Gate, Gated
+from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.planning import Plan, plan, smallest_alpha
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import (
     CLAIMS,
     FLAGS,
+    QUERIES,
     SENTENCES,
     SNIPPETS,
     OnUnscorable,
@@ -18,15 +21,19 @@ from conformal_retrievers.calibration.subjects import (
 __all__ = [
     "CLAIMS",
     "FLAGS",
+    "QUERIES",
     "SENTENCES",
     "SNIPPETS",
     "Calibration",
     "CalibrationMismatch",
+    "Gate",
+    "Gated",
     "Guarantee",
     "OnUnscorable",
     "Plan",
     "Subject",
     "calibrate",
+    "calibrate_gate",
     "needed_scorers",
     "plan",
     "smallest_alpha",

@@ -13,6 +13,7 @@ from conformal_retrievers.calibration import budget, checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.choosing import choose
 from conformal_retrievers.calibration.costs import Aim
+from conformal_retrievers.calibration.gate import Gate, GateInFront
 from conformal_retrievers.calibration.guarantees import (
     Guarantee,
     check_guarantee,
@@ -49,6 +50,7 @@ def calibrate(
     on_unscorable: OnUnscorable = "raise",
     retrieval: Mapping[str, JsonValue] | None = None,
     labels: Mapping[str, JsonValue] | None = None,
+    gate: Gate | None = None,
     count_tokens: Callable[[str], int] = len,
     progress: bool = False,
 ) -> Calibration:
@@ -92,6 +94,9 @@ def calibrate(
         Facts about the retrieval ("retriever", "k", chunking), written into the file.
     labels
         Facts about the judgements (source, prompt, audit), written into the file.
+    gate
+        A gate in front of the filter, calibrated on the same queries or on others. The file holds
+        both, and the guarantee is about both together: what the gate silences counts as dropped.
     count_tokens
         Returns the number of tokens of a text; by default that of its characters.
     progress
@@ -127,6 +132,8 @@ def calibrate(
         delta = budget.checked(tokens, guarantee, delta, by_group=by_group)
     check_guarantee(guarantee, delta)
     checks.check_flags(by_group=by_group, count_missed=count_missed)
+    if gate is not None:
+        checks.check_behind(gate.calibration.subject, guarantee, delta)
     judged, merged = judged_queries(judged), merge_groups or {}
     if not judged:
         raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
@@ -146,7 +153,12 @@ def calibrate(
         count_tokens=count_tokens,
         progress=progress,
     )
-    scored = score_queries(chosen.scorer, chosen.calibration, progress=progress)
+    calibrating, front = chosen.calibration, None
+    if gate is not None:
+        checks.check_split(gate.calibration.split, checks.split_of(judged), "judged")
+        calibrating = [query for query in calibrating if not gate.calibration.chosen_on(query)]
+        front = GateInFront.of(gate, calibrating)
+    scored = score_queries(chosen.scorer, calibrating, gate=front, progress=progress)
     calibration = Calibration.from_scores(
         scored,
         alpha=0.5 if alpha is None else alpha,
@@ -161,6 +173,7 @@ def calibrate(
         scorer_provenance=chosen.provenance,
         retrieval=retrieval,
         labels=labels,
+        gate=gate.calibration if gate is not None else None,
     )
     if tokens is not None:
         unit = "characters" if count_tokens is len else "tokens"

@@ -25,6 +25,8 @@ from conformal_retrievers.data.queries import ScoredQuery
 class Calibration(Thresholds):
     """Thresholds with a statement and a file. Two calibrations are equal if their files are."""
 
+    gate: Calibration | None = None
+
     @classmethod
     def from_scores(
         cls,
@@ -42,6 +44,7 @@ class Calibration(Thresholds):
         scorer_provenance: Mapping[str, JsonValue] | None = None,
         retrieval: Mapping[str, JsonValue] | None = None,
         labels: Mapping[str, JsonValue] | None = None,
+        gate: Calibration | None = None,
     ) -> Calibration:
         """Return the calibration of queries whose snippets, or sentences, are already scored.
 
@@ -57,6 +60,9 @@ class Calibration(Thresholds):
             Whether it scores a snippet relative to the others of its query.
         scorer_provenance
             What the scorer was made from; written into the file.
+        gate
+            The calibration of a gate in front of the filter; the snippets of queries that it
+            silences have the score +inf.
 
         Raises
         ------
@@ -93,6 +99,7 @@ class Calibration(Thresholds):
             scorer_provenance=checks.json_copy("scorer_provenance", scorer_provenance),
             retrieval=checks.with_split(retrieval, split),
             labels=checks.json_copy("labels", labels),
+            gate=gate,
         )
 
     def at(self, alpha: float) -> Calibration:
@@ -114,11 +121,11 @@ class Calibration(Thresholds):
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of the file's fields: the identity of this calibration."""
-        return files.checksum(self._record.model_dump())
+        return files.checksum(self._fields)
 
     def save(self, path: str | Path) -> None:
         """Write the calibration as JSON, whole or not at all. Raises OSError, naming the path."""
-        files.write_envelope(path, self._record.model_dump(), what="calibration", rows="queries")
+        files.write_envelope(path, self._fields, what="calibration", rows="queries")
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -131,7 +138,7 @@ class Calibration(Thresholds):
 
     def to_json(self) -> str:
         """Return the text that `save` writes."""
-        return files.envelope_text(self._record.model_dump(), rows="queries")
+        return files.envelope_text(self._fields, rows="queries")
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
@@ -141,6 +148,11 @@ class Calibration(Thresholds):
     @classmethod
     def _of(cls, fields: dict[str, Any], where: str) -> Calibration:
         stored = record.checked(fields, where)
+        return cls._from_record(stored, where)
+
+    @classmethod
+    def _from_record(cls, stored: Record, where: str) -> Calibration:
+        gate = None if stored.gate is None else cls._from_record(stored.gate, f"{where}: gate")
         try:
             calibration = cls(
                 **{name: getattr(stored, name) for name in record.SHARED},
@@ -148,11 +160,16 @@ class Calibration(Thresholds):
                 subject=SUBJECTS[stored.subject],
                 other_ids=tuple(stored.other_ids),
                 lowest_scores=tuple(sorted(stored.lowest_scores)),
+                gate=gate,
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
         record.check_derived(where, stored, calibration._record)
         return calibration
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        return self._record.model_dump(exclude={"gate"} if self.gate is None else None)
 
     @cached_property
     def _record(self) -> Record:
@@ -170,6 +187,7 @@ class Calibration(Thresholds):
             effective_n=round(self.effective_n, 3),
             other_ids=list(self.other_ids),
             lowest_scores=list(self.lowest_scores),
+            gate=None if self.gate is None else self.gate._record,
             queries=[record.StoredQuery.of(query) for query in self.queries],
         )
 

@@ -129,11 +129,34 @@ class SnippetDetails(Fields):
     threshold: float | None = None
 
 
+class Unanswerable(Fields):
+    """The scores of unanswerable queries of one source."""
+
+    scores: list[Score]
+    groups: list[str | None]
+    same: int = pydantic.Field(ge=0)  # how many are questions that calibrate, too
+
+    @pydantic.model_validator(mode="after")
+    def _has_groups(self) -> Unanswerable:
+        if len(self.groups) != len(self.scores):
+            raise ValueError(f"{len(self.scores)} scores but {len(self.groups)} groups")
+        return self
+
+
+class GateDetails(Fields):
+    """What only calibrations of gates have, as `calibrate_gate` writes it."""
+
+    unanswerable: dict[Name, Unanswerable] = {}  # by source
+    false_speech: float | None = pydantic.Field(default=None, gt=0, lt=1)  # the limit
+    answerable: list[str] = []  # the `query_digest` of each query that calibrates
+
+
 DETAILS: dict[str, type[Fields]] = {
     "snippets": SnippetDetails,
     "sentences": SnippetDetails,
     "claims": ClaimDetails,
     "flags": FlagDetails,
+    "queries": GateDetails,
 }
 
 
@@ -142,7 +165,7 @@ class Record(Fields):
 
     format: str = KIND.format  # files.py checks both
     version: int = KIND.version
-    subject: Literal["snippets", "sentences", "claims", "flags"]
+    subject: Literal["snippets", "sentences", "claims", "flags", "queries"]
     guarantee: Guarantee
     alpha: float
     delta: float | None
@@ -161,6 +184,7 @@ class Record(Fields):
     retrieval: dict[str, pydantic.JsonValue] | None
     labels: dict[str, pydantic.JsonValue] | None
     details: dict[str, pydantic.JsonValue]
+    gate: Record | None = None  # in front of the filter
     library: Name
     created: Name
     other_ids: list[Annotated[str, pydantic.Field(min_length=1)]]
@@ -175,8 +199,9 @@ def checked(fields: dict[str, Any], where: str) -> Record:
     """
     try:
         record = Record.model_validate(fields)
-        DETAILS[record.subject].model_validate(record.details)
-        Choice.of(record.scorer_provenance)
+        for one in (record, record.gate) if record.gate else (record,):
+            DETAILS[one.subject].model_validate(one.details)
+            Choice.of(one.scorer_provenance)
         return record
     except pydantic.ValidationError as error:
         raise ValueError(f"{where}: {files.explain(error)}; calibrate and save again") from None

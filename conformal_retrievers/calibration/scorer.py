@@ -5,35 +5,54 @@ from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer
-from conformal_retrievers.scoring.rebuild import Provenance, needs, scorer_of
+from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.scoring.answerability import QueryScorer
+from conformal_retrievers.scoring.rebuild import (
+    Provenance,
+    needs,
+    query_scorer_needs,
+    query_scorer_of,
+    scorer_of,
+)
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer, with_parts
 
 
 def needed_scorers(calibration: Calibration) -> list[str]:
     """Return the names of the scorers that a filter must be given; none if the calibration holds
-    all that its score needs, as one that is made from hits does.
+    all that its score needs, as one that is made from hits does. A gate in front needs its own.
 
     >>> from conformal_retrievers.data.queries import ScoredQuery
     >>> needed_scorers(Calibration.from_scores([ScoredQuery([1], [True])], alpha=0.5, scorer="s"))
     ['s']
     """
-    stored = _stored(calibration)
-    return needs(stored) if stored else [calibration.scorer]
+    stored, gate = _stored(calibration), calibration.gate
+    if stored is None:
+        own = [calibration.scorer]
+    else:
+        own = query_scorer_needs(stored) if calibration.subject == QUERIES else needs(stored)
+    return [*dict.fromkeys([*own, *(needed_scorers(gate) if gate else ())])]
 
 
-def scorer_for(calibration: Calibration, scorers: Scorer | Iterable[Scorer] = ()) -> Scorer:
+def scorer_for(
+    calibration: Calibration,
+    scorers: Scorer | Iterable[Scorer] = (),
+    gate: Calibration | None = None,
+) -> Scorer:
     """Return the calibration's scorer, given it or the scorers that it is made of, in any order.
 
-    Scorers that it was chosen among may be given although it needs them not. Raises
+    Scorers that it was chosen among may be given although it needs them not, and those that a gate
+    in front needs. Raises
     `CalibrationMismatch`, naming them, for missing scorers and for others.
     """
-    given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
+    of_all = [scorers] if isinstance(scorers, Scorer) else [*scorers]
+    given = [scorer for scorer in of_all if not isinstance(scorer, QueryScorer)]
     for scorer in given:
         check_scorer(scorer)
         if scorer.name == calibration.scorer:
             return scorer
     stored, names = _stored(calibration), {scorer.name for scorer in given}
-    if missing := [name for name in needed_scorers(calibration) if name not in names]:
+    needed = needs(stored) if stored else [calibration.scorer]
+    if missing := [name for name in needed if name not in names]:
         if len(given) == len(missing) == 1:
             check_same_scorer(given[0].name, calibrated=missing[0])
         raise CalibrationMismatch(
@@ -42,13 +61,37 @@ def scorer_for(calibration: Calibration, scorers: Scorer | Iterable[Scorer] = ()
         )
     scorer = scorer_of(stored or {}, given)
     used = {part.name for part in with_parts(scorer)} | {*_choice(calibration).get("given", ())}
+    used |= {*needed_scorers(gate)} if gate else set()
     if extra := sorted(names - used):
-        needs = ", ".join(map(repr, needed_scorers(calibration))) or "no model"
+        wanted = ", ".join(map(repr, needed_scorers(calibration))) or "no model"
         raise CalibrationMismatch(
-            f"the calibration needs {needs}, but {', '.join(map(repr, extra))} is given too; leave "
-            f"it out, or calibrate with it (calibrated with {calibration.scorer!r})"
+            f"the calibration needs {wanted}, but {', '.join(map(repr, extra))} is given too; "
+            f"leave it out, or calibrate with it (calibrated with {calibration.scorer!r})"
         )
     return scorer
+
+
+def query_scorer_for(
+    calibration: Calibration, scorers: Iterable[Scorer | QueryScorer] = ()
+) -> QueryScorer:
+    """Return the query scorer of a gate's calibration, given the scorers that it is made of.
+
+    Others may be given, as those of the filter behind the gate. Raises `CalibrationMismatch`,
+    naming them, for missing scorers.
+    """
+    given, stored = [*scorers], _stored(calibration)
+    for scorer in given:
+        if isinstance(scorer, QueryScorer) and scorer.name == calibration.scorer:
+            return scorer
+    names = {scorer.name for scorer in given} | {
+        part.name for one in given if isinstance(one, Scorer) for part in with_parts(one)
+    }
+    if missing := [name for name in needed_scorers(calibration) if name not in names]:
+        raise CalibrationMismatch(
+            f"the gate needs {', '.join(map(repr, missing))}, but the scorers given are "
+            f"{sorted(names)}. Give the models that it was calibrated with, or calibrate again"
+        )
+    return query_scorer_of(stored or {}, given)
 
 
 def _stored(calibration: Calibration) -> Provenance | None:

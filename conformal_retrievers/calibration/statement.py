@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator
 
 from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.calibration.subjects import RETRIEVED
+from conformal_retrievers.calibration.speech import false_speech, sources_of
+from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.theory.intervals import percent
@@ -29,6 +30,7 @@ def statement(calibration: Thresholds) -> str:
         _guarantee(c),
         _thresholds(c),
         *([f"Score: {score}"] if score else []),
+        *_gate(c),
         f"Assumptions: {_assumptions(c)}",
         f"Basis: {' '.join(_basis(c))}",
         f"Not covered: {_not_covered(c)}.",
@@ -43,6 +45,8 @@ def _guarantee(c: Thresholds) -> str:
         text += f". This holds for at least {confident} of calibrations like this one"
     if c.out_of_reach:
         at = "at this depth" if c.k is None else f"at K = {c.k}"
+        if c.gate is not None:
+            at += " behind this gate"
         if c.units().reach <= 1 - c.alpha and not _dropped_by_scorer(c.units()):
             at += ", so retrieve deeper"
         return f"Out of reach {at}: no threshold {text}."
@@ -87,6 +91,18 @@ def _thresholds(c: Thresholds) -> str:
     )
 
 
+def _gate(c: Thresholds) -> Iterator[str]:
+    """Yield what is known of unanswerable queries, and of a gate in front."""
+    if c.subject == QUERIES:
+        yield false_speech(c)
+    elif c.gate is not None:
+        yield (
+            f"Gate: in front of the filter. {_guarantee(c.gate)} What it silences counts as "
+            "dropped, so the guarantee is about gate and filter together."
+        )
+        yield false_speech(c.gate)
+
+
 def _choice(c: Thresholds) -> Iterator[str]:
     """Yield the sentences on how the score was chosen."""
     if (made := c.choice) is None:
@@ -94,25 +110,32 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if not made.n_fit and not made.given and [*_top_k(c)]:
         yield "Ranks are all that is known of the snippets."
     elif not made.n_fit:
+        needs = f"with a relevant retrieved {c.subject.item}, or where a single score is possible"
+        if c.subject == QUERIES:
+            needs = "that are answerable, or on fewer than 30 unanswerable ones"
         yield (
             f"{made.chosen} by default: nothing is chosen or fitted on fewer than 60 judged "
-            f"queries with a relevant retrieved {c.subject.item}, or where a single score is "
-            "possible."
+            f"queries {needs}."
         )
     if not made.n_fit:
         return
     costs = made.costs
+    if len(costs) == 1 and c.subject == QUERIES:
+        return
     if len(costs) == 1:
         yield f"{made.n_fit} judged queries that do not calibrate give the threshold."
         return
     at, does = f"alpha = {made.alpha!r}", "keeps {} of their text"
+    if c.subject == QUERIES:
+        does = "speaks on {} of the unanswerable queries"
     if made.tokens is not None:
         at, does = f"{made.tokens:g} {_counted(c)} a query", LOSES[c.guarantee]
         does = does.format("{}", item=c.subject.item, items=c.subject.name)
+    around = "" if c.subject == QUERIES else " and others around it"
     others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
     yield (
         f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
-        f"queries that do not calibrate, at {at} and others around it. At {at} it "
+        f"queries that do not calibrate, at {at}{around}. At {at} it "
         f"{does.format(percent(costs[made.chosen]))}"
         + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
         + "."
@@ -169,6 +192,9 @@ def why_none(c: Thresholds, group: str | None) -> str:
     if dropped := _dropped_by_scorer(units):
         cause = f"the scorer gives {dropped} of {found} relevant {c.subject.name} a score of inf"
         remedy = "Make the scorer drop fewer, or raise alpha"
+        if c.gate is not None:
+            cause = f"the gate silences {dropped} of {found} relevant {c.subject.name}"
+            remedy = "Calibrate the gate with a smaller alpha, or raise alpha"
     else:
         cause = f"the retriever returns {found} of {found + missed} known relevant {c.subject.name}"
         deeper = "deeper" if c.k is None else f"deeper than K = {c.k}"
@@ -198,7 +224,7 @@ def _assumptions(c: Thresholds) -> str:
     what = "average" if c.guarantee == "query-recall" else "probability"
     calibrations = " and calibrations like this one" if c.delta is None else ""
     text += f" The {what} is over new {c.subject.units}{calibrations}."
-    if c.count_missed and c.delta is None and not c.out_of_reach:
+    if (c.count_missed or c.gate) and c.delta is None and not c.out_of_reach:
         text += " A calibration that keeps everything counts as reaching the target."
     if failed := c.details.get("n_unscorable"):
         text += f" Scoring fails as often for new claims as for these ({failed} failed)."
@@ -212,6 +238,11 @@ def _basis(c: Thresholds) -> list[str]:
     units = _count(c.n_queries, *_unit(c))
     if c.subject.name == "claims":
         return [f"{level}. {units}.", *_claims(c)]
+    if c.subject == QUERIES:
+        if not c.n_without_relevant:
+            return [f"{level}. {units}."]
+        without = _count(c.n_without_relevant, "query", "queries")
+        return [f"{level}. {units}. Not used: {without} for which nothing relevant was retrieved."]
     return [f"{level}. {units}; {_count(c.n_without_relevant, 'consistent answer')} not used."]
 
 
@@ -263,6 +294,8 @@ def _claims(c: Thresholds) -> list[str]:
 def _not_covered(c: Thresholds) -> str:
     if c.count_missed:
         return f"relevant {c.subject.name} that were not judged"
+    if c.subject == QUERIES:
+        return "unanswerable queries of other kinds" if sources_of(c) else c.subject.not_covered
     if any(query.missed is None for query in c.queries):
         return c.subject.not_covered
     return f"{c.subject.not_covered}, here {c.n_missed} of {c.n_relevant + c.n_missed} known ones"

@@ -1,4 +1,4 @@
-"""What a calibration is about: snippets or sentences, claims of answers, or answers to flag.
+"""What a calibration is about: snippets, sentences, claims, answers to flag, or whole queries.
 
 The theorem is the same for all; their nouns and their comparison differ:
 
@@ -6,6 +6,7 @@ The theorem is the same for all; their nouns and their comparison differ:
     sentences                                        as snippets, which they are cut from
     claims    kept     iff  relevance > threshold    a claim without a relevance is dropped
     flags     flagged  iff  confidence ≤ threshold   an answer without a confidence is flagged
+    queries   passed   iff  score ≤ threshold        a query without a score passes the gate
 """
 
 import re
@@ -36,7 +37,7 @@ def above(scores: Scores, threshold: float) -> NDArray[np.bool_]:
 class Subject:
     """The nouns of a calibration, and the comparison that decides what it keeps."""
 
-    name: Literal["snippets", "sentences", "claims", "flags"]
+    name: Literal["snippets", "sentences", "claims", "flags", "queries"]
     unit: str  # the guarantee is about a new one
     units: str
     judged_unit: str  # one unit of a calibration
@@ -58,7 +59,7 @@ class Subject:
     @property
     def item(self) -> str:
         """One of the items that a calibration is about."""
-        return self.name.removesuffix("s")
+        return "query" if self.name == "queries" else self.name.removesuffix("s")
 
     def worded(self, text: str) -> str:
         """Return a text about snippets with the noun of this subject; quoted names stay."""
@@ -148,4 +149,21 @@ FLAGS = Subject(
     "consistent",
     not_covered="consistent answers, which may be flagged too",
 )
-SUBJECTS = {subject.name: subject for subject in (*RETRIEVED, CLAIMS, FLAGS)}
+QUERIES = Subject(
+    "queries",
+    unit="query",
+    units="queries",
+    judged_unit="answerable query",
+    judged="answerable queries",
+    made_by="calibrate_gate",
+    measure="share of answerable queries that pass",
+    guarantees={"all": "passes an answerable query with probability at least {target}"},
+    rule="queries with a score ≤ {threshold} pass, the gate is silent on others (score {scorer})",
+    keep_all="every query passes",
+    keep_none="no query passes",
+    new="answerable queries",
+    same="the same kind of question, retriever, depth and chunking, and the same meaning of "
+    "relevant",
+    not_covered="queries for which nothing relevant was retrieved",
+)
+SUBJECTS = {subject.name: subject for subject in (*RETRIEVED, CLAIMS, FLAGS, QUERIES)}

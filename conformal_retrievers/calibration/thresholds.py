@@ -3,6 +3,8 @@
 The guarantees and what they count are in `guarantees.py`, and the theorems in `theory/`.
 """
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Iterable, Mapping
@@ -17,11 +19,19 @@ from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, guarantees
 from conformal_retrievers.calibration.record import Choice
-from conformal_retrievers.calibration.subjects import RETRIEVED, SENTENCES, SNIPPETS, Subject
+from conformal_retrievers.calibration.subjects import (
+    QUERIES,
+    RETRIEVED,
+    SENTENCES,
+    SNIPPETS,
+    Subject,
+)
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, as_scores
 from conformal_retrievers.scoring.scorer import query_digest
+from conformal_retrievers.theory import ranks
 from conformal_retrievers.theory.intervals import effective_n
 from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.theory.tolerance import tolerance_rank
 from conformal_retrievers.version import __version__
 
 
@@ -46,6 +56,7 @@ class Thresholds:
     retrieval: Mapping[str, JsonValue] | None = None
     labels: Mapping[str, JsonValue] | None = None
     details: Mapping[str, JsonValue] = field(default_factory=dict)  # what only its subject has
+    gate: Thresholds | None = None  # in front of the filter: what it silences counts as dropped
     library: str = __version__
     created: str = field(
         default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -60,6 +71,8 @@ class Thresholds:
         checks.check_scored(self.queries, self.subject, self.other_ids)
         checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
         checks.check_missed(self.queries, self.count_missed)
+        if self.gate is not None:
+            checks.check_behind(self.gate.subject, self.guarantee, self.delta)
         if self.subject not in RETRIEVED:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
         if self.fixed is not None:
@@ -86,6 +99,20 @@ class Thresholds:
         At +inf, the threshold of an unknown group, every snippet is kept and no claim.
         """
         return self._thresholds.get(self._key(group), math.inf)
+
+    def threshold_without_one(self, group: str | None = None) -> float:
+        """Return what the threshold may fall to if one more unit enters, of one score a unit.
+
+        With one score more, the k-th smallest of n is between the (k − 1)-th and itself.
+        """
+        units = self._units.get(self._key(group))
+        if units is None or self.threshold(group) == math.inf:
+            return math.inf  # with one more, the threshold is at least the largest score
+        ordered = np.sort(units.scores)
+        k = ranks.conformal_rank(units.n, self.alpha)
+        if self.delta is not None:
+            k = tolerance_rank(units.n, self.alpha, self.delta)
+        return float(ordered[k - 2]) if k > 1 else -math.inf
 
     def keep(self, scores: ArrayLike, group: str | None = None) -> NDArray[np.bool_]:
         """Return which of the scores (n,) are kept, by the comparison of the subject.
@@ -177,8 +204,12 @@ class Thresholds:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether missed snippets count and no threshold gives the guarantee; False by group."""
-        return self.count_missed and not self.by_group and self.keeps_everything
+        """Whether no threshold gives the guarantee, because of missed snippets or of the gate.
+
+        False by group.
+        """
+        lost = self.count_missed or self.gate is not None
+        return lost and not self.by_group and self.keeps_everything
 
     @property
     def k(self) -> int | None:
@@ -189,7 +220,8 @@ class Thresholds:
     @property
     def split(self) -> str | None:
         """What cut the documents into sentences; None if the snippets are whole."""
-        return str((self.retrieval or {})["split"]) if self.subject == SENTENCES else None
+        split = (self.retrieval or {}).get("split")
+        return str(split) if split and self.subject in (SENTENCES, QUERIES) else None
 
     @property
     def n_relevant(self) -> int:

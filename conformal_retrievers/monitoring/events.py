@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conformal_retrievers.data.files import explain
-from conformal_retrievers.filtering import Decision, Filtered
+from conformal_retrievers.decisions import Decision, Filtered
 from conformal_retrievers.pruning import Pruned
 
 EVENT = "conformal_filter"  # the name of the event and of its run

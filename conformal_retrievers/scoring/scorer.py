@@ -20,6 +20,7 @@ names. A scorer may also have these attributes:
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 from unicodedata import normalize
 
@@ -234,10 +235,18 @@ def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
     return queries
 
 
+class Silences(Protocol):
+    """What stands in front of a filter, such as a `Gate`."""
+
+    def silences(self, query: JudgedQuery) -> bool:
+        """Return whether nothing is to be returned for a query."""
+
+
 def score_queries(
     scorer: Scorer,
     judged: Iterable[JudgedQuery],
     *,
+    gate: Silences | None = None,
     count_tokens: Callable[[str], int] = len,
     progress: bool = False,
 ) -> list[ScoredQuery]:
@@ -253,6 +262,8 @@ def score_queries(
     ----------
     scorer, judged
         The scorer, and the queries with their snippets.
+    gate
+        A gate in front of the filter: the snippets of a query that it silences score +inf.
     count_tokens
         Returns the number of tokens of a text; by default its characters.
     progress
@@ -267,7 +278,16 @@ def score_queries(
     queries = judged_queries(judged)
     check_not_fitted_on(scorer, queries)
     shown = with_bar(queries, "Scoring") if progress else queries
-    return [_scored(scorer, query, count_tokens) for query in shown]
+    scored = (_scored(scorer, query, count_tokens) for query in shown)
+    if gate is None:
+        return [*scored]
+    return [_behind(one, gate.silences(q)) for q, one in zip(queries, scored, strict=True)]
+
+
+def _behind(scored: ScoredQuery, silenced: bool) -> ScoredQuery:
+    if not silenced:
+        return replace(scored, silenced=False)
+    return replace(scored, silenced=True, scores=np.full(len(scored.scores), np.inf), unscorable={})
 
 
 def _scored(scorer: Scorer, query: JudgedQuery, count_tokens: Callable[[str], int]) -> ScoredQuery:

@@ -16,7 +16,6 @@ from conformal_retrievers import (
     FunctionScorer,
     JudgedQuery,
     LearnedScorer,
-    QueryZScore,
     ScoredQuery,
     Snippet,
     calibrate,
@@ -31,7 +30,7 @@ from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.thresholds import relevant_only
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.scoring import FusionScorer, RankScorer, relative_to_query
+from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer, relative_to_query
 
 AIM = Aim("query-recall", 0.1)
 

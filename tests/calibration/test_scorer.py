@@ -10,7 +10,6 @@ from conformal_retrievers import (
     ConformalFilter,
     FunctionScorer,
     JudgedQuery,
-    QueryZScore,
     RetrievalScorer,
     ScoredQuery,
     Snippet,
@@ -19,7 +18,7 @@ from conformal_retrievers import (
 from conformal_retrievers.calibration import needed_scorers
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.pruning import open_filter
-from conformal_retrievers.scoring import HitScorer, RankScorer
+from conformal_retrievers.scoring import HitScorer, QueryZScore, RankScorer
 
 
 def calibrated_on(scorer, judged, **options):

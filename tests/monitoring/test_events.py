@@ -19,7 +19,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from lookup import LookupScorer
 
 from conformal_retrievers import Calibration, ConformalFilter, NothingKept, ScoredQuery
-from conformal_retrievers.filtering import Unscorable
+from conformal_retrievers.decisions import Unscorable
 from conformal_retrievers.monitoring import FilterLog, read_log
 from langchain_conformal import ConformalCallbackHandler, ConformalCompressor
 from llama_index.postprocessor.conformal import (

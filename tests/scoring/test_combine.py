@@ -13,8 +13,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from lookup import LookupScorer
 
-from conformal_retrievers import QueryZScore, Snippet, TieBreak
-from conformal_retrievers.scoring import Cascade, ascore_snippets, relative_to_query
+from conformal_retrievers import Snippet
+from conformal_retrievers.scoring import (
+    Cascade,
+    QueryZScore,
+    TieBreak,
+    ascore_snippets,
+    relative_to_query,
+)
 from conformal_retrievers.scoring.combine import lexicographic
 
 ABCD = [Snippet(text) for text in "abcd"]

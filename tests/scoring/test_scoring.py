@@ -23,17 +23,15 @@ from conformal_retrievers import (
     EmbeddingScorer,
     FunctionScorer,
     JudgedQuery,
-    QueryZScore,
     RetrievalScorer,
     ScoredQuery,
     Scorer,
     Snippet,
-    TieBreak,
     calibrate,
     score_queries,
 )
 from conformal_retrievers.llm.cache import Cache
-from conformal_retrievers.scoring import CachedScorer, ascore_snippets
+from conformal_retrievers.scoring import CachedScorer, QueryZScore, TieBreak, ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.combine import lexicographic, z_scores
 from conformal_retrievers.scoring.scorer import as_taken, query_digest

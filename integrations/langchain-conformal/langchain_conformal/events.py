@@ -23,7 +23,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
 from conformal_retrievers import ConformalFilter, Filtered
-from conformal_retrievers.filtering import Refused
+from conformal_retrievers.decisions import Refused
 from conformal_retrievers.monitoring import CLAIMS_EVENT, EVENT, FilterLog, Observer, event_of
 from langchain_conformal.documents import failed_in, to_score
 

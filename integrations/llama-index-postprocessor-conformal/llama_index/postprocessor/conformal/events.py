@@ -26,7 +26,7 @@ from pydantic import Field
 
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.claims import AnswerFilter, annotate_claims_span, claims_event_of
-from conformal_retrievers.filtering import Refused
+from conformal_retrievers.decisions import Refused
 from conformal_retrievers.monitoring import FilterLog, Observer, annotate_span, event_of
 from llama_index.postprocessor.conformal.nodes import failed_in
 

@@ -1,0 +1,187 @@
+"""The gate: silence where what was retrieved does not answer the query.
+
+A query score is one number a query, lower if it looks answered (`scoring/answerability.py`). With
+the scores A_1 … A_n of n answerable queries, to which something relevant was retrieved,
+
+    silent   iff   score > the k-th smallest of A_1 … A_n,   k = ⌈(n + 1)(1 − α)⌉
+
+so P(silent | answerable) ≤ α. A query that is not silent speaks, or is undecided if a limit of
+false speech is set and its score is not below what that allows (`speech.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from conformal_retrievers.calibration import checks
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.scorer import query_scorer_for
+from conformal_retrievers.calibration.speech import speaks_below
+from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.scoring.answerability import (
+    QueryScorer,
+    ascore_query,
+    check_query_scorer,
+    score_query,
+)
+from conformal_retrievers.scoring.scorer import Scorer, query_digest
+
+GateDecision = Literal["speaks", "undecided", "silent"]
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a gate decided about one query."""
+
+    score: float  # NaN if it is unknown: then the query passes
+    decision: GateDecision
+    calibration: Calibration = field(repr=False)
+    group: str | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is to be returned for the query."""
+        return self.decision == "silent"
+
+    @property
+    def threshold(self) -> float:
+        """The threshold of the query's group; the gate is silent above it."""
+        return self.calibration.threshold(self.group)
+
+    @property
+    def p_value(self) -> float:
+        """The conformal p-value of "this query is answerable"; without delta, silent iff ≤ α."""
+        [p] = self.calibration.p_values([self.score], self.group)
+        return float(p)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Decides for each query whether what was retrieved may answer it.
+
+    The calibration is one that `calibrate_gate` made. A query without a score passes, because it
+    may be answerable, and so does one of an unknown group. Raises `CalibrationMismatch` for a
+    calibration of another scorer or subject.
+    """
+
+    scorer: QueryScorer
+    calibration: Calibration
+
+    def __post_init__(self) -> None:
+        checks.check_subject(self.calibration, QUERIES)
+        check_query_scorer(self.scorer)
+        checks.check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
+
+    @classmethod
+    def of(cls, calibration: Calibration, scorers: Iterable[Scorer | QueryScorer] = ()) -> Gate:
+        """Return the gate of a calibration, given the scorers that its score needs, if any.
+
+        Raises `CalibrationMismatch`, naming it, for a missing scorer.
+        """
+        checks.check_subject(calibration, QUERIES)
+        return cls(query_scorer_for(calibration, scorers), calibration)
+
+    @classmethod
+    def load(cls, path: str | Path, scorers: Iterable[Scorer | QueryScorer] = ()) -> Gate:
+        """Read a gate that `save` wrote; raises as `Calibration.load` and `of` do."""
+        return cls.of(Calibration.load(path), scorers)
+
+    def save(self, path: str | Path) -> None:
+        """Write the gate's calibration as JSON, which names the models that its score needs."""
+        self.calibration.save(path)
+
+    @property
+    def statement(self) -> str:
+        """What is guaranteed, and how often the gate is silent on unanswerable queries."""
+        return self.calibration.statement
+
+    def at(self, alpha: float) -> Gate:
+        """Return the same gate at another alpha, see `Calibration.at`."""
+        return Gate(self.scorer, self.calibration.at(alpha))
+
+    def __call__(self, query: str, snippets: Sequence[Snippet], group: str | None = None) -> Gated:
+        """Score a query by what was retrieved for it, and decide."""
+        return self.decide(score_query(self.scorer, query, snippets), group)
+
+    async def acall(
+        self, query: str, snippets: Sequence[Snippet], group: str | None = None
+    ) -> Gated:
+        """Decide without blocking the event loop."""
+        return self.decide(await ascore_query(self.scorer, query, snippets), group)
+
+    def decide(self, score: float, group: str | None = None) -> Gated:
+        """Decide from a query score, NaN if it is unknown."""
+        c = self.calibration
+        c.warn_if_unknown(group, "its queries pass the gate")
+        decision: GateDecision = "speaks"
+        if score > c.threshold(group):
+            decision = "silent"
+        elif not score < self._speaks_below(group) and self._limited:
+            decision = "undecided"
+        return Gated(float(score), decision, c, group)
+
+    def silences(self, query: JudgedQuery) -> bool:
+        """Return whether the gate is silent on a judged query."""
+        return self(query.query, query.snippets, query.group).silent
+
+    @cached_property
+    def _limited(self) -> bool:
+        return self.calibration.details.get("false_speech") is not None
+
+    def _speaks_below(self, group: str | None) -> float:
+        if not self._limited:
+            return math.inf
+        if group not in self._lowest:
+            self._lowest[group] = speaks_below(self.calibration, group)
+        return self._lowest[group]
+
+    @cached_property
+    def _lowest(self) -> dict[str | None, float]:
+        return {}
+
+
+@dataclass(frozen=True)
+class GateInFront:
+    """A gate in front of a filter that is being calibrated on judged queries.
+
+    The guarantee of both together is exact on the very queries that calibrated the gate, if these
+    are silenced above the score that its threshold may fall to with one query more. Seen from the
+    queries and a new one together, the gate's threshold is the k-th smallest of n + 1 scores: that
+    lies between the (k − 1)-th and the k-th of n, and silences the new query iff the gate does. So
+    no query loses more under it than it is counted for here, and what is counted does not depend on
+    which of them is new.
+    """
+
+    gate: Gate
+    same: bool  # whether the queries calibrated the gate too
+
+    @classmethod
+    def of(cls, gate: Gate, judged: Sequence[JudgedQuery]) -> GateInFront:
+        """Return the gate in front of a filter that these queries calibrate.
+
+        Raises ValueError if some of them calibrated the gate, and others did not.
+        """
+        known = gate.calibration.details.get("answerable")
+        calibrated = {*known} if isinstance(known, list) else set()
+        answerable = [query_digest(query.query) for query in judged if any(query.relevant)]
+        n = sum(digest in calibrated for digest in answerable)
+        if 0 < n < len(answerable):
+            raise ValueError(
+                f"gate was calibrated on {n} of the {len(answerable)} answerable queries of judged "
+                "and not on the others; calibrate gate and filter on the same queries, or on "
+                "different ones"
+            )
+        return cls(gate, same=n > 0)
+
+    def silences(self, query: JudgedQuery) -> bool:
+        """Return whether a judged query counts as silenced."""
+        gated = self.gate(query.query, query.snippets, query.group)
+        if self.same:
+            return gated.score > self.gate.calibration.threshold_without_one(query.group)
+        return gated.silent

@@ -1,0 +1,305 @@
+"""From judged queries to a gate: `calibrate_gate`.
+
+    fit part           a third of the questions, by a hash of their texts: choose, and learn, the
+                       query score
+    calibration part   the other answerable queries give the threshold; the other unanswerable ones
+                       show how often the gate speaks on them
+
+A question that is on both sides, once with its answers and once without, is in one part only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from conformal_retrievers.calibration import checks
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.choosing import FEWEST, MOST, SHARE
+from conformal_retrievers.calibration.choosing import split as by_hash
+from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.gate_choice import choose_gate, default_gate
+from conformal_retrievers.calibration.guarantees import n_needed
+from conformal_retrievers.calibration.record import Choice, Unanswerable
+from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.calibration.thresholds import lowest_scores_of, relevant_only
+from conformal_retrievers.data.checks import check_names
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.scoring.answerability import QueryScorer, score_query
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    check_not_fitted_on,
+    judged_queries,
+    provenance_of,
+    query_digest,
+    reference,
+)
+from conformal_retrievers.theory.ranks import check_probability, exact_alpha
+
+JUDGED = "judged unanswerable"  # the source of queries with answerable=False among the others
+Queries = Mapping[str, Sequence[JudgedQuery]]  # unanswerable ones, by source
+
+
+def calibrate_gate(
+    answerable: Iterable[JudgedQuery],
+    unanswerable: Iterable[JudgedQuery] | Mapping[str, Iterable[JudgedQuery]] = (),
+    scorer: QueryScorer | Sequence[Scorer | QueryScorer] | None = None,
+    *,
+    alpha: float,
+    false_speech: float | None = None,
+    delta: float | None = None,
+    by_group: bool = False,
+    merge_groups: Mapping[str, str] | None = None,
+    retrieval: Mapping[str, JsonValue] | None = None,
+    labels: Mapping[str, JsonValue] | None = None,
+    progress: bool = False,
+) -> Gate:
+    """Return the gate for which P(silent | answerable) ≤ alpha.
+
+    Without a scorer, the query score is chosen, and learned, from the snippets' hits: on a third of
+    the questions, which do not calibrate. Without unanswerable queries there is nothing to choose
+    on, and how often the gate speaks on them stays unknown.
+
+    Parameters
+    ----------
+    answerable
+        Judged queries, as the retriever returns snippets for them. Those with a relevant snippet
+        are answerable; those with `answerable=False` are unanswerable; others are not used.
+    unanswerable
+        Queries that what was retrieved does not answer, such as `without_answers` returns; or lists
+        of them by the name of their source. Sources are never mixed.
+    scorer
+        The score of a query; lower = looks answered. From a list of scorers, of queries or of
+        snippets, it is chosen, or learned from them and the hits.
+    alpha
+        False silence: the probability, in (0, 1), that the gate is silent on an answerable query.
+    false_speech
+        A limit, in (0, 1), of the probability that the gate speaks on an unanswerable query of any
+        source. Queries for which one of the two limits does not hold are undecided.
+    delta
+        Share of calibrations, in (0, 1), that may fall short of alpha; None: it holds on average.
+    by_group, merge_groups
+        As in `calibrate`: the guarantee within each group of queries.
+    retrieval, labels
+        Facts about the retrieval and the judgements, written into the file.
+    progress
+        Whether to show a progress bar.
+
+    Raises
+    ------
+    ValueError
+        For an argument out of range, no answerable query, too few for delta, a limit of false
+        speech without unanswerable queries, an unanswerable query with a relevant snippet, queries
+        of different retrievers or depths, or one that the scorer was fitted on.
+
+    Notes
+    -----
+    The threshold is the k-th smallest score of n answerable queries, k = ⌈(n + 1)(1 − α)⌉.
+    """
+    exact_alpha(alpha)
+    checks.check_flags(by_group=by_group)
+    given = judged_queries(answerable)
+    sources = _by_source(given, unanswerable)
+    if false_speech is not None:
+        check_probability("false_speech", false_speech, "a limit of the rate of false speech")
+        if not sources:
+            raise ValueError(
+                f"false_speech is {false_speech!r}, but there are no unanswerable queries; give "
+                "unanswerable=, such as without_answers(retriever, judged)"
+            )
+    everything = _all(given, sources)
+    split = checks.split_of(everything)
+    retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
+    merged = merge_groups or {}
+    parts = _parts(
+        given,
+        sources,
+        needed=n_needed("all", alpha, delta),
+        groups=[merged.get(q.group or "", q.group) for q in given] if by_group else None,
+    )
+    chosen = _chosen(parts, scorer, alpha)
+    own, rest = chosen.scorer, chosen.calibration
+    check_not_fitted_on(own, _all(rest.given, rest.unanswerable))
+    known = [query for query in rest.given if any(query.relevant)]
+    unknown = [query for query in rest.given if not any(query.relevant)]
+    scores = _scores(own, known, "answerable", progress)
+    if np.isnan(scores).all():
+        raise ValueError(
+            f"none of {len(known)} answerable queries has a score from {own.name!r}; give queries "
+            "with a relevant snippet, retrieved as the score needs them, such as with hits"
+        )
+    digests = sorted({query_digest(query.query) for query in known})
+    one = np.ones(1, dtype=bool)
+    scored = [
+        ScoredQuery(np.array([score]), one, id=query.id, group=query.group)
+        for query, score in zip(known, scores.tolist(), strict=True)
+    ]
+    calibration = Calibration(
+        alpha,
+        "all",  # with one score a query, every guarantee has the same rank
+        own.name,
+        tuple(map(relevant_only, scored)),
+        subject=QUERIES,
+        delta=delta,
+        by_group=bool(by_group),
+        merge_groups=checks.merges_of(merge_groups, [query.group for query in given]),
+        n_without_relevant=len(unknown),
+        other_ids=tuple(query.id for query in unknown if query.id),
+        lowest_scores=lowest_scores_of(scored),
+        scorer_provenance=chosen.provenance,
+        retrieval=retrieval,
+        labels=checks.json_copy("labels", labels),
+        details={
+            "unanswerable": {
+                name: _stored(of_source, _scores(own, of_source, name, progress), digests)
+                for name, of_source in rest.unanswerable.items()
+            },
+            "false_speech": false_speech,
+            "answerable": [*digests],
+        },
+    )
+    return Gate(own, calibration)
+
+
+class Part(NamedTuple):
+    """Judged queries, answerable or not known to be, and unanswerable ones by source."""
+
+    given: list[JudgedQuery]
+    unanswerable: Queries
+
+
+class Parts(NamedTuple):
+    """The questions that choose the score, and those that calibrate."""
+
+    fit: Part
+    calibration: Part
+
+    @property
+    def both(self) -> Part:
+        """All of them, where nothing is chosen."""
+        names = [*self.calibration.unanswerable]
+        return Part(
+            [*self.fit.given, *self.calibration.given],
+            {name: [*(q for one in self for q in one.unanswerable[name])] for name in names},
+        )
+
+
+class Chosen(NamedTuple):
+    """A query score, how it was chosen, and the part that calibrates."""
+
+    scorer: QueryScorer
+    calibration: Part
+    choice: Choice | None = None  # None: the user chose it
+
+    @property
+    def provenance(self) -> Mapping[str, JsonValue] | None:
+        """How the score is made again, and how it was chosen."""
+        if self.choice is None:
+            return provenance_of(self.scorer)
+        return {"score": reference(self.scorer), "choice": self.choice.model_dump()}
+
+
+def _by_source(
+    given: Sequence[JudgedQuery],
+    unanswerable: Iterable[JudgedQuery] | Mapping[str, Iterable[JudgedQuery]],
+) -> dict[str, list[JudgedQuery]]:
+    named = unanswerable if isinstance(unanswerable, Mapping) else {"unanswerable": unanswerable}
+    sources = {JUDGED: [query for query in given if not query.answerable]}
+    for name, queries in named.items():
+        check_names("unanswerable", source=name)
+        sources.setdefault(name, []).extend(judged_queries(queries))
+    for name, queries in sources.items():
+        for query in queries:
+            if any(query.relevant):
+                raise ValueError(
+                    f"unanswerable[{name!r}]: {query.name} has a relevant snippet; give queries "
+                    "that nothing retrieved answers, such as without_answers returns"
+                )
+    return {name: queries for name, queries in sources.items() if queries}
+
+
+def _all(given: Sequence[JudgedQuery], sources: Queries) -> list[JudgedQuery]:
+    return [*given, *(query for queries in sources.values() for query in queries)]
+
+
+def _parts(
+    given: Sequence[JudgedQuery],
+    sources: Queries,
+    *,
+    needed: int,
+    groups: Sequence[str | None] | None,
+) -> Parts:
+    """Return the parts; a question that a source shares with the others is where it is there."""
+    fit = {query_digest(q.query) for q in by_hash(given, needed=needed, groups=groups).fit}
+    known = {query_digest(query.query) for query in given}
+    for queries in sources.values():
+        new = sorted({query_digest(query.query) for query in queries} - known)
+        fit.update(new[: min(len(new) // SHARE, MOST)])
+
+    def part(chooses: bool) -> Part:
+        def of(queries: Sequence[JudgedQuery]) -> list[JudgedQuery]:
+            return [q for q in queries if (query_digest(q.query) in fit) == chooses]
+
+        return Part(
+            [query for query in of(given) if query.answerable],
+            {name: of(queries) for name, queries in sources.items()},
+        )
+
+    return Parts(part(True), part(False))
+
+
+def _chosen(
+    parts: Parts, scorer: QueryScorer | Sequence[Scorer | QueryScorer] | None, alpha: float
+) -> Chosen:
+    if isinstance(scorer, QueryScorer):
+        return Chosen(scorer, parts.both)
+    if isinstance(scorer, Scorer):
+        raise TypeError(
+            f"scorer is {scorer.name!r}, which scores snippets; give it in a list, or "
+            "ScoreSummary(scorer, 'best')"
+        )
+    given = [*(scorer or ())]
+    names = [one.name for one in given]
+    answerable = [query for query in parts.fit.given if any(query.relevant)]
+    enough = {name: qs for name, qs in parts.fit.unanswerable.items() if len(qs) >= FEWEST // 2}
+    if len(answerable) < FEWEST or not enough:
+        simple = default_gate(_all(*parts.both), given)
+        return Chosen(simple, parts.both, Choice(chosen=simple.name, given=names))
+    made = choose_gate(answerable, enough, given, alpha)
+    fitted = {query_digest(q.query): q.id for q in _all(*parts.fit)}
+    choice = Choice(
+        chosen=made.scorer.name,
+        given=names,
+        alpha=alpha,
+        costs=made.costs,
+        best=made.best,
+        n_fit=len(fitted),
+        fit_ids=[id for id in fitted.values() if id is not None],
+        fit_digests=[*fitted],
+    )
+    return Chosen(made.scorer, parts.calibration, choice)
+
+
+def _scores(
+    scorer: QueryScorer, judged: Sequence[JudgedQuery], what: str, progress: bool
+) -> NDArray[np.float64]:
+    shown = with_bar(judged, f"Scoring: {what}") if progress else judged
+    return np.array([score_query(scorer, q.query, q.snippets) for q in shown], dtype=np.float64)
+
+
+def _stored(
+    queries: Sequence[JudgedQuery], scores: NDArray[np.float64], calibrated: Sequence[str]
+) -> JsonValue:
+    """Return what a calibration has of one source; without a score, a query passes: −inf."""
+    passes = np.where(np.isnan(scores), -np.inf, scores).tolist()
+    digests = {*calibrated}
+    return Unanswerable(
+        scores=passes,
+        groups=[query.group for query in queries],
+        same=sum(query_digest(query.query) in digests for query in queries),
+    ).model_dump(mode="json")

@@ -1,0 +1,100 @@
+"""What a gate's calibration knows of unanswerable queries: how often it speaks on them.
+
+The threshold follows from answerable queries alone, so of the m unanswerable queries of a source
+the number that it passes is binomial, and Clopper and Pearson's interval holds. Where the same
+questions are on both sides, once with their answers and once without, it is approximate.
+
+A limit β of false speech adds a second threshold, the lowest over sources of
+
+    the j-th smallest score of U_1 … U_m,   j = ⌊(m + 1) β⌋,   −inf if j = 0:
+
+a query speaks below it, which a new unanswerable one does with probability at most β.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.calibration.record import GateDetails
+from conformal_retrievers.calibration.thresholds import Thresholds
+from conformal_retrievers.theory.intervals import Interval, percent
+from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.theory.tolerance import binomial_interval
+
+
+class Source(NamedTuple):
+    """Unanswerable queries of one source."""
+
+    name: str
+    scores: NDArray[np.float64]  # (m,)
+    groups: tuple[str | None, ...]
+    same: int  # how many are questions that calibrate, too
+
+
+def sources_of(calibration: Thresholds) -> list[Source]:
+    """Return the unanswerable queries of a gate's calibration, by source."""
+    details = GateDetails.model_validate(calibration.details)
+    return [
+        Source(name, np.array(one.scores, dtype=np.float64), tuple(one.groups), one.same)
+        for name, one in details.unanswerable.items()
+    ]
+
+
+def silent_on(calibration: Thresholds, source: Source, level: float = 0.95) -> Interval:
+    """Return the share of a source's queries that the gate silences, with its interval."""
+    silent = [
+        not calibration.keep([score], group)[0]
+        for score, group in zip(source.scores, source.groups, strict=True)
+    ]
+    return binomial_interval(sum(silent), len(silent), level)
+
+
+def false_speech(calibration: Thresholds) -> str:
+    """Return what is known of unanswerable queries, as a line of a statement."""
+    c, sources = calibration, sources_of(calibration)
+    if not sources:
+        return "Unanswerable queries: none are known, nor how often the gate speaks on them."
+    parts = []
+    for source in sources:
+        share = silent_on(c, source)
+        about = " (approximate, because the same questions calibrate)" if source.same else ""
+        parts.append(f"{share} of {len(source.scores)} from {source.name!r}{about}")
+    at = percent(exact_alpha(c.alpha), exact=True)
+    text = f"at {at} false silence it is silent on {'; '.join(parts)}."
+    limit = limit_of(c)
+    if limit is None:
+        return f"Unanswerable queries: {text}"
+    most = percent(exact_alpha(limit), exact=True)
+    if all(speaks_below(c, group) > c.threshold(group) for group in c.n_units):
+        return f"Unanswerable queries: it speaks on at most {most}; {text}"
+    below = "" if c.by_group else f" The gate speaks below {speaks_below(c):.6g}."
+    return (
+        f"Unanswerable queries: not separable here: {text} To speak on at most {most}, it leaves "
+        f"queries undecided.{below}"
+    )
+
+
+def limit_of(calibration: Thresholds) -> float | None:
+    """Return the limit of false speech, None if there is none."""
+    return GateDetails.model_validate(calibration.details).false_speech
+
+
+def speaks_below(calibration: Thresholds, group: str | None = None) -> float:
+    """Return the score below which a query speaks, for its group: +inf without a limit."""
+    limit = limit_of(calibration)
+    if limit is None:
+        return math.inf
+    return min(
+        (_below(calibration, source, group, limit) for source in sources_of(calibration)),
+        default=math.inf,
+    )
+
+
+def _below(calibration: Thresholds, source: Source, group: str | None, limit: float) -> float:
+    own = calibration.merged(group)
+    of_group = [calibration.merged(one) == own for one in source.groups]
+    scores = source.scores[of_group] if calibration.by_group else source.scores
+    j = math.floor((len(scores) + 1) * exact_alpha(limit))
+    return float(np.sort(scores)[j - 1]) if j else -math.inf

@@ -1,0 +1,96 @@
+"""What a filter decided about the snippets of a query, or the claims of an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.gate import Gated
+
+
+class Refused(Exception):
+    """A filter raises this, as its options say, with its decision as `filtered`."""
+
+    def __init__(self, message: str, filtered: Any) -> None:
+        super().__init__(message)
+        self.filtered = filtered
+
+    def of(self, calibration: object) -> bool:
+        """Return whether a filter with this calibration raised, not one inside its scorer."""
+        return getattr(self.filtered, "calibration", None) is calibration
+
+    def __reduce__(self) -> tuple[Any, ...]:  # an exception's own loses `filtered`
+        return type(self), (*self.args, self.filtered), self.__dict__
+
+
+class NothingKept(Refused, LookupError):
+    """No snippet of a query, or no claim of an answer, is kept, and `on_empty` is "raise"."""
+
+
+class Unscorable(Refused, ValueError):
+    """A snippet could not be scored, and `on_unscorable` is "raise"; `filtered` keeps it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What a filter decided about n snippets or claims, in their order."""
+
+    scores: NDArray[np.float64]  # (n,), or relevances of claims; NaN if unscorable
+    keeps: NDArray[np.bool_]  # (n,)
+    calibration: Calibration = field(repr=False)
+    group: str | None = None
+
+    @property
+    def threshold(self) -> float:
+        """The threshold of the query's group, see `Calibration.threshold`."""
+        return self.calibration.threshold(self.group)
+
+    @property
+    def kept(self) -> NDArray[np.intp]:
+        """The indices of what is kept, ascending."""
+        return np.flatnonzero(self.keeps)
+
+    @property
+    def dropped(self) -> NDArray[np.intp]:
+        """The indices of what is dropped, ascending."""
+        return np.flatnonzero(~self.keeps)
+
+    @property
+    def unscorable(self) -> NDArray[np.intp]:
+        """The indices of what could not be scored, ascending."""
+        return np.flatnonzero(np.isnan(self.scores))
+
+    @property
+    def p_values(self) -> NDArray[np.float64]:
+        """The conformal p-values (n,), see `Calibration.p_values`."""
+        return self.calibration.p_values(self.scores, self.group)
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered(Decision):
+    """What a filter decided about the n snippets of one query, in the retriever's order.
+
+    >>> from conformal_retrievers.data.queries import ScoredQuery
+    >>> scored = [ScoredQuery([n], [True]) for n in (1, 2, 3)]
+    >>> calibration = Calibration.from_scores(scored, alpha=0.4, scorer="s")
+    >>> Filtered(np.array([2.0, 9.0]), np.array([True, False]), calibration).m2
+    0.5
+    """
+
+    gated: Gated | None = field(default=None, kw_only=True)  # what a gate in front decided
+    silenced: bool = field(default=False, kw_only=True)  # whether the gate dropped all
+
+    @property
+    def m1(self) -> float:
+        """1.0 if the threshold passes a snippet, else 0.0; what `on_empty` adds does not count."""
+        return float(self.m2 > 0)
+
+    @property
+    def m2(self) -> float:
+        """The share of the n snippets that the threshold passes; 0.0 for n = 0 or if silenced."""
+        passes = self.calibration.keep(self.scores, self.group)
+        return float(passes.mean()) if len(passes) and not self.silenced else 0.0
