@@ -91,7 +91,7 @@ def _comparison(
 
 def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
     """Return the mean AUC of the queries that have both kinds of snippets, and that over all."""
-    scores, relevant = queries.scores, queries.relevant
+    scores, relevant = queries.passed_scores, queries.relevant
     parts = np.split(np.arange(len(scores)), np.cumsum(queries.sizes)[:-1])
     aucs = np.array([auc(scores[p][relevant[p]], scores[p][~relevant[p]]) for p in parts])
     within = aucs[~np.isnan(aucs)]
@@ -100,16 +100,16 @@ def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
 
 
 def _ties(calibration: Calibration, queries: Columns) -> Ties:
-    scored = queries.scores[~np.isnan(queries.scores)]
+    scored = queries.passed_scores[~np.isnan(queries.passed_scores)]
     thresholds = queries.thresholds(calibration)[queries.query_of]
-    equal = int(np.count_nonzero(queries.scores == thresholds))
+    equal = int(np.count_nonzero(queries.passed_scores == thresholds))
     return Ties(len(scored), len(np.unique(scored)), equal / max(1, len(scored)))
 
 
 def _sweep(
     calibration: Calibration, queries: Columns, reference: Columns | None, level: float
 ) -> tuple[SweepPoint, ...]:
-    """Return a point for each alpha and for the calibration's own, if its delta allows that."""
+    """Return a point for each alpha and for the calibration's own."""
 
     def point(c: Calibration) -> SweepPoint:
         measured = shares(queries.counts(queries.keeps(c)), level)
@@ -123,27 +123,42 @@ def _sweep(
             measured[guaranteed(c)].interval,
         )
 
-    chosen = sorted({*ALPHAS, calibration.alpha})
-    if calibration.delta is not None and not calibration.by_group:
-        units = calibration.units()
-        chosen = [a for a in chosen if units.n >= units.n_needed(a, calibration.delta)]
-    return tuple(point(calibration.at(alpha)) for alpha in chosen)
+    return tuple(point(calibration.at(alpha)) for alpha in possible_alphas(calibration, ALPHAS))
+
+
+def possible_alphas(calibration: Calibration, alphas: Iterable[float]) -> list[float]:
+    """Return some alphas and the calibration's own, ascending, if its delta allows them."""
+    chosen = sorted({*alphas, calibration.alpha})
+    if calibration.delta is None or calibration.by_group:
+        return chosen
+    units = calibration.units()
+    return [a for a in chosen if units.n >= units.n_needed(a, calibration.delta)]
 
 
 def _bands(
     calibration: Calibration, queries: Columns, reference: Columns | None, level: float
 ) -> tuple[Band | None, Band | None]:
-    """Return the bands of m1 and m2 for queries that are exchangeable with the reference."""
+    """Return the bands of m1 and m2 for queries that are exchangeable with the reference.
+
+    They are about the queries that a gate lets pass: the share of unanswerable ones may differ.
+    """
+    share = float(queries.passed.mean())
     n_scored = int(np.count_nonzero(np.isfinite(queries.lowest)))
     lowest, passed = _reference_lowest(calibration, reference)
     one = two = None
     if n_scored and len(lowest) and passed is not None:
-        one = exchangeability.m1_band(passed, len(lowest), n_scored, level)
-    n_new = int(np.count_nonzero(queries.sizes))
+        one = _times(share, exchangeability.m1_band(passed, len(lowest), n_scored, level))
+    n_new = int(np.count_nonzero(queries.passed & (queries.sizes > 0)))
     if reference is not None and n_new:
-        kept, some = reference.count(reference.keeps(calibration)), reference.sizes > 0
+        kept = reference.count(reference.keeps(calibration))
+        some = reference.passed & (reference.sizes > 0)
         two = exchangeability.m2_band(kept[some] / reference.sizes[some], n_new, level)
+        two = two and _times(share, two)
     return one, two
+
+
+def _times(share: float, band: Band) -> Band:
+    return share * band[0], share * band[1]
 
 
 def _reference_lowest(

@@ -58,6 +58,8 @@ class Evaluation:
     precision: measures.Share  # share of the kept snippets that is relevant
     unscorable: measures.Share  # share of all snippets
     only_irrelevant: float  # share of queries that keep irrelevant snippets only
+    silent: measures.Share | None = None  # share of queries that a gate silences; None without one
+    false_silence: measures.Share | None = None  # of those with a relevant snippet
     verdict: Verdict | None = None  # None if nothing could be tested
     keeps_everything: bool = False  # no threshold is finite
     out_of_reach: bool = False  # missed snippets count, and no threshold reaches the target
@@ -113,6 +115,8 @@ class Evaluation:
             "m1": self.m1,
             "m2": self.m2,
             "unscorable": self.unscorable,
+            "silent": self.silent,
+            "false silence": self.false_silence,
         }
         return {name: share for name, share in some.items() if share is not None}
 
@@ -147,7 +151,7 @@ def evaluate(
     The queries come from `score_queries`, with the calibration's scorer. `level` is the confidence
     of every interval and of the lower bounds. Raises ValueError for no query, for an id that occurs
     twice or belongs to the calibration, and for a level outside (0, 1); CalibrationMismatch unless
-    snippets are cut as in the calibration.
+    snippets are cut as in the calibration, and scored with the gate that it holds, if any.
     """
     check_subject(calibration, *RETRIEVED)
     return evaluation_of(calibration, measures.Columns.of(scored, calibration), level)
@@ -220,6 +224,8 @@ def _measured(c: measures.QueryCounts, level: float, counts_missed: bool) -> Eva
         precision=share["precision"],
         unscorable=share["unscorable"],
         only_irrelevant=float(np.mean((c.kept > 0) & (c.relevant_kept == 0))),
+        silent=share.get("silent"),
+        false_silence=share.get("false silence"),
     )
 
 

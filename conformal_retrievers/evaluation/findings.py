@@ -14,14 +14,16 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
-from conformal_retrievers.evaluation.measures import guaranteed
+from conformal_retrievers.evaluation.measures import Share, guaranteed
 from conformal_retrievers.evaluation.verdict import (
     COVER_EACH,
     OUT_OF_REACH,
     UNVERIFIED,
     groups_below,
+    verdict_on,
 )
 from conformal_retrievers.theory.intervals import percent
+from conformal_retrievers.theory.ranks import exact_alpha
 
 LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
 MANY_IRRELEVANT = 0.05  # share of queries that keep irrelevant snippets only
@@ -39,7 +41,7 @@ MEANING = {
 def findings(d: Diagnosis) -> tuple[Finding, ...]:
     """Return all findings, the problems first."""
     of_judgements = (_coverage, _direction, _missing, _irrelevant, _groups)
-    of_scores = (_scores, _m1, _removal, _ties, _unscorable)
+    of_scores = (_scores, _silence, _m1, _removal, _ties, _unscorable)
     rules = (of_judgements if d.judged else ()) + of_scores
     found = [
         replace(finding, sentence=d.calibration.subject.worded(finding.sentence))
@@ -171,6 +173,35 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         f"differ ({tested}): {how}."
     )
     yield Finding("scores", "problem", sentence)
+
+
+def _silence(d: Diagnosis) -> Iterator[Finding]:
+    silent, wrongly, gate = d.evaluation.silent, d.evaluation.false_silence, d.calibration.gate
+    if gate is None or silent is None or wrongly is None:
+        return
+    seen = f"The gate is silent on {silent} of the queries"
+    most = percent(exact_alpha(gate.alpha), exact=True)
+    if wrongly.n:
+        passes = Share(
+            1 - wrongly.estimate, 1 - wrongly.high, 1 - wrongly.low, wrongly.n, wrongly.effective_n
+        )
+        verdict = verdict_on(gate, passes)
+        sentence = f"{seen}, and on {wrongly} of the answerable ones: {most} at most is guaranteed"
+        if verdict is None or verdict.p_value > 1 - d.level:
+            yield Finding("silence", "fine", f"{sentence}.")
+        else:
+            chance = f"and more than chance explains (p = {verdict.p_value:.2g})"
+            yield Finding("silence", "problem", f"{sentence}, {chance}.")
+    elif silent.low > gate.alpha:
+        unanswerable = (silent.low - gate.alpha) / (1 - gate.alpha)
+        sentence = (
+            f"{seen}, but only on {most} of the answerable ones: at least {percent(unanswerable)} "
+            "of the queries are unanswerable, or unlike those of the calibration."
+        )
+        yield Finding("silence", "notice", sentence)
+    else:
+        sentence = f"{seen}; it may be on {most} of the answerable ones."
+        yield Finding("silence", "fine", sentence)
 
 
 def _m1(d: Diagnosis) -> Iterator[Finding]:

@@ -7,10 +7,12 @@ missed, S_q all its snippets and K_q the kept ones:
     query-recall  Σ C/N / Σ 1         all   Σ 1{C = N} / Σ 1     recall@K   Σ N/(N+M) / Σ 1
     snippet       Σ C / Σ N           any   Σ 1{C > 0} / Σ 1     removal    Σ (S − K) / Σ S
     m1            Σ 1{K > 0} / Σ 1    m2    Σ K/S / Σ 1          precision  Σ C / Σ K
+    silent        Σ Z / Σ 1           false silence  Σ Z 1{N > 0} / Σ 1{N > 0}
 
-over the queries whose denominator is above 0. End to end, missed snippets count as dropped: N + M
-stands for N. recall@K and the end-to-end measures are over the queries that state their missed
-snippets, and NaN if none does, as in files that were judged from what was retrieved.
+over the queries whose denominator is above 0; Z is 1 for a query that a gate silences, else 0. End
+to end, missed snippets count as dropped: N + M stands for N. recall@K and the end-to-end measures
+are over the queries that state their missed snippets, and NaN if none does, as in files that were
+judged from what was retrieved.
 """
 
 from __future__ import annotations
@@ -31,12 +33,16 @@ from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.evaluation.silence import check_silenced
 from conformal_retrievers.theory import intervals
 
 Column = NDArray[np.float64]
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
 END_TO_END = "end-to-end "
-YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
+YES_OR_NO = {
+    *("all", "any", END_TO_END + "all", END_TO_END + "any", "m1"),
+    *("silent", "false silence"),
+}
 MOSTLY = 0.5  # share of unscorable snippets from which on coverage tests nothing
 
 
@@ -51,6 +57,7 @@ class QueryCounts(NamedTuple):
     unscorable: Column
     tokens: Column  # of those retrieved; NaN where they are unknown
     tokens_kept: Column
+    silenced: Column  # 1 or 0; NaN without a gate
     order: NDArray[np.intp]  # a fixed order that does not depend on the scores
     group: NDArray[np.object_]
 
@@ -78,6 +85,7 @@ class Columns:
     ids: tuple[str | None, ...]
     hits: Mapping[str, HitColumns]  # (S,) of each retriever; empty unless known of every query
     token_unit: str  # what `tokens` counts
+    silenced: Column  # (n,), 1 for a query that a gate silences, else 0; NaN without a gate
     document_of: NDArray[np.intp]  # (S,), within the query; each whole snippet is one
 
     @classmethod
@@ -106,6 +114,7 @@ class Columns:
         split = split_of(given)
         if calibration is not None:
             check_split(calibration.split, split, name)
+            check_silenced(given, calibration)
         groups = [calibration.merged(q.group) if calibration else q.group for q in given]
         sizes = np.array([len(query.scores) for query in given], dtype=np.intp)
         return cls(
@@ -121,6 +130,7 @@ class Columns:
             ids=ids,
             hits=_hits(given),
             token_unit=_unit(given),
+            silenced=np.array([query.silenced for query in given], dtype=np.float64),
             document_of=np.concatenate(
                 [
                     np.arange(n) if q.document_of is None else q.document_of
@@ -128,6 +138,16 @@ class Columns:
                 ]
             ),
         )
+
+    @cached_property
+    def passed(self) -> NDArray[np.bool_]:
+        """Which queries a gate lets pass, (n,): all without one."""
+        return np.asarray(self.silenced != 1)
+
+    @cached_property
+    def passed_scores(self) -> NDArray[np.float64]:
+        """The scores (S,), NaN for the snippets of queries that a gate silences."""
+        return np.where(self.passed[self.query_of], self.scores, math.nan)
 
     @cached_property
     def order(self) -> NDArray[np.intp]:
@@ -153,7 +173,8 @@ class Columns:
 
     def keeps(self, calibration: Calibration) -> NDArray[np.bool_]:
         """Return which snippets are kept, (S,), as `Calibration.keep` does."""
-        return at_most(self.scores, self.thresholds(calibration)[self.query_of])
+        keeps = at_most(self.scores, self.thresholds(calibration)[self.query_of])
+        return keeps & self.passed[self.query_of]
 
     def counts(self, keeps: NDArray[np.bool_]) -> QueryCounts:
         """Return what a mask (S,) keeps of each query."""
@@ -171,6 +192,7 @@ class Columns:
             unscorable=total(np.isnan(self.scores)),
             tokens=total(self.tokens),
             tokens_kept=total(self.tokens * keeps),
+            silenced=self.silenced,
             order=self.order,
             group=self.groups,
         )
@@ -242,6 +264,10 @@ def ratios(c: QueryCounts) -> dict[str, tuple[Column, Column]]:
         "m2": (_quotient(c.kept, c.retrieved), (c.retrieved > 0) * one),
         "unscorable": (c.unscorable, c.retrieved),
     }
+    if not np.isnan(c.silenced).any():
+        answerable = (c.relevant > 0) * one
+        measures["silent"] = (c.silenced, one)
+        measures["false silence"] = (c.silenced * answerable, answerable)
     if not np.isnan(c.tokens).any():
         measures["text removed"] = (c.tokens - c.tokens_kept, c.tokens)
     return measures

@@ -1,0 +1,157 @@
+"""What is measured of a filter behind a gate: what the gate silences counts as dropped."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from gates import FIRST, LAST, drawn
+from scipy.stats import binomtest
+
+from conformal_retrievers import (
+    CalibrationMismatch,
+    ConformalFilter,
+    ScoredQuery,
+    calibrate,
+    compare,
+    diagnose,
+    evaluate,
+    score_queries,
+)
+from conformal_retrievers.calibration.gating import calibrate_gate
+from conformal_retrievers.evaluation import measure
+from conformal_retrievers.evaluation.diagnosis import Finding
+
+FALSE_ALARM = 1e-4
+
+
+@pytest.fixture(scope="module")
+def gate():
+    return calibrate_gate(drawn(np.random.default_rng(3), 200, "gate"), (), FIRST, alpha=0.1)
+
+
+@pytest.fixture(scope="module")
+def calibration(gate):
+    return calibrate(drawn(np.random.default_rng(4), 200, "own"), LAST, alpha=0.2, gate=gate)
+
+
+def new(n=200, seed=5, **options):
+    return drawn(np.random.default_rng(seed), n, "new", **options)
+
+
+def finding(diagnosis, name) -> Finding:
+    [found] = [one for one in diagnosis.findings if one.name == name]
+    return found
+
+
+def test_silenced_queries_by_hand():
+    scored = [
+        ScoredQuery([math.inf, math.inf], [True, False], silenced=True, missed=0),
+        ScoredQuery([0.1, 0.9], [True, False], silenced=False, missed=0),
+        ScoredQuery([math.inf], [False], silenced=True, missed=1),
+        ScoredQuery([0.2], [False], silenced=False, missed=0),
+    ]
+    e = measure(scored, [one.scores <= 0.5 for one in scored])
+    assert (e.silent.estimate, e.silent.n) == (2 / 4, 4)
+    assert (e.false_silence.estimate, e.false_silence.n) == (1 / 2, 2)
+    assert (e.coverage["query-recall"].estimate, e.m1.estimate, e.m2.estimate) == (
+        *(1 / 2, 2 / 4, (0 + 1 / 2 + 0 + 1) / 4),
+    )
+    assert "silent                    50.0 [" in str(e).replace(" %", "")
+    assert measure([ScoredQuery([0.1], [True])], [[True]]).silent is None
+
+
+def test_what_the_gate_silences_is_dropped_as_the_filter_drops_it(gate, calibration):
+    queries = new(answerable=0.7)
+    e = evaluate(calibration, score_queries(LAST, queries, gate=gate))
+    conformal = ConformalFilter(LAST, calibration, gate=gate)
+    found = [conformal(query.query, query.snippets) for query in queries]
+    assert e.silent.estimate == np.mean([one.silenced for one in found])
+    assert e.m1.estimate == np.mean([one.m1 for one in found])
+    assert e.m2.estimate == pytest.approx(np.mean([one.m2 for one in found]))
+    assert "silent" in str(e)
+    assert "nan" not in str(e)
+
+
+def test_it_is_dropped_at_an_infinite_threshold_too(gate, calibration):
+    everything = calibration.at(0.001)
+    assert everything.keeps_everything
+    e = evaluate(everything, score_queries(LAST, new(answerable=0.5), gate=gate))
+    assert e.m1.estimate == pytest.approx(1 - e.silent.estimate)
+
+
+def test_queries_scored_without_the_gate_are_refused(gate, calibration):
+    queries = new(20)
+    without = calibrate(new(30, seed=6), LAST, alpha=0.2)
+    with pytest.raises(CalibrationMismatch, match="gate"):
+        evaluate(calibration, score_queries(LAST, queries))
+    with pytest.raises(CalibrationMismatch, match="gate"):
+        diagnose(without, score_queries(LAST, drawn(np.random.default_rng(1), 9, "x"), gate=gate))
+
+
+def test_a_filter_compares_with_itself_behind_a_gate_and_with_one_without(gate, calibration):
+    queries = drawn(np.random.default_rng(8), 60, "new")
+    behind, plain = score_queries(LAST, queries, gate=gate), score_queries(LAST, queries)
+    without = calibrate(drawn(np.random.default_rng(4), 200, "own"), LAST, alpha=0.2)
+    rng = np.random.default_rng(0)
+    same = compare(calibration, calibration.at(0.1), behind, rng=rng)
+    assert same["silent"].estimate == 0
+    more = compare(calibration, without, behind, plain, rng=rng)
+    assert more["removal"].estimate == pytest.approx(
+        evaluate(calibration, behind).removal.estimate - evaluate(without, plain).removal.estimate
+    )
+
+
+def test_every_part_of_a_diagnosis_behind_a_gate_is_finite(gate, calibration):
+    scored = score_queries(LAST, new(answerable=0.6), gate=gate)
+    d = diagnose(calibration, scored, reference=score_queries(LAST, new(seed=9), gate=gate))
+    assert d.auc_within.estimate > 0.9
+    assert d.ties.n_scores == sum(len(one.scores) for one in scored if not one.silenced)
+    assert "nan" not in str(d)
+    assert "inf" not in str(d)
+
+
+def test_the_band_of_m1_follows_the_share_that_is_silenced():
+    """With 60 % unanswerable, m1 is in its band as often as promised."""
+    outside = 0
+    rng = np.random.default_rng(10)
+    for _ in range(100):
+        gate = calibrate_gate(drawn(rng, 60, "gate"), (), FIRST, alpha=0.1)
+        calibration = calibrate(drawn(rng, 60, "own"), LAST, alpha=0.3, gate=gate)
+        answerable = drawn(rng, 60, "new")
+        scored = score_queries(LAST, answerable, gate=gate)
+        scored += [ScoredQuery([math.inf] * 5, [False] * 5, silenced=True)] * 90
+        d = diagnose(calibration, scored)
+        low, high = d.m1_band
+        outside += not low <= d.evaluation.m1.estimate <= high
+    assert binomtest(outside, 100, 0.05, alternative="greater").pvalue > FALSE_ALARM
+
+
+def test_a_diagnosis_states_how_often_the_gate_is_silent(gate, calibration):
+    d = diagnose(calibration, score_queries(LAST, new(), gate=gate))
+    found = finding(d, "silence")
+    assert found.severity == "fine"
+    assert str(d.evaluation.silent) in found.sentence
+    assert "10 % at most is guaranteed" in found.sentence
+    harder = finding(
+        diagnose(calibration, score_queries(LAST, new(shift=1.0), gate=gate)), "silence"
+    )
+    assert harder.severity == "problem"
+    assert "more than chance explains" in harder.sentence
+
+
+def test_without_judgements_much_silence_means_unanswerable_queries(gate, calibration):
+    def unjudged(share):
+        queries = score_queries(LAST, new(answerable=share), gate=gate)
+        none = [np.zeros(len(one.scores), bool) for one in queries]
+        return [
+            ScoredQuery(one.scores, no, silenced=one.silenced)
+            for one, no in zip(queries, none, strict=True)
+        ]
+
+    d = diagnose(calibration, unjudged(0.5))
+    least = (d.evaluation.silent.low - 0.1) / 0.9
+    assert finding(d, "silence").severity == "notice"
+    assert f"at least {100 * least:.1f} %" in finding(d, "silence").sentence
+    assert finding(diagnose(calibration, unjudged(1.0)), "silence").severity == "fine"
