@@ -8,7 +8,8 @@ from conformal_retrievers.monitoring.events import (
     json_number,
 )
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
-from conformal_retrievers.monitoring.monitor import Counts, Monitor, MonitorStatus
+from conformal_retrievers.monitoring.monitor import Monitor
+from conformal_retrievers.monitoring.status import Counts, MonitorStatus
 
 __all__ = [
     "CLAIMS_EVENT",

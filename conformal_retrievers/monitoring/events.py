@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from conformal_retrievers.calibration.gate import Gated, GateDecision
 from conformal_retrievers.data.files import explain
 from conformal_retrievers.decisions import Decision, Filtered
 from conformal_retrievers.pruning import Pruned
@@ -32,6 +33,8 @@ def event_of(
     the retrievers that were left out, although the calibration was made with them. Of sentences,
     `scores` and `kept` are in the order of the documents and of their texts, `split` names what cut
     them, and `kept_ranges` has the number of each document with a kept sentence, and the ranges.
+    `gate` is what a gate in front decided, None without one; of a query that it silenced nothing is
+    kept, and `scores` are those that the scorer gave.
     """
     fields: dict[str, Any] = {
         "query": query,
@@ -41,6 +44,7 @@ def event_of(
         "m1": filtered.m1,
         "m2": filtered.m2,
         "failed_retrievers": [*failed],
+        "gate": None if filtered.gated is None else _gate(filtered.gated),
     }
     if isinstance(filtered, Pruned):
         fields["split"] = filtered.calibration.split
@@ -50,6 +54,17 @@ def event_of(
             for one in filtered.passages
         ]
     return build_event(EVENT, filtered, fields)
+
+
+def _gate(gated: Gated) -> dict[str, Any]:
+    return {
+        "calibration": gated.calibration.checksum,
+        "scorer": gated.calibration.scorer,
+        "alpha": gated.calibration.alpha,
+        "score": json_number(gated.score),
+        "p_value": json_number(gated.p_value),
+        "decision": gated.decision,
+    }
 
 
 def build_event(name: str, decided: Decision, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,8 +99,13 @@ def annotate_span(filtered: Filtered) -> None:
             "conformal.m1": filtered.m1,
             "conformal.m2": filtered.m2,
             **({"conformal.split": split} if (split := filtered.calibration.split) else {}),
+            **(_gate_attributes(filtered.gated) if filtered.gated else {}),
         },
     )
+
+
+def _gate_attributes(gated: Gated) -> dict[str, str | float]:
+    return {"conformal.gate.p_value": gated.p_value, "conformal.gate.decision": gated.decision}
 
 
 def set_on_span(event: str, attributes: Callable[[], Mapping[str, str | bool | float]]) -> None:
@@ -124,11 +144,21 @@ class _Event(BaseModel):
     query: str | None = None
 
 
+class _Gate(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    calibration: str
+    score: Score
+    p_value: float | None
+    decision: GateDecision
+
+
 class _SnippetsEvent(_Event):
     scores: list[Score]
     m1: float
     m2: float
     split: str | None = None
+    gate: _Gate | None = None
 
 
 class _ClaimsEvent(_Event):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
 
 from conformal_retrievers.monitoring.events import CLAIMS_EVENT, EVENT, check_event
-from conformal_retrievers.monitoring.monitor import Counts
+from conformal_retrievers.monitoring.status import Counts
 from conformal_retrievers.scoring.scorer import query_digest
 
 logger = logging.getLogger("conformal_retrievers")
@@ -105,12 +105,15 @@ class Observer:
         one = Counts.of_query(k, kept, len(event["unscorable"]))
         if not of_claims:  # a snippet that on_empty keeps is in `kept`, but not in m1 and m2
             one = replace(one, with_kept=int(event["m1"]), share_kept=event["m2"])
+        if gate := event.get("gate"):
+            one += Counts.of_gate(gate["decision"])
         with self._lock:
             total = self._counts.get(event["calibration"], Counts()) + one
             self._counts[event["calibration"]] = total
         items = "claims" if of_claims else "sentences" if event.get("split") else "snippets"
-        text = "kept %d of %d %s (m1 %.3f, m2 %.3f over %d queries)"
-        logger.info(text, kept, k, items, total.m1, total.m2, total.queries)
+        text = "kept %d of %d %s (m1 %.3f, m2 %.3f over %d queries%s)"
+        gated = f"; {total.silence_in_words}" if total.gated else ""
+        logger.info(text, kept, k, items, total.m1, total.m2, total.queries, gated)
         if one.unscorable:
             logger.warning("%d of %d %s could not be scored", one.unscorable, k, items)
         if failed := event.get("failed_retrievers"):

@@ -14,6 +14,11 @@ calibration's own loss is at most u except with probability level/2 (a betting b
 queries); u may be a little above alpha. The wealth Π (1 + λ (x_t − u)), mixed over some λ in
 (0, 1/u), reaches 2/level with probability at most level/2 if the loss is at most u (Podkopaev and
 Ramdas 2022, arXiv 2110.06177).
+
+A gate in front has both alarms of its own. How many live queries are unanswerable is unknown, so
+its query scores are ranked among those of the live queries before, n = 0, not of the calibration:
+the alarm is about a change. Its loss is 1 on an answerable query that it is silent on. The filter's
+drift leaves out silent queries, as the calibration does.
 """
 
 from __future__ import annotations
@@ -31,105 +36,34 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_new, check_split, check_subject
+from conformal_retrievers.calibration.checks import (
+    CalibrationMismatch,
+    check_new,
+    check_split,
+    check_subject,
+)
+from conformal_retrievers.calibration.gate import Gated
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
-from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS
+from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
+from conformal_retrievers.evaluation.silence import check_silenced
+from conformal_retrievers.monitoring.status import CHECKED, Counts, MonitorStatus, Total
 from conformal_retrievers.theory.ranks import check_probability
 from conformal_retrievers.theory.tolerance import betting_lower
 
 KIND = Kind("conformal-retrievers/monitor", 1, saved_by="Monitor.save", what="monitor")
 JUMPS = 0.01  # how often the bet on the ranks changes sides
 DIRECTIONS = (-1.0, 0.0, 1.0)
+RECENT = 200  # queries of which a gate's rate of silence is shown
 STAKES = (0.05, 0.1, 0.2, 0.4, 0.8)  # λ as shares of the largest bet, 1/u
 
-CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)  # when a state is loaded
-Count = Annotated[int, Field(ge=0, lt=2**53)]
-Total = Annotated[float, Field(ge=0)]
 Capitals = Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=3, max_length=3)]
+Recent = Annotated[list[bool], Field(max_length=RECENT)]
 LogStakes = Annotated[list[float], Field(min_length=len(STAKES), max_length=len(STAKES))]
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What a filter did to the queries of a stream; counts of several streams can be added."""
-
-    __pydantic_config__ = CHECKED
-
-    queries: Count = 0
-    snippets: Count = 0
-    kept: Count = 0
-    unscorable: Count = 0
-    with_kept: Count = 0  # queries with a kept snippet
-    share_kept: Total = 0.0  # the sum over queries
-    judged: Count = 0
-    lost: Total = 0.0  # the sum over judged queries
-
-    @classmethod
-    def of_query(cls, snippets: int, kept: int, unscorable: int) -> Counts:
-        """Return the counts of one query."""
-        return cls(1, snippets, kept, unscorable, int(kept > 0), kept / max(snippets, 1))
-
-    @property
-    def m1(self) -> float:
-        """The share of queries with a kept snippet, nan without queries."""
-        return self.with_kept / self.queries if self.queries else math.nan
-
-    @property
-    def m2(self) -> float:
-        """The mean share of a query's snippets that is kept, nan without queries."""
-        return self.share_kept / self.queries if self.queries else math.nan
-
-    @property
-    def loss(self) -> float:
-        """The mean loss of the judged queries, nan without any; at most alpha is guaranteed."""
-        return self.lost / self.judged if self.judged else math.nan
-
-    def __add__(self, other: Counts) -> Counts:
-        mine, theirs = asdict(self), asdict(other)
-        return Counts(**{name: mine[name] + theirs[name] for name in mine})
-
-
-@dataclass(frozen=True)
-class MonitorStatus:
-    """The state of a monitor; it is true once an alarm was raised.
-
-    The evidence is the largest wealth so far of the bets against exchangeable queries and against a
-    loss that chance explains: an e-value, so 1 / evidence is a p-value at any time.
-    """
-
-    level: float
-    counts: Counts
-    drift_evidence: float
-    harm_evidence: float
-
-    @property
-    def drift(self) -> bool:
-        """Whether new queries differ from the calibration's: a false alarm with P ≤ level."""
-        return self.drift_evidence >= 1 / self.level
-
-    @property
-    def harm(self) -> bool:
-        """Whether more is lost than guaranteed: while exchangeable, false with P ≤ level."""
-        return self.harm_evidence >= 2 / self.level
-
-    def __bool__(self) -> bool:
-        """Whether there was an alarm."""
-        return self.drift or self.harm
-
-    def __str__(self) -> str:
-        c = self.counts
-        return (
-            f"{c.queries} queries, m1 {c.m1:.3f}, m2 {c.m2:.3f}, {c.unscorable} snippets without a "
-            f"score. Drift: {'alarm' if self.drift else 'no alarm'} (evidence "
-            f"{self.drift_evidence:.3g}, alarm at {1 / self.level:.3g}). Harm: "
-            f"{'alarm' if self.harm else 'no alarm'} ({c.judged} judged queries lose {c.loss:.3f}, "
-            f"evidence {self.harm_evidence:.3g}, alarm at {2 / self.level:.3g})."
-        )
 
 
 @dataclass
@@ -148,19 +82,25 @@ class _State:
     log_stakes: LogStakes = field(default_factory=lambda: [0.0] * len(STAKES))
     most_log_harm: Total = 0.0
     counts: Counts = field(default_factory=Counts)
+    recent: Recent = field(default_factory=list)  # of a gate: whether it was silent on the newest
+    gate: _State | None = None
 
     @property
     def is_consistent(self) -> bool:
         """Whether some stream has these counts and this evidence."""
         c = self.counts
         return (
-            c.unscorable <= c.kept <= c.snippets
+            max(c.kept, c.unscorable) <= c.snippets
+            and (c.unscorable <= c.kept or c.silent > 0)
+            and c.silent + c.undecided <= c.gated <= c.queries
+            and sum(self.recent) <= c.silent
             and c.share_kept <= c.with_kept <= min(c.kept, c.queries)
             and len(self.live) <= c.queries
             and c.lost <= c.judged
             and self.log_drift <= self.most_log_drift
             and math.isclose(sum(self.capitals), 1)
             and (c.judged > 0 or self.most_log_harm == 0)
+            and (self.gate is None or self.gate.is_consistent)
         )
 
 
@@ -170,35 +110,58 @@ class Monitor:
     `level` in (0, 1) bounds the probability of a false alarm, of drift and of harm each, over the
     whole stream. `seed` decides how equal scores are ranked. Threads may share a monitor; processes
     that share a stream each need a monitor of level / processes, whose counts add up. A monitor
-    stores one number for each query. Raises ValueError for a calibration without lowest scores.
+    stores one number for each query, and another if the calibration holds a gate, which has alarms
+    of its own: `status.gate`. A gate on its own is watched with its own calibration: its query
+    scores are its snippets' scores. Raises ValueError for a calibration without lowest scores.
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
-        check_subject(calibration, *RETRIEVED)
+        check_subject(calibration, *RETRIEVED, QUERIES)
         check_probability("level", level, "the probability of a false alarm")
         if not isinstance(seed, (int, np.integer)):
             raise TypeError(f"seed is {seed!r:.40}; give an integer")
-        if not calibration.lowest_scores:
+        self._of_gate = calibration.subject == QUERIES
+        if not (calibration.lowest_scores or self._of_gate):
             raise ValueError(
                 "the calibration has no lowest scores; calibrate again with the scores of all "
                 "snippets, not only of the relevant ones"
             )
         self.calibration = calibration
         self._state = _State(calibration.checksum, float(level), int(seed))
-        self._ordered = list(calibration.lowest_scores)
+        self._ordered = [] if self._of_gate else list(calibration.lowest_scores)
+        self._gate = (
+            None if calibration.gate is None else Monitor(calibration.gate, level, seed=seed)
+        )
+        self._state.gate = self._gate._state if self._gate else None
         self._lock = threading.Lock()
 
-    def observe(self, scores: ArrayLike, group: str | None = None) -> MonitorStatus:
-        """Observe the scores (n,) of all snippets that were retrieved for a new query."""
+    def observe(
+        self, scores: ArrayLike, group: str | None = None, *, gated: Gated | None = None
+    ) -> MonitorStatus:
+        """Observe the scores (n,) of all snippets that were retrieved for a new query.
+
+        `gated` is the gate's decision if the calibration holds a gate: `Filtered.gated`.
+        """
         s = as_scores(scores, "scores")
-        if s.ndim != 1:
-            raise ValueError(f"scores has shape {s.shape}; give one score for each snippet, (n,)")
-        kept = int(np.count_nonzero(self.calibration.keep(s, group)))
+        if s.ndim != 1 or (self._of_gate and len(s) != 1):
+            which = "the score of the query, (1,)" if self._of_gate else "one score a snippet, (n,)"
+            raise ValueError(f"scores has shape {s.shape}; give {which}")
+        self._check_gated(gated)
+        silent = gated is not None and gated.silent
+        kept = 0 if silent else int(np.count_nonzero(self.calibration.keep(s, group)))
         one = Counts.of_query(len(s), kept, int(np.count_nonzero(np.isnan(s))))
+        if gated is not None:
+            one += Counts.of_gate(gated.decision)
+        if self._of_gate:
+            one += Counts.of_gate("speaks" if kept else "silent")
         finite = s[np.isfinite(s)]
         with self._lock:
+            if self._gate is not None and gated is not None:
+                self._gate.observe([gated.score], gated.group)
             self._state.counts += one
-            if len(finite):
+            if self._of_gate:
+                self._state.recent = [*self._state.recent, not kept][-RECENT:]
+            if len(finite) and not silent:
                 self._bet_on_rank(float(finite.min()))
             return self._status()
 
@@ -206,16 +169,37 @@ class Monitor:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
 
         Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
-        guarantee is "snippet" or by group, and for a query of the calibration, by its id.
+        guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
+        scored without the gate that the calibration holds. A gate by group has no alarm of harm.
         """
-        check_new([query.id], self.calibration.used_ids, SNIPPETS)
+        check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")
+        check_silenced([query], self.calibration)
         u, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:
                 self._state.counts += Counts(judged=1, lost=lost)
                 self._bet_on_loss(lost, u)
+            if self._gate and query.relevant.any() and not self._gate.calibration.by_group:
+                self._gate._observe_silence(bool(query.silenced))
             return self._status()
+
+    def _observe_silence(self, silent: bool) -> None:
+        """Observe whether a gate is silent on an answerable query."""
+        with self._lock:
+            self._state.counts += Counts(judged=1, lost=float(silent))
+            self._bet_on_loss(float(silent), self._tolerated)
+
+    def _check_gated(self, gated: Gated | None) -> None:
+        gate = self.calibration.gate
+        if (gated is None) != (gate is None):
+            which = "holds a gate; give result.gated" if gate else "holds no gate; leave it out"
+            raise ValueError(f"gated is {gated!r:.60}, but the calibration {which}")
+        if gated is not None and gate is not None and gated.calibration.checksum != gate.checksum:
+            raise CalibrationMismatch(
+                "gated was decided by another gate than the calibration holds; give what the "
+                "filter of this calibration returns"
+            )
 
     @property
     def status(self) -> MonitorStatus:
@@ -226,7 +210,15 @@ class Monitor:
     def _status(self) -> MonitorStatus:
         most = (self._state.most_log_drift, self._state.most_log_harm)
         drift, harm = (math.exp(min(log, 700.0)) for log in most)
-        return MonitorStatus(self._state.level, self._state.counts, drift, harm)
+        recent = self._state.recent
+        return MonitorStatus(
+            self._state.level,
+            self._state.counts,
+            drift,
+            harm,
+            recent=(sum(recent), len(recent)) if self._of_gate else None,
+            gate=self._gate.status if self._gate else None,
+        )
 
     def _bet_on_loss(self, lost: float, u: float) -> None:
         logs = [
@@ -278,6 +270,8 @@ class Monitor:
     def _loss(self, query: ScoredQuery) -> float | None:
         c = self.calibration
         keeps = c.keep(query.scores, query.group)
+        if c.gate is not None:  # what it silences is dropped at every threshold
+            keeps &= query.scores != math.inf
         return loss(query, keeps, c.guarantee, count_missed=c.count_missed)
 
     def save(self, path: str | Path) -> None:
@@ -293,7 +287,7 @@ class Monitor:
 
         Raises ValueError if the file is not a monitor, was changed, or is for another calibration.
         """
-        check_subject(calibration, *RETRIEVED)
+        check_subject(calibration, *RETRIEVED, QUERIES)
         try:
             fields = read_envelope(path, KIND)
             del fields["format"], fields["version"]
@@ -319,9 +313,14 @@ class Monitor:
     @classmethod
     def _of(cls, calibration: Calibration, state: _State) -> Monitor:
         monitor = cls(calibration, state.level, seed=state.seed)
-        monitor._state = state
-        monitor._ordered = sorted([*calibration.lowest_scores, *state.live])
+        monitor._resume(state)
         return monitor
+
+    def _resume(self, state: _State) -> None:
+        self._state = state
+        self._ordered = sorted([*self._ordered, *state.live])
+        if self._gate is not None and state.gate is not None:
+            self._gate._resume(state.gate)
 
 
 def _uniform(seed: int, t: int) -> float:

@@ -25,7 +25,7 @@ from conformal_retrievers.claims import (
 from conformal_retrievers.llm.reply import Reply, Unanswered
 from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.monitoring.log import Observer
-from conformal_retrievers.monitoring.monitor import Counts
+from conformal_retrievers.monitoring.status import Counts
 from langchain_conformal import ConformalCallbackHandler, answer_filter_runnable
 from llama_index.postprocessor.conformal import (
     ClaimFilterQueryEngine,

@@ -65,6 +65,7 @@ def test_an_event_states_the_decision_as_plain_json():
         "m1": 1.0,
         "m2": 0.5,
         "failed_retrievers": [],
+        "gate": None,
     }
     np.testing.assert_array_equal(scores_of(event), [0.9, 0.1, math.nan, math.inf])
     assert event_of(decided([0.9], alpha=0.01))["threshold"] == "keep_all"

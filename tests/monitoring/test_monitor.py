@@ -16,7 +16,8 @@ from scipy.stats import binomtest
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.data.files import write_envelope
-from conformal_retrievers.monitoring.monitor import KIND, Counts, MonitorStatus, _uniform
+from conformal_retrievers.monitoring.monitor import KIND, _uniform
+from conformal_retrievers.monitoring.status import Counts, MonitorStatus
 from conformal_retrievers.theory.tolerance import betting_lower
 
 FALSE_ALARM = 1e-4

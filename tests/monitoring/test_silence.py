@@ -1,0 +1,279 @@
+"""What monitors, events and logs know of a gate: how often it is silent, and if that changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import pickle
+
+import numpy as np
+import pytest
+from gates import FIRST, LAST, drawn, gate_of
+from scipy.stats import binomtest
+
+from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
+    ConformalFilter,
+    Monitor,
+    ScoredQuery,
+    calibrate,
+    score_queries,
+)
+from conformal_retrievers.calibration.gating import calibrate_gate
+from conformal_retrievers.monitoring.events import annotate_span, event_of
+from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
+from conformal_retrievers.monitoring.monitor import RECENT
+from conformal_retrievers.theory.tolerance import binomial_interval
+
+FALSE_ALARM = 1e-4
+SCORED = [ScoredQuery([0.5], [True])] * 20
+
+
+@pytest.fixture(scope="module")
+def filtering():
+    """A filter of 200 queries behind a gate of 200 others."""
+    rng = np.random.default_rng(3)
+    gate = calibrate_gate(drawn(rng, 200, "gate"), (), FIRST, alpha=0.1)
+    calibration = calibrate(drawn(rng, 200, "filter"), LAST, alpha=0.2, gate=gate)
+    return ConformalFilter(LAST, calibration, gate=gate)
+
+
+def of_queries(conformal, queries):
+    return [conformal(query.query, query.snippets) for query in queries]
+
+
+# --- the alarm of a change ------------------------------------------------------------------------
+
+
+def test_false_alarms_of_a_change_are_no_more_frequent_than_the_level():
+    """100 streams of 300 query scores that tie often, some share of them unanswerable."""
+    rng = np.random.default_rng(11)
+    calibration = gate_of(rng.normal(size=20).tolist()).calibration
+    alarms = 0
+    for share in rng.random(100):
+        monitor = Monitor(calibration, 0.1, seed=int(rng.integers(2**32)))
+        scores = rng.normal(size=300) + 2 * (rng.random(300) < share)
+        for score in np.round(scores, 1):
+            monitor._bet_on_rank(float(score))
+        alarms += monitor.status.drift
+    assert binomtest(alarms, 100, 0.1, alternative="greater").pvalue > FALSE_ALARM
+
+
+def test_more_unanswerable_queries_than_before_raise_the_alarm():
+    """In each of 20 streams a tenth is unanswerable, and a half from query 200 to 500."""
+    rng = np.random.default_rng(12)
+    calibration = gate_of(rng.normal(size=20).tolist()).calibration
+    for _ in range(20):
+        monitor = Monitor(calibration, 0.05, seed=int(rng.integers(2**32)))
+        unanswerable = rng.random(500) < np.where(np.arange(500) < 200, 0.1, 0.5)
+        for score in rng.normal(size=500) + 3 * unanswerable:
+            monitor.observe([score])
+        assert monitor.status.drift
+
+
+def test_the_first_query_of_a_stream_has_nothing_to_be_ranked_among():
+    monitor = Monitor(gate_of([0.1, 0.2, 0.3, 0.4]).calibration)
+    assert monitor._ordered == []
+    monitor.observe([7.0])
+    assert monitor._ordered == [7.0]
+    monitor.observe([math.nan])  # such a query passes, and is no evidence
+    assert monitor._ordered == [7.0]
+    assert monitor.status.counts.silent == 1
+
+
+# --- a filter behind a gate -----------------------------------------------------------------------
+
+
+def test_drift_is_about_queries_that_the_gate_lets_pass(filtering):
+    monitor = Monitor(filtering.calibration)
+    found = of_queries(filtering, drawn(np.random.default_rng(5), 60, "new", answerable=0.5))
+    for one in found:
+        status = monitor.observe(one.scores, gated=one.gated)
+    silent = [one.gated.silent for one in found]
+    assert 0 < sum(silent) < 60
+    passed = [one.scores.min() for one in found if not one.gated.silent]
+    assert monitor._state.live == passed
+    assert monitor._gate._state.live == [one.gated.score for one in found]
+    counts = status.counts
+    assert (counts.queries, counts.gated, counts.silent) == (60, 60, sum(silent))
+    assert counts.m1 == np.mean([one.m1 for one in found])
+    assert counts.m2 == pytest.approx(np.mean([one.m2 for one in found]))
+    assert f"silent on {sum(silent)} of 60 queries" in str(status)
+
+
+def test_unanswerable_queries_that_are_silenced_are_no_drift_of_the_filter(filtering):
+    monitor = Monitor(filtering.calibration, seed=1)
+    rng = np.random.default_rng(6)
+    answerable = of_queries(filtering, drawn(rng, 100, "as before"))
+    silent = filtering.decide([50.0], gated=filtering.gate.decide(99.0))
+    for one in answerable:
+        monitor.observe(one.scores, gated=one.gated)
+        monitor.observe(silent.scores, gated=silent.gated)
+    assert not monitor.status.drift
+    assert len(monitor._state.live) == sum(not one.gated.silent for one in answerable)
+
+
+def test_the_rate_of_silence_is_that_of_the_newest_queries(filtering):
+    monitor = Monitor(filtering.calibration)
+    for score, n in ((99.0, 50), (-99.0, RECENT - 30), (99.0, 30)):
+        for _ in range(n):
+            status = monitor.observe([0.0], gated=filtering.gate.decide(score))
+    assert (status.counts.silent, status.gate.recent) == (80, (30, RECENT))
+    assert status.gate.silence == binomial_interval(30, RECENT)
+    assert f"15.0 % [10.4, 20.7] of the last {RECENT}" in str(status)
+    assert status.gate.drift == ("Change: alarm" in str(status)) == bool(status)
+
+
+def test_false_silence_and_joint_loss_are_counted_apart(filtering):
+    monitor = Monitor(filtering.calibration)
+    new = drawn(np.random.default_rng(7), 80, "new")
+    scored = score_queries(LAST, new, gate=filtering.gate)
+    for one in scored:
+        status = monitor.observe_judged(one)
+    threshold = filtering.calibration.threshold()
+    assert status.counts.lost == sum(one.scores[0] > threshold for one in scored)
+    assert status.gate.counts.lost == sum(one.silenced for one in scored)
+    assert status.gate.counts.judged == 80
+    assert not status
+
+
+def test_false_silence_beyond_alpha_raises_the_alarm(filtering):
+    monitor = Monitor(filtering.calibration)
+    harder = drawn(np.random.default_rng(8), 150, "new", shift=1.0)
+    for one in score_queries(LAST, harder, gate=filtering.gate):
+        status = monitor.observe_judged(one)
+    assert status.gate.harm
+    assert "False silence: alarm" in str(status)
+
+
+def test_false_alarms_of_false_silence_are_no_more_frequent_than_the_level():
+    rng = np.random.default_rng(9)
+    alarms = 0
+    for _ in range(60):
+        monitor = Monitor(gate_of(rng.normal(size=60).tolist(), alpha=0.1).calibration, 0.1)
+        for score in rng.normal(size=150):
+            status = monitor.observe_judged(ScoredQuery([score], [True]))
+        alarms += status.harm
+    assert binomtest(alarms, 60, 0.1, alternative="greater").pvalue > FALSE_ALARM
+
+
+def test_a_silenced_query_is_lost_where_no_threshold_is_finite(filtering):
+    everything = filtering.calibration.at(0.001)
+    assert everything.threshold() == math.inf
+    silenced = ScoredQuery([math.inf], [True], silenced=True)
+    passed = ScoredQuery([1e9], [True], silenced=False)
+    monitor = Monitor(everything)
+    assert [monitor._loss(one) for one in (silenced, passed)] == [1.0, 0.0]
+
+
+def test_a_saved_monitor_of_a_gate_continues_unchanged(filtering, tmp_path):
+    whole, first = (Monitor(filtering.calibration, seed=5) for _ in range(2))
+    found = of_queries(filtering, drawn(np.random.default_rng(9), 60, "new", answerable=0.7))
+    for i, one in enumerate(found):
+        whole.observe(one.scores, gated=one.gated)
+        if i == 30:
+            first.save(tmp_path / "m.json")
+            first = Monitor.load(tmp_path / "m.json", filtering.calibration)
+        first.observe(one.scores, gated=one.gated)
+    for monitor in (first, pickle.loads(pickle.dumps(whole))):
+        assert monitor.status == whole.status
+        assert monitor._state == whole._state
+        assert monitor._gate._ordered == whole._gate._ordered
+
+
+def test_a_query_without_what_the_gate_decided_is_refused(filtering):
+    monitor = Monitor(filtering.calibration)
+    with pytest.raises(ValueError, match="gated"):
+        monitor.observe([0.1])
+    with pytest.raises(CalibrationMismatch, match="gated"):
+        monitor.observe([0.1], gated=gate_of([0.1, 0.2]).decide(0.3))
+    with pytest.raises(CalibrationMismatch, match="gate"):
+        monitor.observe_judged(ScoredQuery([0.1], [True]))
+    without = Monitor(Calibration.from_scores([ScoredQuery([1.0], [True])], alpha=0.5, scorer="s"))
+    with pytest.raises(ValueError, match="gated"):
+        without.observe([0.1], gated=filtering.gate.decide(0.3))
+    with pytest.raises(CalibrationMismatch, match="gate"):
+        without.observe_judged(ScoredQuery([math.inf], [True], silenced=True))
+    with pytest.raises(ValueError, match="scores"):
+        Monitor(filtering.gate.calibration).observe([0.1, 0.2])
+
+
+# --- events and the log ---------------------------------------------------------------------------
+
+
+def test_an_event_states_what_the_gate_decided():
+    gate = gate_of([0.1, 0.2, 0.3, 0.4])
+    calibration = Calibration.from_scores(SCORED, alpha=0.1, scorer="last")
+    conformal = ConformalFilter(LAST, calibration, gate=gate)
+    silenced = event_of(conformal.decide([0.3, 0.9], gated=gate.decide(0.6)))
+    assert (silenced["kept"], silenced["m1"], silenced["m2"]) == ([], 0.0, 0.0)
+    assert silenced["scores"] == [0.3, 0.9]
+    assert json.loads(json.dumps(silenced["gate"], allow_nan=False)) == {
+        "calibration": gate.calibration.checksum,
+        "scorer": "first",
+        "alpha": 0.2,
+        "score": 0.6,
+        "p_value": 0.2,
+        "decision": "silent",
+    }
+    unknown = event_of(conformal.decide([0.3, 0.9], gated=gate.decide(math.nan)))
+    assert (unknown["gate"]["score"], unknown["gate"]["p_value"]) == (None, None)
+    assert (unknown["gate"]["decision"], unknown["kept"]) == ("speaks", [0])
+    flagged = ConformalFilter(LAST, calibration, gate=gate, on_silence="flag")
+    event = event_of(flagged.decide([0.3, 0.9], gated=gate.decide(0.6)))
+    assert (event["gate"]["decision"], event["kept"], event["m2"]) == ("silent", [0], 0.5)
+    assert event_of(ConformalFilter(LAST, calibration).decide([0.3]))["gate"] is None
+
+
+def test_a_span_has_the_gates_decision(filtering, tracing):
+    exporter, provider = tracing
+    without = ConformalFilter(LAST, Calibration.from_scores(SCORED, alpha=0.1, scorer="last"))
+    for one in (filtering.decide([0.3], gated=filtering.gate.decide(99.0)), without.decide([0.3])):
+        with provider.get_tracer("test").start_as_current_span("filter"):
+            annotate_span(one)
+    gated, other = (span.attributes for span in exporter.get_finished_spans())
+    assert gated["conformal.gate.decision"] == "silent"
+    assert gated["conformal.gate.p_value"] == pytest.approx(1 / 201)
+    assert (gated["conformal.kept"], gated["conformal.m1"]) == (0, 0.0)
+    assert not [name for name in other if "gate" in name]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("decision", "mute"), ("score", "high"), ("p_value", "0.1"), ("score", ...)],
+)
+def test_a_log_has_the_gates_decision_and_refuses_what_is_none(field, value, filtering, tmp_path):
+    event = event_of(filtering.decide([0.3], gated=filtering.gate.decide(0.6)))
+    old = {name: value for name, value in event.items() if name != "gate"}
+    log = FilterLog(tmp_path / "log.jsonl")
+    for one in (event, old):
+        log.append(one)
+    assert [row.get("gate") for row in read_log(log.path)] == [event["gate"], None]
+    gate = {**event["gate"], field: value}
+    if value is ...:
+        del gate[field]
+    log.append({**event, "gate": gate})
+    with pytest.raises(ValueError, match=rf"log\.jsonl, line 3.*gate\.{field}"):
+        list(read_log(log.path))
+
+
+def test_an_observer_counts_silence_and_says_so_in_words(caplog):
+    gate = gate_of([0.1, 0.2, 0.3, 0.4], {"removed": [0.25, 0.5, 0.6]}, false_speech=0.3)
+    calibration = Calibration.from_scores(SCORED, alpha=0.1, scorer="last")
+    conformal, observer = ConformalFilter(LAST, calibration, gate=gate), Observer()
+    with caplog.at_level(logging.INFO, logger="conformal_retrievers"):
+        for score in (0.0, 0.6, 0.3, 0.7):
+            observer.observe(event_of(conformal.decide([0.3, 0.9], gated=gate.decide(score))))
+    counts = observer.counts[calibration.checksum]
+    assert (counts.gated, counts.silent, counts.undecided) == (4, 2, 1)
+    assert (counts.m1, counts.m2, counts.silence) == (0.5, 0.25, 0.5)
+    last = caplog.messages[-1]
+    assert "kept 0 of 2 snippets" in last
+    assert "silent on 2 of 4 queries, undecided on 1" in last
+    assert "undecided" not in caplog.messages[1]
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="conformal_retrievers"):
+        Observer().observe(event_of(ConformalFilter(LAST, calibration).decide([0.3])))
+    assert "silent" not in caplog.text
