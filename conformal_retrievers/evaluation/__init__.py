@@ -6,6 +6,8 @@ from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate, measure
+from conformal_retrievers.evaluation.gate import evaluate_gate
+from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.measures import Share
 from conformal_retrievers.evaluation.verdict import Verdict, verdict_on
 
@@ -17,6 +19,7 @@ __all__ = [
     "EqualRecall",
     "Evaluation",
     "Finding",
+    "GateEvaluation",
     "Row",
     "Share",
     "Verdict",
@@ -24,6 +27,7 @@ __all__ = [
     "depth",
     "diagnose",
     "evaluate",
+    "evaluate_gate",
     "measure",
     "verdict_on",
 ]

@@ -1,0 +1,232 @@
+"""The values of a gate's evaluation, and its text: both errors, the curve, the worst queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from textwrap import fill
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.calibration.gate import Gated
+from conformal_retrievers.calibration.gating import JUDGED
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.text import visible
+from conformal_retrievers.evaluation.measures import Share
+from conformal_retrievers.evaluation.tables import WIDTH, aligned
+from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict
+from conformal_retrievers.theory.intervals import percent
+from conformal_retrievers.theory.ranks import exact_alpha
+from conformal_retrievers.theory.tolerance import binomial_interval
+
+Array = NDArray[np.float64]
+Decided = tuple[JudgedQuery, Gated]
+UNNAMED = "unanswerable"  # the source of a list without a name
+NOTHING = "nothing relevant retrieved"  # that of answerable queries of which nothing was retrieved
+WORST, SHOWN = 10, 3  # queries of each kind: how many are kept, and written
+COLUMNS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3)  # alphas of which the text has the curve
+SEPARATES = 0.5  # without a limit of false speech: the share that it should be silent on at least
+NOTHING_TESTED = (
+    "Nothing is tested: the gate has no finite threshold, which takes more answerable queries, so "
+    "it is never silent."
+)
+
+
+class Example(NamedTuple):
+    """One query and what the gate decided about it."""
+
+    query: str
+    id: str | None
+    score: float
+    p_value: float
+    decision: str
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a gate decides about n queries of one kind, as shares of them."""
+
+    n: int
+    silent: Share
+    undecided: Share
+    speaks: Share
+    unscored: int  # queries without a score, which pass
+    worst: tuple[Example, ...] = field(repr=False)  # for which it is most wrong, or most nearly
+
+    def shares(self, limited: bool) -> list[Share]:
+        """Return the shares in the order of a table, `undecided` only if there is a limit."""
+        return [self.silent, *[self.undecided] * limited, self.speaks]
+
+    @classmethod
+    def of(cls, gated: Sequence[Decided], level: float, *, best: bool) -> Decisions:
+        """Return the shares of queries; `best` says whether their best decision is to speak."""
+
+        def share(decision: str) -> Share:
+            return counted([one.decision == decision for _, one in gated], level)
+
+        sign = -1.0 if best else 1.0
+        scored = [(query, one) for query, one in gated if not np.isnan(one.score)]
+        scored.sort(key=lambda pair: (-sign * pair[1].p_value, sign * pair[1].score))
+        return cls(
+            len(gated),
+            share("silent"),
+            share("undecided"),
+            share("speaks"),
+            len(gated) - len(scored),
+            tuple(
+                Example(query.query, query.id, one.score, one.p_value, one.decision)
+                for query, one in scored[:WORST]
+            ),
+        )
+
+
+class Worst(NamedTuple):
+    """The worst queries: answerable ones near silence, and the most confident others by source."""
+
+    answerable: tuple[Example, ...]
+    unanswerable: Mapping[str, tuple[Example, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class GateCurve:
+    """The share of new queries on which the gate is silent, at each of A values of alpha."""
+
+    alpha: Array  # (A,)
+    answerable: Array  # (A,), the measured false silence
+    unanswerable: Mapping[str, Array]  # (A,) of each source
+
+
+@dataclass(frozen=True, eq=False)
+class GateEvaluation:
+    """What `evaluate_gate` measured; each `Share` has its interval over queries.
+
+    `str` writes both errors, the curve and the worst queries in at most 80 columns.
+    """
+
+    alpha: float  # false silence is guaranteed to be at most this
+    false_speech: float | None  # the limit on unanswerable queries, if there is one
+    answerable: Decisions
+    unanswerable: Mapping[str, Decisions]  # by source
+    curve: GateCurve
+    verdict: Verdict | None  # on answerable queries; None if nothing could be tested
+    held_out_verified: bool = True  # ids prove that no query belongs to the calibration
+    by_group: Mapping[str | None, GateEvaluation] = field(default_factory=dict, repr=False)
+
+    @property
+    def false_silence(self) -> Share:
+        """The share of answerable queries on which the gate is silent."""
+        return self.answerable.silent
+
+    @property
+    def separability(self) -> str:
+        """How often the gate is silent on unanswerable queries, and whether that is enough.
+
+        It is not, on some source, if it speaks on more than the limit of false speech, or without a
+        limit on more than half of the queries.
+        """
+        if not self.unanswerable:
+            return "How often the gate speaks on unanswerable queries is unknown: none were given."
+        most = 1 - SEPARATES if self.false_speech is None else self.false_speech
+        short = any(1 - of.silent.estimate > most for of in self.unanswerable.values())
+        lead = "Not separable here: at" if short else "At"
+        shares = [
+            f"{of.silent} of {'the unanswerable' if name == UNNAMED else repr(name)}"
+            for name, of in self.unanswerable.items()
+        ]
+        return f"{lead} {_exact(self.alpha)} false silence it is silent on {_listed(shares)}."
+
+    @property
+    def comparison(self) -> str:
+        """False silence and its guarantee, and what is known of unanswerable queries."""
+        silence = (
+            f"False silence: {self.false_silence} of the answerable queries; at most "
+            f"{_exact(self.alpha)} is guaranteed."
+        )
+        limit = ""
+        if self.false_speech is not None:
+            most = _exact(self.false_speech)
+            limit = f" To speak on at most {most} of those, it leaves queries undecided."
+        return f"{silence} {self.separability}{limit}"
+
+    @property
+    def worst(self) -> Worst:
+        """The queries of each kind for which the gate is most wrong, or most nearly so."""
+        of_sources = {name: of.worst for name, of in self.unanswerable.items()}
+        return Worst(self.answerable.worst, of_sources)
+
+    @property
+    def kinds(self) -> list[tuple[str, Decisions]]:
+        """What the gate decides about each kind of query, by the name of a row in a table."""
+        groups = [(f"  group {name!r}", part.answerable) for name, part in self.by_group.items()]
+        sources = [(_row_name(name), of) for name, of in self.unanswerable.items()]
+        return [("answerable", self.answerable), *groups, *sources]
+
+    def __str__(self) -> str:
+        return "\n\n".join(_written(self))
+
+
+def counted(yes: Sequence[bool], level: float) -> Share:
+    """Return the share of independent units that are true, with Clopper and Pearson's interval."""
+    return Share(*binomial_interval(sum(yes), len(yes), level), len(yes), len(yes))
+
+
+def _written(e: GateEvaluation) -> Iterator[str]:
+    """Yield the parts of the text, to be divided by empty lines."""
+    yield fill(e.comparison, WIDTH)
+    yield "\n".join(_table(e))
+    yield "\n".join(_curve(e))
+    yield "\n".join(["Answerable, nearest to silence:", *map(_line, e.worst.answerable[:SHOWN])])
+    for name, examples in e.worst.unanswerable.items():
+        name = _row_name(name)
+        lead = _cut(f"{name[:1].upper()}{name[1:]}, farthest from silence:")
+        yield "\n".join([lead, *map(_line, examples[:SHOWN])])
+    notes = [str(e.verdict) if e.verdict else NOTHING_TESTED]
+    unscored = sum(of.unscored for of in (e.answerable, *e.unanswerable.values()))
+    if unscored:
+        notes.append(f"Queries without a score, which pass: {unscored}.")
+    notes += [UNVERIFIED] * (not e.held_out_verified)
+    yield "\n".join(fill(note, WIDTH) for note in notes)
+
+
+def _table(e: GateEvaluation) -> list[str]:
+    limited = e.false_speech is not None
+    head = ["queries", "n", "silent, %", *["undecided, %"] * limited, "speaks, %"]
+
+    def row(name: str, of: Decisions) -> list[str]:
+        return [name, f"{of.n:,}", *(s.interval.written(unit="") for s in of.shares(limited))]
+
+    return aligned(head, [row(name, of) for name, of in e.kinds])
+
+
+def _curve(e: GateEvaluation) -> list[str]:
+    c = e.curve
+    chosen = [i for i, a in enumerate(c.alpha.tolist()) if a in (*COLUMNS, e.alpha)]
+    rows = [("answerable", c.answerable)]
+    rows += [(_row_name(name), of) for name, of in c.unanswerable.items()]
+    return aligned(
+        ["silent, in %, at alpha =", *(f"{c.alpha[i]:g}" for i in chosen)],
+        [[name, *(percent(of[i], unit="") for i in chosen)] for name, of in rows],
+    )
+
+
+def _row_name(source: str) -> str:
+    return source if source in (UNNAMED, JUDGED, NOTHING) else f"unanswerable: {source}"
+
+
+def _line(one: Example) -> str:
+    text = visible(" ".join(one.query.split()))
+    return _cut(f"  p {one.p_value:<6.3g} score {one.score:<9.4g} {one.decision:<9} {text}")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+
+
+def _exact(share: float) -> str:
+    return percent(exact_alpha(share), exact=True)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

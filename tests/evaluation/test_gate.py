@@ -1,0 +1,211 @@
+"""What a gate's evaluation measures: both errors by hand, by group, and what the user reads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gates import FIRST, gate_of, query, unanswerable
+from scipy.stats import binomtest
+
+from conformal_retrievers import (
+    JudgedQuery,
+)
+from conformal_retrievers.calibration.gating import calibrate_gate
+from conformal_retrievers.evaluation.gate import ALPHAS, evaluate_gate
+from conformal_retrievers.theory.tolerance import binomial_interval
+
+FALSE_ALARM = 1e-4
+GATE = gate_of([0.1, 0.2, 0.3, 0.4, 0.5])  # k = ⌈6 · 0.8⌉ = 5: silent above 0.5
+ANSWERABLE = [query(f"new{i}", score) for i, score in enumerate((0.0, 0.45, 0.6, math.nan))]
+SOURCES = {
+    "removed": [unanswerable(f"removed{i}", s) for i, s in enumerate((0.05, 0.7, 0.8))],
+    "other": [unanswerable(f"other{i}", s) for i, s in enumerate((0.9, 1.0))],
+}
+
+
+# --- both errors ----------------------------------------------------------------------------------
+
+
+def test_the_shares_by_hand():
+    e = evaluate_gate(GATE, ANSWERABLE, SOURCES)
+    assert (e.alpha, e.answerable.n, e.answerable.unscored) == (0.2, 4, 1)
+    assert e.false_silence.interval == binomial_interval(1, 4)
+    assert e.unanswerable["removed"].silent.interval == binomial_interval(2, 3)
+    assert e.unanswerable["removed"].speaks.interval == binomial_interval(1, 3)
+    assert e.unanswerable["other"].silent.interval == binomial_interval(2, 2)
+    assert [*e.unanswerable] == ["removed", "other"]
+    assert evaluate_gate(GATE, ANSWERABLE, level=0.5).false_silence.interval == binomial_interval(
+        1, 4, 0.5
+    )
+
+
+def test_queries_without_a_relevant_snippet_are_sources_of_their_own():
+    missed = query("missed", 0.7, (), (3.0,), missed=1)
+    e = evaluate_gate(GATE, [*ANSWERABLE, missed, unanswerable("none", 0.2)], SOURCES["removed"])
+    assert e.answerable.n == 4
+    assert {name: (of.n, of.silent.estimate) for name, of in e.unanswerable.items()} == {
+        "judged unanswerable": (1, 0.0),
+        "unanswerable": (3, 2 / 3),
+        "nothing relevant retrieved": (1, 1.0),
+    }
+
+
+def test_the_curve_has_the_shares_at_each_alpha():
+    curve = evaluate_gate(GATE, ANSWERABLE, SOURCES).curve
+    assert curve.alpha.tolist() == sorted({*ALPHAS, 0.2})
+    at = dict(zip(curve.alpha.tolist(), range(len(curve.alpha)), strict=True))
+    # The threshold at alpha 0.5 is the third of five scores, 0.3, and +inf below alpha 1/6.
+    assert [curve.answerable[at[alpha]] for alpha in (0.15, 0.2, 0.5)] == [0, 1 / 4, 2 / 4]
+    assert [curve.unanswerable["removed"][at[a]] for a in (0.15, 0.2, 0.5)] == [0, 2 / 3, 2 / 3]
+    assert (np.diff(curve.unanswerable["other"]) >= 0).all()
+
+
+def test_the_worst_queries_come_first():
+    worst = evaluate_gate(GATE, ANSWERABLE, SOURCES).worst
+    assert [(one.id, one.decision) for one in worst.answerable] == [
+        *(("new2", "silent"), ("new1", "speaks"), ("new0", "speaks")),
+    ]
+    first = worst.unanswerable["removed"][0]
+    assert (first.query, first.score, first.p_value) == ("removed0", 0.05, 1.0)
+    assert [one.id for one in worst.unanswerable["other"]] == ["other0", "other1"]
+
+
+def test_undecided_queries_neither_speak_nor_are_silent():
+    sources = {"removed": [0.25, 0.35, 0.6, 0.7]}
+    gate = gate_of([0.1, 0.2, 0.3, 0.4, 0.5], sources, false_speech=0.4)
+    e = evaluate_gate(gate, ANSWERABLE, SOURCES)  # ⌊5 · 0.4⌋ = 2: speaks below 0.35
+    shares = [share.estimate for share in e.answerable.shares(limited=True)]
+    assert shares == [1 / 4, 2 / 4, 1 / 4]  # without a score it is undecided
+    assert e.false_speech == 0.4
+    assert "undecided, %" in str(e)
+    assert "at most 40 %" in " ".join(str(e).split())
+    assert "undecided" not in str(evaluate_gate(GATE, ANSWERABLE, SOURCES))
+
+
+# --- the verdict ----------------------------------------------------------------------------------
+
+
+def test_verdicts_on_false_silence_are_seldom_wrong_and_find_a_shift():
+    rng = np.random.default_rng(17)
+    wrong, found = 0, 0
+    for _ in range(100):
+        gate = gate_of(rng.normal(size=100).tolist(), alpha=0.1)
+        new = [query(f"new{i}", s) for i, s in enumerate(rng.normal(size=60).tolist())]
+        harder = [query(f"new{i}", s) for i, s in enumerate(rng.normal(2, 1, 60).tolist())]
+        wrong += evaluate_gate(gate, new).verdict.fails
+        found += evaluate_gate(gate, harder).verdict.fails
+    assert binomtest(wrong, 100, 0.05, alternative="greater").pvalue > FALSE_ALARM
+    assert found == 100
+
+
+def test_a_gate_by_group_is_measured_in_each_group():
+    given = [query(f"a{i}", float(i), group="a") for i in range(9)]
+    given += [query(f"b{i}", 10.0 + i, group="b") for i in range(9)]
+    gate = calibrate_gate(given, (), FIRST, alpha=0.1, by_group=True)
+    new = [query(f"new a{i}", 9.0 + i, group="a") for i in range(3)]
+    new += [query(f"new b{i}", 9.0 + i, group="b") for i in range(3)]
+    far = [unanswerable("far", 17.0, group="a"), unanswerable("near", 17.0, group="b")]
+    e = evaluate_gate(gate, new, far)
+    parts = {group: part.false_silence.estimate for group, part in e.by_group.items()}
+    assert parts == {"a": 1.0, "b": 0.0}
+    assert e.false_silence.estimate == 0.5
+    silent = [part.unanswerable["unanswerable"].silent.estimate for part in e.by_group.values()]
+    assert silent == [1.0, 0.0]
+    assert (e.verdict.group, e.verdict.tests) == ("a", 2)
+    assert e.verdict.fails
+    assert "group 'a'" in str(e)
+
+
+def test_a_gate_that_is_never_silent_is_not_tested():
+    e = evaluate_gate(gate_of([0.1, 0.2]), ANSWERABLE)
+    assert e.verdict is None
+    assert e.false_silence.estimate == 0
+    assert "Nothing is tested" in str(e)
+
+
+# --- what the user reads --------------------------------------------------------------------------
+
+
+def test_the_first_lines_say_whether_the_gate_separates_here():
+    said = " ".join(str(evaluate_gate(GATE, ANSWERABLE, SOURCES)).split())
+    assert "False silence: 25.0 % [0.6, 80.6] of the answerable queries" in said
+    assert "at most 20 % is guaranteed" in said
+    assert (
+        "At 20 % false silence it is silent on 66.7 % [9.4, 99.2] of 'removed' and 100.0 % "
+        "[15.8, 100.0] of 'other'." in said
+    )
+    few = [unanswerable(f"few{i}", score) for i, score in enumerate((0.0, 0.1, 0.9))]
+    said = " ".join(str(evaluate_gate(GATE, ANSWERABLE, few)).split())
+    assert (
+        "Not separable here: at 20 % false silence it is silent on 33.3 % [0.8, 90.6] of the "
+        "unanswerable." in said
+    )
+    assert "is unknown: none were given" in " ".join(str(evaluate_gate(GATE, ANSWERABLE)).split())
+
+
+def test_the_text_is_at_most_80_columns_wide_and_has_no_control_characters():
+    long = {"a source with a name of many words " * 3: SOURCES["removed"], "b": SOURCES["other"]}
+    hostile = query("what\x1b[2J is\n" + "long " * 30, 0.6)
+    hostile = replace(hostile, query="what\x1b[2J is\n" + "long " * 30)
+    gate = gate_of([0.1, 0.2, 0.3, 0.4, 0.5], {"x": [0.2, 0.3, 0.4]}, false_speech=0.3)
+    said = str(evaluate_gate(gate, [*ANSWERABLE, hostile], long))
+    assert max(map(len, said.splitlines())) <= 80
+    assert r"what\u001b[2J is long" in said
+    assert "\x1b" not in said
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_questions_of_the_calibration_are_refused_by_id_and_by_text():
+    with pytest.raises(ValueError, match="q1"):
+        evaluate_gate(GATE, [*ANSWERABLE, query("q1", 0.2)])
+    again = replace(query("other id", 0.2), query="Q1 ")
+    for given, others in (([again], ()), (ANSWERABLE, [replace(again, relevant=(False,))])):
+        with pytest.raises(ValueError, match="other id"):
+            evaluate_gate(GATE, given, others)
+    fitted = replace(GATE, scorer=_Fitted(("new1",)))
+    with pytest.raises(ValueError, match="new1"):
+        evaluate_gate(fitted, ANSWERABLE)
+
+
+class _Fitted:
+    """A query scorer that was fitted on some questions."""
+
+    name = FIRST.name
+
+    def __init__(self, queries):
+        from conformal_retrievers.scoring.scorer import query_digest
+
+        self.fitted_on = tuple(map(query_digest, queries))
+
+    def score_query(self, query, snippets):
+        return FIRST.score_query(query, snippets)
+
+
+@pytest.mark.parametrize(
+    ("given", "others", "named"),
+    [
+        ([], (), "judged|answerable"),
+        ([unanswerable("a", 0.1)], (), "answerable"),
+        ([*ANSWERABLE, ANSWERABLE[0]], (), "new0"),
+        (ANSWERABLE, {"x": [query("relevant", 0.1)]}, "unanswerable.*relevant"),
+        (ANSWERABLE, {"x": [unanswerable("twice", 0.1)] * 2}, "twice"),
+    ],
+)
+def test_invalid_queries_are_named(given, others, named):
+    with pytest.raises(ValueError, match=named):
+        evaluate_gate(GATE, given, others)
+    with pytest.raises(ValueError, match="level"):
+        evaluate_gate(GATE, ANSWERABLE, level=1.0)
+
+
+def test_queries_without_ids_are_not_verified_as_held_out():
+    without = [JudgedQuery("no id", ["0.1 1.0"], [True])]
+    e = evaluate_gate(GATE, without)
+    assert not e.held_out_verified
+    assert "Cannot verify" in str(e)
+    assert evaluate_gate(GATE, ANSWERABLE).held_out_verified
