@@ -29,8 +29,7 @@ from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.calibration.thresholds import lowest_scores_of, relevant_only
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.llm.ask import with_bar
-from conformal_retrievers.scoring.answerability import QueryScorer, score_query
+from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
@@ -127,7 +126,7 @@ def calibrate_gate(
     check_not_fitted_on(own, _all(rest.given, rest.unanswerable))
     known = [query for query in rest.given if any(query.relevant)]
     unknown = [query for query in rest.given if not any(query.relevant)]
-    scores = _scores(own, known, "answerable", progress)
+    scores = query_scores(own, known, title="Scoring: answerable", progress=progress)
     if np.isnan(scores).all():
         raise ValueError(
             f"none of {len(known)} answerable queries has a score from {own.name!r}; give queries "
@@ -156,7 +155,11 @@ def calibrate_gate(
         labels=checks.json_copy("labels", labels),
         details={
             "unanswerable": {
-                name: _stored(of_source, _scores(own, of_source, name, progress), digests)
+                name: _stored(
+                    of_source,
+                    query_scores(own, of_source, title=f"Scoring: {name}", progress=progress),
+                    digests,
+                )
                 for name, of_source in rest.unanswerable.items()
             },
             "false_speech": false_speech,
@@ -284,13 +287,6 @@ def _chosen(
         fit_digests=[*fitted],
     )
     return Chosen(made.scorer, parts.calibration, choice)
-
-
-def _scores(
-    scorer: QueryScorer, judged: Sequence[JudgedQuery], what: str, progress: bool
-) -> NDArray[np.float64]:
-    shown = with_bar(judged, f"Scoring: {what}") if progress else judged
-    return np.array([score_query(scorer, q.query, q.snippets) for q in shown], dtype=np.float64)
 
 
 def _stored(

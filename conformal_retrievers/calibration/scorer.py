@@ -5,12 +5,10 @@ from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer
-from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.rebuild import (
     Provenance,
     needs,
-    query_scorer_needs,
     query_scorer_of,
     scorer_of,
 )
@@ -26,10 +24,7 @@ def needed_scorers(calibration: Calibration) -> list[str]:
     ['s']
     """
     stored, gate = _stored(calibration), calibration.gate
-    if stored is None:
-        own = [calibration.scorer]
-    else:
-        own = query_scorer_needs(stored) if calibration.subject == QUERIES else needs(stored)
+    own = [calibration.scorer] if stored is None else needs(stored)
     return [*dict.fromkeys([*own, *(needed_scorers(gate) if gate else ())])]
 
 

@@ -57,8 +57,8 @@ def scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> Scorer:
 
 
 def query_scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> QueryScorer:
-    """Return the query scorer with this `provenance`, from the scorers that it needs, of snippets
-    or of queries. Raises as `scorer_of`.
+    """Return the query scorer with this `provenance`, from the scorers that it `needs`, of
+    snippets or of queries. Raises as `scorer_of`.
 
     >>> best = {"kind": "summary", "number": "best", "scorer": {"kind": "hit", "retriever": "bm25",
     ...     "higher_is_better": True}}
@@ -70,7 +70,9 @@ def query_scorer_of(provenance: Provenance, scorers: Iterable[Named] = ()) -> Qu
 
 
 def needs(provenance: Provenance) -> list[str]:
-    """Return the names of the scorers that `scorer_of` must be given; ValueError as it raises.
+    """Return the names of the scorers that `scorer_of` or `query_scorer_of` must be given.
+
+    Raises ValueError for a provenance of another shape.
 
     >>> needs({"kind": "zscore", "scorer": {"name": "cosine(e)"}})
     ['cosine(e)']
@@ -79,15 +81,6 @@ def needs(provenance: Provenance) -> list[str]:
         return [*dict.fromkeys(_names(provenance))]
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise _broken(provenance) from error
-
-
-def query_scorer_needs(provenance: Provenance) -> list[str]:
-    """Return the names of the scorers that `query_scorer_of` must be given, as `needs` does.
-
-    >>> query_scorer_needs({"kind": "summary", "number": "best", "scorer": {"name": "cosine(e)"}})
-    ['cosine(e)']
-    """
-    return needs(provenance)
 
 
 def _with(provenance: Provenance, scorers: Iterable[Named], method: str) -> Any:

@@ -19,7 +19,7 @@ from conformal_retrievers.scoring import (
     ScoreSummary,
     scorer_of,
 )
-from conformal_retrievers.scoring.rebuild import query_scorer_needs, query_scorer_of
+from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
 from conformal_retrievers.scoring.summary import NUMBERS, summary
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -94,7 +94,7 @@ def test_a_query_scorer_is_made_again_from_its_provenance(scorer):
 
 def test_what_a_provenance_names_is_given():
     scorer = QueryTieBreak(LONGEST, then=ScoreSummary(LENGTH, "margin"))
-    assert query_scorer_needs(scorer.provenance) == ["longest", "length"]
+    assert needs(scorer.provenance) == ["longest", "length"]
     assert query_scorer_of(scorer.provenance, [LENGTH, LONGEST]) == scorer
     assert query_scorer_of({"name": "longest"}, [scorer]) == LONGEST  # as a part of it
     with pytest.raises(ValueError, match="'longest'"):

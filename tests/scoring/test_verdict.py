@@ -23,7 +23,7 @@ from conformal_retrievers.scoring import (
     score_query,
 )
 from conformal_retrievers.scoring.answerability import query_scores
-from conformal_retrievers.scoring.rebuild import query_scorer_needs, query_scorer_of
+from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
 
 QUERY = "Which mountain stands highest above Nepal?"  # the server rates its long words
 HALF = ["It is a mountain in Nepal.", "Yeast is killed by water."]
@@ -162,7 +162,7 @@ def test_the_name_states_what_changes_a_verdict(model):
     assert len({scorer.name for scorer in scorers}) == len(scorers)
     assert LLMVerdict(llm, concurrency=2).name == LLMVerdict(llm).name
     best = QueryTieBreak(LLMVerdict(llm), then=LLMVerdict(other))
-    assert query_scorer_needs(best.provenance) == [LLMVerdict(llm).name, LLMVerdict(other).name]
+    assert needs(best.provenance) == [LLMVerdict(llm).name, LLMVerdict(other).name]
     assert query_scorer_of(best.provenance, [LLMVerdict(other), LLMVerdict(llm)]) == best
 
 
