@@ -21,7 +21,7 @@ from conformal_retrievers.data.jsonl import iter_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.data.text import visible
-from conformal_retrievers.monitoring.events import scores_of
+from conformal_retrievers.monitoring.events import is_silent, scores_of
 from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.scoring import score_queries
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
@@ -171,7 +171,12 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
         scores, id = scores_of(event), visible(query or f"event {n_events}")
         none, group = np.zeros(len(scores), dtype=bool), event.get("group")
         group = group and visible(str(group))
-        new.setdefault(id, ScoredQuery(scores, none, id=id, group=group, split=calibration.split))
+        silenced = None if calibration.gate is None else is_silent(event)
+        if silenced:  # it counts as dropped, even if it was only flagged
+            scores = np.full(len(scores), np.inf)
+        split = calibration.split
+        one = ScoredQuery(scores, none, id=id, group=group, split=split, silenced=silenced)
+        new.setdefault(id, one)
     if not new:
         raise ValueError(
             f"{path} has {n_events} events, none of this calibration with a query that is new to "

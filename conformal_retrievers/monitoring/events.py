@@ -184,6 +184,11 @@ def check_event(event: Any, where: str) -> dict[str, Any]:
     return event
 
 
+def is_silent(event: Mapping[str, Any]) -> bool:
+    """Return whether a gate was silent on the query of an event."""
+    return bool(event.get("gate")) and event["gate"]["decision"] == "silent"
+
+
 def scores_of(event: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return the scores (n,) of an event as floats, NaN for a snippet that could not be scored."""
     return np.array([math.nan if s is None else float(s) for s in event["scores"]], np.float64)

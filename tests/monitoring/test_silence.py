@@ -19,9 +19,11 @@ from conformal_retrievers import (
     Monitor,
     ScoredQuery,
     calibrate,
+    diagnose,
     score_queries,
 )
 from conformal_retrievers.calibration.gating import calibrate_gate
+from conformal_retrievers.cli.inputs import logged_queries
 from conformal_retrievers.monitoring.events import annotate_span, event_of
 from conformal_retrievers.monitoring.log import FilterLog, Observer, read_log
 from conformal_retrievers.monitoring.monitor import RECENT
@@ -257,6 +259,23 @@ def test_a_log_has_the_gates_decision_and_refuses_what_is_none(field, value, fil
     log.append({**event, "gate": gate})
     with pytest.raises(ValueError, match=rf"log\.jsonl, line 3.*gate\.{field}"):
         list(read_log(log.path))
+
+
+@pytest.mark.parametrize("on_silence", ["drop", "flag"])
+def test_a_log_behind_a_gate_is_diagnosed(on_silence, filtering, tmp_path):
+    calibration, gate = filtering.calibration, filtering.gate
+    conformal = ConformalFilter(LAST, calibration, gate=gate, on_silence=on_silence)
+    log = FilterLog(tmp_path / "log.jsonl")
+    found = of_queries(conformal, drawn(np.random.default_rng(13), 100, "new", answerable=0.4))
+    for i, one in enumerate(found):
+        log.append(event_of(one, query=f"q{i}"))
+    d = diagnose(calibration, logged_queries(log.path, calibration).queries)
+    silent = [one.gated.silent for one in found]
+    assert d.evaluation.silent.estimate == np.mean(silent)
+    passed = [one.m1 for one in found if not one.gated.silent]
+    assert d.evaluation.m1.estimate == pytest.approx(sum(passed) / 100)
+    assert d.comparison.n_new == len(passed)
+    assert "are unanswerable" in str(d)
 
 
 def test_an_observer_counts_silence_and_says_so_in_words(caplog):
