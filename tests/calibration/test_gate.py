@@ -1,5 +1,6 @@
 """A gate is silent on an answerable query with probability at most alpha, exactly."""
 
+import asyncio
 import math
 from fractions import Fraction
 
@@ -8,11 +9,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
     ConformalFilter,
     FunctionScorer,
     JudgedQuery,
     calibrate,
 )
+from conformal_retrievers.calibration.gate import GateInFront
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 
@@ -141,3 +145,125 @@ def test_a_filter_calibrated_behind_the_gate_keeps_no_more_than_one_at_alpha_les
     behind = calibrate(queries, LAST, alpha=0.3, guarantee=guarantee, gate=gate)
     apart = calibrate(queries, LAST, alpha=0.2, guarantee=guarantee)
     assert behind.threshold() <= apart.threshold()
+
+
+def test_one_file_holds_filter_and_gate(tmp_path):
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, [unanswerable("u", 30)], FIRST, alpha=0.1)
+    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
+    calibration.save(tmp_path / "both.json")
+    loaded = Calibration.load(tmp_path / "both.json")
+    assert loaded == calibration
+    assert loaded.gate == gate.calibration
+    opened = ConformalFilter.of(loaded, [LAST, FIRST])
+    assert opened.gate.scorer is FIRST
+    silenced = opened("u", ["30 u 0.5"])
+    assert (silenced.gated.decision, silenced.silenced, silenced.keeps.tolist()) == (
+        "silent",
+        True,
+        [False],
+    )
+    assert silenced.scores.tolist() == [0.5]
+    assert (silenced.m1, silenced.m2) == (0.0, 0.0)
+
+
+def test_a_filter_needs_the_scorer_of_its_gate():
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
+    with pytest.raises(CalibrationMismatch, match="'first'"):
+        ConformalFilter.of(calibration, LAST)
+
+
+def test_a_filter_refuses_another_gate_than_the_one_that_it_was_calibrated_behind():
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
+    with pytest.raises(CalibrationMismatch, match="gate"):
+        ConformalFilter(LAST, calibration, gate=gate.at(0.2))
+
+
+def test_a_gate_that_is_added_later_states_the_sum_of_both_alphas():
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    both = ConformalFilter(LAST, calibrate(queries, LAST, alpha=0.2), gate=gate)
+    assert "30 %" in both.statement
+    assert gate.statement in both.statement
+
+
+def test_a_silent_gate_that_only_flags_drops_nothing():
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
+    flagging = ConformalFilter(LAST, calibration, gate=gate, on_silence="flag")
+    filtered = flagging("u", ["30 u 0.5"])
+    assert (filtered.gated.decision, filtered.silenced, filtered.kept.tolist()) == (
+        "silent",
+        False,
+        [0],
+    )
+    assert filtered.m1 == 1.0
+
+
+def test_the_best_snippet_is_not_kept_where_the_gate_is_silent():
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
+    keeping = ConformalFilter(LAST, calibration, gate=gate, on_empty="keep_best")
+    assert keeping("u", ["30 u 99"]).kept.tolist() == []
+    assert keeping("a", ["1 u 99"]).kept.tolist() == [0]
+
+
+async def _acall(filter, query, snippets):
+    return await filter.acall(query, snippets)
+
+
+def test_a_filter_decides_the_same_asynchronously():
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    both = ConformalFilter(LAST, calibrate(queries, LAST, alpha=0.2, gate=gate), gate=gate)
+    for query in [*queries, unanswerable("u", 30)]:
+        found = asyncio.run(_acall(both, query.query, query.snippets))
+        same = both(query.query, query.snippets)
+        assert (found.gated, found.keeps.tolist()) == (same.gated, same.keeps.tolist())
+
+
+def test_scores_alone_do_not_tell_a_filter_what_its_gate_decides():
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    both = ConformalFilter(LAST, calibrate(queries, LAST, alpha=0.2, gate=gate), gate=gate)
+    with pytest.raises(ValueError, match="gated"):
+        both.decide([1.0])
+    assert both.decide([1.0], gated=gate.decide(30)).silenced
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [({"guarantee": "snippet"}, "snippet"), ({"delta": 0.1}, "delta")]
+)
+def test_what_has_no_guarantee_behind_a_gate_is_refused(options, named):
+    queries = [judged(f"q{i}", i) for i in range(60)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    with pytest.raises(ValueError, match=named):
+        calibrate(queries, LAST, alpha=0.2, gate=gate, **options)
+
+
+def test_a_filter_is_calibrated_on_all_or_none_of_the_queries_of_its_gate():
+    queries = [judged(f"q{i}", i, (float(i % 7),)) for i in range(40)]
+    gate = calibrate_gate(queries[:20], (), FIRST, alpha=0.1)
+    with pytest.raises(ValueError, match="gate"):
+        calibrate(queries, LAST, alpha=0.2, gate=gate)
+    apart = calibrate(queries[20:], LAST, alpha=0.2, gate=gate)
+    # All of the others score above all of the gate's, so the gate silences them.
+    assert apart.threshold() == math.inf
+    assert "behind this gate" in apart.statement
+    assert GateInFront.of(gate, queries[:20]).same
+
+
+def test_a_gate_of_other_sentences_is_refused():
+    queries = [judged(f"q{i}", i) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    cut = [JudgedQuery(q.query, q.snippets, q.relevant, id=q.id, split="by_line") for q in queries]
+    with pytest.raises(CalibrationMismatch, match="split"):
+        calibrate(cut, LAST, alpha=0.2, gate=gate)
+    behind = calibrate(cut, LAST, alpha=0.2, gate=calibrate_gate(cut, (), FIRST, alpha=0.1))
+    assert behind.gate.split == behind.split == "by_line"

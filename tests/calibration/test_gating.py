@@ -1,0 +1,267 @@
+"""`calibrate_gate`: its two sides, the fit part, the limit of false speech, and its file."""
+
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+from conformal_retrievers import (
+    Calibration,
+    CalibrationMismatch,
+    ConformalFilter,
+    JudgedQuery,
+    Snippet,
+    calibrate,
+)
+from conformal_retrievers.calibration import needed_scorers
+from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.gating import JUDGED, calibrate_gate
+from conformal_retrievers.calibration.speech import silent_on, sources_of, speaks_below
+from conformal_retrievers.data import files
+from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.scoring.answerability import FunctionQueryScorer
+from conformal_retrievers.scoring.hits import HitScorer
+from conformal_retrievers.scoring.scorer import query_digest
+from tests.calibration.test_gate import FIRST, LAST, judged, unanswerable
+
+ANSWERABLE = [judged(f"q{i}", i / 20, (float(i),)) for i in range(20)]
+REMOVED = [unanswerable(f"q{i}", 0.5 + i / 20) for i in range(20)]
+OTHER = [unanswerable(f"o{i}", 5.0) for i in range(10)]
+
+
+def test_false_speech_is_measured_by_source_with_exact_intervals():
+    gate = calibrate_gate(ANSWERABLE, {"removed": REMOVED, "other": OTHER}, FIRST, alpha=0.1)
+    assert gate.calibration.threshold() == 18 / 20  # ⌈21 · 0.9⌉ = 19
+    removed, other = sources_of(gate.calibration)
+    share = silent_on(gate.calibration, removed)  # 9 speak: .5 to .9
+    assert share.estimate == 11 / 20
+    assert share.low == pytest.approx(beta.ppf(0.025, 11, 10))
+    assert share.high == pytest.approx(beta.ppf(0.975, 12, 9))
+    assert (removed.same, other.same) == (20, 0)
+    assert "55.0 %" in gate.statement
+    assert "100.0 %" in gate.statement
+    assert "approximate" in gate.statement
+
+
+def test_without_unanswerable_queries_false_speech_is_unknown():
+    gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
+    assert sources_of(gate.calibration) == []
+    assert "none are known" in gate.statement
+
+
+def test_queries_that_are_judged_unanswerable_are_a_source_of_their_own():
+    real = [unanswerable(f"r{i}", 2.0, answerable=False) for i in range(5)]
+    gate = calibrate_gate([*ANSWERABLE, *real], OTHER, FIRST, alpha=0.1)
+    assert [source.name for source in sources_of(gate.calibration)] == [JUDGED, "unanswerable"]
+    assert gate.calibration.n_queries == 20
+
+
+def test_queries_to_which_nothing_relevant_was_retrieved_are_counted_and_not_used():
+    lost = unanswerable("lost", 0.0, missed=2)
+    gate = calibrate_gate([*ANSWERABLE, lost], (), FIRST, alpha=0.1)
+    assert gate.calibration.threshold() == 18 / 20
+    assert gate.calibration.n_without_relevant == 1
+    assert "1 query" in gate.statement
+
+
+@given(
+    st.lists(st.integers(0, 8), min_size=2, max_size=10),
+    st.lists(st.integers(0, 8), min_size=1, max_size=6),
+    st.sampled_from([0.1, 0.3, 0.5]),
+)
+def test_leaving_out_each_unanswerable_query_the_gate_speaks_on_at_most_the_limit(
+    unanswered, others, limit
+):
+    speaks = 0
+    for i, score in enumerate(unanswered):
+        rest = [*unanswered[:i], *unanswered[i + 1 :]]
+        gate = calibrate_gate(
+            [judged("a", 9.0)],
+            {
+                "one": [unanswerable(f"u{j}", s) for j, s in enumerate(rest)],
+                "two": [unanswerable(f"v{j}", s) for j, s in enumerate(others)],
+            },
+            FIRST,
+            alpha=0.5,
+            false_speech=limit,
+        )
+        speaks += gate.decide(score).decision == "speaks"
+    assert speaks <= len(unanswered) * Fraction(str(limit))
+
+
+def test_between_both_limits_queries_are_undecided_and_kept():
+    gate = calibrate_gate(ANSWERABLE, REMOVED, FIRST, alpha=0.1, false_speech=0.2)
+    # ⌊21 · 0.2⌋ = 4: it speaks below the fourth smallest, .65.
+    assert speaks_below(gate.calibration) == 0.65
+    decisions = [gate.decide(score).decision for score in (0.6, 0.65, 0.9, 0.91)]
+    assert decisions == ["speaks", "undecided", "undecided", "silent"]
+    assert "not separable here" in gate.statement
+
+
+def test_where_both_limits_can_be_had_no_query_is_undecided():
+    gate = calibrate_gate(ANSWERABLE, OTHER, FIRST, alpha=0.1, false_speech=0.2)
+    assert speaks_below(gate.calibration) == 5.0
+    assert {gate.decide(s).decision for s in (0.0, 0.9, 0.95, 4.9, 5.0)} == {"speaks", "silent"}
+    assert "not separable" not in gate.statement
+
+
+def test_both_thresholds_are_those_of_a_query_s_group():
+    def of(group, offset):
+        kept = [judged(f"{group}{i}", offset + i, group=group) for i in range(9)]
+        lost = [unanswerable(f"no {group}{i}", offset + 4 + i, group=group) for i in range(9)]
+        return kept, lost
+
+    (a, not_a), (b, not_b) = of("a", 0), of("b", 100)
+    gate = calibrate_gate(
+        [*a, *b], [*not_a, *not_b], FIRST, alpha=0.2, false_speech=0.2, by_group=True
+    )
+    assert (gate.calibration.threshold("a"), gate.calibration.threshold("b")) == (7, 107)
+    assert (speaks_below(gate.calibration, "a"), speaks_below(gate.calibration, "b")) == (5, 105)
+    assert gate.decide(104, "b").decision == "speaks"
+    assert gate.decide(104, "a").decision == "silent"
+    with pytest.warns(UserWarning, match="group"):
+        assert gate.decide(1e9, "c").decision == "undecided"
+
+
+def test_delta_takes_a_higher_rank():
+    queries = [judged(f"q{i}", i) for i in range(100)]
+    marginal = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    sure = calibrate_gate(queries, (), FIRST, alpha=0.1, delta=0.1)
+    assert (marginal.calibration.threshold(), sure.calibration.threshold()) == (90, 94)
+
+
+def drawn(n, *, best, n_relevant=0, of="q", seed=0):
+    """Return queries whose best similarity is around `best`, and the others around 0."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(n):
+        scores = sorted([*rng.normal(size=9), best + rng.normal()], reverse=True)
+        found = [Snippet(f"{of}{i} {s}", retrieval_score=s) for s in scores]
+        relevant = [place < n_relevant for place in range(10)]
+        made.append(JudgedQuery(f"{of}{i}", with_hits(found), relevant, id=f"{of}{i}"))
+    return made
+
+
+def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibrate():
+    yes = drawn(120, best=5, n_relevant=1)
+    no = drawn(120, best=0, seed=1)
+    away = drawn(90, best=-1, of="away", seed=2)
+    gate = calibrate_gate(yes, {"removed": no, "away": away}, alpha=0.1)
+    choice = gate.calibration.choice
+    assert choice.n_fit == 40 + 30
+    fitted = {*choice.fit_digests}
+    assert not fitted & {*gate.calibration.details["answerable"]}
+    assert gate.calibration.n_queries == 80
+    removed, of_away = sources_of(gate.calibration)
+    assert (len(removed.scores), removed.same, len(of_away.scores)) == (80, 80, 60)
+    assert len({query_digest(q.query) for q in yes} & fitted) == 40
+
+
+def test_a_filter_without_a_scorer_of_its_own_fits_on_the_same_third_as_its_gate():
+    yes = drawn(120, best=5, n_relevant=1)
+    gate = calibrate_gate(yes, drawn(120, best=0, seed=1), alpha=0.1)
+    calibration = calibrate(yes, alpha=0.2, gate=gate)
+    assert calibration.n_queries == gate.calibration.n_queries == 80
+
+
+def test_with_few_questions_nothing_is_chosen_and_all_calibrate():
+    gate = calibrate_gate(drawn(30, best=5, n_relevant=1), (), alpha=0.1)
+    assert gate.calibration.n_queries == 30
+    assert gate.calibration.choice.n_fit == 0
+    assert "by default" in gate.statement
+
+
+def test_a_saved_gate_is_the_same_and_needs_its_models(tmp_path):
+    gate = calibrate_gate(ANSWERABLE, {"removed": REMOVED}, FIRST, alpha=0.1, false_speech=0.2)
+    gate.save(tmp_path / "gate.json")
+    loaded = Gate.load(tmp_path / "gate.json", [FIRST])
+    assert loaded.calibration == gate.calibration
+    assert [loaded.decide(s).decision for s in (0.6, 0.7, 0.95)] == [
+        "speaks",
+        "undecided",
+        "silent",
+    ]
+    with pytest.raises(CalibrationMismatch, match="first"):
+        Gate.load(tmp_path / "gate.json")
+
+
+def test_a_gate_of_hits_needs_nothing_but_its_file(tmp_path):
+    yes = drawn(120, best=5, n_relevant=1)
+    gate = calibrate_gate(yes, drawn(120, best=0, seed=1), alpha=0.1)
+    gate.save(tmp_path / "gate.json")
+    loaded = Gate.load(tmp_path / "gate.json")
+    for query in yes[:5]:
+        assert loaded(query.query, query.snippets).score == gate(query.query, query.snippets).score
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"alpha": 0}, ValueError, "alpha"),
+        ({"false_speech": 2}, ValueError, "false_speech"),
+        ({"false_speech": 0.1, "unanswerable": ()}, ValueError, "unanswerable"),
+        ({"unanswerable": {"removed": ANSWERABLE}}, ValueError, "removed.*relevant"),
+        ({"unanswerable": ["q"]}, TypeError, "judged"),
+        ({"answerable": REMOVED}, ValueError, "answerable"),
+        ({"scorer": LAST}, TypeError, "scorer"),
+        ({"scorer": None}, ValueError, "hit"),
+        ({"delta": 0.01, "alpha": 0.01}, ValueError, "delta"),
+        ({"merge_groups": {"a": "b"}}, ValueError, "merge_groups"),
+    ],
+)
+def test_invalid_arguments_are_named(arguments, error, named):
+    given = {"answerable": ANSWERABLE, "unanswerable": REMOVED, "scorer": FIRST, "alpha": 0.1}
+    given.update(arguments)
+    with pytest.raises(error, match=named):
+        calibrate_gate(given.pop("answerable"), given.pop("unanswerable"), **given)
+
+
+def test_a_score_that_no_answerable_query_has_is_refused():
+    unknown = FunctionQueryScorer(lambda query, texts: math.nan, "unknown")
+    with pytest.raises(ValueError, match="unknown"):
+        calibrate_gate(ANSWERABLE, REMOVED, unknown, alpha=0.1)
+
+
+def test_a_gate_is_not_calibrated_as_a_filter_is():
+    filtering = calibrate(ANSWERABLE, LAST, alpha=0.1)
+    with pytest.raises(CalibrationMismatch, match="calibrate_gate"):
+        Gate(FIRST, filtering)
+    gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
+    with pytest.raises(CalibrationMismatch, match="queries"):
+        ConformalFilter(LAST, gate.calibration)
+
+
+def test_unanswerable_queries_without_a_score_count_as_passed():
+    gate = calibrate_gate(ANSWERABLE, [unanswerable("u", math.nan)], FIRST, alpha=0.1)
+    [source] = sources_of(gate.calibration)
+    assert silent_on(gate.calibration, source).estimate == 0.0
+
+
+def test_a_question_that_chose_the_gate_does_not_calibrate_a_filter_behind_it():
+    yes = drawn(120, best=5, n_relevant=1)
+    gate = calibrate_gate(yes, drawn(120, best=0, seed=1), alpha=0.1)
+    scorer = HitScorer("retriever", higher_is_better=True)  # so the filter chooses nothing
+    behind = calibrate(yes, scorer, alpha=0.2, gate=gate)
+    assert behind.n_queries == gate.calibration.n_queries == 80
+    assert not {query.id for query in behind.queries} & {*gate.calibration.choice.fit_ids}
+
+
+def test_the_file_of_a_filter_names_the_scorers_that_its_gate_needs():
+    gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
+    behind = calibrate(ANSWERABLE, LAST, alpha=0.2, gate=gate)
+    assert needed_scorers(behind) == ["last", "first"]
+    assert needed_scorers(gate.calibration) == ["first"]
+
+
+def test_a_gate_within_a_file_is_checked_as_one_of_its_own():
+    gate = calibrate_gate(ANSWERABLE, REMOVED, FIRST, alpha=0.1)
+    fields = json.loads(calibrate(ANSWERABLE, LAST, alpha=0.2, gate=gate).to_json())
+    fields["gate"]["details"]["unanswerable"]["unanswerable"]["groups"].pop()
+    del fields["sha256"]
+    with pytest.raises(ValueError, match="20 scores but 19 groups"):
+        Calibration.from_json(json.dumps({**fields, "sha256": files.checksum(fields)}))
