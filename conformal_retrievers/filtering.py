@@ -118,7 +118,7 @@ class ConformalFilter:
     def of(
         cls: type[AFilter],
         calibration: Calibration,
-        scorers: Scorer | Iterable[Scorer] = (),
+        scorers: Scorer | Iterable[Scorer | QueryScorer] = (),
         *,
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
@@ -166,6 +166,17 @@ class ConformalFilter:
             self._at[alpha] = twin
         found: AFilter = self._at[alpha]
         return found
+
+    def behind(self: AFilter, gate: Gate | None) -> AFilter:
+        """Return the same filter with a gate in front, or with its own for None.
+
+        Raises `CalibrationMismatch` for another gate than the one that it was calibrated with.
+        """
+        if gate is None or gate is self.gate:
+            return self
+        twin = copy(self)
+        twin.gate, twin._at = gate_for(self.calibration, gate), {}
+        return twin
 
     def __call__(
         self, query: str, snippets: Iterable[Snippet | str], group: str | None = None

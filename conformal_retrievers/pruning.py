@@ -9,7 +9,7 @@ stands. Like any filter, it has no state per query.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.gate import Gate, Gated
-from conformal_retrievers.calibration.scorer import scorer_for
+from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
 from conformal_retrievers.calibration.subjects import RETRIEVED, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_scores
 from conformal_retrievers.data.sentences import (
@@ -35,9 +35,11 @@ from conformal_retrievers.data.sentences import (
 )
 from conformal_retrievers.decisions import Filtered
 from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty, OnSilence, gate_for
+from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.scorer import Scorer, score_snippets
 
 GAP = " … "
+ScorersOf = Callable[[Sequence[str]], Iterable[Scorer | QueryScorer]]  # from needed names
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +184,7 @@ class SentenceFilter(ConformalFilter):
 
 def open_filter(
     calibration: str | Path | Calibration,
-    scorers: Scorer | Iterable[Scorer] = (),
+    scorers: Scorer | Iterable[Scorer | QueryScorer] | ScorersOf = (),
     *,
     alpha: float | None = None,
     split: Split | None = None,
@@ -210,7 +212,10 @@ def open_filter(
     ----------
     calibration
         A calibration, or the path of its file.
-    scorers, on_empty, on_unscorable, group_of
+    scorers
+        As in `ConformalFilter.of`; or a function that returns them, from the names of those that
+        calibration and gate need.
+    on_empty, on_unscorable, group_of
         As in `ConformalFilter.of`.
     alpha
         Replaces the calibration's own, see `Calibration.at`.
@@ -229,9 +234,15 @@ def open_filter(
         calibration = Calibration.load(calibration)
     if alpha is not None:
         calibration = calibration.at(alpha)
+    needed = needed_scorers(calibration)
+    if isinstance(gate, str | Path):
+        of_gate = Calibration.load(gate)
+        needed += needed_scorers(of_gate)
+    if callable(scorers) and not isinstance(scorers, Scorer):
+        scorers = scorers(needed)
     given = [scorers] if isinstance(scorers, Scorer) else [*scorers]
     if isinstance(gate, str | Path):
-        gate = Gate.load(gate, given)
+        gate = Gate.of(of_gate, given)
     if split is None:
         if (neighbours, gap) != (0, GAP):
             raise ValueError(

@@ -16,7 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic_core import CoreSchema, core_schema
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
@@ -77,6 +79,11 @@ class Gate:
         checks.check_subject(self.calibration, QUERIES)
         check_query_scorer(self.scorer)
         checks.check_same_scorer(self.scorer.name, calibrated=self.calibration.scorer)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        # The frameworks' models would validate each of its fields, and those of its calibration.
+        return core_schema.is_instance_schema(cls)
 
     @classmethod
     def of(cls, calibration: Calibration, scorers: Iterable[Scorer | QueryScorer] = ()) -> Gate:

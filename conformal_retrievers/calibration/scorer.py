@@ -1,11 +1,13 @@
 """The scorer of a calibration: the one that is given, or made again from what the file holds."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer
+from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.scoring.answerability import QueryScorer
+from conformal_retrievers.scoring.rating import LLMScorer
 from conformal_retrievers.scoring.rebuild import (
     Provenance,
     needs,
@@ -13,6 +15,7 @@ from conformal_retrievers.scoring.rebuild import (
     scorer_of,
 )
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer, with_parts
+from conformal_retrievers.scoring.verdict import LLMVerdict
 
 
 def needed_scorers(calibration: Calibration) -> list[str]:
@@ -30,7 +33,7 @@ def needed_scorers(calibration: Calibration) -> list[str]:
 
 def scorer_for(
     calibration: Calibration,
-    scorers: Scorer | Iterable[Scorer] = (),
+    scorers: Scorer | Iterable[Scorer | QueryScorer] = (),
     gate: Calibration | None = None,
 ) -> Scorer:
     """Return the calibration's scorer, given it or the scorers that it is made of, in any order.
@@ -87,6 +90,18 @@ def query_scorer_for(
             f"{sorted(names)}. Give the models that it was calibrated with, or calibrate again"
         )
     return query_scorer_of(stored or {}, given)
+
+
+def scorers_of(llm: LLM, needed: Collection[str]) -> list[Scorer | QueryScorer]:
+    """Return the scorers of an LLM that a filter or its gate needs; its ratings if that is unknown.
+
+    >>> from conformal_retrievers.llm import Reply
+    >>> llm = LLM(lambda request: Reply("…"), "toy")
+    >>> [type(scorer).__name__ for scorer in scorers_of(llm, [LLMVerdict(llm).name])]
+    ['LLMVerdict']
+    """
+    made: list[Scorer | QueryScorer] = [LLMScorer(llm), LLMVerdict(llm)]
+    return [scorer for scorer in made if scorer.name in needed] or made[:1]
 
 
 def _stored(calibration: Calibration) -> Provenance | None:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic requires this one below Python 3.12
 
 from conformal_retrievers import ConformalFilter
+from conformal_retrievers.calibration import Gate
 from langchain_conformal.documents import as_documents, check_input, kept_documents
 from langchain_conformal.events import filter_run
 from langchain_conformal.scorers import FromCalibration
@@ -39,16 +40,21 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     """
 
     filter: ConformalFilter
+    gate: Gate | None = None
     metadata_prefix: str | None = "conformal_"
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Raise ValueError for another gate than the one that the filter was calibrated with."""
+        self.filter.behind(self.gate)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Return copies of the documents that are kept for the query."""
         documents = as_documents(documents)
-        filtered = filter_run(self.filter, query, documents, callbacks).decide()
+        filtered = filter_run(self.filter.behind(self.gate), query, documents, callbacks).decide()
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def acompress_documents(
@@ -56,7 +62,8 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     ) -> list[Document]:
         """Return what `compress_documents` returns, without blocking the event loop."""
         documents = as_documents(documents)
-        filtered = await filter_run(self.filter, query, documents, callbacks).adecide()
+        run = filter_run(self.filter.behind(self.gate), query, documents, callbacks)
+        filtered = await run.adecide()
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     def as_runnable(self) -> Runnable[CompressorInput, list[Document]]:

@@ -186,11 +186,12 @@ def to_score(conformal_filter: ConformalFilter, documents: Sequence[Document]) -
     scorer = conformal_filter.scorer
     if conformal_filter.splitter is not None:
         return to_snippets(documents)
-    if type(scorer) is RetrievalScorer:  # a subclass may need more
+    alone = conformal_filter.gate is None
+    if alone and type(scorer) is RetrievalScorer:  # a subclass may need more
         return scores_of(documents)
-    if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
+    if alone and type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
         return _texts(documents)
-    return Retrieved(
+    return Retrieved(  # which a gate reads, too
         columns_of(documents),
         len(documents),
         texts=lambda: _texts(documents),
@@ -226,6 +227,8 @@ def kept_documents(
 
     Of sentences, a copy has the passage of the kept ones as its text, their ranges in the text
     before as <prefix>ranges, [[start, end], …], and the lowest score of these with its p-value.
+
+    With a gate, <prefix>gate is its decision and <prefix>gate_p_value its p-value of the query.
     """
     scores, p_values, passages = filtered.scores, filtered.p_values, {}
     if isinstance(filtered, Pruned):
@@ -233,11 +236,16 @@ def kept_documents(
         scores, p_values = _best_of(filtered, len(documents))
     kept, of_scores, of_p_values = [], scores.tolist(), p_values.tolist()
     score, p_value, ranges = (f"{metadata_prefix}{name}" for name in ("score", "p_value", "ranges"))
+    of_query: dict[str, Any] = {}
+    if filtered.gated is not None:
+        of_query[f"{metadata_prefix}gate"] = filtered.gated.decision
+        of_query[f"{metadata_prefix}gate_p_value"] = json_number(filtered.gated.p_value)
     for i in passages or filtered.kept.tolist():
         metadata, passage = {**(documents[i].metadata or {})}, passages.get(i)
         if metadata_prefix is None:
             metadata.pop(HITS, None)
         else:
+            metadata |= of_query
             metadata[score] = json_number(of_scores[i])
             metadata[p_value] = json_number(of_p_values[i])
             if passage is not None:

@@ -19,7 +19,7 @@ from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import name_and_depth, parts_in
 from conformal_retrievers.llm import wire
-from conformal_retrievers.scoring import judged_queries, retrievers_of
+from conformal_retrievers.scoring import QueryScorer, judged_queries, retrievers_of
 from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.hybrid import HybridRetriever
@@ -104,7 +104,7 @@ def check_unfiltered(retriever: RetrieverLike) -> None:
             )
 
 
-def check_hits(scorer: Scorer, retriever: RetrieverLike) -> None:
+def check_hits(scorer: Scorer | QueryScorer, retriever: RetrieverLike) -> None:
     """Raise ValueError if a retriever is known not to give hits that a scorer reads."""
     within, _ = unbound(retriever)
     if isinstance(within, HybridRetriever | VectorStoreRetriever):

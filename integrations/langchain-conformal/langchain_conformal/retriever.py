@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from pydantic import ConfigDict
 
 from conformal_retrievers import ConformalFilter
+from conformal_retrievers.calibration import Gate
 from langchain_conformal.around import Around, with_scores
 from langchain_conformal.documents import as_documents, kept_documents
 from langchain_conformal.events import filter_run
@@ -37,17 +38,20 @@ class ConformalRetriever(FromCalibration, Around):
 
     retriever: RetrieverLike
     filter: ConformalFilter
+    gate: Gate | None = None
     metadata_prefix: str | None = "conformal_"
     alpha: float | None = None
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     def model_post_init(self, context: Any, /) -> None:
-        """Raise ValueError for an invalid alpha or retriever."""
+        """Raise ValueError for an invalid alpha, gate or retriever."""
         super().model_post_init(context)
         check_unfiltered(self.retriever)
-        check_hits(self.filter.scorer, self.retriever)
-        self._filter_at_alpha()
+        conformal_filter = self._filter()
+        check_hits(conformal_filter.scorer, self.retriever)
+        if conformal_filter.gate is not None:
+            check_hits(conformal_filter.gate.scorer, self.retriever)
 
     def _get_relevant_documents(
         self,
@@ -60,7 +64,7 @@ class ConformalRetriever(FromCalibration, Around):
         retriever = self._configured(configurable, kwargs)
         found = retriever.invoke(query, config={"callbacks": run_manager.get_child()}, **kwargs)
         documents, callbacks = as_documents(found), run_manager.get_child()
-        filtered = filter_run(self._filter_at_alpha(), query, documents, callbacks).decide()
+        filtered = filter_run(self._filter(), query, documents, callbacks).decide()
         return kept_documents(documents, filtered, self.metadata_prefix)
 
     async def _aget_relevant_documents(
@@ -76,12 +80,12 @@ class ConformalRetriever(FromCalibration, Around):
             query, config={"callbacks": run_manager.get_child()}, **kwargs
         )
         documents, callbacks = as_documents(found), run_manager.get_child()
-        run = filter_run(self._filter_at_alpha(), query, documents, callbacks)
-        filtered = await run.adecide()
+        filtered = await filter_run(self._filter(), query, documents, callbacks).adecide()
         return kept_documents(documents, filtered, self.metadata_prefix)
 
-    def _filter_at_alpha(self) -> ConformalFilter:
-        return self.filter if self.alpha is None else self.filter.at(self.alpha)
+    def _filter(self) -> ConformalFilter:
+        at_alpha = self.filter if self.alpha is None else self.filter.at(self.alpha)
+        return at_alpha.behind(self.gate)
 
     def _configured(
         self, configurable: dict[str, Any] | None, kwargs: dict[str, Any]
@@ -91,8 +95,9 @@ class ConformalRetriever(FromCalibration, Around):
         if configurable:
             config = RunnableConfig(configurable=configurable)
             retriever = RunnableBinding(bound=retriever, config=config)
-        calibration = self.filter.calibration
-        calibrated = str((calibration.retrieval or {}).get("retriever", ""))
-        if text := difference(retriever, calibrated, calibration.k, depth=kwargs.get("k")):
-            warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
+        gate = self.gate or self.filter.gate
+        for calibration in (self.filter.calibration, *([gate.calibration] if gate else ())):
+            calibrated = str((calibration.retrieval or {}).get("retriever", ""))
+            if text := difference(retriever, calibrated, calibration.k, depth=kwargs.get("k")):
+                warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
         return with_scores(retriever)

@@ -15,13 +15,14 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from typing_extensions import Self
 
 from conformal_retrievers import Calibration, EmbeddingScorer, Scorer, Snippet
-from conformal_retrievers.calibration import OnUnscorable
+from conformal_retrievers.calibration import Gate, OnUnscorable
+from conformal_retrievers.calibration.scorer import scorers_of
 from conformal_retrievers.data import as_scores
 from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.filtering import GroupOf, OnEmpty
+from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
 from conformal_retrievers.llm import LLM, Cache, Reply, Request, wire
 from conformal_retrievers.pruning import GAP, open_filter
-from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, Scores
+from conformal_retrievers.scoring import By, CrossEncoderScorer, LLMScorer, QueryScorer, Scores
 
 Options = Callable[[Request], Mapping[str, Any]]
 
@@ -223,7 +224,7 @@ class FromCalibration:
         *,
         embeddings: Embeddings | None = None,
         llm: BaseChatModel | None = None,
-        scorer: AnyScorer | list[AnyScorer] | None = None,
+        scorer: AnyScorer | QueryScorer | list[AnyScorer | QueryScorer] | None = None,
         alpha: float | None = None,
         split: Split | None = None,
         neighbours: int = 0,
@@ -231,6 +232,8 @@ class FromCalibration:
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
+        gate: Gate | str | Path | None = None,
+        on_silence: OnSilence = "drop",
         **fields: Any,
     ) -> Self:
         """Return the component for a calibration, or for its file.
@@ -240,15 +243,18 @@ class FromCalibration:
         calibration
             The calibration, or the path of its file.
         embeddings, llm, scorer
-            The models that the calibration's score needs, none if it holds all of it, as one that
-            is made from hits does. `scorer` is anything that `as_scorer` accepts, or a list.
+            The models that the scores of the calibration and of the gate need, none if these hold
+            all of them, as those made from hits do. `scorer` is anything that `as_scorer` accepts,
+            a scorer of queries, or a list.
         alpha
             Another risk than the calibration's, in (0, 1).
         split, neighbours, gap
             "sentences", or the function that the calibration was cut with, keeps sentences of
             documents instead of whole ones; as in `SentenceFilter`.
-        on_empty, on_unscorable, group_of
+        on_empty, on_unscorable, group_of, on_silence
             As in `ConformalFilter`.
+        gate
+            A gate in front, or its file. A calibration that was made behind a gate brings it.
         fields
             The component's other fields: `metadata_prefix`, and the `retriever` of a
             `ConformalRetriever`.
@@ -260,9 +266,16 @@ class FromCalibration:
         CalibrationMismatch
             If a model or the splitter is missing, naming it, or is another than the calibration's.
         """
-        several = scorer if isinstance(scorer, list) else [scorer]
-        given = [as_scorer(one) for one in (embeddings, *several) if one is not None]
-        given += [] if llm is None else [llm_scorer(llm)]
+
+        def given(needed: Sequence[str]) -> list[Scorer | QueryScorer]:
+            several = [embeddings, *(scorer if isinstance(scorer, list) else [scorer])]
+            of_llm = [] if llm is None else scorers_of(as_llm(llm), needed)
+            return of_llm + [
+                one if isinstance(one, QueryScorer) else as_scorer(one)
+                for one in several
+                if one is not None
+            ]
+
         component: Callable[..., Self] = cls
         made = open_filter(
             calibration,
@@ -274,7 +287,11 @@ class FromCalibration:
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,
+            gate=gate,
+            on_silence=on_silence,
         )
+        if gate is not None:
+            fields["gate"] = made.gate
         if alpha is not None and "alpha" in getattr(cls, "model_fields", {}):
             fields["alpha"] = alpha
         return component(filter=made, **fields)

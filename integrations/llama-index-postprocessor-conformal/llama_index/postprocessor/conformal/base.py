@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,16 +13,19 @@ from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from pydantic import WithJsonSchema, field_serializer
+from pydantic import WithJsonSchema, field_serializer, model_validator
+from typing_extensions import Self
 
 from conformal_retrievers import Calibration, ConformalFilter, Scorer
-from conformal_retrievers.calibration import OnUnscorable, needed_scorers
+from conformal_retrievers.calibration import Gate, OnUnscorable
+from conformal_retrievers.calibration.scorer import scorers_of
 from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.filtering import GroupOf, OnEmpty
+from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
 from conformal_retrievers.pruning import GAP, open_filter
+from conformal_retrievers.scoring import QueryScorer
 from llama_index.postprocessor.conformal.events import rerank_events
 from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_score
-from llama_index.postprocessor.conformal.scorers import AnyScorer, as_scorer, llm_scorer
+from llama_index.postprocessor.conformal.scorers import AnyScorer, as_llm, as_scorer
 
 dispatcher = get_dispatcher(__name__)
 
@@ -52,6 +55,14 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     filter: Annotated[ConformalFilter, WithJsonSchema({"type": "object"})] = Field(
         description="The scorer with its calibration."
     )
+    gate: Annotated[Gate | None, WithJsonSchema({"type": "object"})] = Field(
+        default=None, description="What decides first whether any node is returned."
+    )
+
+    @model_validator(mode="after")
+    def _check_gate(self) -> Self:
+        self.filter.behind(self.gate)
+        return self
 
     @classmethod
     def class_name(cls) -> str:
@@ -72,7 +83,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         *,
         embed_model: BaseEmbedding | None = None,
         llm: LLM | None = None,
-        scorer: AnyScorer | list[AnyScorer] | None = None,
+        scorer: AnyScorer | QueryScorer | list[AnyScorer | QueryScorer] | None = None,
         alpha: float | None = None,
         split: Split | None = None,
         neighbours: int = 0,
@@ -80,6 +91,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         on_empty: OnEmpty = "allow",
         on_unscorable: OnUnscorable = "keep",
         group_of: GroupOf | None = None,
+        gate: Gate | str | Path | None = None,
+        on_silence: OnSilence = "drop",
     ) -> ConformalPostprocessor:
         """Return the postprocessor for a calibration, or for its file.
 
@@ -88,16 +101,19 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         calibration
             The calibration, or the path of its file.
         embed_model, llm, scorer
-            The models that the calibration's score needs, none if it holds all of it, as one that
-            is made from hits does. `scorer` is anything that `as_scorer` accepts, or a list. Where
-            an embedding is needed, the default is `Settings.embed_model`.
+            The models that the scores of the calibration and of the gate need, none if these hold
+            all of them, as those made from hits do. `scorer` is anything that `as_scorer` accepts,
+            a scorer of queries, or a list. Where an embedding is needed, the default is
+            `Settings.embed_model`.
         alpha
             Another risk than the calibration's, in (0, 1).
         split, neighbours, gap
             "sentences", or the function that the calibration was cut with, keeps sentences of nodes
             instead of whole ones; as in `SentenceFilter`.
-        on_empty, on_unscorable, group_of
+        on_empty, on_unscorable, group_of, on_silence
             As in `ConformalFilter`.
+        gate
+            A gate in front, or its file. A calibration that was made behind a gate brings it.
 
         Raises
         ------
@@ -106,13 +122,19 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         CalibrationMismatch
             If a model or the splitter is missing, naming it, or is another than the calibration's.
         """
-        if not isinstance(calibration, Calibration):
-            calibration = Calibration.load(calibration)
-        several = scorer if isinstance(scorer, list) else [scorer]
-        given = [as_scorer(one) for one in (embed_model, *several) if one is not None]
-        given += [] if llm is None else [llm_scorer(llm)]
-        if embed_model is None and scorer is None:
-            given += _by_default(calibration, {one.name for one in given})
+
+        def given(needed: Sequence[str]) -> list[Scorer | QueryScorer]:
+            several = [embed_model, *(scorer if isinstance(scorer, list) else [scorer])]
+            of_llm = [] if llm is None else scorers_of(as_llm(llm), needed)
+            found = of_llm + [
+                one if isinstance(one, QueryScorer) else as_scorer(one)
+                for one in several
+                if one is not None
+            ]
+            if embed_model is None and scorer is None:
+                found += _by_default(needed, {one.name for one in found})
+            return found
+
         made = open_filter(
             calibration,
             given,
@@ -123,19 +145,24 @@ class ConformalPostprocessor(BaseNodePostprocessor):
             on_empty=on_empty,
             on_unscorable=on_unscorable,
             group_of=group_of,
+            gate=gate,
+            on_silence=on_silence,
         )
-        return cls(filter=made)
+        return cls(filter=made, gate=None if gate is None else made.gate)
 
-    @field_serializer("filter")
-    def _filter_without_models(self, value: ConformalFilter) -> dict[str, str]:
+    @field_serializer("filter", "gate")
+    def _without_models(self, value: ConformalFilter | Gate | None) -> dict[str, str] | None:
+        if value is None:
+            return None
         return {"scorer": value.scorer.name, "calibration": value.calibration.checksum}
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
-        with rerank_events(query, nodes, self.filter, self.callback_manager) as outcome:
-            filtered = self.filter(query.query_str, to_score(self.filter, nodes))
+        keep = self.filter.behind(self.gate)
+        with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
+            filtered = keep(query.query_str, to_score(keep, nodes))
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
@@ -144,16 +171,16 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         query, nodes = _checked(query_bundle), as_nodes(nodes)
-        with rerank_events(query, nodes, self.filter, self.callback_manager) as outcome:
-            given = to_score(self.filter, nodes)
-            filtered = await self.filter.acall(query.query_str, given)
+        keep = self.filter.behind(self.gate)
+        with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
+            filtered = await keep.acall(query.query_str, to_score(keep, nodes))
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
 
-def _by_default(calibration: Calibration, given: Collection[str]) -> list[Scorer]:
+def _by_default(needed: Iterable[str], given: Collection[str]) -> list[Scorer]:
     """Return the scorer of `Settings.embed_model` if an embedding is needed and not given."""
-    missing = [name for name in needed_scorers(calibration) if name not in given]
+    missing = [name for name in needed if name not in given]
     if not any(name.startswith("cosine(") for name in missing):
         return []
     try:

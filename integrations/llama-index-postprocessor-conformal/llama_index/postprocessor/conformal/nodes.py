@@ -108,13 +108,14 @@ def to_score(conformal_filter: ConformalFilter, nodes: Sequence[NodeWithScore]) 
     if conformal_filter.splitter is not None:
         return to_snippets(nodes)
     given: list[Any] = []
-    if type(scorer) is RetrievalScorer:
+    alone = conformal_filter.gate is None
+    if alone and type(scorer) is RetrievalScorer:
         given = [node.score for node in nodes]
-    elif type(scorer) is EmbeddingScorer and scorer.reuse_embeddings:
+    elif alone and type(scorer) is EmbeddingScorer and scorer.reuse_embeddings:
         given = [node.node.embedding for node in nodes]
     if given and {*map(type, given)} <= getattr(scorer, "takes", set()):
         return given
-    if type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
+    if alone and type(scorer) is EmbeddingScorer and not scorer.reuse_embeddings:
         return _texts(nodes)
     return Retrieved(
         columns_of(nodes),
