@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import typer
 from pydantic import JsonValue
 
@@ -15,9 +14,10 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.candidates import of_sentences
 from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.calibration.choosing import split as fit_and_calibration
+from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import judged_queries, named_runs
-from conformal_retrievers.cli.scorers import NAMES, Models, score_of_hits
+from conformal_retrievers.cli.inputs import held_out, judged_queries, load_calibration, named_runs
+from conformal_retrievers.cli.scorers import NAMES, Models, gate_of, needs_model, score_of_hits
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.evidence import by_sentence
@@ -56,23 +56,27 @@ def calibrate(
     count_missed: Annotated[
         bool, options.flag("--count-missed", "Count relevant snippets that are missed as dropped.")
     ] = False,
+    gate: Annotated[
+        Path | None,
+        options.option(
+            "FILE",
+            "A file that gate wrote: the filter is behind this gate, and one file holds both.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     on_unscorable: Annotated[
         Literal["raise", "keep"],
         options.option("raise|keep", "If a relevant snippet has no score: stop, or keep it."),
     ] = "raise",
-    hold_out: Annotated[
-        float,
-        options.option(
-            "RATE", "Leave out each query with this probability, for evaluate.", min=0, max=0.99
-        ),
-    ] = 0.0,
+    hold_out: options.HoldOut = 0.0,
     force: Annotated[
         bool, options.flag("--force", "Save even if the scores look reversed.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
-    options.check_out(out, judged, corpus)
+    options.check_out(out, judged, corpus, gate)
     if alpha is None and tokens is None:
         raise OptionNeeded("neither --alpha nor --tokens is given", "--alpha 0.1")
     if alpha is not None and tokens is not None:
@@ -80,12 +84,12 @@ def calibrate(
     if scorer is not None and scorer not in NAMES:
         hint = f"for an embedding model: --scorer embedding --model {scorer}"
         raise typer.BadParameter(f"{scorer!r} is not one of {', '.join(NAMES)}; {hint}")
-    if scorer not in (None, "embedding"):
+    front = None if gate is None else load_calibration(gate, None, QUERIES)
+    if scorer not in (None, "embedding") and not (front and needs_model(front)):
         for option, value in (("--model", model), ("--name", name)):
             if value is not None:
                 raise typer.BadParameter(f"the scorer {scorer} has no model; leave {option} out")
-    rng = np.random.default_rng(0)
-    queries = [q for q in judged_queries(judged, run, k) if rng.random() >= hold_out]
+    queries = held_out(judged_queries(judged, run, k), hold_out)
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")
     if split is not None:
@@ -116,7 +120,8 @@ def calibrate(
             by_group=by_group,
             count_missed=count_missed,
             on_unscorable=on_unscorable,
-            retrieval=_retrieval(judged, run),
+            gate=front and gate_of(front, models),
+            retrieval=retrieval_of(judged, run),
             labels={"source": judged.name},
             progress=sys.stderr.isatty(),
         )
@@ -136,7 +141,8 @@ def learned(
     return parts.calibration, LearnedScorer.fit(parts.fit, alpha=alpha)
 
 
-def _retrieval(judged: Path, run: list[str] | None) -> dict[str, JsonValue] | None:
+def retrieval_of(judged: Path, run: list[str] | None) -> dict[str, JsonValue] | None:
+    """Return the runs of a BEIR folder as facts about the retrieval, None for a file."""
     runs = named_runs(judged, run or [])
     paths = runs.values() if isinstance(runs, dict) else runs
     names: list[JsonValue] = [Path(path).name for path in paths]

@@ -13,7 +13,7 @@ import typer
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_split, check_subject
 from conformal_retrievers.calibration.subjects import Subject
-from conformal_retrievers.cli.scorers import Models, scorer_of_calibration
+from conformal_retrievers.cli.scorers import Models, filter_of
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import read_beir, run_name
 from conformal_retrievers.data.evidence import by_sentence
@@ -52,20 +52,32 @@ def named_runs(folder: Path, given: list[str]) -> list[str] | dict[str, str]:
 
     A file that exists is taken as it is, also with "=" in its path.
     """
+    named = named_files(given, "--run", folder)
+    return given if list(named.values()) == given else named
+
+
+def named_files(given: Iterable[str], option: str, folder: Path = Path()) -> dict[str, str]:
+    """Return files by name, which is that of the file unless one is given as NAME=FILE."""
     named: dict[str, str] = {}
-    for run in given:
-        name, equals, file = run.partition("=")
-        exists = Path(run).exists() or (folder / run).exists()
+    for one in given:
+        name, equals, file = one.partition("=")
+        exists = Path(one).exists() or (folder / one).exists()
         if not equals or exists or "/" in name:
-            name, file = run_name(run), run
+            name, file = run_name(one), one
         if not name or not file:
-            raise typer.BadParameter(f"{run!r}; give NAME=FILE, or FILE", param_hint="--run")
+            raise typer.BadParameter(f"{one!r}; give NAME=FILE, or FILE", param_hint=option)
         if name in named:
             raise typer.BadParameter(
-                f"two runs have the name {name!r}; give NAME=FILE", param_hint="--run"
+                f"two files have the name {name!r}; give NAME=FILE", param_hint=option
             )
         named[name] = file
-    return given if list(named.values()) == given else named
+    return named
+
+
+def held_out(judged: Iterable[JudgedQuery], share: float) -> list[JudgedQuery]:
+    """Return all but a share of the queries, the same in each command for the same queries."""
+    rng = np.random.default_rng(0)
+    return [query for query in judged if rng.random() >= share]
 
 
 class New(NamedTuple):
@@ -90,18 +102,19 @@ def new_queries(
     BEIR runs are read to the depth of the calibration unless `k` is given. Raises ValueError if no
     query is new.
     """
-    scorer = scorer_of_calibration(calibration, Models(model, None, corpus, judged))
-    if k is None and run and calibration.k is not None:
-        calibrated = (calibration.retrieval or {}).get("runs")
-        k = max(1, calibration.k // len(calibrated if isinstance(calibrated, list) else run))
-    given, fitted = _cut(judged_queries(judged, run, k), calibration), fitted_on(scorer)
+    scorer, gate = filter_of(calibration, Models(model, None, corpus, judged))
+    k = depth_of(calibration, run, k)
+    given, used = cut_as(calibration, judged_queries(judged, run, k)), fitted_on(scorer)
+    if gate is not None:
+        used |= asked_of(gate.calibration, given)
     queries = [
         query
         for query in given
-        if not (calibration.chosen_on(query) or query_digest(query.query) in fitted)
+        if query.id in calibration.ids
+        or not (calibration.chosen_on(query) or query_digest(query.query) in used)
     ]
-    _warn_if_retrieved_otherwise(queries, calibration)
-    scored = score_queries(scorer, queries, progress=sys.stderr.isatty())
+    warn_if_retrieved_otherwise(queries, calibration)
+    scored = score_queries(scorer, queries, gate=gate, progress=sys.stderr.isatty())
     new = [query for query in scored if query.id not in calibration.ids]
     own = [query for query in scored if query.id in calibration.ids]
     left_out = len(given) - len(new)
@@ -113,7 +126,28 @@ def new_queries(
     return New(new, left_out, own if own and len(own) == len(calibration.ids) else None)
 
 
-def _cut(judged: Iterable[JudgedQuery], calibration: Calibration) -> list[JudgedQuery]:
+def depth_of(calibration: Calibration, run: list[str] | None, k: int | None) -> int | None:
+    """Return k, or the depth of each run as calibrated if none is given."""
+    if k is not None or not run or calibration.k is None:
+        return k
+    calibrated = (calibration.retrieval or {}).get("runs")
+    return max(1, calibration.k // len(calibrated if isinstance(calibrated, list) else run))
+
+
+def asked_of(gate: Calibration, judged: Iterable[JudgedQuery]) -> set[str]:
+    """Return the digests of the questions that a gate was calibrated on, or its score chosen."""
+    stored = gate.details.get("answerable")
+    calibrated = {*map(str, stored)} if isinstance(stored, list) else set()
+    return {
+        digest
+        for query in judged
+        if (digest := query_digest(query.query)) in calibrated
+        or gate.chosen_on(query)
+        or query.id in gate.used_ids
+    }
+
+
+def cut_as(calibration: Calibration, judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
     """Return judged queries as sentences if the calibration is about these, as it cuts them."""
     if calibration.split is None:
         return list(judged)
@@ -130,7 +164,7 @@ def _cut(judged: Iterable[JudgedQuery], calibration: Calibration) -> list[Judged
     return queries
 
 
-def _warn_if_retrieved_otherwise(queries: list[JudgedQuery], calibration: Calibration) -> None:
+def warn_if_retrieved_otherwise(queries: Iterable[JudgedQuery], calibration: Calibration) -> None:
     """Warn if queries name another retriever or depth than the calibration."""
     for name in ("retriever", "k"):
         calibrated = (calibration.retrieval or {}).get(name)

@@ -97,6 +97,26 @@ Depth = Annotated[
         min=1,
     ),
 ]
+Unanswerable = Annotated[
+    list[str] | None,
+    option(
+        "[NAME=]FILE",
+        "For a gate: queries that nothing retrieved answers, in JSON lines. Repeat it for several "
+        "sources, which have their NAME, or that of their file.",
+    ),
+]
+WithoutAnswers = Annotated[
+    bool,
+    flag(
+        "--without-answers",
+        "For a gate and a BEIR folder, with runs deeper than --k: also take the same questions "
+        "without their relevant documents, as unanswerable.",
+    ),
+]
+HoldOut = Annotated[
+    float,
+    option("RATE", "Leave out each query with this probability, for evaluate.", min=0, max=0.99),
+]
 Scorer = Annotated[
     str | None,
     option(
@@ -122,6 +142,13 @@ _NEEDED = "Needed if the calibration's score has one."
 Model = Annotated[
     str | None,
     option("MODEL", f"{_MODEL} Without --scorer, its score is among those that are chosen from."),
+]
+GateModel = Annotated[
+    str | None, option("MODEL", f"{_MODEL} Its score is among those that are chosen from.")
+]
+GateCorpus = Annotated[
+    Path | None,
+    option("FILE", f"{_CORPUS} It is among the scores that are chosen from.", exists=True),
 ]
 NeededModel = Annotated[str | None, option("MODEL", f"{_MODEL} {_NEEDED}")]
 ModelName = Annotated[

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import read_corpus
@@ -75,18 +76,34 @@ class Models(NamedTuple):
             return self.bm25()
         raise ValueError(
             f"the calibration has scorer {name!r}, which the command line cannot make; evaluate in "
-            "Python: evaluate(calibration, score_queries(scorer, judged))"
+            "Python: evaluate(calibration, score_queries(scorer, judged)), or evaluate_gate"
         )
 
 
-def scorer_of_calibration(calibration: Calibration, models: Models) -> Scorer:
-    """Return the scorer of a calibration, with the models that it needs and no others."""
-    needed = needed_scorers(calibration)
-    if models.model is not None and not any(name.startswith("cosine(") for name in needed):
+def filter_of(calibration: Calibration, models: Models) -> tuple[Scorer, Gate | None]:
+    """Return the scorer of a calibration, and the gate if it holds one, from models' options."""
+    given = _needed(calibration, models)
+    gate = None if calibration.gate is None else Gate.of(calibration.gate, given)
+    return scorer_for(calibration, given, calibration.gate), gate
+
+
+def gate_of(calibration: Calibration, models: Models) -> Gate:
+    """Return the gate of a gate's calibration, from models' options."""
+    return Gate.of(calibration, [models.named(name) for name in needed_scorers(calibration)])
+
+
+def needs_model(calibration: Calibration) -> bool:
+    """Return whether a calibration, or the gate that it holds, needs an embedding model."""
+    return any(name.startswith("cosine(") for name in needed_scorers(calibration))
+
+
+def _needed(calibration: Calibration, models: Models) -> list[Scorer]:
+    """Return the scorers that a calibration needs; exit with 2 for a model that it does not."""
+    if models.model is not None and not needs_model(calibration):
         raise typer.BadParameter(
             f"the scorer {calibration.scorer!r} needs no model; leave --model out"
         )
-    return scorer_for(calibration, [models.named(name) for name in needed])
+    return [models.named(name) for name in needed_scorers(calibration)]
 
 
 def score_of_hits(

@@ -1,12 +1,16 @@
 """`conformal-retrievers show`: the guarantee of a calibration file, and what it rests on."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.speech import Source, limit_of, silent_on, sources_of
+from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.data.text import visible
+from conformal_retrievers.theory.intervals import percent
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 
@@ -14,7 +18,7 @@ ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 def show(calibration: options.CalibrationFile, as_json: options.Json = False) -> None:
     """Print the guarantee, sources and thresholds of a calibration.
 
-    Reads calibrations of snippets, claims and flags.
+    Reads calibrations of snippets, claims, flags and gates.
     """
     shown = Calibration.load(calibration)
     facts = facts_of(shown)
@@ -34,13 +38,21 @@ def show(calibration: options.CalibrationFile, as_json: options.Json = False) ->
         ["", *next(iter(rows.values()))],
         ([g or f"all {shown.subject.units}", *map(_cell, rows[g].values())] for g in rows),
     )
+    if sources := facts.get("silent_on"):
+        say("\nSilent on unanswerable queries by alpha, in %:\n")
+        shares = ([_share(at) for at in of["silent"].values()] for of in sources.values())
+        print_table(
+            ["", *next(iter(sources.values()))["silent"]],
+            ([visible(name), *cells] for name, cells in zip(sources, shares, strict=True)),
+        )
 
 
 def facts_of(calibration: Calibration) -> dict[str, Any]:
     """Return the fields of a calibration file without its queries, the statement and thresholds.
 
     `thresholds` are by group ("" for all) and alpha: a number, "keep_all", "keep_none", or None for
-    an alpha that is impossible with this delta.
+    an alpha that is impossible with this delta. Of a gate, `silent_on` has the share of each
+    source's queries that it silences, by alpha, in place of their scores.
     """
     fields = json.loads(calibration.to_json())
     for name in ("queries", "other_ids", "lowest_scores"):
@@ -53,7 +65,15 @@ def facts_of(calibration: Calibration) -> dict[str, Any]:
         }
         for group in sorted(calibration.n_units, key=str)
     }
-    return {**fields, "statement": calibration.statement, "thresholds": thresholds}
+    facts = {**fields, "statement": calibration.statement, "thresholds": thresholds}
+    if calibration.gate is not None:
+        facts["gate"] = facts_of(calibration.gate)
+    if calibration.subject == QUERIES:
+        facts["details"] = {"false_speech": limit_of(calibration)}
+        facts["silent_on"] = {
+            source.name: _silent_on(source, at) for source in sources_of(calibration)
+        }
+    return facts
 
 
 def _at(calibration: Calibration, alpha: float) -> Calibration | None:
@@ -61,6 +81,15 @@ def _at(calibration: Calibration, alpha: float) -> Calibration | None:
         return calibration.at(alpha)
     except ValueError:  # too few queries for delta at this alpha
         return None
+
+
+def _silent_on(source: Source, at: Mapping[str, Calibration | None]) -> dict[str, Any]:
+    shares = {alpha: found and silent_on(found, source)._asdict() for alpha, found in at.items()}
+    return {"n": len(source.scores), "silent": shares}
+
+
+def _share(interval: Mapping[str, float] | None) -> str:
+    return "–" if interval is None else percent(interval["estimate"], unit="")
 
 
 def _cell(threshold: float | str | None) -> str:

@@ -1,0 +1,83 @@
+"""`conformal-retrievers gate`: answerable and unanswerable queries become a gate's file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers.cli import options
+from conformal_retrievers.cli.calibrate import retrieval_of, save
+from conformal_retrievers.cli.scorers import Models
+from conformal_retrievers.cli.terminal import OptionNeeded
+from conformal_retrievers.cli.unanswerable import Queries, read_queries
+from conformal_retrievers.data.evidence import by_sentence
+from conformal_retrievers.theory.ranks import check_probability, exact_alpha
+
+
+def gate(
+    judged: options.Judged,
+    alpha: Annotated[
+        float,
+        options.option(
+            "RATE",
+            "False silence, in (0, 1): the gate is silent on an answerable query with at most "
+            "this probability.",
+            parser=options.passes(exact_alpha),
+        ),
+    ],
+    unanswerable: options.Unanswerable = None,
+    without_answers: options.WithoutAnswers = False,
+    out: options.Out = Path("gate.json"),
+    run: options.Run = None,
+    k: options.Depth = None,
+    model: options.GateModel = None,
+    name: options.ModelName = None,
+    corpus: options.GateCorpus = None,
+    split: options.Split = None,
+    false_speech: Annotated[
+        float | None,
+        options.option(
+            "RATE",
+            "A limit of the probability that the gate speaks on an unanswerable query; what it "
+            "cannot tell is undecided.",
+            parser=options.passes(lambda x: check_probability("false_speech", x, "a limit")),
+        ),
+    ] = None,
+    delta: options.Delta = None,
+    by_group: options.ByGroup = False,
+    hold_out: options.HoldOut = 0.0,
+    as_json: options.Json = False,
+) -> None:
+    """Calibrate a gate, which is silent if nothing relevant was retrieved.
+
+    Prints what is guaranteed for answerable queries, and how often it is silent on the others.
+    """
+    options.check_out(out, judged, corpus)
+    queries = read_queries(judged, unanswerable, run, k, without_answers=without_answers)
+    queries = queries.held_out(hold_out)
+    if split is not None:
+        cut = {name: by_sentence(of, split) for name, of in queries.unanswerable.items()}
+        queries = Queries(by_sentence(queries.judged, split), cut)
+    if false_speech is not None and all(query.answerable for query in queries.all):
+        raise OptionNeeded("--false-speech needs unanswerable queries", "--unanswerable FILE")
+    scorers = Models(model, name, corpus, judged).given()
+    if not scorers and not any(query.hits for query in queries.judged):
+        reason = "the snippets have no hits, from which a score could be made"
+        raise OptionNeeded(f"{reason}; give a model", "--model MODEL")
+    if name is not None and model is None:
+        raise typer.BadParameter("there is no --model to be named; leave --name out")
+    made = calibrate_gate(
+        queries.judged,
+        queries.unanswerable,
+        scorers,
+        alpha=alpha,
+        false_speech=false_speech,
+        delta=delta,
+        by_group=by_group,
+        retrieval=retrieval_of(judged, run),
+        labels={"source": judged.name},
+        progress=sys.stderr.isatty(),
+    )
+    save(made.calibration, out, as_json)

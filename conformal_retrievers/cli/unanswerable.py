@@ -1,0 +1,97 @@
+"""Unanswerable queries: files of them, or those of a BEIR folder without their answers."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import typer
+
+from conformal_retrievers.cli.inputs import held_out, judged_queries, named_files, named_runs
+from conformal_retrievers.cli.terminal import OptionNeeded
+from conformal_retrievers.data.beir import read_beir
+from conformal_retrievers.data.jsonl import read_jsonl
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.unanswerable import without_relevant
+from conformal_retrievers.scoring.scorer import query_digest
+
+REMOVED = "answers removed"  # the source of a folder's queries without their answers
+
+
+class Queries(NamedTuple):
+    """Judged queries, and unanswerable ones by the name of their source."""
+
+    judged: list[JudgedQuery]
+    unanswerable: dict[str, list[JudgedQuery]]
+
+    @property
+    def all(self) -> list[JudgedQuery]:
+        """Both kinds of queries."""
+        return [*self.judged, *(query for of in self.unanswerable.values() for query in of)]
+
+    def without(self, questions: Iterable[str]) -> "Queries":
+        """Return all but some questions, which are given by their digests."""
+        gone = {*questions}
+
+        def left(queries: list[JudgedQuery]) -> list[JudgedQuery]:
+            return [query for query in queries if query_digest(query.query) not in gone]
+
+        sources = {name: left(queries) for name, queries in self.unanswerable.items()}
+        return Queries(left(self.judged), sources)
+
+    def held_out(self, share: float) -> "Queries":
+        """Return all but those that are held out, the same questions of each source."""
+        asked = {query_digest(query.query) for query in self.judged}
+        left = {query_digest(query.query) for query in held_out(self.judged, share)}
+        others = dict.fromkeys(query_digest(query.query) for query in self.all)
+        rng = np.random.default_rng(1)
+        gone = [one for one in others if one not in asked and rng.random() < share]
+        return self.without([*gone, *(asked - left)])
+
+
+def read_queries(
+    judged: Path,
+    unanswerable: list[str] | None,
+    run: list[str] | None,
+    k: int | None,
+    *,
+    without_answers: bool,
+) -> Queries:
+    """Return the judged queries of a file or folder, and the unanswerable ones by source."""
+    sources = {}
+    for name, file in named_files(unanswerable or [], "--unanswerable").items():
+        if not Path(file).is_file():
+            raise typer.BadParameter(
+                f"{file} is not a file; give judged queries in JSON lines, such as "
+                "without_answers and write_jsonl make",
+                param_hint="--unanswerable",
+            )
+        sources[name] = read_jsonl(file)
+    queries = [*judged_queries(judged, run, k)]
+    if without_answers:
+        if REMOVED in sources:
+            raise typer.BadParameter(
+                f"a source has the name {REMOVED!r}, too; give another NAME=FILE",
+                param_hint="--unanswerable",
+            )
+        sources[REMOVED] = _without_answers(judged, run, k)
+    return Queries(queries, sources)
+
+
+def _without_answers(folder: Path, run: list[str] | None, k: int | None) -> list[JudgedQuery]:
+    """Return the queries of a folder without their relevant snippets, each run cut to k again.
+
+    Queries for which nothing was retrieved, or of which no relevant snippet is known, stay out.
+    """
+    if not folder.is_dir():
+        raise typer.BadParameter(
+            f"{folder} is a file, and only runs can be deeper than --k; in Python, "
+            "without_answers(retriever, judged) asks the retriever",
+            param_hint="--without-answers",
+        )
+    if k is None:
+        raise OptionNeeded("--without-answers needs runs that are deeper than --k", "--k 10")
+    deep = read_beir(folder, named_runs(folder, run or []))
+    depths = {hit.retriever: k for query in deep for s in query.snippets for hit in s.hits}
+    answered = [query for query in deep if any(query.relevant) or query.missed]
+    return [without_relevant(query, depths) for query in answered if query.snippets]
