@@ -14,10 +14,12 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.candidates import of_sentences
 from conformal_retrievers.calibration.checks import ReversedScores
 from conformal_retrievers.calibration.choosing import split as fit_and_calibration
+from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import held_out, judged_queries, load_calibration, named_runs
-from conformal_retrievers.cli.scorers import NAMES, Models, gate_of, needs_model, score_of_hits
+from conformal_retrievers.cli.scorers import NAMES, Models, needs_model, score_of_hits
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.evidence import by_sentence
@@ -120,7 +122,7 @@ def calibrate(
             by_group=by_group,
             count_missed=count_missed,
             on_unscorable=on_unscorable,
-            gate=front and gate_of(front, models),
+            gate=None if front is None else Gate.of(front, models.all_of(needed_scorers(front))),
             retrieval=retrieval_of(judged, run),
             labels={"source": judged.name},
             progress=sys.stderr.isatty(),

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from conformal_retrievers.calibration.subjects import RETRIEVED
+from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
+from conformal_retrievers.cli.evaluate import print_gate
 from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
+from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.evaluation import diagnose as diagnosed
 from conformal_retrievers.evaluation.diagnosis import SweepPoint
@@ -33,6 +35,8 @@ def diagnose(
     k: options.Depth = None,
     model: options.NeededModel = None,
     corpus: options.NeededCorpus = None,
+    unanswerable: options.Unanswerable = None,
+    without_answers: options.WithoutAnswers = False,
     as_json: options.Json = False,
 ) -> None:
     """Check whether a guarantee holds for some queries, and why not.
@@ -48,7 +52,14 @@ def diagnose(
         raise typer.BadParameter(reason)
     if out is not None:
         options.check_out(out, calibration, judged, log, corpus)
-    tested = load_calibration(calibration, None, *RETRIEVED)
+    tested = load_calibration(calibration, None, *RETRIEVED, QUERIES)
+    if tested.subject == QUERIES:
+        if judged is None or out is not None:
+            raise typer.BadParameter("of a gate, give judged queries, without --log and --out")
+        sources = Sources(judged, unanswerable, without_answers, run, k)
+        print_gate(*evaluated_gate(tested, sources, model, corpus), as_json=as_json)
+        return
+    options.check_filter(calibration, unanswerable, without_answers=without_answers)
     if log is not None:
         new = logged_queries(log, tested)
     else:

@@ -3,11 +3,12 @@
 import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.subjects import RETRIEVED
+from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
-from conformal_retrievers.evaluation import Evaluation
+from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
+from conformal_retrievers.evaluation import Evaluation, GateEvaluation
 from conformal_retrievers.evaluation import evaluate as measured
 from conformal_retrievers.theory.intervals import percent
 
@@ -20,15 +21,24 @@ def evaluate(
     k: options.Depth = None,
     model: options.NeededModel = None,
     corpus: options.NeededCorpus = None,
+    unanswerable: options.Unanswerable = None,
+    without_answers: options.WithoutAnswers = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure a calibration on judged queries, beside top k; test its guarantee.
+
+    Of a gate, measures how often it is silent on answerable and on unanswerable queries.
 
     Exits with 1 if coverage is significantly below its target (p < 0.05, one-sided), if the
     calibration guarantees nothing, since missed snippets count and no threshold can keep enough, or
     if half of the snippets have no score. Leaves out queries with an id of the calibration.
     """
-    tested = load_calibration(calibration, alpha, *RETRIEVED)
+    tested = load_calibration(calibration, alpha, *RETRIEVED, QUERIES)
+    if tested.subject == QUERIES:
+        sources = Sources(judged, unanswerable, without_answers, run, k)
+        print_gate(*evaluated_gate(tested, sources, model, corpus), as_json=as_json)
+        return
+    options.check_filter(calibration, unanswerable, without_answers=without_answers)
     new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
     result = measured(tested, new.queries)
     if as_json:
@@ -55,6 +65,18 @@ def evaluate(
             )
     fails = result.verdict is not None and result.verdict.fails
     if fails or result.mostly_unscorable or result.out_of_reach:
+        raise typer.Exit(1)
+
+
+def print_gate(result: GateEvaluation, left_out: int, *, as_json: bool) -> None:
+    """Print the evaluation of a gate; exit with 1 if it is silent too often."""
+    if as_json:
+        print_json({"left_out": left_out, "evaluation": result})
+    else:
+        say(result)
+        if left_out:
+            say(f"Left out, as part of the calibration: {left_out:,}.")
+    if result.verdict is not None and result.verdict.fails:
         raise typer.Exit(1)
 
 

@@ -11,7 +11,7 @@ from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import OptionNeeded
-from conformal_retrievers.cli.unanswerable import Queries, read_queries
+from conformal_retrievers.cli.unanswerable import Queries, Sources, read_queries
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.theory.ranks import check_probability, exact_alpha
 
@@ -54,9 +54,9 @@ def gate(
 
     Prints what is guaranteed for answerable queries, and how often it is silent on the others.
     """
-    options.check_out(out, judged, corpus)
-    queries = read_queries(judged, unanswerable, run, k, without_answers=without_answers)
-    queries = queries.held_out(hold_out)
+    given = Sources(judged, unanswerable, without_answers, run, k)
+    options.check_out(out, judged, corpus, *given.files.values())
+    queries = read_queries(given).held_out(hold_out)
     if split is not None:
         cut = {name: by_sentence(of, split) for name, of in queries.unanswerable.items()}
         queries = Queries(by_sentence(queries.judged, split), cut)

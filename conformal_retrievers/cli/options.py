@@ -174,3 +174,17 @@ def check_out(out: Path, *given: Path | None) -> None:
             raise typer.BadParameter(
                 f"{out} is an input of this command; give another file", param_hint="--out"
             )
+
+
+def check_filter(path: Path, unanswerable: list[str] | None, *, without_answers: bool) -> None:
+    """Exit with 2 if there are unanswerable queries for a calibration that is not of a gate."""
+    for option, given in (
+        ("--unanswerable", bool(unanswerable)),
+        ("--without-answers", without_answers),
+    ):
+        if given:
+            raise typer.BadParameter(
+                f"{path} is not the file of a gate, and only a gate is measured on unanswerable "
+                f"queries; leave {option} out",
+                param_hint=option,
+            )

@@ -5,7 +5,8 @@ A name in a file never decides which model is loaded: that is --model's.
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,10 @@ class Models(NamedTuple):
         embedding = [] if self.model is None else [self.embedding()]
         return embedding if self.corpus is None else [*embedding, self.bm25()]
 
+    def all_of(self, names: Iterable[str]) -> list[Scorer]:
+        """Return the scorers that a calibration names."""
+        return [self.named(name) for name in names]
+
     def named(self, name: str) -> Scorer:
         """Return the scorer that a calibration names; ValueError if only Python can make it."""
         if match := re.fullmatch(r"retrieval\((.*), (higher|lower)\)", name):
@@ -82,14 +87,9 @@ class Models(NamedTuple):
 
 def filter_of(calibration: Calibration, models: Models) -> tuple[Scorer, Gate | None]:
     """Return the scorer of a calibration, and the gate if it holds one, from models' options."""
-    given = _needed(calibration, models)
+    given = needed_of(calibration, models)
     gate = None if calibration.gate is None else Gate.of(calibration.gate, given)
     return scorer_for(calibration, given, calibration.gate), gate
-
-
-def gate_of(calibration: Calibration, models: Models) -> Gate:
-    """Return the gate of a gate's calibration, from models' options."""
-    return Gate.of(calibration, [models.named(name) for name in needed_scorers(calibration)])
 
 
 def needs_model(calibration: Calibration) -> bool:
@@ -97,13 +97,13 @@ def needs_model(calibration: Calibration) -> bool:
     return any(name.startswith("cosine(") for name in needed_scorers(calibration))
 
 
-def _needed(calibration: Calibration, models: Models) -> list[Scorer]:
-    """Return the scorers that a calibration needs; exit with 2 for a model that it does not."""
+def needed_of(calibration: Calibration, models: Models) -> list[Scorer]:
+    """Return the scorers that a calibration needs; exits with 2 for a model that it does not."""
     if models.model is not None and not needs_model(calibration):
         raise typer.BadParameter(
             f"the scorer {calibration.scorer!r} needs no model; leave --model out"
         )
-    return [models.named(name) for name in needed_scorers(calibration)]
+    return models.all_of(needed_scorers(calibration))
 
 
 def score_of_hits(
@@ -150,6 +150,7 @@ def _retriever(kinds: dict[str, Kind], given: str | None) -> str:
     return given or next(iter(kinds))
 
 
+@cache
 def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
     """Return the cosine scorer of a sentence-transformers model; ValueError if it is nowhere."""
     require("embedding", "sentence_transformers")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import Any, NoReturn
 
+import numpy as np
 import typer
 from typer.core import TyperGroup
 
@@ -84,7 +85,7 @@ def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print a value of dataclasses, mappings and numbers as JSON.
+    """Print a value of dataclasses, mappings, arrays and numbers as JSON.
 
     A number that is not finite becomes null, and the key None (queries without a group) "".
     """
@@ -97,6 +98,8 @@ def _plain(value: Any) -> Any:
         return {name: _plain(getattr(value, name)) for name in names if name[0] != "_"}
     if isinstance(value, Mapping):
         return {"" if key is None else str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,5 +1,6 @@
 """Unanswerable queries: files of them, or those of a BEIR folder without their answers."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -7,13 +8,26 @@ from typing import NamedTuple
 import numpy as np
 import typer
 
-from conformal_retrievers.cli.inputs import held_out, judged_queries, named_files, named_runs
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.cli.inputs import (
+    asked_of,
+    cut_as,
+    depth_of,
+    held_out,
+    judged_queries,
+    named_files,
+    named_runs,
+    warn_if_retrieved_otherwise,
+)
+from conformal_retrievers.cli.scorers import Models, needed_of
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.unanswerable import without_relevant
-from conformal_retrievers.scoring.scorer import query_digest
+from conformal_retrievers.evaluation import GateEvaluation, evaluate_gate
+from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 
 REMOVED = "answers removed"  # the source of a folder's queries without their answers
 
@@ -49,32 +63,40 @@ class Queries(NamedTuple):
         return self.without([*gone, *(asked - left)])
 
 
-def read_queries(
-    judged: Path,
-    unanswerable: list[str] | None,
-    run: list[str] | None,
-    k: int | None,
-    *,
-    without_answers: bool,
-) -> Queries:
+class Sources(NamedTuple):
+    """Where queries come from, as the options of a command say."""
+
+    judged: Path
+    unanswerable: list[str] | None
+    without_answers: bool
+    run: list[str] | None
+    k: int | None
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files of unanswerable queries, by the name of their source."""
+        named = named_files(self.unanswerable or [], "--unanswerable")
+        for file in named.values():
+            if not Path(file).is_file():
+                raise typer.BadParameter(
+                    f"{file} is not a file; give judged queries in JSON lines, such as "
+                    "without_answers and write_jsonl make",
+                    param_hint="--unanswerable",
+                )
+        return {name: Path(file) for name, file in named.items()}
+
+
+def read_queries(given: Sources) -> Queries:
     """Return the judged queries of a file or folder, and the unanswerable ones by source."""
-    sources = {}
-    for name, file in named_files(unanswerable or [], "--unanswerable").items():
-        if not Path(file).is_file():
-            raise typer.BadParameter(
-                f"{file} is not a file; give judged queries in JSON lines, such as "
-                "without_answers and write_jsonl make",
-                param_hint="--unanswerable",
-            )
-        sources[name] = read_jsonl(file)
-    queries = [*judged_queries(judged, run, k)]
-    if without_answers:
+    sources = {name: read_jsonl(file) for name, file in given.files.items()}
+    queries = [*judged_queries(given.judged, given.run, given.k)]
+    if given.without_answers:
         if REMOVED in sources:
             raise typer.BadParameter(
                 f"a source has the name {REMOVED!r}, too; give another NAME=FILE",
                 param_hint="--unanswerable",
             )
-        sources[REMOVED] = _without_answers(judged, run, k)
+        sources[REMOVED] = _without_answers(given.judged, given.run, given.k)
     return Queries(queries, sources)
 
 
@@ -95,3 +117,30 @@ def _without_answers(folder: Path, run: list[str] | None, k: int | None) -> list
     depths = {hit.retriever: k for query in deep for s in query.snippets for hit in s.hits}
     answered = [query for query in deep if any(query.relevant) or query.missed]
     return [without_relevant(query, depths) for query in answered if query.snippets]
+
+
+def evaluated_gate(
+    calibration: Calibration, given: Sources, model: str | None, corpus: Path | None
+) -> tuple[GateEvaluation, int]:
+    """Measure a gate on new queries; also return how many of its own questions were left out.
+
+    Runs are read to the depth of the calibration unless a depth is given. Raises ValueError if no
+    answerable query is new.
+    """
+    models = Models(model, None, corpus, given.judged)
+    gate = Gate.of(calibration, needed_of(calibration, models))
+    read = read_queries(given._replace(k=depth_of(calibration, given.run, given.k)))
+    queries = Queries(
+        cut_as(calibration, read.judged),
+        {name: cut_as(calibration, of) for name, of in read.unanswerable.items()},
+    )
+    new = queries.without(asked_of(calibration, queries.all) | fitted_on(gate.scorer))
+    warn_if_retrieved_otherwise(new.all, calibration)
+    left_out = len(queries.all) - len(new.all)
+    if left_out and not any(any(query.relevant) for query in new.judged):
+        raise ValueError(
+            f"{given.judged}: no answerable query is new to the gate, and {left_out} are left out; "
+            "give other queries, or calibrate with --hold-out 0.5"
+        )
+    progress = sys.stderr.isatty()
+    return evaluate_gate(gate, new.judged, new.unanswerable, progress=progress), left_out
