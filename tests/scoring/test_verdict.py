@@ -199,6 +199,14 @@ def test_the_queries_of_a_calibration_are_asked_about_at_the_same_time(llm_serve
     assert query_scores(LLMVerdict(model), []).shape == (0,)
 
 
+def test_the_length_of_a_reply_is_bounded_where_it_can_be(llm_server, model):
+    for options in ({"by": "probability-of-yes"}, {"max_tokens": 99}, {}):
+        score_query(LLMVerdict(model, **options), QUERY, HALF)
+    bounds = [b.get("max_completion_tokens", b.get("max_tokens")) for b in llm_server.bodies]
+    assert bounds == [1, 99, None]
+    assert [body.get("top_logprobs") for body in llm_server.bodies] == [20, None, None]
+
+
 def test_the_rating_is_read_as_json_with_its_reason(llm_server, model):
     llm_server.reply = lambda body: json.dumps({"reason": "The second says so.", "rating": 0.25})
     assert score_query(LLMVerdict(model), QUERY, HALF) == 0.75
