@@ -53,7 +53,10 @@ from conformal_retrievers import (
     ScoredQuery,
     calibrate,
 )
+from conformal_retrievers.calibration import calibrate_gate
+from conformal_retrievers.scoring import FusionScorer, HitScorer, ScoreSummary
 from langchain_conformal import ConformalCompressor, ConformalRetriever
+from langchain_conformal.documents import to_snippets
 from llama_index.postprocessor.conformal import ConformalPostprocessor
 
 NAME = "cosine(all-MiniLM-L6-v2)"
@@ -188,6 +191,45 @@ async def test_a_calibration_from_hits_is_all_that_either_needs(tmp_path, learne
         assert [n.node_id for n in (await engine.aquery(query.query)).source_nodes] == survivors
         kept, found = kept + len(survivors), found + len(one.invoke(query.query))
     assert 0 < kept < found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        None,
+        ScoreSummary(HitScorer("dense", higher_is_better=True), "best against mean"),
+    ],
+    ids=["default", "relative"],
+)
+async def test_both_frameworks_are_silent_on_the_same_queries(tmp_path, scorer):
+    def index(k):
+        return vector_index().as_retriever(similarity_top_k=k)
+
+    one = langchain_conformal.HybridRetriever(
+        {"dense": langchain_retriever(20), "short": langchain_retriever(5)}
+    )
+    other = llama_index_conformal.HybridRetriever({"dense": index(20), "short": index(5)})
+    queries = langchain_conformal.judge_retriever(one, all_judged()[:60])
+    without = langchain_conformal.without_answers(one, all_judged()[:60])
+    gate = calibrate_gate(queries, {"removed": without}, scorer, alpha=0.3)
+    path = tmp_path / "calibration.json"
+    calibrate(queries, FusionScorer(["dense", "short"]), alpha=0.5, gate=gate).save(path)
+    filtered = ConformalRetriever.from_calibration(path, retriever=one)
+    engine = RetrieverQueryEngine.from_args(
+        other, llm=MockLLM(), node_postprocessors=[ConformalPostprocessor.from_calibration(path)]
+    )
+    silent = 0
+    questions = [query.query for query in all_judged()[60:]]
+    for question in [*questions, "zebra opera", "how long does rice boil"]:
+        survivors = [d.id for d in filtered.invoke(question)]
+        assert [d.id for d in await filtered.ainvoke(question)] == survivors
+        assert [n.node_id for n in engine.query(question).source_nodes] == survivors
+        assert [n.node_id for n in (await engine.aquery(question)).source_nodes] == survivors
+        decided = gate(question, to_snippets(one.invoke(question)))
+        assert decided.silent is (survivors == [])
+        silent += decided.silent
+    assert 0 < silent < len(questions)
 
 
 # --- many calls -----------------------------------------------------------------------------------

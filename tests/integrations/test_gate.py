@@ -25,6 +25,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI
 from llama_index.core import Settings, get_response_synthesizer
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
+from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.openai_like import OpenAILike
@@ -43,13 +44,12 @@ from conformal_retrievers import (
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.llm import openai_options
+from conformal_retrievers.monitoring import FilterLog, read_log
 from conformal_retrievers.pruning import SentenceFilter
 from conformal_retrievers.scoring import FunctionQueryScorer, LLMVerdict, RankAgreement
 from conformal_retrievers.scoring.summary import ScoreSummary
-from langchain_conformal import ConformalCompressor, ConformalRetriever
-from llama_index.postprocessor.conformal import (
-    ConformalPostprocessor,
-)
+from langchain_conformal import ConformalCallbackHandler, ConformalCompressor, ConformalRetriever
+from llama_index.postprocessor.conformal import ConformalEventHandler, ConformalPostprocessor
 
 pytestmark = pytest.mark.filterwarnings("ignore:relevant snippets score", "ignore:the threshold")
 
@@ -473,6 +473,70 @@ async def test_the_llm_that_a_gate_needs_gives_its_verdict(made, tmp_path, llms,
     other = LLMVerdict(package.as_llm(llm, options=openai_options), by="probability-of-yes")
     with pytest.raises(CalibrationMismatch, match="verdict"):
         from_calibration(made, by_rank(), gate=tmp_path / "gate.json", scorer=[other])
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def handled():
+    """Return a function that adds a handler to LlamaIndex for this test."""
+    root = get_dispatcher()
+    before = list(root.event_handlers)
+    yield root.add_event_handler
+    root.event_handlers = before
+
+
+async def decisions_of(component, queries, handled, log):
+    """The decision about each query in a log that the package's handler writes."""
+    if isinstance(component, ConformalPostprocessor):
+        handled(ConformalEventHandler(FilterLog(log)))
+        kept = [found(component, queries[0])] + [await afound(component, q) for q in queries[1:]]
+    else:
+        config = {"callbacks": [ConformalCallbackHandler(FilterLog(log))]}
+        kept = [found(component, queries[0], config)]
+        kept += [await component.ainvoke(query, config) for query in queries[1:]]
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    return events, [len(one) for one in kept]
+
+
+@pytest.mark.parametrize("made", [retriever, postprocessor])
+@pytest.mark.parametrize("on_silence", ["drop", "flag"])
+async def test_a_silent_query_has_its_event_like_every_other(made, on_silence, tmp_path, handled):
+    gate = gate_of()
+    component = from_calibration(made, calibration(), gate=gate, on_silence=on_silence)
+    log = tmp_path / "filter.jsonl"
+    events, kept = await decisions_of(component, [SILENT, SPEAKS, SILENT], handled, log)
+    assert [event["gate"]["decision"] for event in events] == ["silent", "speaks", "silent"]
+    assert [event["gate"]["p_value"] for event in events] == [0.2, 0.8, 0.2]
+    assert {event["gate"]["calibration"] for event in events} == {gate.calibration.checksum}
+    silent = [] if on_silence == "drop" else [0, 2]
+    assert [event["kept"] for event in events] == [silent, [0, 2], silent]
+    assert kept == [len(silent), 2, len(silent)]
+    assert {tuple(event["scores"]) for event in events} == {(0.1, 0.9, 0.4)}
+    assert len([*read_log(log)]) == 3
+
+
+async def test_both_frameworks_tell_the_same_of_a_decision(tmp_path, handled):
+    told = []
+    for made in (retriever, postprocessor):
+        component = made(filter=a_filter(), gate=with_limit())
+        queries = [f"q {i / 10}" for i in range(11)]
+        events, kept = await decisions_of(component, queries, handled, tmp_path / made.__name__)
+        told.append(([{**event, "time": None} for event in events], kept))
+    assert told[0] == told[1]
+    assert {event["gate"]["decision"] for event in told[0][0]} == {"speaks", "undecided", "silent"}
+
+
+async def test_opentelemetrys_span_has_the_decision(tracing):
+    exporter, provider = tracing
+    component = postprocessor(filter=a_filter(), gate=gate_of())
+    with provider.get_tracer("test").start_as_current_span("query"):
+        found(component, SILENT)
+    [span] = exporter.get_finished_spans()
+    assert span.attributes["conformal.gate.decision"] == "silent"
+    assert span.attributes["conformal.gate.p_value"] == 0.2
+    assert span.attributes["conformal.kept"] == 0
 
 
 # --- what follows in a chain ----------------------------------------------------------------------
