@@ -50,7 +50,7 @@ def gate(
     hold_out: options.HoldOut = 0.0,
     as_json: options.Json = False,
 ) -> None:
-    """Calibrate a gate, which is silent if nothing relevant was retrieved.
+    """Calibrate a gate, silent where nothing relevant is found.
 
     Prints what is guaranteed for answerable queries, and how often it is silent on the others.
     """

@@ -626,7 +626,17 @@ def test_a_plan_is_that_of_the_library():
 
 def test_the_version_and_help_fit_into_80_columns():
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run("--version").stdout)
-    commands = ("calibrate", "show", "evaluate", "diagnose", "depth", "plan", "demo", "claims")
+    commands = (
+        "calibrate",
+        "gate",
+        "show",
+        "evaluate",
+        "diagnose",
+        "depth",
+        "plan",
+        "demo",
+        "claims",
+    )
     for command in commands:
         assert "--help" in run(command, "--help").stdout
     for command in ("evaluate", "diagnose"):  # which have no --scorer
