@@ -2,8 +2,9 @@
 
 A query score is a nonconformity of "what was retrieved answers this query": lower = it looks
 answered, NaN = unknown, and nothing else signals that. A query scorer may have the attributes of a
-scorer (`scorer.py`), with `ascore_query` for `ascore`; its parts score snippets or queries. The
-numbers that follow from scores and hits are in `summary.py`, an LLM's answer in `verdict.py`.
+scorer (`scorer.py`), with `ascore_query` for `ascore`, and parts that score snippets or queries.
+`concurrency` is how many queries it may score at a time, as one that asks an LLM does. The numbers
+that follow from scores and hits are in `summary.py`, an LLM's answer in `verdict.py`.
 """
 
 import asyncio
