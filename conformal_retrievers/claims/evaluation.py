@@ -16,7 +16,7 @@ from conformal_retrievers.calibration.checks import check_subject, check_unique_
 from conformal_retrievers.calibration.subjects import CLAIMS
 from conformal_retrievers.claims.answers import AnnotatedAnswer
 from conformal_retrievers.claims.calibrate import share_of
-from conformal_retrievers.evaluation.measures import Share
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
 from conformal_retrievers.theory.intervals import check_level, percent
 

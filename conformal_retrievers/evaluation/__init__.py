@@ -8,7 +8,7 @@ from conformal_retrievers.evaluation.equal_recall import EqualRecall, Row
 from conformal_retrievers.evaluation.evaluate import Evaluation, evaluate, measure
 from conformal_retrievers.evaluation.gate import evaluate_gate
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
-from conformal_retrievers.evaluation.measures import Share
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import Verdict, verdict_on
 
 __all__ = [

@@ -35,7 +35,8 @@ from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.baselines import threshold_on
 from conformal_retrievers.evaluation.bootstrap import Estimate
 from conformal_retrievers.evaluation.equal_recall import at_recall, estimates, known_relevant
-from conformal_retrievers.evaluation.measures import Columns, Share
+from conformal_retrievers.evaluation.measures import Columns
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.tables import Scale, aligned
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import TieBreak

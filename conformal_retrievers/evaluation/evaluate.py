@@ -21,6 +21,7 @@ from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
 from conformal_retrievers.evaluation.reach import too_shallow
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import (
     COVER_EACH,
     NOTHING_TESTED,
@@ -46,20 +47,20 @@ class Evaluation:
     n_relevant: int  # retrieved
     n_missed: int
     n_snippets: int
-    coverage: Mapping[Guarantee, measures.Share]  # of the relevant snippets that were retrieved
+    coverage: Mapping[Guarantee, Share]  # of the relevant snippets that were retrieved
     coverage_std: float  # of query-recall across queries
-    end_to_end: Mapping[Guarantee, measures.Share]  # of all relevant snippets: missed ones are lost
+    end_to_end: Mapping[Guarantee, Share]  # of all relevant snippets: missed ones are lost
     lower: Mapping[Guarantee, float]  # one-sided lower bounds, see `verdict.lower_bounds`
-    removal: measures.Share  # share dropped of all snippets
-    text_removed: measures.Share | None  # the same of their texts, None if not counted
-    recall_at_k: measures.Share  # mean share of a query's relevant snippets that is retrieved
-    m1: measures.Share  # share of queries with a kept snippet
-    m2: measures.Share  # mean share of a query's snippets that is kept
-    precision: measures.Share  # share of the kept snippets that is relevant
-    unscorable: measures.Share  # share of all snippets
+    removal: Share  # share dropped of all snippets
+    text_removed: Share | None  # the same of their texts, None if not counted
+    recall_at_k: Share  # mean share of a query's relevant snippets that is retrieved
+    m1: Share  # share of queries with a kept snippet
+    m2: Share  # mean share of a query's snippets that is kept
+    precision: Share  # share of the kept snippets that is relevant
+    unscorable: Share  # share of all snippets
     only_irrelevant: float  # share of queries that keep irrelevant snippets only
-    silent: measures.Share | None = None  # share of queries that a gate silences; None without one
-    false_silence: measures.Share | None = None  # of those with a relevant snippet
+    silent: Share | None = None  # share of queries that a gate silences; None without one
+    false_silence: Share | None = None  # of those with a relevant snippet
     verdict: Verdict | None = None  # None if nothing could be tested
     keeps_everything: bool = False  # no threshold is finite
     out_of_reach: bool = False  # missed snippets count, and no threshold reaches the target
@@ -103,7 +104,7 @@ class Evaluation:
         return groups_below(calibration, parts, level)
 
     @property
-    def shares(self) -> dict[str, measures.Share]:
+    def shares(self) -> dict[str, Share]:
         """All measures by name, in the order of the table."""
         some = {
             **{str(name): share for name, share in self.coverage.items()},

@@ -14,7 +14,8 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
 from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
-from conformal_retrievers.evaluation.measures import Share, guaranteed
+from conformal_retrievers.evaluation.measures import guaranteed
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import (
     COVER_EACH,
     OUT_OF_REACH,

@@ -31,8 +31,8 @@ from conformal_retrievers.evaluation.gate_evaluation import (
     Decisions,
     GateCurve,
     GateEvaluation,
-    counted,
 )
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import verdict_on, worst_of
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.scorer import check_not_fitted_on, judged_queries, query_digest
@@ -144,7 +144,7 @@ def _measured(
 ) -> GateEvaluation:
     """Return the measures of queries; the verdict is on `group`, one of `tests`."""
     of_known = Decisions.of(answerable, level, best=True)
-    passes = counted([not one.silent for _, one in answerable], level)
+    passes = Share.of_counts([not one.silent for _, one in answerable], level)
     return GateEvaluation(
         alpha=calibration.alpha,
         false_speech=limit_of(calibration),

@@ -14,12 +14,11 @@ from conformal_retrievers.calibration.gate import Gated
 from conformal_retrievers.calibration.gating import JUDGED
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.text import visible
-from conformal_retrievers.evaluation.measures import Share
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.tables import WIDTH, aligned
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
-from conformal_retrievers.theory.tolerance import binomial_interval
 
 Array = NDArray[np.float64]
 Decided = tuple[JudgedQuery, Gated]
@@ -64,7 +63,7 @@ class Decisions:
         """Return the shares of queries; `best` says whether their best decision is to speak."""
 
         def share(decision: str) -> Share:
-            return counted([one.decision == decision for _, one in gated], level)
+            return Share.of_counts([one.decision == decision for _, one in gated], level)
 
         sign = -1.0 if best else 1.0
         scored = [(query, one) for query, one in gated if not np.isnan(one.score)]
@@ -165,11 +164,6 @@ class GateEvaluation:
 
     def __str__(self) -> str:
         return "\n\n".join(_written(self))
-
-
-def counted(yes: Sequence[bool], level: float) -> Share:
-    """Return the share of independent units that are true, with Clopper and Pearson's interval."""
-    return Share(*binomial_interval(sum(yes), len(yes), level), len(yes), len(yes))
 
 
 def _written(e: GateEvaluation) -> Iterator[str]:

@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_split, check_unique_ids, split_of
@@ -33,16 +33,14 @@ from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.silence import check_silenced
-from conformal_retrievers.theory import intervals
 
 Column = NDArray[np.float64]
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
 END_TO_END = "end-to-end "
-YES_OR_NO = {
-    *("all", "any", END_TO_END + "all", END_TO_END + "any", "m1"),
-    *("silent", "false silence"),
-}
+YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
+OF_GATE = {"silent", "false silence"}  # with exact intervals, as for gates alone
 MOSTLY = 0.5  # share of unscorable snippets from which on coverage tests nothing
 
 
@@ -198,45 +196,6 @@ class Columns:
         )
 
 
-@dataclass(frozen=True)
-class Share:
-    """A measured share in [0, 1] with its interval; NaN in [0, 1] if there is nothing to measure.
-
-    An `effective_n` below n means that snippets of a query are kept and dropped together; above n,
-    that shares of a query vary less than a yes or a no.
-    """
-
-    estimate: float
-    low: float
-    high: float
-    n: float  # units that it is a share of: queries, snippets or answers
-    effective_n: float  # independent yes-or-no units that carry as much information
-
-    @classmethod
-    def of_units(cls, yes: ArrayLike, level: float = 0.95) -> Share:
-        """Return the share of independent units (n,) that are true, with Wilson's interval."""
-        values = np.asarray(yes, dtype=np.float64)
-        n = float(len(values))
-        if not n:
-            return cls(math.nan, 0.0, 1.0, 0.0, 0.0)
-        return cls(*intervals.wilson_interval(float(values.mean()), n, level), n, n)
-
-    @classmethod
-    def of_clusters(cls, parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -> Share:
-        """Return Σ parts / Σ wholes of queries or answers (K,), with a cluster interval."""
-        total = float(np.sum(wholes))
-        n = intervals.effective_n(parts, wholes) if total else 0.0
-        return cls(*intervals.cluster_interval(parts, wholes, level), total, n)
-
-    @property
-    def interval(self) -> intervals.Interval:
-        """The estimate with the ends of its interval."""
-        return intervals.Interval(self.estimate, self.low, self.high)
-
-    def __str__(self) -> str:
-        return str(self.interval)
-
-
 def ratios(c: QueryCounts) -> dict[str, tuple[Column, Column]]:
     """Return the parts and wholes of each measure, (K,) each: it is Σ parts / Σ wholes.
 
@@ -283,6 +242,8 @@ def shares(c: QueryCounts, level: float) -> dict[str, Share]:
     return {
         name: Share.of_units(parts[wholes > 0], level)
         if name in YES_OR_NO
+        else Share.of_counts(parts[wholes > 0], level)
+        if name in OF_GATE
         else Share.of_clusters(parts, wholes, level)
         for name, (parts, wholes) in ratios(c).items()
     }

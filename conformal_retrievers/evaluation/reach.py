@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.evaluation.measures import END_TO_END, Columns, Share, shares
+from conformal_retrievers.evaluation.measures import END_TO_END, Columns, shares
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import exact_alpha
 

@@ -6,6 +6,7 @@ Everything that comes from the data is escaped.
 
 import base64
 import io
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis
 from conformal_retrievers.evaluation.equal_recall import marked
 from conformal_retrievers.evaluation.findings import MEANING
+from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.extras import require
 from conformal_retrievers.theory.intervals import Interval, percent
@@ -55,6 +57,7 @@ def write(
     reference: Iterable[ScoredQuery] | None = None,
     level: float = 0.95,
     sources: Mapping[str, str] | None = None,
+    gate: GateEvaluation | None = None,
 ) -> Diagnosis:
     """Diagnose the queries, write the report to a file, and return the diagnosis.
 
@@ -66,6 +69,8 @@ def write(
         As in `diagnose`, which raises ValueError for what is invalid.
     sources
         Where things come from, such as {"judged queries": "new.jsonl"}.
+    gate
+        What `evaluate_gate` measured of the gate in front, which gets a section of its own.
 
     Raises
     ------
@@ -74,16 +79,19 @@ def write(
     """
     given = list(scored)
     d = diagnose(calibration, given, reference=reference, level=level)
-    page = html(d, given, sources)
+    page = html(d, given, sources, gate)
     write_whole(path, page.encode("utf-8"), what="report")
     return d
 
 
 @matplotlib.rc_context(STYLE)
 def html(
-    d: Diagnosis, scored: Sequence[ScoredQuery], sources: Mapping[str, str] | None = None
+    d: Diagnosis,
+    scored: Sequence[ScoredQuery],
+    sources: Mapping[str, str] | None = None,
+    gate: GateEvaluation | None = None,
 ) -> str:
-    """Return a diagnosis of scored queries as one HTML page; `sources` as in `write`."""
+    """Return a diagnosis of scored queries as one HTML page; `sources` and `gate` as in `write`."""
     environment = Environment(
         loader=PackageLoader("conformal_retrievers.evaluation", ""),
         autoescape=True,
@@ -113,6 +121,9 @@ def html(
         kinds=" and ".join(name for name, _ in scores),
         provenance={f"{name}: {k}": v for name, of in given.items() for k, v in (of or {}).items()},
         infinity=math.inf,
+        gate=gate,
+        gate_curve=gate and _draw_gate(gate),
+        limited=gate is not None and gate.false_speech is not None,
         marked=marked,
     )
 
@@ -209,6 +220,19 @@ def _draw_histogram(parts: Sequence[tuple[str, Scores]], thresholds: Iterable[fl
     for i, threshold in enumerate(drawn):
         label = None if i else ("threshold" if len(drawn) == 1 else "thresholds of the groups")
         axes.axvline(threshold, color="black", linestyle="--", linewidth=1.4, label=label)
+    return _image(axes)
+
+
+def _draw_gate(gate: GateEvaluation) -> str:
+    """Draw the share silenced of each source over the share silenced of answerable queries."""
+    axes = _axes(xlabel="false silence, measured", ylabel="silent on unanswerable", ylim=(0, 1.03))
+    curve, own = gate.curve, gate.curve.alpha == gate.alpha
+    looks = itertools.cycle(itertools.product(("-", "-.", ":"), (BLUE, RED, GREEN)))
+    for (name, silent), (line, color) in zip(curve.unanswerable.items(), looks, strict=False):
+        label = repr(name[:30]).replace("$", r"\$")  # a name with _ in front would be hidden
+        axes.plot(curve.answerable, silent, color=color, linestyle=line, label=label)
+        axes.plot(curve.answerable[own], silent[own], "o", color=color)
+    axes.axvline(gate.alpha, color=GREY, linewidth=1, linestyle=":")
     return _image(axes)
 
 

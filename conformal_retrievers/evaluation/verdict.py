@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.evaluation import measures
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.theory import tolerance
 from conformal_retrievers.theory.intervals import percent
 from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
@@ -44,7 +45,7 @@ class Verdict:
 
     measure: str  # what was measured, such as "query-recall coverage"
     target: float  # 1 − alpha
-    coverage: measures.Share
+    coverage: Share
     p_value: float  # P(a coverage this low or lower) if the guarantee just holds
     n: int  # units that were measured: queries or answers, or independent snippets for "snippet"
     needed: float  # how many show a shortfall of 5 points, see `n_to_show_a_shortfall`
@@ -106,7 +107,7 @@ class Verdict:
 
 
 def verdict_on(
-    calibration: Calibration, coverage: measures.Share, group: str | None = None, *, tests: int = 1
+    calibration: Calibration, coverage: Share, group: str | None = None, *, tests: int = 1
 ) -> Verdict | None:
     """Return the verdict on the coverage of new units, in a group if given, one of `tests` groups.
 
@@ -147,7 +148,7 @@ def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
 
 
 def groups_below(
-    calibration: Calibration, coverages: Mapping[str, measures.Share], level: float
+    calibration: Calibration, coverages: Mapping[str, Share], level: float
 ) -> dict[str, Verdict]:
     """Return verdicts on the groups whose coverage is below the target, with p ≤ 1 − level.
 
@@ -190,14 +191,12 @@ def n_to_show_a_shortfall(
     return math.inf if enough is None else 20 * bisect_left(range(enough), True, key=shows)
 
 
-def _independent(coverage: measures.Share) -> int:
+def _independent(coverage: Share) -> int:
     """Return how many independent units a coverage was measured on, at most."""
     return round(min(coverage.n, coverage.effective_n))
 
 
-def coverage_p_value(
-    calibration: Calibration, coverage: measures.Share, group: str | None = None
-) -> float:
+def coverage_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:
     """Return the probability of a coverage as low as this or lower if the guarantee just holds.
 
     A threshold of rank k of n calibration units keeps BetaBinomial(m; k, n + 1 − k) of m new ones

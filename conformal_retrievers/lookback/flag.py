@@ -23,7 +23,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.measures import Share
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
 from conformal_retrievers.lookback.classifier import FactualityClassifier
 from conformal_retrievers.lookback.ratios import JudgedRatios, LookbackRatios, check_digests

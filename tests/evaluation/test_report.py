@@ -14,9 +14,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from drawn import draw, unjudged
+from gates import FIRST, LAST, gate_of, query, unanswerable
+from gates import drawn as drawn_judged
 
-from conformal_retrievers import Calibration, ScoredQuery, diagnose
-from conformal_retrievers.evaluation import report
+from conformal_retrievers import (
+    Calibration,
+    ScoredQuery,
+    calibrate,
+    calibrate_gate,
+    diagnose,
+    score_queries,
+)
+from conformal_retrievers.evaluation import evaluate_gate, report
 from conformal_retrievers.theory.intervals import percent
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -191,6 +200,57 @@ def test_every_calibration_and_every_set_of_queries_has_a_report(case, calibrati
         assert "100.0 % of the snippets could not be scored" in page.words
 
 
+@pytest.fixture(scope="module")
+def behind_a_gate():
+    """A calibration behind a gate, queries scored with it, and the gate's evaluation."""
+    rng = np.random.default_rng(3)
+
+    def source(name, mean):
+        scores = rng.normal(mean, 1, 60).tolist()
+        return [unanswerable(f"{HOSTILE} {name} {i}", score) for i, score in enumerate(scores)]
+
+    known = {"$x_1$ removed": source("r", 1), "_other": source("o", 4)}
+    gate = calibrate_gate(drawn_judged(rng, 90, "gate"), known, FIRST, alpha=0.1, false_speech=0.2)
+    made = calibrate(drawn_judged(rng, 90, "own"), LAST, alpha=0.2, gate=gate)
+    new = drawn_judged(rng, 90, "new", answerable=0.7)
+    measured = evaluate_gate(gate, new, {"$x_1$ removed": source("n", 1), "_other": source("m", 4)})
+    return made, score_queries(LAST, new, gate=gate), measured
+
+
+def test_a_gate_has_a_section_with_both_errors_a_curve_and_the_worst_queries(behind_a_gate):
+    calibration, scored, gate = behind_a_gate
+    html = html_of(calibration, scored, gate=gate)
+    page = Page(html)
+    assert gate.comparison in page.words
+    assert str(gate.verdict) in page.words
+    for name, of in gate.kinds:
+        assert name.strip() in page.words
+        for share in of.shares(limited=True):
+            assert share.interval.written(unit="") in page.words
+        for one in of.worst[:5]:
+            assert one.query in page.words
+    silent = diagnose(calibration, scored).evaluation.silent
+    assert f"Silent{percent(silent.estimate)}" in page.words
+    assert len(page.images) == 5
+    assert "<script" not in html
+    assert not re.search(r"\bnan\b", page.words)
+    svg = base64.b64decode(page.images[0]["src"].partition(",")[2]).decode("utf-8")
+    assert "$x_1$ removed" in svg  # not as mathematics
+    assert "_other" in svg
+    without = Page(html_of(calibration, scored))
+    assert "the gate" not in without.words.replace("The gate", "").replace("by the gate", "")
+    assert len(without.images) == 4
+
+
+def test_a_gate_without_unanswerable_queries_has_no_curve(behind_a_gate):
+    calibration, scored, _ = behind_a_gate
+    alone = gate_of([0.1, 0.2, 0.3, 0.4])
+    measured = evaluate_gate(alone, [query("new", 0.2)])
+    page = Page(html_of(calibration, scored, gate=measured))
+    assert measured.comparison in page.words
+    assert len(page.images) == 4
+
+
 WRAPPER = """<!doctype html><iframe id="page" src="report.html"
  style="width:{width}px;height:900px;border:0"></iframe><pre id="out"></pre><script>
 document.getElementById("page").onload = event => {{
@@ -214,9 +274,17 @@ document.getElementById("page").onload = event => {{
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("width", [400, 1280])
-def test_a_browser_shows_it_without_scrolling_sideways(width, calibration, queries, tmp_path):
-    own = list(calibration.queries)  # with a reference there are bands of m1 and m2 to show
-    report.write(tmp_path / "report.html", calibration, queries, reference=own)
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_browser_shows_it_without_scrolling_sideways(
+    width, gated, calibration, queries, behind_a_gate, tmp_path
+):
+    path, pictures = tmp_path / "report.html", 4 + gated
+    if gated:
+        made, scored, gate = behind_a_gate
+        report.write(path, made, scored, gate=gate)
+    else:
+        own = list(calibration.queries)  # with a reference there are bands of m1 and m2 to show
+        report.write(path, calibration, queries, reference=own)
     (tmp_path / "wrapper.html").write_text(WRAPPER.format(width=width), encoding="utf-8")
     shown = subprocess.run(
         [
@@ -233,6 +301,6 @@ def test_a_browser_shows_it_without_scrolling_sideways(width, calibration, queri
     seen = json.loads(re.search(r'<pre id="out">(.+?)</pre>', shown.stdout)[1])
     assert seen["wide"] == width
     assert seen["scrolls"] == width
-    assert (seen["images"], seen["beyond"], seen["requests"]) == (4, 0, [])
+    assert (seen["images"], seen["beyond"], seen["requests"]) == (pictures, 0, [])
     assert seen["broken"] == []  # no word or number of a table goes over lines
     assert "CONSOLE" not in shown.stderr

@@ -12,7 +12,8 @@ from scipy.stats import beta, betabinom, binom, binomtest, norm
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.calibration.guarantees import in_hashed_order
-from conformal_retrievers.evaluation.measures import GUARANTEES, Columns, Share
+from conformal_retrievers.evaluation.measures import GUARANTEES, Columns
+from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import (
     coverage_p_value,
     lower_bounds,
