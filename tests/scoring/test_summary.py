@@ -13,9 +13,11 @@ from hypothesis.extra.numpy import arrays
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.queries import Snippet
 from conformal_retrievers.scoring import (
+    EmbeddingScorer,
     FunctionScorer,
     RankAgreement,
     ScoreSummary,
+    ascore_query,
     score_query,
 )
 from conformal_retrievers.scoring.summary import NUMBERS, summary
@@ -162,3 +164,12 @@ def test_agreement_is_unknown_if_a_retriever_found_nothing():
 def test_agreement_needs_two_retrievers(retrievers):
     with pytest.raises(ValueError, match="retrievers is"):
         RankAgreement(retrievers)
+
+
+@pytest.mark.slow
+async def test_the_best_cosine_parts_answered_questions_from_others(minilm, toy_judged):
+    best = ScoreSummary(EmbeddingScorer(minilm.encode, "minilm"), "best")
+    *answered, other = [score_query(best, q.query, q.snippets) for q in toy_judged]
+    assert max(answered) < other
+    again = [await ascore_query(best, q.query, q.snippets) for q in toy_judged]
+    assert again == pytest.approx([*answered, other], abs=1e-6)  # of other batches of the model
