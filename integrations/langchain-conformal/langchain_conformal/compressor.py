@@ -34,6 +34,9 @@ class ConformalCompressor(FromCalibration, BaseDocumentCompressor):
     fields of the same name; a prefix of None leaves metadata unchanged. The guarantee is about
     what the calibrated retriever returns: put the compressor directly behind it.
 
+    If its gate is silent on a query, the filter returns no documents. `gate` replaces the filter's
+    own, and metadata gain <metadata_prefix>gate, its decision, and <metadata_prefix>gate_p_value.
+
     A filter of sentences (`from_calibration(…, split="sentences")`) returns the documents with a
     kept sentence. Their text is what is kept, <metadata_prefix>ranges has its characters in the
     text before, [[start, end], …], and score and p-value are those of the best kept sentence.

@@ -29,11 +29,12 @@ class ConformalRetriever(FromCalibration, Around):
     `retriever` is any runnable from a query to documents, at the depth that was calibrated at. It
     receives the keyword arguments of `invoke` and what is `configurable` in its config. `alpha` is
     another risk than the calibration's, which `configurable_fields(alpha=…)` opens to callers.
-    A filter of sentences returns documents as in `ConformalCompressor`.
+    Sentences, and a `gate`, are as in `ConformalCompressor`.
 
     Warns if the retriever is asked for fewer documents than the calibration's k, or is known not to
-    be the calibrated one. Raises ValueError for an alpha outside (0, 1), for a retriever that
-    filters already, and for one that lacks the hits of a retriever that the score needs.
+    be the calibrated one. Raises ValueError for an alpha outside (0, 1), for another gate than the
+    filter was calibrated with, for a retriever that filters already, and for one that lacks the
+    hits of a retriever that a score needs.
     """
 
     retriever: RetrieverLike

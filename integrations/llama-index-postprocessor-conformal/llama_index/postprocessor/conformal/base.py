@@ -43,6 +43,9 @@ class ConformalPostprocessor(BaseNodePostprocessor):
     texts. The guarantee is about nodes as the calibrated retriever returns them: put the
     postprocessor first in the list, and set `similarity_top_k` to the depth that was calibrated at.
 
+    If its gate is silent on a query, the filter returns no nodes, and a query engine answers "Empty
+    Response" without asking the LLM. `gate` replaces the filter's own.
+
     A filter of sentences (`from_calibration(…, split="sentences")`) returns the nodes with a kept
     sentence. Their text is what is kept. A node that loses text is a copy without an embedding,
     which was of the whole text; its `start_char_idx` and `end_char_idx` remain those of the whole.
