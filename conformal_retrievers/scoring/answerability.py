@@ -142,20 +142,21 @@ class CombinedQueryScorer(ABC):
         """The scorers that it combines."""
 
     @abstractmethod
-    def combine(self, found: Sequence[Any], snippets: Sequence[Snippet]) -> float:
+    def combine(self, query: str, found: Sequence[Any], snippets: Sequence[Snippet]) -> float:
         """Return the score from what each part returns: scores (n,), or the score of the query."""
 
     def score_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
         """Return the combined score of a query."""
         given = as_snippets(snippets)
-        return self.combine([_of_part(part, query, given) for part in self.parts], given)
+        found = [_of_part(part, query, given) for part in self.parts]
+        return self.combine(query, found, given)
 
     async def ascore_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
         """Asynchronous twin of `score_query`; it awaits all parts at once."""
         given = as_snippets(snippets)
         tasks = [asyncio.ensure_future(_aof_part(part, query, given)) for part in self.parts]
         try:
-            return self.combine(await asyncio.gather(*tasks), given)
+            return self.combine(query, await asyncio.gather(*tasks), given)
         finally:
             for task in tasks:  # if one has failed
                 task.cancel()
@@ -211,7 +212,7 @@ class QueryTieBreak(CombinedQueryScorer):
         scorer, then = reference(self.scorer), reference(self.then)
         return {"kind": "query tiebreak", "scorer": scorer, "then": then}
 
-    def combine(self, found: Sequence[float], snippets: Sequence[Snippet]) -> float:
+    def combine(self, query: str, found: Sequence[float], snippets: Sequence[Snippet]) -> float:
         """Return one number for both scores."""
         first, second = found
         return float(lexicographic([first], [second])[0])

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import pydantic
@@ -82,8 +82,8 @@ def regress(
 Numbers = Sequence[pydantic.FiniteFloat]
 
 
-class Stored(pydantic.BaseModel):
-    """The fields of a provenance."""
+class Fitted(pydantic.BaseModel):
+    """The fields of a provenance that all that is learned has."""
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -91,13 +91,45 @@ class Stored(pydantic.BaseModel):
     version: int
     retrievers: dict[str, Kind]
     scorers: list[str]
-    context: Context
     features: list[str]
     means: Numbers
     scales: Sequence[Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]]
     coefficients: Numbers
     intercept: pydantic.FiniteFloat
     fitted_on: list[str]
+
+    def regression(self, features: int) -> Regression:
+        """Return the regression; ValueError unless it is on so many features."""
+        columns = [self.means, self.scales, self.coefficients]
+        if {len(self.features), *map(len, columns)} != {features}:
+            raise ValueError(
+                "scorer_provenance: features, means, scales and coefficients do not have the "
+                f"length {features} that its retrievers give; calibrate again"
+            )
+        return Regression._make([*map(tuple, columns), self.intercept])
+
+
+class Stored(Fitted):
+    """The fields of a provenance of a `LearnedScorer`."""
+
+    context: Context
+
+
+F = TypeVar("F", bound=Fitted)
+
+
+def stored(model: type[F], provenance: Mapping[str, JsonValue], needed: Mapping[str, object]) -> F:
+    """Return the fields of a provenance; ValueError, naming one, if these are not as needed."""
+    for name, value in needed.items():
+        if provenance.get(name) != value:
+            raise ValueError(
+                f"{name} is {provenance.get(name)!r} in the provenance and {value!r} here; give "
+                "the scorers of the fit in their order, or fit again"
+            )
+    try:
+        return model.model_validate({**provenance})
+    except pydantic.ValidationError as error:
+        raise ValueError(f"scorer_provenance: {explain(error)}; calibrate again") from None
 
 
 @dataclass(frozen=True)
@@ -172,29 +204,12 @@ class LearnedScorer(CombinedScorer):
         Raises ValueError, naming the field, if another version wrote the provenance, if the parts
         are not those that it was fitted with, and for a field of another type or length.
         """
-        fields: Mapping[str, Any] = provenance
         parts = tuple(scorers)
         needed = {"format": FORMAT, "version": VERSION, "scorers": [part.name for part in parts]}
-        for name, value in needed.items():
-            if fields.get(name) != value:
-                raise ValueError(
-                    f"{name} is {fields.get(name)!r} in the provenance and {value!r} here; give "
-                    "the scorers of the fit in their order, or fit again"
-                )
-        try:
-            stored = Stored.model_validate({**fields})
-        except pydantic.ValidationError as error:
-            raise ValueError(f"scorer_provenance: {explain(error)}; calibrate again") from None
-        retrievers = tuple(stored.retrievers.items())
-        sources = Sources(retrievers, tuple(stored.scorers), stored.context)
-        columns = [stored.means, stored.scales, stored.coefficients]
-        if {len(stored.features), *map(len, columns)} != {len(feature_names(sources))}:
-            raise ValueError(
-                "scorer_provenance: features, means, scales and coefficients do not have the "
-                f"length {len(feature_names(sources))} that its retrievers give; calibrate again"
-            )
-        regression = Regression._make([*map(tuple, columns), stored.intercept])
-        return cls(parts, sources, regression, frozenset(stored.fitted_on))
+        fields = stored(Stored, provenance, needed)
+        sources = Sources(tuple(fields.retrievers.items()), tuple(fields.scorers), fields.context)
+        regression = fields.regression(len(feature_names(sources)))
+        return cls(parts, sources, regression, frozenset(fields.fitted_on))
 
     @property
     def parts(self) -> tuple[Scorer, ...]:

@@ -71,7 +71,7 @@ class ScoreSummary(CombinedQueryScorer):
         """What `query_scorer_of` makes it from."""
         return {"kind": "summary", "number": self.number, "scorer": reference(self.scorer)}
 
-    def combine(self, found: Sequence[Scores], snippets: Sequence[Snippet]) -> float:
+    def combine(self, query: str, found: Sequence[Scores], snippets: Sequence[Snippet]) -> float:
         """Return the number of the scores (n,)."""
         return summary(found[0], self.number)
 
