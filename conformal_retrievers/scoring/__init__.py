@@ -15,6 +15,7 @@ from conformal_retrievers.scoring.cross_encoder import CrossEncoderScorer
 from conformal_retrievers.scoring.embedding import EmbeddingScorer
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer, retrievers_of
 from conformal_retrievers.scoring.learned import LearnedScorer
+from conformal_retrievers.scoring.learned_gate import LearnedQueryScorer
 from conformal_retrievers.scoring.overlap import OverlapScorer
 from conformal_retrievers.scoring.pruner import ProvenceScorer
 from conformal_retrievers.scoring.rating import By, LLMScorer, Ratings
@@ -44,6 +45,7 @@ __all__ = [
     "HitScorer",
     "LLMScorer",
     "LLMVerdict",
+    "LearnedQueryScorer",
     "LearnedScorer",
     "OverlapScorer",
     "ProvenceScorer",

@@ -8,7 +8,7 @@ is loaded or run.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from conformal_retrievers.scoring import learned
+from conformal_retrievers.scoring import learned, learned_gate
 from conformal_retrievers.scoring.answerability import QueryScorer, QueryTieBreak
 from conformal_retrievers.scoring.combine import QueryZScore, TieBreak
 from conformal_retrievers.scoring.hits import FusionScorer, HitScorer, RankScorer
@@ -33,7 +33,10 @@ KINDS: Mapping[str, Callable[[Provenance, Given], Scorer | QueryScorer]] = {
     "zscore": lambda p, given: QueryZScore(_made(p["scorer"], given)),
     "tiebreak": lambda p, given: TieBreak(_made(p["scorer"], given), then=_made(p["then"], given)),
     learned.FORMAT: lambda p, given: learned.LearnedScorer.from_provenance(
-        p, [OVERLAPS[name] if name in OVERLAPS else given[name] for name in p["scorers"]]
+        p, [OVERLAPS.get(name) or given[name] for name in p["scorers"]]
+    ),
+    learned_gate.FORMAT: lambda p, given: learned_gate.LearnedQueryScorer.from_provenance(
+        p, [OVERLAPS.get(name) or given[name] for name in [*p["scorers"], *p["query_scorers"]]]
     ),
     "summary": lambda p, given: ScoreSummary(_made(p["scorer"], given), p["number"]),
     "agreement": lambda p, given: RankAgreement(map(_text, p["retrievers"])),
@@ -105,8 +108,9 @@ def _names(provenance: Provenance) -> list[str]:
         return [provenance["name"]]
     if (kind := _kind(provenance)) not in KINDS:
         raise KeyError(kind)
-    if kind == learned.FORMAT:
-        return [name for name in provenance["scorers"] if name not in OVERLAPS]
+    if kind in (learned.FORMAT, learned_gate.FORMAT):
+        names = [*provenance["scorers"], *provenance.get("query_scorers", [])]
+        return [name for name in names if name not in OVERLAPS]
     parts = [provenance[part] for part in ("scorer", "then") if part in provenance]
     return [name for part in parts for name in _names(part)]
 

@@ -1,0 +1,293 @@
+"""The learned query score: its features by hand, its fit, its provenance, what it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lookup import LookupScorer
+
+from conformal_retrievers.data.hits import Hit, fuse
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.scoring import (
+    FunctionQueryScorer,
+    LearnedQueryScorer,
+    OverlapScorer,
+    ascore_query,
+    retrievers_of,
+    score_query,
+)
+from conformal_retrievers.scoring.learned_gate import (
+    feature_names,
+    query_features,
+    regress_kinds,
+    table_of,
+)
+from conformal_retrievers.scoring.rebuild import needs, query_scorer_of
+from conformal_retrievers.scoring.scorer import check_not_fitted_on
+from conformal_retrievers.scoring.sources import Sources
+
+DENSE = Sources((("dense", "similarity"),), (), "none")
+HYBRID = Sources((("bm25", "similarity"), ("dense", "similarity")), (), "none")
+LONGEST = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
+
+
+def query(name, dense, bm25, *, relevant=None):
+    """A query whose snippets have these similarities, by key, in each list."""
+    lists = {"dense": [*dense.items()], "bm25": [*bm25.items()]}
+    found = fuse({n: sorted(items, key=lambda item: -item[1]) for n, items in lists.items()})
+    snippets = [Snippet(f"text {key}", id=key, hits=hits) for key, hits in found.items()]
+    answers = [key == relevant for key in found]
+    return JudgedQuery(name, snippets, answers, answerable=relevant is not None)
+
+
+def drawn(n, seed=0):
+    """Queries with an answer, the same without it, and others from which all is further away."""
+    rng = np.random.default_rng(seed)
+
+    def one(name, answered, away):
+        dense = {f"s{i}": float(x) for i, x in enumerate(rng.normal(0.3 - away, 0.1, 12))}
+        bm25 = {f"s{i + 4}": float(x) for i, x in enumerate(rng.gamma(3, 2, 12))}
+        if answered:
+            dense["gold"], bm25["gold"] = 0.7 + rng.normal(0, 0.1), 14 + rng.normal(0, 3)
+        return query(name, dense, bm25, relevant="gold" if answered else None)
+
+    answerable = [one(f"q{i}", True, 0) for i in range(n)]
+    removed = [one(f"q{i}", False, 0) for i in range(n)]
+    return answerable, {"removed": removed, "others": [one(f"o{i}", False, 0.4) for i in range(n)]}
+
+
+# --- features -------------------------------------------------------------------------------------
+
+
+def test_the_features_of_two_retrievers_by_hand():
+    asked = query(
+        "Red wine and the river",  # three words, without "and" and "the"
+        {"a": 0.9, "b": 0.5, "c": 0.25},
+        {"b": 7.0, "d": 4.0},
+    )
+    snippets = [replace(s, text=f"{s.id} WINES" if s.id == "c" else "…") for s in asked.snippets]
+    found = dict(
+        zip(
+            feature_names(HYBRID),
+            query_features(HYBRID, asked.query, [], snippets),
+            strict=True,
+        )
+    )
+    expected = {
+        "best by bm25": -7.0,
+        "best by dense": -0.9,
+        "last by bm25": -4.0,
+        "last by dense": -0.25,
+        "fall by bm25": 3 / (1 + math.log(4)),
+        "fall by dense": 0.65 / (1 + math.log(4)),
+        "best elsewhere by bm25": math.log(2),  # b is the second of dense
+        "best elsewhere by dense": math.log(3),  # a is behind the two of BM25
+        "best by fusion": -(1 / 61 + 1 / 62),
+        "words found": 1 / 3,
+    }
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-12), name
+
+
+def test_the_fall_is_to_the_tenth_snippet():
+    snippets = [Snippet("a", hits=(Hit("dense", i, 1 - i / 10),)) for i in range(12)]
+    found = query_features(DENSE, "of the", [], snippets)  # no words: all of them are found
+    assert found == pytest.approx([-1, 0.1, 0.9, 1])
+
+
+def test_one_retriever_has_no_features_of_several():
+    assert feature_names(DENSE) == [
+        "best by dense",
+        "last by dense",
+        "fall by dense",
+        "words found",
+    ]
+
+
+def test_of_equal_best_snippets_the_one_that_others_rank_first_counts():
+    scores = Sources((), ("s", "t"), "none")
+    found = query_features(scores, "q", [np.zeros(2), np.array([2.0, 1.0])], [Snippet("a")] * 2)
+    elsewhere = dict(zip(feature_names(scores), found, strict=True))["best elsewhere by s"]
+    assert elsewhere == 0  # the second is the first of t
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_the_snippets_does_not_count(random):
+    answerable, unanswerable = drawn(3)
+    asked = random.choice([*answerable, *unanswerable["removed"]])
+    shuffled = random.sample(asked.snippets, len(asked.snippets))
+    for sources, found in ((HYBRID, []), (DENSE, [])):
+        one = query_features(sources, "text s1", found, asked.snippets)
+        other = query_features(sources, "text s1", found, shuffled)
+        assert one.tobytes() == other.tobytes()
+
+
+def test_ranks_are_enough():
+    answerable, unanswerable = drawn(30)
+
+    def ranked(asked):
+        hits = [tuple(Hit(h.retriever, h.rank) for h in s.hits) for s in asked.snippets]
+        snippets = [replace(s, hits=h) for s, h in zip(asked.snippets, hits, strict=True)]
+        return replace(asked, snippets=tuple(snippets))
+
+    learned = LearnedQueryScorer.fit(
+        map(ranked, answerable), {"removed": [*map(ranked, unanswerable["removed"])]}
+    )
+    scores = [
+        [score_query(learned, "new", ranked(one).snippets) for one in kind]
+        for kind in (answerable, unanswerable["removed"])
+    ]
+    assert np.mean(scores[0]) < np.mean(scores[1])  # the gold snippet is the first of both
+
+
+# --- the fit --------------------------------------------------------------------------------------
+
+
+def test_it_separates_new_queries_of_all_kinds():
+    learned = LearnedQueryScorer.fit(*drawn(80))
+    answerable, unanswerable = drawn(80, seed=1)
+    threshold = np.quantile([score_query(learned, q.query, q.snippets) for q in answerable], 0.95)
+    for queries in unanswerable.values():
+        scores = [score_query(learned, q.query, q.snippets) for q in queries]
+        assert np.mean(scores > threshold) > 0.8
+
+
+def test_each_source_counts_as_much_as_another_and_both_kinds_do():
+    rng = np.random.default_rng(0)
+    tables = [rng.normal(size=(n, 3)) for n in (10, 7, 20)]
+    doubled = [tables[0], np.vstack([tables[1]] * 4), np.vstack([tables[2]] * 2)]
+    one, other = regress_kinds(tables), regress_kinds(doubled)
+    assert one.coefficients != other.coefficients  # means and the penalty depend on the sizes
+    weighted = LearnedQueryScorer.fit(*drawn(20)).regression
+    answerable, unanswerable = drawn(20)
+    again = LearnedQueryScorer.fit(answerable, {**unanswerable, "none": []}).regression
+    assert weighted == again  # an empty source is none
+
+
+def test_queries_without_a_relevant_snippet_do_not_count_as_answerable():
+    answerable, unanswerable = drawn(20)
+    lost = [replace(q, relevant=(False,) * len(q.snippets), missed=1) for q in answerable[:5]]
+    learned = LearnedQueryScorer.fit([*answerable, *lost], unanswerable)
+    assert learned == LearnedQueryScorer.fit(answerable, unanswerable)
+
+
+def test_scorers_of_snippets_and_of_queries_are_features():
+    answerable, unanswerable = drawn(20)
+    words = OverlapScorer("words")
+    learned = LearnedQueryScorer.fit(answerable, unanswerable, [LONGEST, words])
+    assert learned.parts == (words, LONGEST)
+    assert "best by overlap(words)" in learned.provenance["features"]
+    assert learned.provenance["features"][-1] == "longest"
+    asked = answerable[0]
+    row = table_of(learned.sources, [words], [LONGEST], [asked])
+    expected = -learned.regression.log_odds(row)[0]
+    assert score_query(learned, asked.query, asked.snippets) == expected
+    assert asyncio.run(ascore_query(learned, asked.query, asked.snippets)) == expected
+
+
+def test_scorers_alone_are_enough():
+    scorer = LookupScorer({"good": 0.0, "bad": 1.0})
+    answerable = [JudgedQuery(f"q{i}", ["good", "bad"], [True, False]) for i in range(3)]
+    unanswerable = [JudgedQuery(f"u{i}", ["bad", "bad"], [False, False]) for i in range(3)]
+    learned = LearnedQueryScorer.fit(answerable, {"u": unanswerable}, [scorer])
+    assert learned.retrievers == ()
+    scores = [learned.score_query("q", [Snippet(one), Snippet("bad")]) for one in ("good", "bad")]
+    assert scores[0] < scores[1]
+
+
+def test_what_cannot_be_fitted_is_an_error():
+    answerable, unanswerable = drawn(3)
+    with pytest.raises(ValueError, match="unanswerable"):
+        LearnedQueryScorer.fit(answerable, {})
+    with pytest.raises(ValueError, match="answerable"):
+        LearnedQueryScorer.fit([], unanswerable)
+    with pytest.raises(ValueError, match="relevant"):
+        LearnedQueryScorer.fit(answerable, {"removed": answerable})
+    with pytest.raises(ValueError, match="scorers"):
+        LearnedQueryScorer.fit(answerable, unanswerable, [LONGEST, LONGEST])
+    plain = JudgedQuery("q", ["a"], [True])
+    with pytest.raises(ValueError, match="hits"):
+        LearnedQueryScorer.fit([plain], {"u": [replace(plain, relevant=(False,))]})
+
+
+# --- what is unknown ------------------------------------------------------------------------------
+
+
+def test_it_is_unknown_without_snippets_or_if_a_retriever_failed():
+    learned = LearnedQueryScorer.fit(*drawn(20))
+    asked = drawn(1)[0][0]
+    dense = [
+        replace(s, hits=tuple(h for h in s.hits if h.retriever == "dense"))
+        for s in asked.snippets
+        if any(h.retriever == "dense" for h in s.hits)
+    ]
+    assert math.isnan(score_query(learned, "q", []))
+    assert math.isnan(score_query(learned, "q", dense))
+    with pytest.raises(ValueError, match="'bm25', 'dense'"):
+        score_query(learned, "q", ["no hits"])
+
+
+def test_it_is_unknown_if_a_part_does_not_know():
+    answerable, unanswerable = drawn(20)
+    known = {q.query for queries in (answerable, *unanswerable.values()) for q in queries}
+    shy = FunctionQueryScorer(lambda query, texts: 0.5 if query in known else None, "shy")
+    learned = LearnedQueryScorer.fit(answerable, unanswerable, [shy])
+    assert math.isfinite(score_query(learned, "q1", answerable[1].snippets))
+    assert math.isnan(score_query(learned, "new", answerable[1].snippets))
+
+
+# --- provenance -----------------------------------------------------------------------------------
+
+
+def test_it_is_made_again_bit_for_bit_from_its_provenance():
+    answerable, unanswerable = drawn(20)
+    words = OverlapScorer("words")
+    learned = LearnedQueryScorer.fit(answerable, unanswerable, [words, LONGEST])
+    stored = json.loads(json.dumps(learned.provenance))
+    again = query_scorer_of(stored, [LONGEST])
+    assert again == learned
+    assert again.name == learned.name
+    assert needs(stored) == ["longest"]
+    assert retrievers_of(learned) == ("bm25", "dense")
+    for asked in answerable:
+        scores = [one.score_query(asked.query, asked.snippets) for one in (learned, again)]
+        assert scores[0] == scores[1]
+
+
+def test_its_name_depends_on_the_fit():
+    assert LearnedQueryScorer.fit(*drawn(20)).name != LearnedQueryScorer.fit(*drawn(21)).name
+
+
+def test_it_was_fitted_on_the_queries_of_both_kinds():
+    answerable, unanswerable = drawn(20)
+    learned = LearnedQueryScorer.fit(answerable, unanswerable)
+    for asked in (answerable[3], unanswerable["others"][3]):
+        with pytest.raises(ValueError, match="fitted"):
+            check_not_fitted_on(learned, [asked])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("version", 2),
+        ("scorers", ["other"]),
+        ("query_scorers", []),
+        ("means", [0.0]),
+        ("scales", [0.0] * 11),
+        ("features", ["one"]),
+        ("intercept", None),
+        ("retrievers", {"dense": "similarity"}),
+    ],
+)
+def test_a_provenance_that_was_changed_is_an_error(name, value):
+    learned = LearnedQueryScorer.fit(*drawn(20), [LONGEST])
+    with pytest.raises(ValueError, match=name if name != "retrievers" else "features"):
+        LearnedQueryScorer.from_provenance({**learned.provenance, name: value}, [LONGEST])
