@@ -277,7 +277,7 @@ def _chosen(
     made = choose_gate(answerable, enough, given, alpha)
     fitted = {query_digest(q.query): q.id for q in _all(*parts.fit)}
     choice = Choice(
-        chosen=made.scorer.name,
+        chosen=made.chosen,
         given=names,
         alpha=alpha,
         costs=made.costs,

@@ -1,0 +1,242 @@
+"""The choice of a query score: costs by hand, folds, what wins, and what a default is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from lookup import LookupScorer
+
+from conformal_retrievers.calibration.gate_choice import (
+    around,
+    can_learn,
+    candidates_of,
+    choose_gate,
+    costs_of,
+    default_gate,
+    folds_of,
+    resamples,
+)
+from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.scoring import (
+    FunctionQueryScorer,
+    HitScorer,
+    LearnedQueryScorer,
+    ScoreSummary,
+    score_query,
+)
+from tests.scoring.test_learned_gate import drawn
+
+
+def ones(*sizes):
+    return [np.ones((1, n)) for n in sizes]
+
+
+def asked(name, scores, answered=True):
+    """A query with these similarities of one retriever; the first snippet answers it."""
+    snippets = [
+        Snippet(f"{name} {i}", hits=(Hit("dense", i, s),)) for i, s in enumerate(map(float, scores))
+    ]
+    relevant = [answered and i == 0 for i in range(len(snippets))]
+    return JudgedQuery(name, snippets, relevant, answerable=answered)
+
+
+def number(name, values):
+    return FunctionQueryScorer(lambda query, texts: values[query], name)
+
+
+# --- costs ----------------------------------------------------------------------------------------
+
+
+def test_a_cost_by_hand():
+    # ⌈4 · 0.75⌉ = 3: the threshold is 0.3. One of 3 and 2 of 2 pass.
+    scores = [np.array([0.2, 0.3, 0.1]), np.array([0.3, 0.4, 0.5]), np.array([-math.inf, 0.0])]
+    [cost] = costs_of(scores, ones(3, 3, 2), alpha=0.25)
+    assert cost == pytest.approx(math.sqrt(1.5 / 4 * 2.5 / 3))
+
+
+def test_a_resample_costs_what_the_queries_that_it_draws_cost():
+    rng = np.random.default_rng(0)
+    scores = [rng.normal(size=40), rng.normal(1, 1, size=30), rng.normal(2, 1, size=20)]
+    times = [rng.multinomial(len(s), np.full(len(s), 1 / len(s))).astype(float) for s in scores]
+    drawn_again = [np.repeat(s, t.astype(int)) for s, t in zip(scores, times, strict=True)]
+    one = costs_of(scores, [t[np.newaxis] for t in times], alpha=0.1)
+    other = costs_of(drawn_again, ones(40, 30, 20), alpha=0.1)
+    assert one == pytest.approx(other)
+
+
+def test_too_few_answerable_queries_silence_none_of_them():
+    [cost] = costs_of([np.array([0.1, 0.2]), np.array([0.15, 0.3])], ones(2, 2), alpha=0.01)
+    assert cost == pytest.approx(1.5 / 3)
+
+
+def test_a_question_with_and_without_its_answers_is_in_one_fold_and_drawn_together():
+    answerable, unanswerable = drawn(13)
+    kinds = [answerable, *unanswerable.values()]
+    folds = folds_of(kinds)
+    assert folds[0].tolist() == folds[1].tolist()
+    assert np.ptp(np.bincount(np.concatenate([folds[0], folds[2]]))) <= 1
+    drawn_times = resamples([[q.query for q in queries] for queries in kinds])
+    assert (drawn_times[0] == drawn_times[1]).all()
+    assert (drawn_times[0][0] == 1).all()
+    assert np.ptp(drawn_times[0]) > 0
+    assert ((drawn_times[0] + drawn_times[2]).sum(axis=1) == 26).all()
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.5, 0.9])
+def test_scores_are_compared_on_both_sides_of_alpha(alpha):
+    half, same, double = around(alpha)
+    assert 0 < half < same == alpha < double < 1
+
+
+# --- what wins ------------------------------------------------------------------------------------
+
+
+def test_a_score_that_cannot_see_an_easy_source_does_not_win_by_the_mean():
+    # Of 100, "blind" passes 40 hard and 30 easy ones; "sees" 75 hard and none of the easy ones.
+    answerable = [asked(f"q{i}", [0.5]) for i in range(100)]
+    hard = [asked(f"h{i}", [0.5], answered=False) for i in range(100)]
+    easy = [asked(f"e{i}", [0.5], answered=False) for i in range(100)]
+
+    def values(n_hard, n_easy):
+        passed = {q.query: 0.0 for q in answerable}
+        passed |= {q.query: float(i >= n_hard) for i, q in enumerate(hard)}
+        return passed | {q.query: float(i >= n_easy) for i, q in enumerate(easy)}
+
+    blind, sees = number("blind", values(40, 30)), number("sees", values(75, 0))
+    chosen = choose_gate(answerable, {"hard": hard, "easy": easy}, [blind, sees], alpha=0.05)
+    assert chosen.costs["blind"] == pytest.approx(math.sqrt(40.5 / 101 * 30.5 / 101))
+    assert chosen.costs["sees"] == pytest.approx(math.sqrt(75.5 / 101 * 0.5 / 101))
+    assert chosen.costs["sees"] < chosen.costs["blind"]
+    assert "blind" not in (chosen.chosen, chosen.best)
+
+
+def test_the_simplest_wins_if_nothing_is_better():
+    rng = np.random.default_rng(0)
+    answerable = [asked(f"q{i}", [0.9 + rng.normal(0, 0.01), 0.1]) for i in range(40)]
+    others = [asked(f"o{i}", [0.2 + rng.normal(0, 0.01), 0.1], False) for i in range(40)]
+    chosen = choose_gate(answerable, {"others": others}, [], alpha=0.1)
+    assert chosen.scorer == ScoreSummary(HitScorer("dense", True), "best")
+    assert chosen.chosen == chosen.scorer.name
+    assert chosen.best in chosen.costs
+
+
+def test_what_is_learned_wins_if_it_is_better():
+    answerable, unanswerable = drawn(60)
+    hits = choose_gate(answerable, {"removed": unanswerable["removed"]}, [], alpha=0.1)
+    flags = {
+        (q.query, q.snippets[0].text): rank
+        for rank, queries in enumerate([answerable, unanswerable["removed"]])
+        for q in queries
+    }
+    # A verdict that is right nine times of ten, and independent of the hits.
+    rng = np.random.default_rng(1)
+    wrong = {key: rng.random() < 0.1 for key in flags}
+    texts = {
+        (q.query, tuple(s.text for s in q.snippets)): (q.query, q.snippets[0].text)
+        for queries in (answerable, unanswerable["removed"])
+        for q in queries
+    }
+
+    def judge(query, given):
+        key = texts[query, tuple(given)]
+        return abs(flags[key] - wrong[key])
+
+    verdict = FunctionQueryScorer(judge, "verdict")
+    chosen = choose_gate(answerable, {"removed": unanswerable["removed"]}, [verdict], alpha=0.1)
+    assert chosen.best == "learned(hits of bm25, hits of dense, verdict)"
+    assert chosen.costs[chosen.best] < min(hits.costs.values())
+    assert isinstance(chosen.scorer, LearnedQueryScorer)
+    assert chosen.scorer.parts == (verdict,)
+
+
+def test_every_given_scorer_scores_a_query_once():
+    answerable, unanswerable = drawn(25)
+    calls = []
+
+    class Counted(LookupScorer):
+        def score(self, query, snippets):
+            calls.append(("snippets", query, snippets))
+            return [len(s.text) for s in snippets]
+
+    def verdict(query, texts):
+        calls.append(("query", query, tuple(texts)))
+        return 0.0
+
+    given = [Counted({}, "counted"), FunctionQueryScorer(verdict, "verdict")]
+    choose_gate(answerable, unanswerable, given, alpha=0.1)
+    assert len(calls) == 2 * 75
+
+
+def test_the_chosen_score_has_the_users_own_scorers_inside():
+    answerable, unanswerable = drawn(25)
+    everything = [*answerable, *unanswerable["removed"]]
+    gold = LookupScorer(
+        {s.text: float(s.id != "gold") for q in everything for s in q.snippets}, "gold"
+    )
+    bare = [
+        JudgedQuery(q.query, [s.text for s in q.snippets], q.relevant, answerable=q.answerable)
+        for q in everything
+    ]
+    chosen = choose_gate(bare[:25], {"removed": bare[25:]}, [gold], alpha=0.1)
+    assert chosen.scorer == ScoreSummary(gold, "best")
+    assert chosen.scorer.parts[0] is gold
+
+
+def test_the_candidates_are_in_the_order_of_what_they_cost_to_run():
+    answerable, unanswerable = drawn(20)
+    kinds = [answerable, *unanswerable.values()]
+    verdict = number("verdict", {})
+    names = [c.name for c in candidates_of(kinds, [LookupScorer({}, "rating"), verdict])]
+    assert names[:2] == ["best(hit(bm25, higher))", "best(hit(dense, higher))"]
+    assert names[8:12] == [
+        "agreement(bm25, dense)",
+        "learned(hits of bm25, hits of dense)",
+        "verdict",
+        "best(rating)",
+    ]
+    assert names[-3:] == [
+        "learned(hits of bm25, hits of dense, verdict)",
+        "learned(hits of bm25, hits of dense, rating)",
+        "learned(hits of bm25, hits of dense, rating, verdict)",
+    ]
+
+
+def test_too_few_queries_teach_nothing():
+    answerable, unanswerable = drawn(19)
+    assert not can_learn([answerable, *unanswerable.values()])
+    assert not any(c.scorer is None for c in candidates_of([answerable], []))
+    chosen = choose_gate(answerable, unanswerable, [], alpha=0.1)
+    assert not any(name.startswith("learned") for name in chosen.costs)
+
+
+# --- the default ----------------------------------------------------------------------------------
+
+
+def test_the_default_is_the_retriever_whose_best_stands_out_most():
+    answerable, _ = drawn(30)
+    assert default_gate(answerable, []) == ScoreSummary(HitScorer("dense", True), "best")
+
+
+def test_the_default_is_the_first_given_scorer():
+    answerable, _ = drawn(3)
+    rating, verdict = LookupScorer({}, "rating"), number("verdict", {})
+    assert default_gate(answerable, [rating, verdict]) == ScoreSummary(rating, "best")
+    assert default_gate(answerable, [verdict, rating]) is verdict
+
+
+def test_the_default_knows_distances():
+    queries = [asked(f"q{i}", [0.1 + i / 100, 0.5]) for i in range(5)]
+    gate = default_gate(queries, [])
+    assert gate == ScoreSummary(HitScorer("dense", False), "best")
+    assert score_query(gate, "q", queries[2].snippets) == pytest.approx(0.12)
+
+
+def test_without_any_score_there_is_no_default():
+    plain = [JudgedQuery("q", ["a"], [True])]
+    with pytest.raises(ValueError, match="scorer"):
+        default_gate(plain, [])
+    with pytest.raises(ValueError, match="scorer"):
+        choose_gate(plain, {"u": [JudgedQuery("u", ["a"], [False])]}, [], alpha=0.1)
