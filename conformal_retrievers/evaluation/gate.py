@@ -34,7 +34,7 @@ from conformal_retrievers.evaluation.gate_evaluation import (
 )
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import verdict_on, worst_of
-from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.scoring.answerability import query_scores
 from conformal_retrievers.scoring.scorer import check_not_fitted_on, judged_queries, query_digest
 from conformal_retrievers.theory.intervals import check_level
 
@@ -84,10 +84,12 @@ def evaluate_gate(
     for queries in (given, *sources.values()):
         check_unique_ids(query.id for query in queries)
         _check_new(gate, queries)
-    c, shown = gate.calibration, with_bar if progress else _silently
+    c = gate.calibration
 
     def decided(name: str, queries: Sequence[JudgedQuery]) -> list[Decided]:
-        return [(q, gate(q.query, q.snippets, q.group)) for q in shown(queries, f"Scoring: {name}")]
+        scores = query_scores(gate.scorer, queries, title=f"Scoring: {name}", progress=progress)
+        pairs = zip(queries, scores.tolist(), strict=True)
+        return [(query, gate.decide(score, query.group)) for query, score in pairs]
 
     of_known = decided("answerable", known)
     of_sources = {name: decided(name, queries) for name, queries in sources.items()}
@@ -108,10 +110,6 @@ def evaluate_gate(
         verdict = worst_of(part.verdict for part in parts.values())
         whole = replace(whole, by_group=parts, verdict=verdict)
     return replace(whole, held_out_verified=c.held_out(query.id for query in given))
-
-
-def _silently(queries: Sequence[JudgedQuery], what: str) -> Sequence[JudgedQuery]:
-    return queries
 
 
 def _check_new(gate: Gate, queries: Sequence[JudgedQuery]) -> None:
