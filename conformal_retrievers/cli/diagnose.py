@@ -8,7 +8,6 @@ import typer
 
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.evaluate import print_gate
 from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
@@ -47,44 +46,52 @@ def diagnose(
     """
     if (judged is None) == (log is None):
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
-    if log is not None and (run, k, model, corpus) != (None,) * 4:
-        reason = "give --run, --k, --model and --corpus with judged queries, not with --log"
-        raise typer.BadParameter(reason)
+    if log is not None and (without_answers or any((run, k, model, corpus, unanswerable))):
+        reason = "--run, --k, --model, --corpus, --unanswerable and --without-answers go with them"
+        raise typer.BadParameter(f"give judged queries in place of --log: {reason}")
+    sources = judged and Sources(judged, unanswerable, without_answers, run, k)
     if out is not None:
-        options.check_out(out, calibration, judged, log, corpus)
+        files = sources.files.values() if sources else ()
+        options.check_out(out, calibration, judged, log, corpus, *files)
     tested = load_calibration(calibration, None, *RETRIEVED, QUERIES)
     if tested.subject == QUERIES:
-        if judged is None or out is not None:
+        if sources is None or out is not None:
             raise typer.BadParameter("of a gate, give judged queries, without --log and --out")
-        sources = Sources(judged, unanswerable, without_answers, run, k)
-        print_gate(*evaluated_gate(tested, sources, model, corpus), as_json=as_json)
+        evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
-    options.check_filter(calibration, unanswerable, without_answers=without_answers)
+    options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
     if log is not None:
         new = logged_queries(log, tested)
     else:
         assert judged is not None
         new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
-    found = diagnosed(tested, new.queries, reference=new.reference)
+    found, gate = diagnosed(tested, new.queries, reference=new.reference), None
+    if tested.gate and sources and (out or unanswerable or without_answers):
+        gate = evaluated_gate(tested.gate, sources, model, corpus)
     if out is not None:
         from conformal_retrievers.evaluation.report import html
 
         source = {"judged queries": judged.name} if judged else {"filter log": str(log)}
-        page = html(found, new.queries, sources={"calibration": calibration.name, **source})
+        named = {"calibration": calibration.name, **source}
+        page = html(found, new.queries, sources=named, gate=gate and gate.evaluation)
         write_whole(out, page.encode(), what="report")
     if as_json:
         numbers = {f.name: getattr(found, f.name) for f in fields(found)}
         del numbers["calibration"]
         lead = {"verdict": found.paragraph, "equal_recall": found.evaluation.equal_recall}
-        print_json({"left_out": new.left_out, **lead, **numbers})
+        of_gate = {"gate": gate._asdict()} if gate else {}
+        print_json({"left_out": new.left_out, **lead, **numbers, **of_gate})
     else:
         measured = found.evaluation
         say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
         say(f"Left out: {new.left_out:,}.\n\n{found}\n\nOver alpha, in %:\n")
         print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], map(_row, found.sweep))
+        if gate is not None:
+            say("\nThe gate in front:\n")
+            gate.say()
         if out is not None:
             say(f"\nSaved as {out}")
-    if found.fails:
+    if found.fails or (gate and gate.fails):
         raise typer.Exit(1)
 
 

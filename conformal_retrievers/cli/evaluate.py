@@ -8,7 +8,7 @@ from conformal_retrievers.cli import options
 from conformal_retrievers.cli.inputs import load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
-from conformal_retrievers.evaluation import Evaluation, GateEvaluation
+from conformal_retrievers.evaluation import Evaluation
 from conformal_retrievers.evaluation import evaluate as measured
 from conformal_retrievers.theory.intervals import percent
 
@@ -34,13 +34,15 @@ def evaluate(
     if half of the snippets have no score. Leaves out queries with an id of the calibration.
     """
     tested = load_calibration(calibration, alpha, *RETRIEVED, QUERIES)
+    sources = Sources(judged, unanswerable, without_answers, run, k)
     if tested.subject == QUERIES:
-        sources = Sources(judged, unanswerable, without_answers, run, k)
-        print_gate(*evaluated_gate(tested, sources, model, corpus), as_json=as_json)
+        evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
-    options.check_filter(calibration, unanswerable, without_answers=without_answers)
+    options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
     new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
-    result = measured(tested, new.queries)
+    result, gate = measured(tested, new.queries), None
+    if tested.gate is not None and (unanswerable or without_answers):
+        gate = evaluated_gate(tested.gate, sources, model, corpus)
     if as_json:
         print_json(
             {
@@ -48,6 +50,7 @@ def evaluate(
                 "too_shallow": result.too_shallow,
                 "equal_recall": result.equal_recall,
                 "evaluation": result,
+                **({"gate": gate._asdict()} if gate else {}),
             }
         )
     else:
@@ -63,20 +66,11 @@ def evaluate(
                     for name, part in ({"all": result} | dict(result.by_group)).items()
                 ),
             )
-    fails = result.verdict is not None and result.verdict.fails
+        if gate is not None:
+            say("\nThe gate in front:\n")
+            gate.say()
+    fails = (result.verdict is not None and result.verdict.fails) or (gate and gate.fails)
     if fails or result.mostly_unscorable or result.out_of_reach:
-        raise typer.Exit(1)
-
-
-def print_gate(result: GateEvaluation, left_out: int, *, as_json: bool) -> None:
-    """Print the evaluation of a gate; exit with 1 if it is silent too often."""
-    if as_json:
-        print_json({"left_out": left_out, "evaluation": result})
-    else:
-        say(result)
-        if left_out:
-            say(f"Left out, as part of the calibration: {left_out:,}.")
-    if result.verdict is not None and result.verdict.fails:
         raise typer.Exit(1)
 
 

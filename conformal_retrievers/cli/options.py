@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from conformal_retrievers.calibration import guarantees
+from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.theory.ranks import exact_alpha
 from conformal_retrievers.theory.tolerance import check_delta
 
@@ -176,15 +177,15 @@ def check_out(out: Path, *given: Path | None) -> None:
             )
 
 
-def check_filter(path: Path, unanswerable: list[str] | None, *, without_answers: bool) -> None:
-    """Exit with 2 if there are unanswerable queries for a calibration that is not of a gate."""
-    for option, given in (
-        ("--unanswerable", bool(unanswerable)),
-        ("--without-answers", without_answers),
-    ):
-        if given:
+def check_holds_gate(
+    calibration: Calibration, path: Path, unanswerable: list[str] | None, *, without_answers: bool
+) -> None:
+    """Exit with 2 if there are unanswerable queries for a calibration without a gate."""
+    given = {"--unanswerable": bool(unanswerable), "--without-answers": without_answers}
+    for option in (name for name, is_given in given.items() if is_given):
+        if calibration.gate is None:
             raise typer.BadParameter(
-                f"{path} is not the file of a gate, and only a gate is measured on unanswerable "
-                f"queries; leave {option} out",
+                f"{path} holds no gate, and only a gate is measured on unanswerable queries; leave "
+                f"{option} out",
                 param_hint=option,
             )

@@ -21,7 +21,7 @@ from conformal_retrievers.cli.inputs import (
     warn_if_retrieved_otherwise,
 )
 from conformal_retrievers.cli.scorers import Models, needed_of
-from conformal_retrievers.cli.terminal import OptionNeeded
+from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.beir import read_beir
 from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
@@ -119,16 +119,42 @@ def _without_answers(folder: Path, run: list[str] | None, k: int | None) -> list
     return [without_relevant(query, depths) for query in answered if query.snippets]
 
 
+class MeasuredGate(NamedTuple):
+    """The evaluation of a gate, and how many queries were left out."""
+
+    evaluation: GateEvaluation
+    left_out: int
+
+    @property
+    def fails(self) -> bool:
+        """Whether the gate is silent on significantly more answerable queries than guaranteed."""
+        return self.evaluation.verdict is not None and self.evaluation.verdict.fails
+
+    def print(self, *, as_json: bool) -> None:
+        """Print the evaluation; exit with 1 if it fails."""
+        if as_json:
+            print_json(self._asdict())
+        else:
+            self.say()
+        if self.fails:
+            raise typer.Exit(1)
+
+    def say(self) -> None:
+        """Print the evaluation as a text."""
+        say(self.evaluation)
+        if self.left_out:
+            say(f"Left out, as part of the gate's calibration: {self.left_out:,}.")
+
+
 def evaluated_gate(
     calibration: Calibration, given: Sources, model: str | None, corpus: Path | None
-) -> tuple[GateEvaluation, int]:
-    """Measure a gate on new queries; also return how many of its own questions were left out.
+) -> MeasuredGate:
+    """Measure a gate on new queries.
 
     Runs are read to the depth of the calibration unless a depth is given. Raises ValueError if no
     answerable query is new.
     """
-    models = Models(model, None, corpus, given.judged)
-    gate = Gate.of(calibration, needed_of(calibration, models))
+    gate = Gate.of(calibration, needed_of(calibration, Models(model, None, corpus, given.judged)))
     read = read_queries(given._replace(k=depth_of(calibration, given.run, given.k)))
     queries = Queries(
         cut_as(calibration, read.judged),
@@ -143,4 +169,5 @@ def evaluated_gate(
             "give other queries, or calibrate with --hold-out 0.5"
         )
     progress = sys.stderr.isatty()
-    return evaluate_gate(gate, new.judged, new.unanswerable, progress=progress), left_out
+    result = evaluate_gate(gate, new.judged, new.unanswerable, progress=progress)
+    return MeasuredGate(result, left_out)

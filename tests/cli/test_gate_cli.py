@@ -194,6 +194,29 @@ def test_a_filter_that_holds_a_gate_is_measured_with_it(files, both):
     run("diagnose", files / "both.json", files / "mixed.jsonl")
 
 
+def test_the_gate_in_front_of_a_filter_is_measured_too(files, both, tmp_path):
+    judged = files / "new-judged.jsonl"
+    expected = evaluate_gate(Gate.of(both.gate), read_jsonl(judged), read_sources(files, "new-"))
+    for command in ("evaluate", "diagnose"):
+        given = (command, files / "both.json", judged, *sources(files, "new-"))
+        assert one_line(str(expected)) in one_line(run(*given).stdout)
+        speaks = as_json(*given)["gate"]["evaluation"]["unanswerable"]["new-hard"]["speaks"]
+        assert speaks["estimate"] == expected.unanswerable["new-hard"].speaks.estimate
+        assert "gate" not in as_json(*given[:3])
+    page = tmp_path / "report.html"
+    run("diagnose", files / "both.json", judged, *sources(files, "new-"), "--out", page)
+    assert "new-hard" in page.read_text("utf-8")
+    run("diagnose", files / "both.json", judged, "--out", page)
+    assert "false silence" in page.read_text("utf-8").lower()
+
+
+def test_a_gate_in_front_that_is_silent_too_often_exits_with_1(files, both, tmp_path):
+    far = [*queries(60, "far", 0, relevant=True), *read_jsonl(files / "new-judged.jsonl")]
+    write_jsonl(far, tmp_path / "far.jsonl")
+    given = (files / "both.json", tmp_path / "far.jsonl", *sources(files, "new-"))
+    assert as_json("evaluate", *given, code=1)["gate"]["evaluation"]["verdict"]["p_value"] < 0.05
+
+
 def test_questions_that_calibrated_the_gate_are_not_new_to_the_filter(files, tmp_path):
     judged = files / "new-judged.jsonl"
     options = ("--alpha", "0.3", "--scorer", "zscore", "--gate", files / "gate.json")

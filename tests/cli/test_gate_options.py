@@ -146,6 +146,25 @@ def test_files_of_gates_and_filters_are_not_taken_for_each_other(files, tmp_path
         assert "--without-answers" in error_of(*asked, "--without-answers", code=2)
     log = ("diagnose", files / "gate.json", "--log", judged)
     assert "--log" in error_of(*log, code=2)
+    assert "--unanswerable" in error_of(*log, *sources(files), code=2)
+    report = ("diagnose", files / "gate.json", judged, "--out", tmp_path / "r.html")
+    assert "--out" in error_of(*report, code=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--alpha", "0.3", "--delta", "0.1"),
+        ("--alpha", "0.3", "--guarantee", "snippet"),
+        ("--tokens", "30"),
+    ],
+)
+def test_what_has_no_guarantee_behind_a_gate_is_named(options, files, tmp_path):
+    gate = ("--gate", files / "gate.json", "--scorer", "zscore")
+    command = ("calibrate", files / "judged.jsonl", *gate, *options, *out(tmp_path, "c"))
+    message = error_of(*command, code=2)
+    assert "--gate" in message
+    assert options[-2] in message
 
 
 @pytest.mark.parametrize("name", ["judged", "hard", "gate"])
