@@ -150,7 +150,7 @@ def calibrate_gate(
         n_without_relevant=len(unknown),
         other_ids=tuple(query.id for query in unknown if query.id),
         lowest_scores=lowest_scores_of(scored),
-        scorer_provenance=chosen.provenance,
+        scorer_provenance=checks.json_copy("scorer_provenance", chosen.provenance),
         retrieval=retrieval,
         labels=checks.json_copy("labels", labels),
         details={
