@@ -49,7 +49,9 @@ def diagnose(
     if log is not None and (without_answers or any((run, k, model, corpus, unanswerable))):
         reason = "--run, --k, --model, --corpus, --unanswerable and --without-answers go with them"
         raise typer.BadParameter(f"give judged queries in place of --log: {reason}")
-    sources = judged and Sources(judged, unanswerable, without_answers, run, k)
+    sources = None
+    if judged is not None:
+        sources = Sources(judged, unanswerable, without_answers, run, k)
     if out is not None:
         files = sources.files.values() if sources else ()
         options.check_out(out, calibration, judged, log, corpus, *files)
