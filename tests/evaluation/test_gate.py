@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gates import FIRST, gate_of, query, unanswerable
+from gates import FIRST, drawn, gate_of, query, unanswerable
 from scipy.stats import binomtest
 
 from conformal_retrievers import (
@@ -170,6 +170,19 @@ def test_questions_of_the_calibration_are_refused_by_id_and_by_text():
     fitted = replace(GATE, scorer=_Fitted(("new1",)))
     with pytest.raises(ValueError, match="new1"):
         evaluate_gate(fitted, ANSWERABLE)
+
+
+def test_questions_that_the_score_was_chosen_on_are_refused_by_text():
+    rng = np.random.default_rng(19)
+    known = [
+        unanswerable(f"none {i}", float(score)) for i, score in enumerate(rng.normal(2, 1, 90))
+    ]
+    gate = calibrate_gate(drawn(rng, 180, "own"), known, [FIRST], alpha=0.1)
+    fitted = [i for i in range(180) if gate.calibration.chosen_on(query(f"own {i}", 0.1))]
+    assert fitted
+    again = replace(query("other id", 0.1), query=f"own {fitted[0]}")
+    with pytest.raises(ValueError, match="other id"):
+        evaluate_gate(gate, [*ANSWERABLE, again])
 
 
 class _Fitted:

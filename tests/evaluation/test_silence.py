@@ -22,6 +22,7 @@ from conformal_retrievers import (
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.evaluation import measure
 from conformal_retrievers.evaluation.diagnosis import Finding
+from conformal_retrievers.theory.exchangeability import m2_band
 
 FALSE_ALARM = 1e-4
 
@@ -126,6 +127,19 @@ def test_the_band_of_m1_follows_the_share_that_is_silenced():
         low, high = d.m1_band
         outside += not low <= d.evaluation.m1.estimate <= high
     assert binomtest(outside, 100, 0.05, alternative="greater").pvalue > FALSE_ALARM
+
+
+def test_the_band_of_m2_is_about_queries_that_pass(gate, calibration):
+    def passing(queries):
+        return [one for one in queries if not one.silenced]
+
+    scored = score_queries(LAST, new(answerable=0.5), gate=gate)
+    reference = score_queries(LAST, new(seed=9, answerable=0.8), gate=gate)
+    kept = np.array([calibration.keep(one.scores).mean() for one in passing(reference)])
+    low, high = m2_band(kept, len(passing(scored)))
+    share = len(passing(scored)) / len(scored)
+    d = diagnose(calibration, scored, reference=reference)
+    assert d.m2_band == pytest.approx((share * low, share * high), rel=1e-12)
 
 
 def test_a_diagnosis_states_how_often_the_gate_is_silent(gate, calibration):
