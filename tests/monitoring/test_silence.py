@@ -117,6 +117,31 @@ def test_unanswerable_queries_that_are_silenced_are_no_drift_of_the_filter(filte
     assert len(monitor._state.live) == sum(not one.gated.silent for one in answerable)
 
 
+@pytest.mark.slow
+def test_false_alarms_behind_a_gate_are_no_more_frequent_than_the_level():
+    """In 60 streams of 150 queries; gate and filter are calibrated on the same 60 queries."""
+    rng = np.random.default_rng(21)
+    alarms = {"drift": 0, "harm": 0, "change": 0, "false silence": 0}
+    for _ in range(60):
+        own = drawn(rng, 60, "own")
+        gate = calibrate_gate(own, (), FIRST, alpha=0.1)
+        calibration = calibrate(own, LAST, alpha=0.2, gate=gate)
+        conformal = ConformalFilter(LAST, calibration, gate=gate)
+        monitor = Monitor(calibration, 0.1, seed=int(rng.integers(2**32)))
+        new = drawn(rng, 150, "new")
+        for one, scored in zip(
+            of_queries(conformal, new), score_queries(LAST, new, gate=gate), strict=True
+        ):
+            monitor.observe(one.scores, gated=one.gated)
+            status = monitor.observe_judged(scored)
+        alarms["drift"] += status.drift
+        alarms["harm"] += status.harm
+        alarms["change"] += status.gate.drift
+        alarms["false silence"] += status.gate.harm
+    for name, n in alarms.items():
+        assert binomtest(n, 60, 0.1, alternative="greater").pvalue > FALSE_ALARM, name
+
+
 def test_the_rate_of_silence_is_that_of_the_newest_queries(filtering):
     monitor = Monitor(filtering.calibration)
     for score, n in ((99.0, 50), (-99.0, RECENT - 30), (99.0, 30)):
