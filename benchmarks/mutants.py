@@ -169,7 +169,6 @@ MUTANTS = {
         ("Path(os.path.realpath(path))", "Path(path)", "a link is replaced by a file"),
     ],
     "data/queries.py": [
-        ("j for j in candidates if j not in taken", "j for j in candidates", "one for two"),
         (
             "missed=(self.missed or 0) + not_returned",
             "missed=not_returned",
@@ -181,6 +180,26 @@ MUTANTS = {
             "np.asarray(array, np.float64)",
             "a masked score counts as the value that it hides",
         ),
+    ],
+    "data/recognition.py": [
+        ("j for j in candidates if j not in taken", "j for j in candidates", "one for two"),
+    ],
+    "data/unanswerable.py": [
+        ("if relevant or snippet.text in texts", "if relevant", "an equal text stays"),
+        ("for one in (query, judged) for", "for one in (query,) for", "a text that was judged"),
+        ("-len(snippet.hits)", "len(snippet.hits)", "another order of the retrievers"),
+        (
+            "fusion(hits) if score == fusion(snippet.hits) else score",
+            "score",
+            "the fusion of ranks that are gone",
+        ),
+        ("[: depths.get(name, 0)]", "[:]", "lists that are not cut again"),
+        (
+            "key=lambda one: one[1].rank)",
+            "key=lambda one: -one[1].rank)",
+            "the last of a list, not the first",
+        ),
+        ("max(before.k, most)", "before.k", "more snippets than k"),
     ],
     "data/jsonl.py": [
         (
@@ -337,7 +356,7 @@ MUTANTS = {
             "count_missed lost on loading",
         ),
         (
-            "        DETAILS[record.subject].model_validate(record.details)\n",
+            "            DETAILS[one.subject].model_validate(one.details)\n",
             "",
             "a share of claims above 1",
         ),
@@ -372,6 +391,14 @@ MUTANTS = {
             "a Beta law off by one",
         ),
     ],
+    "calibration/gate.py": [
+        ("if score > c.threshold(group):", "if score >= c.threshold(group):", "silent on a tie"),
+        (
+            "return gated.score > self.gate.calibration.threshold_without_one(query.group)",
+            "return gated.silent",
+            "a filter behind the gate of its own queries, as if they were others",
+        ),
+    ],
     "filtering.py": [
         (
             "return self.group_of(query) if group is None and self.group_of is not None else group",
@@ -379,9 +406,19 @@ MUTANTS = {
             "the caller's group overruled",
         ),
         (
-            "group = self._checked(query, len(snippets), group)\n        return self.decide(await",
-            "return self.decide(await",
+            "group = self._checked(query, len(snippets), group)\n        scores, gated = await",
+            "scores, gated = await",
             "no group of the query in async",
+        ),
+        (
+            "keeps=np.zeros(len(s), dtype=bool), silenced=True",
+            "silenced=True",
+            "what a gate silences is kept",
+        ),
+        (
+            "twin.gate, twin._at = gate_for(self.calibration, gate), {}",
+            "twin.gate = gate_for(self.calibration, gate)",
+            "a filter at another alpha without its gate",
         ),
     ],
     "llm/prompt.py": [
@@ -523,22 +560,11 @@ MUTANTS = {
             "        if True:\n            state = asdict",
             "half of an observation is saved",
         ),
-        ("Field(ge=0, lt=2**53)", "Field(lt=2**53)", "negative counts are loaded"),
         ("Field(gt=0, lt=1)]], Field", "Field(ge=0, lt=1)]], Field", "a lost bet is loaded"),
         (
             "if state.calibration != calibration.checksum:",
             "if False:",
             "a monitor of another calibration is loaded",
-        ),
-        (
-            "return self.harm_evidence >= 2 / self.level",
-            "return self.harm_evidence >= 1 / self.level",
-            "an alarm of harm at half the evidence",
-        ),
-        (
-            "return self.drift_evidence >= 1 / self.level",
-            "return self.drift_evidence >= 2 / self.level",
-            "an alarm of drift at twice the evidence",
         ),
         (
             "1 - betting_lower(1 - np.array(losses), self._state.level / 2)",
@@ -578,6 +604,19 @@ MUTANTS = {
         ),
         ("self._ordered.insert(below, lowest)", "", "p-values against a calibration that stays"),
         ("(1 - JUMPS) * capital + JUMPS * total / 3", "capital", "a bet that never changes sides"),
+    ],
+    "monitoring/status.py": [
+        ("Field(ge=0, lt=2**53)", "Field(lt=2**53)", "negative counts are loaded"),
+        (
+            "return self.harm_evidence >= 2 / self.level",
+            "return self.harm_evidence >= 1 / self.level",
+            "an alarm of harm at half the evidence",
+        ),
+        (
+            "return self.drift_evidence >= 1 / self.level",
+            "return self.drift_evidence >= 2 / self.level",
+            "an alarm of drift at twice the evidence",
+        ),
     ],
     "evaluation/verdict.py": [
         (

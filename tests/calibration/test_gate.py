@@ -214,6 +214,22 @@ def test_the_best_snippet_is_not_kept_where_the_gate_is_silent():
     assert keeping("a", ["1 u 99"]).kept.tolist() == [0]
 
 
+def test_a_gate_may_be_put_in_front_of_a_filter_at_any_alpha():
+    queries = [judged(f"q{i}", i, (float(i),), (9.0,)) for i in range(20)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    alone = ConformalFilter(LAST, calibrate(queries, LAST, alpha=0.2))
+    assert alone.at(0.3)("u", ["30 u 0.5"]).kept.tolist() == [0]
+    behind = alone.behind(gate)
+    for both in (behind, behind.at(0.3), alone.at(0.3).behind(gate)):
+        assert both("u", ["30 u 0.5"]).silenced
+        assert both("a", ["1 a 0.5"]).kept.tolist() == [0]
+    assert (alone.gate, alone.at(0.3).gate, alone.behind(None)) == (None, None, alone)
+    flagging = ConformalFilter(LAST, alone.calibration, on_silence="flag").behind(gate)
+    assert flagging("u", ["30 u 0.5"]).kept.tolist() == [0]
+    with pytest.raises(TypeError, match="gate"):
+        alone.behind(0.1)
+
+
 async def _acall(filter, query, snippets):
     return await filter.acall(query, snippets)
 

@@ -97,8 +97,9 @@ class ConformalRetriever(FromCalibration, Around):
             config = RunnableConfig(configurable=configurable)
             retriever = RunnableBinding(bound=retriever, config=config)
         gate = self.gate or self.filter.gate
-        for calibration in (self.filter.calibration, *([gate.calibration] if gate else ())):
-            calibrated = str((calibration.retrieval or {}).get("retriever", ""))
-            if text := difference(retriever, calibrated, calibration.k, depth=kwargs.get("k")):
+        calibrations = [self.filter.calibration, *([gate.calibration] if gate else ())]
+        names = [str((one.retrieval or {}).get("retriever", "")) for one in calibrations]
+        for name, k in {*zip(names, (one.k for one in calibrations), strict=True)}:
+            if text := difference(retriever, name, k, depth=kwargs.get("k")):
                 warnings.warn(text, stacklevel=1)  # Python shows a repeated warning once
         return with_scores(retriever)
