@@ -24,6 +24,7 @@ from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.scoring import LearnedScorer, Scorer
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -131,7 +132,7 @@ def calibrate(
             on_unscorable=on_unscorable,
             gate=None if front is None else Gate.of(front, models.all_of(needed_scorers(front))),
             retrieval=retrieval_of(judged, run),
-            labels={"source": judged.name},
+            labels=read_labels(judged) or {"source": judged.name},
             progress=sys.stderr.isatty(),
         )
     if n := calibration.n_without_id:

@@ -10,7 +10,8 @@ from conformal_retrievers.labels.labeling import (
     label_by_source,
     rouge_l,
 )
+from conformal_retrievers.labels.record import read_labels, write_labelled
 
 __all__ = ["AnsweredQuery", "AuditReport", "ConsistencyLabels", "Labelled", "Response"]
 __all__ += ["audit_report", "audit_sample", "label_by_answer", "label_by_llm", "label_by_source"]
-__all__ += ["label_consistency", "rouge_l"]
+__all__ += ["label_consistency", "read_labels", "rouge_l", "write_labelled"]

@@ -1,0 +1,92 @@
+"""Where the judgements of a file come from, in a file beside it: judged.jsonl, judged.labels.json.
+
+The record is bound to the judged queries by a checksum, so that it never speaks of others.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from conformal_retrievers.data.files import Kind, cannot_read, read_envelope, write_envelope
+from conformal_retrievers.data.jsonl import write_jsonl
+from conformal_retrievers.data.queries import JudgedQuery
+
+KIND = Kind("conformal-retrievers/labels", 1, "write_labelled", "record of labels")
+
+
+def beside(path: str | Path, ending: str) -> Path:
+    """Return the path of a file that belongs to judged queries.
+
+    >>> beside("folder/judged.jsonl.gz", "labels.json").name
+    'judged.labels.json'
+    """
+    name = Path(path).name.removesuffix(".gz").removesuffix(".jsonl")
+    return Path(path).with_name(f"{name}.{ending}")
+
+
+def write_labelled(
+    judged: Iterable[JudgedQuery],
+    labels: Mapping[str, JsonValue],
+    path: str | Path,
+    *,
+    seen: Iterable[Mapping[str, JsonValue]] = (),
+) -> None:
+    """Write judged queries as `write_jsonl` does, and beside them where their labels come from.
+
+    Parameters
+    ----------
+    judged, labels
+        The queries, and the origin of their labels, such as `Labelled.judged` and `.labels`.
+    path
+        The file of the queries; that of the labels has the ending .labels.json.
+    seen
+        For each query what a person saw of it, see `conformal_retrievers.labels.judging`.
+
+    Raises
+    ------
+    ValueError, OSError
+        As `write_jsonl`.
+    """
+    write_jsonl(judged, path)
+    fields = {"format": KIND.format, "version": KIND.version, "judged": _digest(path)}
+    fields |= {"labels": dict(labels), "seen": [dict(one) for one in seen]}
+    write_envelope(beside(path, "labels.json"), fields, what=KIND.what, rows="seen")
+
+
+def read_labels(path: str | Path) -> dict[str, JsonValue] | None:
+    """Return where the labels of a file of judged queries come from, for `calibrate(labels=)`.
+
+    Returns None if nothing is beside the file. Raises ValueError if what is beside it is about
+    other queries, or is damaged.
+    """
+    fields = _read(path)
+    return None if fields is None else fields["labels"]
+
+
+def read_seen(path: str | Path) -> list[dict[str, JsonValue]] | None:
+    """Return what a person saw of each query in a file, or None if that is not recorded."""
+    fields = _read(path)
+    return None if fields is None else fields["seen"] or None
+
+
+def _read(path: str | Path) -> dict[str, Any] | None:
+    record = beside(path, "labels.json")
+    if Path(path).is_dir() or not record.exists():
+        return None
+    fields = read_envelope(record, KIND)
+    if fields["judged"] != _digest(path):
+        raise ValueError(
+            f"{record} is about other judgements than {path} has: its field 'judged' is another "
+            "checksum. Restore the file that it was written with, or remove the record"
+        )
+    return fields
+
+
+def _digest(path: str | Path) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        cannot_read("judged queries", path, error)
