@@ -19,6 +19,7 @@ from conformal_retrievers.cli.depth import depth
 from conformal_retrievers.cli.diagnose import diagnose
 from conformal_retrievers.cli.evaluate import evaluate
 from conformal_retrievers.cli.gate import gate
+from conformal_retrievers.cli.judge import judge
 from conformal_retrievers.cli.plan import plan
 from conformal_retrievers.cli.show import show
 from conformal_retrievers.cli.terminal import Commands
@@ -62,6 +63,6 @@ def demo(alpha: options.Alpha = 0.1) -> None:
     run(alpha)
 
 
-for command in (calibrate, gate, show, evaluate, diagnose, depth, plan, demo):
+for command in (judge, calibrate, gate, show, evaluate, diagnose, depth, plan, demo):
     app.command()(command)
 app.add_typer(claims, name="claims")

@@ -25,6 +25,7 @@ from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.theory.intervals import Interval, cluster_interval
 from conformal_retrievers.theory.ranks import exact_share
+from conformal_retrievers.theory.tolerance import binomial_interval
 
 JUDGEMENTS = {"yes": True, "y": True, "no": False, "n": False}
 
@@ -131,6 +132,27 @@ class AuditReport:
         """The share μ of the relevant snippets that are labelled irrelevant."""
         return self._rate(~self.labelled, self.audited)
 
+    @property
+    def remaining_miss_rate(self) -> Interval:
+        """The share of the relevant snippets that stay labelled irrelevant: they were not audited.
+
+        That is if the audited ones get the person's label. The interval has the ends of
+        `cluster_interval`, or of Clopper and Pearson's for the audited irrelevant labels where
+        these are further away, because a few of them may have no miss by chance.
+        """
+        part = ~self.labelled & (self.weights > 1)
+        rest = (self.weights - 1) * part
+        if not part.any():
+            return Interval(0.0, 0.0, 0.0)
+        missed, relevant = rest * self.audited, self.weights * self.audited
+        known = (relevant - missed).sum()
+        ends = cluster_interval(
+            np.bincount(self.queries, missed), np.bincount(self.queries, relevant)
+        )
+        found = binomial_interval(int((part & self.audited).sum()), int(part.sum()))
+        low, high = (end * rest.sum() / (end * rest.sum() + known or 1) for end in found[1:])
+        return Interval(ends.estimate, min(ends.low, low), max(ends.high, high))
+
     def coverage(self, threshold: float) -> Interval:
         """Return the share of the relevant snippets that a score threshold keeps, pooled."""
         return self._rate(~(self.scores > threshold), self.audited)
@@ -138,9 +160,17 @@ class AuditReport:
     @property
     def labels(self) -> dict[str, JsonValue]:
         """The audit for `calibrate(labels=)`, with rates as [estimate, low, high]."""
+        return self._written("agreement", "precision", "miss_rate")
+
+    @property
+    def corrected_labels(self) -> dict[str, JsonValue]:
+        """As `labels`, where the audited snippets get the person's label."""
+        return self._written("agreement", "precision", "miss_rate", "remaining_miss_rate")
+
+    def _written(self, *rates: str) -> dict[str, JsonValue]:
         audit: dict[str, JsonValue] = {"audited": len(self.labelled)}
         audit["of"] = round(self.weights.sum())
-        for name in ("agreement", "precision", "miss_rate"):
+        for name in rates:
             audit[name] = [None if math.isnan(end) else end for end in getattr(self, name)]
         return {"audit": audit}
 

@@ -1,0 +1,63 @@
+"""`conformal-retrievers judge`: a page on which a person judges retrieved snippets."""
+
+from pathlib import Path
+from typing import Annotated
+
+from conformal_retrievers.cli import options
+from conformal_retrievers.cli.inputs import judged_queries
+from conformal_retrievers.cli.terminal import say
+from conformal_retrievers.labels.judging import Judging, JudgingServer
+from conformal_retrievers.labels.record import read_labels
+from conformal_retrievers.theory.ranks import exact_share
+
+
+def judge(
+    retrieved: options.Judged,
+    out: options.Out = Path("judged.jsonl"),
+    run: options.Run = None,
+    k: options.Depth = None,
+    sample: Annotated[
+        float | None,
+        options.option(
+            "SHARE",
+            "The share of the unmarked snippets to show beside the marked ones. Default: all, or "
+            "0.2 where a query has more than 10 snippets and some are marked.",
+            parser=options.passes(exact_share),
+        ),
+    ] = None,
+    by: Annotated[str | None, options.option("NAME", "Who judges, for the record.")] = None,
+    port: Annotated[
+        int,
+        options.option("NUMBER", "The port of the page. Default: a free one.", min=0, max=65535),
+    ] = 0,
+) -> None:
+    """Judge retrieved snippets on a page in your browser, or check an LLM's marks.
+
+    Every mark is saved at once. Stop with Ctrl-C, and go on with the same command.
+    """
+    options.check_out(out, retrieved)
+    queries = list(judged_queries(retrieved, run, k))
+    given = read_labels(retrieved) or {"source": retrieved.name}
+    judging = Judging(queries, out, by=by, share=sample, given=given)
+    try:
+        with JudgingServer(judging, port) as server:
+            n = len(queries)
+            say(f"{judging.n_done} of {n} questions are judged. Open this address:")
+            say(server.url)
+            say("Stop with Ctrl-C.")
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                say()
+        _say_what_is_written(judging)
+    finally:
+        judging.close()
+
+
+def _say_what_is_written(judging: Judging) -> None:
+    written, unsure = judging.n_done - len(judging.unsure), len(judging.unsure)
+    say(f"{written} of {len(judging.queries)} questions are judged.")
+    if unsure:
+        say(f"{unsure} more are left out, because a snippet is marked unsure.")
+    if written:
+        say(f"Calibrate with: conformal-retrievers calibrate {judging.out} --alpha 0.1")

@@ -1,0 +1,110 @@
+"""A journal of marks in one SQLite file: each is on disk before `append` returns.
+
+One process has the file at a time. Its lock ends with the process, however it ends.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+APPLICATION = 0x63724A4D  # "crJM": the application id in the header of the SQLite file
+VERSION = 1
+TABLES = (
+    "CREATE TABLE plan (fields TEXT)",
+    "CREATE TABLE events (number INTEGER PRIMARY KEY, question INTEGER, marks TEXT, done INTEGER, "
+    "time TEXT)",
+)
+
+Mark = bool | None  # None: the person is unsure
+
+
+class Event(NamedTuple):
+    """The marks of a question from now on."""
+
+    question: int  # its place in the file of queries
+    marks: tuple[Mark, ...]  # of the snippets that are shown
+    done: bool  # the person went on to the next question
+
+
+class Journal:
+    """What is judged, and all events so far.
+
+    A new journal stores `plan`; `self.plan` is the one that was stored first. Raises ValueError if
+    the file is another one, OSError if it cannot be written or another process has it.
+    """
+
+    def __init__(self, path: Path, plan: Mapping[str, Any]) -> None:
+        self.path = path
+        try:
+            self._file = sqlite3.connect(
+                path, timeout=0.2, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise OSError(f"{path}: cannot open the journal of marks ({error})") from None
+        try:
+            self.plan = self._open(plan)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            for pragma in ("locking_mode = EXCLUSIVE", "synchronous = EXTRA"):
+                self._file.execute(f"PRAGMA {pragma}")
+            self._file.execute("BEGIN EXCLUSIVE")  # the lock stays until the file is closed
+            (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            found = [
+                self._file.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("application_id", "user_version")
+            ]
+            if not tables:
+                self._file.execute(f"PRAGMA application_id = {APPLICATION}")
+                self._file.execute(f"PRAGMA user_version = {VERSION}")
+                for table in TABLES:
+                    self._file.execute(table)
+                self._file.execute("INSERT INTO plan VALUES (?)", [json.dumps(plan)])
+            elif found != [APPLICATION, VERSION]:
+                raise ValueError(f"{self.path} is not a journal of marks of this version")
+            (fields,) = self._file.execute("SELECT fields FROM plan").fetchone()
+            self._file.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise OSError(f"{self.path}: cannot use the journal of marks ({error})") from None
+            raise BlockingIOError(
+                f"{self.path}: another process has this journal of marks; judge in its page, or "
+                "give another --out"
+            ) from None
+        except sqlite3.DatabaseError:
+            raise ValueError(f"{self.path} is not a journal of marks of this version") from None
+        return dict(json.loads(fields))
+
+    def append(self, event: Event) -> None:
+        """Store an event; raise OSError if that fails, and then it is not stored."""
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        row = [event.question, json.dumps(event.marks), event.done, now]
+        try:
+            self._file.execute(
+                "INSERT INTO events (question, marks, done, time) VALUES (?, ?, ?, ?)", row
+            )
+        except sqlite3.Error as error:
+            raise OSError(f"{self.path}: cannot store a mark ({error})") from None
+
+    def __iter__(self) -> Iterator[Event]:
+        rows = "SELECT question, marks, done FROM events ORDER BY number"
+        for question, marks, done in self._file.execute(rows):
+            yield Event(question, as_marks(json.loads(marks)), bool(done))
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+
+def as_marks(values: Sequence[Any]) -> tuple[Mark, ...]:
+    """Return marks; raise ValueError for a value other than true, false and null."""
+    for value in values:
+        if value is not None and not isinstance(value, bool):
+            raise ValueError(f"marks has {value!r:.60}; give true, false, or null if unsure")
+    return tuple(values)

@@ -1,0 +1,238 @@
+"""What a person judges, their marks so far, and the judged queries that follow from these.
+
+A query is in the output once the person went on from it, without a snippet that they were unsure
+of. Snippets that they did not see keep the judgement that they had.
+"""
+
+import secrets
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import JsonValue
+
+from conformal_retrievers.data.checks import all_of, check_names
+from conformal_retrievers.data.files import checksum
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.labels.audit import AuditReport
+from conformal_retrievers.labels.judging.journal import Event, Journal, as_marks
+from conformal_retrievers.labels.judging.sample import Sample, draw
+from conformal_retrievers.labels.record import beside, write_labelled
+
+
+class Judging:
+    """The judging of queries by one person, which goes on where it was if it is opened again.
+
+    Beside `out` are its journal (.marks.sqlite) and the origin of the judgements (.labels.json).
+
+    Parameters
+    ----------
+    queries
+        The queries with their retrieved snippets, marked or not.
+    out
+        The file of JSON lines for the judged queries: a new one, or one that this judging wrote.
+    by
+        Who judges, for the record.
+    share
+        The share of the unmarked snippets to show, in (0, 1]; see `draw` for the default.
+    given
+        Where the marks in `queries` come from, such as `read_labels` returns it.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to judge, a query has evidence, or the journal is about other queries,
+        another share or person.
+    OSError
+        If a file cannot be written, another process judges it, or `out` exists without a journal.
+    """
+
+    def __init__(
+        self,
+        queries: Iterable[JudgedQuery],
+        out: str | Path,
+        *,
+        by: str | None = None,
+        share: float | None = None,
+        given: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        self.queries, self.out, self.by = all_of(JudgedQuery, queries, "queries"), Path(out), by
+        check_names("judging", by=by)
+        for query in self.queries:
+            if query.evidence:
+                raise ValueError(
+                    f"{query.name}: evidence marks ranges, but a person marks whole snippets here; "
+                    "leave it out, or give by_sentence(queries, split), whose snippets are cut"
+                )
+        self.marked = any(any(query.relevant) for query in self.queries)
+        self.given: dict[str, JsonValue] | None = dict(given or {}) if self.marked else None
+        drawn = draw(self.queries, share, secrets.randbelow(2**32))
+        journal = beside(out, "marks.sqlite")
+        if self.out.exists() and not journal.exists():
+            raise FileExistsError(
+                f"{out} exists, and {journal.name} is not beside it; give another --out"
+            )
+        about: dict[str, JsonValue] = {"queries": _digest(self.queries), "by": by}
+        self.journal = Journal(journal, about | vars(drawn))
+        plan = self.journal.plan
+        try:
+            if share is not None:
+                about["share"] = drawn.share
+            self._check(about, plan)
+        except BaseException:
+            self.journal.close()
+            raise
+        order, shown = tuple(plan["order"]), tuple(map(tuple, plan["shown"]))
+        self.sample = Sample(plan["share"], plan["seed"], order, shown)
+        self._lock = threading.Lock()
+        self._versions = [0] * len(self.queries)
+        self._latest = [self._at_first(i) for i in range(len(self.queries))]
+        for event in self.journal:
+            self._take(event)
+        self.write()
+
+    def _check(self, about: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+        names = {"queries": "queries", "by": "by", "share": "share of unmarked snippets"}
+        for field, value in about.items():
+            if plan[field] != value:
+                there = "others" if field == "queries" else repr(plan[field])
+                here = "these" if field == "queries" else repr(value)
+                raise ValueError(
+                    f"{names[field]}: {self.journal.path} is for {there}, not for {here}; give "
+                    "what it was begun with, or another --out"
+                )
+
+    def _at_first(self, place: int) -> Event:
+        relevant = self.queries[place].relevant
+        return Event(place, tuple(relevant[i] for i in self.sample.shown[place]), False)
+
+    def _take(self, event: Event) -> None:
+        self._latest[event.question] = event
+        self._versions[event.question] += 1
+
+    @property
+    def n_done(self) -> int:
+        """How many questions the person went on from."""
+        return sum(event.done for event in self._latest)
+
+    @property
+    def unsure(self) -> list[JudgedQuery]:
+        """The questions that are done and left out, because a mark is unsure."""
+        done = [event for event in self._latest if event.done and None in event.marks]
+        return [self.queries[event.question] for event in done]
+
+    def next_after(self, number: int) -> int | None:
+        """Return the number of the next question that is not done, or None if all are."""
+        n = len(self.sample.order)
+        ahead = [(number + 1 + i) % n for i in range(n)]
+        return next((i for i in ahead if not self._latest[self.sample.order[i]].done), None)
+
+    def question(self, number: int) -> dict[str, JsonValue]:
+        """Return what the page shows of a question, by its number from 0."""
+        place = self.sample.order[number]
+        query, event, shown = self.queries[place], self._latest[place], self.sample.shown[place]
+        snippets: list[JsonValue] = [
+            {
+                "text": query.snippets[i].text,
+                "document": query.snippets[i].document,
+                "given": query.relevant[i] if self.marked else None,
+            }
+            for i in shown
+        ]
+        return {
+            "number": number,
+            "questions": len(self.sample.order),
+            "n_done": self.n_done,
+            "n_unsure": len(self.unsure),
+            "next": self.next_after(number),
+            "query": query.query,
+            "snippets": snippets,
+            "of": len(query.snippets),
+            "marks": list(event.marks),
+            "done": event.done,
+            "version": self._versions[place],
+        }
+
+    def mark(self, number: int, marks: Sequence[Any], *, done: bool, version: int) -> bool:
+        """Store the marks of a question's snippets; return False if the version is an old one.
+
+        They are on disk when it returns. Raises ValueError for marks of another number or kind, and
+        OSError if they, or what follows from them, cannot be written.
+        """
+        place = self.sample.order[number]
+        if len(marks) != len(self.sample.shown[place]):
+            raise ValueError(f"marks are {len(marks)}; give {len(self.sample.shown[place])}")
+        with self._lock:
+            if version != self._versions[place]:
+                return False
+            event = Event(place, as_marks(marks), done or self._latest[place].done)
+            self.journal.append(event)
+            self._take(event)
+            if event.done:
+                self.write()
+            return True
+
+    def judged(self) -> list[JudgedQuery]:
+        """Return the queries that the person judged, in their order in the file."""
+        return [query for _, query in self._judged()]
+
+    def _judged(self) -> list[tuple[int, JudgedQuery]]:
+        found = []
+        for place, event in enumerate(self._latest):
+            if event.done and None not in event.marks:
+                query = self.queries[place]
+                seen = dict(zip(self.sample.shown[place], event.marks, strict=True))
+                relevant = tuple(bool(seen.get(i, r)) for i, r in enumerate(query.relevant))
+                answerable = query.answerable or any(relevant)
+                found.append((place, replace(query, relevant=relevant, answerable=answerable)))
+        return found
+
+    def write(self) -> None:
+        """Write the judged queries and the origin of their judgements, once there is one."""
+        judged = self._judged()
+        if not judged and not self.out.exists():
+            return
+        seen: list[dict[str, JsonValue]] = []
+        for place, _ in judged:
+            shown, given = self.sample.shown[place], self.queries[place].relevant
+            seen.append({"seen": list(shown), "given": [given[i] for i in shown]})
+        write_labelled([q for _, q in judged], self._labels(judged), self.out, seen=seen)
+
+    def _labels(self, judged: Sequence[tuple[int, JudgedQuery]]) -> dict[str, JsonValue]:
+        labels: dict[str, JsonValue] = {"source": "person", "by": self.by, "queries": len(judged)}
+        labels |= {"unsure": len(self.unsure), "of": len(self.sample.order)}
+        if self.given is None:
+            return labels
+        labels["given"] = self.given
+        labels["sample"] = {"share": self.sample.share, "seed": self.sample.seed}
+        return labels | self._audit(judged).corrected_labels
+
+    def audit(self) -> AuditReport:
+        """Return the audit of the given marks by the person's, over the queries that are judged."""
+        return self._audit(self._judged())
+
+    def _audit(self, judged: Sequence[tuple[int, JudgedQuery]]) -> AuditReport:
+        rows: list[tuple[float, ...]] = []
+        for number, (place, query) in enumerate(judged):
+            given, shown = self.queries[place].relevant, self.sample.shown[place]
+            weight = given.count(False) / max(1, sum(not given[i] for i in shown))
+            rows += [
+                (given[i], query.relevant[i], number, 1.0 if given[i] else weight) for i in shown
+            ]
+        labelled, audited, numbers, weights = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+        unknown = np.full(len(rows), np.nan)
+        yes = (labelled == 1, audited == 1)
+        return AuditReport(*yes, unknown, numbers.astype(np.int64), weights)
+
+    def close(self) -> None:
+        """Give the journal back, so that another process may judge."""
+        self.journal.close()
+
+
+def _digest(queries: Sequence[JudgedQuery]) -> str:
+    """Return the checksum of what a person is asked: queries, snippets and their marks."""
+    texts = [[q.id, q.query, [[s.id, s.text] for s in q.snippets], q.relevant] for q in queries]
+    return checksum({"queries": texts})

@@ -1,0 +1,93 @@
+"""`conformal-retrievers judge`: a process that is killed, started again, and calibrated from."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from commands import as_json, error_of
+from judging import ask, command, finish, queries
+
+from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
+from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.labels import write_labelled
+from conformal_retrievers.labels.judging import Judging
+
+
+@pytest.fixture
+def retrieved(tmp_path):
+    write_jsonl(queries(6, 20, marked=[0, 3]), tmp_path / "retrieved.jsonl")
+    return tmp_path / "retrieved.jsonl"
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_if_the_process_is_killed(retrieved, tmp_path):
+    """It is killed right after each of six replies, and what was answered for is there."""
+    out, expected = tmp_path / "judged.jsonl", {}
+    for number in range(6):
+        with command(retrieved, "--out", out) as (process, url):
+            first = ask(url)[1]
+            assert first["number"] == number  # the first question that is not done
+            assert first["n_done"] == number
+            for other, marks in expected.items():
+                assert ask(url, f"?number={other}")[1]["marks"] == marks
+            marks = [bool((i + number) % 2) for i in range(len(first["marks"]))]
+            fields = {"marks": [not mark for mark in marks], "done": False, "version": 0}
+            ask(url, f"?number={number}", fields)
+            status, _ = ask(url, f"?number={number}", {"marks": marks, "done": True, "version": 1})
+            assert status == 200
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        expected[number] = marks
+        assert len(read_jsonl(out)) == number + 1
+    judging = Judging(read_jsonl(retrieved), out)
+    assert [judging.question(i)["marks"] for i in range(6)] == list(expected.values())
+    assert all(judging.question(i)["done"] for i in range(6))
+    judging.close()
+
+
+@pytest.mark.slow
+def test_a_second_process_is_refused_and_the_first_ends_with_what_to_do_next(retrieved, tmp_path):
+    out = tmp_path / "judged.jsonl"
+    with command(retrieved, "--out", out, "--by", "Ann") as (process, url):
+        assert "another process" in error_of("judge", retrieved, "--out", out, "--by", "Ann")
+        shown = ask(url)[1]
+        ask(url, "?number=0", {"marks": shown["marks"], "done": True, "version": 0})
+        process.send_signal(signal.SIGINT)
+        said = process.stdout.read()
+        assert process.wait(20) == 0
+    assert "1 of 6 questions" in said
+    assert f"calibrate {out}" in " ".join(said.split())
+
+
+def test_what_was_judged_goes_into_a_calibration_with_its_record(tmp_path):
+    retrieved, out = tmp_path / "retrieved.jsonl", tmp_path / "judged.jsonl"
+    judged = [
+        type(q)(q.query, with_hits(q.snippets), q.relevant, id=q.id)
+        for q in queries(30, 12, marked=[0, 3])
+    ]
+    write_labelled(judged, {"source": "LLM", "llm": "m"}, retrieved)
+    judging = Judging(read_jsonl(retrieved), out, given={"source": "LLM", "llm": "m"})
+    finish(judging)
+    judging.close()
+    shown = as_json("calibrate", out, "--alpha", "0.2", "--out", tmp_path / "c.json")
+    assert shown["labels"]["source"] == "person"
+    assert shown["labels"]["given"] == {"source": "LLM", "llm": "m"}
+    out.write_text(out.read_text().replace('"relevant":true', '"relevant":false', 1))
+    arguments = ("calibrate", out, "--alpha", "0.2", "--out", tmp_path / "c.json")
+    assert "judged.labels.json" in error_of(*arguments)
+
+
+def test_wrong_values_are_refused(retrieved, tmp_path):
+    out = tmp_path / "judged.jsonl"
+    assert "--out" in error_of("judge", retrieved, "--out", retrieved, code=2)
+    assert "share" in error_of("judge", retrieved, "--out", out, "--sample", "0", code=2)
+    assert "--port" in error_of("judge", retrieved, "--out", out, "--port", "99999", code=2)
+    assert not out.exists()
+
+
+def test_the_command_line_loads_no_server_until_it_judges():
+    code = "import conformal_retrievers.labels, sys; sys.exit('http.server' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,283 @@
+"""Judging: what a person sees, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from judging import finish, queries
+
+from conformal_retrievers.data.jsonl import read_jsonl
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.ranges import Evidence
+from conformal_retrievers.labels import read_labels, write_labelled
+from conformal_retrievers.labels.judging import Judging
+from conformal_retrievers.labels.judging.sample import draw
+from conformal_retrievers.labels.record import read_seen
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "judged.jsonl"
+
+
+def number_of(judging, place):
+    return judging.sample.order.index(place)
+
+
+def mark(judging, place, marks, done=True):
+    number = number_of(judging, place)
+    version = judging.question(number)["version"]
+    return judging.mark(number, marks, done=done, version=version)
+
+
+# --- what a person sees ---------------------------------------------------------------------------
+
+
+def test_few_snippets_are_all_shown_and_of_many_the_marked_ones_and_a_share():
+    assert draw(queries(3, 10), None, 0).shown == (tuple(range(10)),) * 3
+    sample = draw(queries(3, 31, marked=[4, 9, 30]), None, 0)
+    assert sample.share == 0.2
+    for shown in sample.shown:
+        assert {4, 9, 30} <= set(shown)
+        assert len(shown) == 3 + 6  # ⌈0.2 · 28⌉
+        assert list(shown) == sorted(shown)
+
+
+def test_without_marks_everything_is_shown():
+    assert draw(queries(2, 30, marked=[]), None, 0).shown == (tuple(range(30)),) * 2
+    with pytest.raises(ValueError, match="share"):
+        draw(queries(2, 30, marked=[]), 0.5, 0)
+    with pytest.raises(ValueError, match="snippets"):
+        draw([JudgedQuery("q", [], [])], None, 0)
+
+
+def test_the_seed_gives_the_sample_and_the_order_of_the_questions():
+    judged = queries(20, 30)
+    assert draw(judged, 0.1, 7) == draw(judged, 0.1, 7)
+    assert draw(judged, 0.1, 7).shown != draw(judged, 0.1, 8).shown
+    assert sorted(draw(judged, 0.1, 7).order) == list(range(20))
+    assert draw(judged, 0.1, 7).order != tuple(range(20))
+
+
+def test_every_unmarked_snippet_is_as_likely_to_be_shown():
+    """Each of 10 is in 2,000 samples of 3 about 600 times: 5 standard errors are 102."""
+    judged = queries(1, 11)
+    counts = np.zeros(11)
+    for seed in range(2000):
+        counts[list(draw(judged, 0.3, seed).shown[0])] += 1
+    assert counts[0] == 2000
+    assert np.abs(counts[1:] - 600).max() < 102
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def test_a_question_is_written_once_the_person_goes_on_from_it(out):
+    judging = Judging(queries(), out)
+    mark(judging, 1, [False, True, True, False], done=False)
+    assert not out.exists()
+    mark(judging, 1, [False, True, True, False])
+    (query,) = read_jsonl(out)
+    assert query == replace(queries()[1], relevant=(False, True, True, False))
+    mark(judging, 1, [False, False, True, False], done=False)  # gone back, and changed
+    assert read_jsonl(out)[0].relevant == (False, False, True, False)
+    mark(judging, 0, [True, False, False, False])
+    assert [q.id for q in read_jsonl(out)] == ["q0", "q1"]  # in the order of the file
+    judging.close()
+
+
+def test_it_goes_on_where_it_was(out):
+    judging = Judging(queries(5, 20, marked=[1]), out)
+    sample, n = judging.sample, len(judging.sample.shown[2])
+    mark(judging, 2, [True] * n)
+    mark(judging, 3, [None] + [False] * (n - 1), done=False)
+    judging.close()
+    again = Judging(queries(5, 20, marked=[1]), out)
+    assert again.sample == sample
+    assert again.n_done == 1
+    assert again.question(number_of(again, 3))["marks"] == [None] + [False] * (n - 1)
+    assert again.question(number_of(again, 3))["version"] == 1
+    again.close()
+
+
+def test_snippets_that_are_not_shown_keep_their_judgement(out):
+    judging = Judging(queries(1, 20, marked=[0, 5]), out)
+    shown = judging.sample.shown[0]
+    mark(judging, 0, [i != 5 for i in shown])
+    (query,) = read_jsonl(out)
+    assert query.relevant == tuple(i in shown and i != 5 for i in range(20))
+    seen = read_seen(out)
+    assert seen == [{"seen": list(shown), "given": [i in (0, 5) for i in shown]}]
+    judging.close()
+
+
+def test_a_question_with_an_unsure_snippet_is_left_out_and_counted(out):
+    judging = Judging(queries(), out)
+    mark(judging, 0, [True, None, False, False])
+    mark(judging, 1, [True, False, False, False])
+    assert [query.id for query in judging.unsure] == ["q0"]
+    assert [query.id for query in read_jsonl(out)] == ["q1"]
+    labels = read_labels(out)
+    assert (labels["queries"], labels["unsure"], labels["of"]) == (1, 1, 3)
+    mark(judging, 0, [True, True, False, False])  # they made up their mind
+    assert [query.id for query in read_jsonl(out)] == ["q0", "q1"]
+    assert read_labels(out)["unsure"] == 0
+    judging.close()
+
+
+def test_a_question_without_snippets_is_asked_for_and_written(out):
+    judging = Judging([*queries(1), JudgedQuery("Nothing?", [], [], missed=2)], out)
+    mark(judging, 1, [])
+    assert read_jsonl(out) == [JudgedQuery("Nothing?", [], [], missed=2)]
+    judging.close()
+
+
+def test_a_question_in_which_something_is_relevant_is_answerable(out):
+    judging = Judging([replace(queries(1, marked=[])[0], answerable=False)], out)
+    mark(judging, 0, [False] * 4)
+    assert not read_jsonl(out)[0].answerable
+    mark(judging, 0, [True] + [False] * 3)
+    assert read_jsonl(out)[0].answerable
+    judging.close()
+
+
+def test_the_record_says_who_judged_and_what_was_given(out):
+    judging = Judging(queries(), out, by="Ann", given={"source": "LLM", "llm": "m"})
+    finish(judging)
+    labels = read_labels(out)
+    assert (labels["source"], labels["by"]) == ("person", "Ann")
+    assert labels["given"] == {"source": "LLM", "llm": "m"}
+    assert labels["sample"] == {"share": 1.0, "seed": judging.sample.seed}
+    assert labels["audit"]["precision"][0] == labels["audit"]["agreement"][0] == 1
+    judging.close()
+
+
+def test_the_record_of_queries_without_marks_has_no_audit(out):
+    judging = Judging(queries(marked=[]), out)
+    finish(judging, lambda question, given: [True, *given[1:]])
+    assert read_labels(out).keys() == {"source", "by", "queries", "unsure", "of"}
+    judging.close()
+
+
+def test_the_rate_of_missed_snippets_by_hand(out):
+    """One query of 21: one marked rightly; of 20 unmarked ones, 4 are shown, one is relevant.
+
+    It stands for 5 relevant ones, of which 4 stay unmarked, of 6 relevant ones in all.
+    """
+    judging = Judging(queries(1, 21), out, share=0.2)
+    assert len(judging.sample.shown[0]) == 5
+    mark(judging, 0, [True, True, False, False, False])
+    audit = read_labels(out)["audit"]
+    assert (audit["audited"], audit["of"]) == (5, 21)
+    assert audit["miss_rate"][0] == pytest.approx(5 / 6)
+    assert audit["remaining_miss_rate"][0] == pytest.approx(4 / 6)
+    judging.close()
+
+
+def test_the_number_of_missed_snippets_is_estimated_without_bias(tmp_path):
+    """Over 60 judgings, the mean is within 3.9 standard errors of the truth: false alarm 1e-4."""
+    rng = np.random.default_rng(5)
+    judged = queries(12, 25, marked=[0, 1])
+    truth = {s.text: rng.random() < 0.15 for q in judged for s in q.snippets}
+    unmarked = sum(truth[s.text] for q in judged for s in q.snippets[2:])
+    found = []
+    for i in range(60):
+        judging = Judging(judged, tmp_path / f"{i}.jsonl", share=0.2)
+        finish(judging, lambda asked, _: [truth[s["text"]] for s in asked["snippets"]])
+        audit = judging.audit()
+        found.append(audit.weights[audit.audited & ~audit.labelled].sum())
+        judging.close()
+    assert abs(np.mean(found) - unmarked) < 3.9 * np.std(found) / np.sqrt(60)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_other_queries_another_person_or_share_are_refused(out):
+    Judging(queries(3, 20), out, by="Ann").close()
+    for change, match in [
+        ({"queries": queries(4, 20)}, "queries"),
+        ({"queries": queries(3, 20, marked=[1])}, "queries"),
+        ({"by": "Ben"}, "by"),
+        ({"share": 0.5}, "share"),
+    ]:
+        given = {"queries": queries(3, 20), "by": "Ann", **change}
+        with pytest.raises(ValueError, match=match):
+            Judging(given.pop("queries"), out, **given)
+    Judging(queries(3, 20), out, by="Ann", share=0.2).close()  # as it was begun
+
+
+def test_a_file_that_judging_did_not_write_is_never_overwritten(out):
+    out.write_text("precious")
+    with pytest.raises(FileExistsError, match="--out"):
+        Judging(queries(), out)
+    assert out.read_text() == "precious"
+
+
+@pytest.mark.parametrize("other", ["text", "database"])
+def test_another_file_in_the_journals_place_is_refused(other, out):
+    journal = out.with_name("judged.marks.sqlite")
+    if other == "text":
+        journal.write_text("precious " * 100)
+    else:
+        with sqlite3.connect(journal) as database:
+            database.execute("CREATE TABLE t (x)")
+        database.close()
+    content = journal.read_bytes()
+    with pytest.raises(ValueError, match=r"marks\.sqlite"):
+        Judging(queries(), out)
+    assert journal.read_bytes() == content
+
+
+def test_a_second_judging_of_the_same_file_is_refused_until_the_first_ends(out):
+    first = Judging(queries(), out)
+    with pytest.raises(BlockingIOError, match="--out"):
+        Judging(queries(), out)
+    first.close()
+    Judging(queries(), out).close()
+
+
+def test_evidence_and_a_name_with_control_characters_are_refused(out):
+    with pytest.raises(ValueError, match="evidence"):
+        Judging([replace(queries(1)[0], evidence=(Evidence("page 0", 0, 3),))], out)
+    with pytest.raises(ValueError, match="by"):
+        Judging(queries(), out, by="a\x1b[2J")
+
+
+@pytest.mark.parametrize("marks", [[True], [True] * 5, [1, 0, 0, 0], ["x"] * 4])
+def test_marks_of_another_number_or_kind_change_nothing(marks, out):
+    judging = Judging(queries(), out)
+    with pytest.raises(ValueError, match="marks"):
+        mark(judging, 0, marks)
+    assert judging.n_done == 0
+    judging.close()
+
+
+def test_marks_on_what_another_window_changed_are_not_stored(out):
+    judging = Judging(queries(), out)
+    assert judging.mark(0, [True] * 4, done=True, version=0)
+    assert not judging.mark(0, [False] * 4, done=True, version=0)
+    assert judging.question(0)["marks"] == [True] * 4
+    judging.close()
+
+
+# --- the record beside a file ---------------------------------------------------------------------
+
+
+def test_a_record_is_read_only_beside_the_queries_it_was_written_with(tmp_path):
+    path = tmp_path / "judged.jsonl.gz"
+    assert read_labels(tmp_path) is None
+    write_labelled(queries(), {"source": "LLM"}, path)
+    assert read_labels(path) == {"source": "LLM"}
+    assert read_seen(path) is None
+    record = json.loads((tmp_path / "judged.labels.json").read_text())
+    assert record["format"] == "conformal-retrievers/labels"
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(ValueError, match="judged"):
+        read_labels(path)
+    (tmp_path / "judged.labels.json").unlink()
+    assert read_labels(path) is None
