@@ -37,6 +37,7 @@ from conformal_retrievers import (
     Calibration,
     CalibrationMismatch,
     ConformalFilter,
+    Gate,
     JudgedQuery,
     ScoredQuery,
     calibrate,
@@ -313,9 +314,10 @@ def test_the_filters_alpha_is_configurable_behind_a_gate():
 
 
 def test_a_postprocessor_shows_its_gate_without_models():
-    component = postprocessor(filter=a_filter(), gate=gate_of())
+    gate = gate_of()
+    component = postprocessor(filter=a_filter(), gate=gate)
     shown = component.model_dump(exclude={"callback_manager"})
-    assert shown["gate"] == {"scorer": "last word", "calibration": gate_of().calibration.checksum}
+    assert shown["gate"] == {"scorer": "last word", "calibration": gate.calibration.checksum}
     assert postprocessor(filter=a_filter()).model_dump()["gate"] is None
     assert component.model_json_schema()["properties"]["gate"]["type"] == "object"
     component.gate = None
@@ -328,9 +330,11 @@ def test_a_postprocessor_shows_its_gate_without_models():
 @EACH
 def test_another_gate_than_the_calibrated_one_is_refused(made):
     queries = [judged(i / 10) for i in range(1, 10)]
-    both = calibrate(queries, SCORER, alpha=0.5, gate=gate_of())
-    behind = ConformalFilter(SCORER, both, gate=gate_of())
-    assert found(made(filter=behind, gate=gate_of()), SILENT) == []  # the same one
+    gate = gate_of()
+    both = calibrate(queries, SCORER, alpha=0.5, gate=gate)
+    behind = ConformalFilter(SCORER, both, gate=gate)
+    same = Gate(LAST, Calibration.from_json(gate.calibration.to_json()))
+    assert found(made(filter=behind, gate=same), SILENT) == []
     with pytest.raises(ValueError, match="gate is"):  # pydantic makes it a ValidationError
         made(filter=behind, gate=gate_of(alpha=0.1))
     with pytest.raises(CalibrationMismatch, match="gate"):
@@ -518,9 +522,9 @@ async def test_a_silent_query_has_its_event_like_every_other(made, on_silence, t
 
 
 async def test_both_frameworks_tell_the_same_of_a_decision(tmp_path, handled):
-    told = []
+    told, one_filter, gate = [], a_filter(), with_limit()
     for made in (retriever, postprocessor):
-        component = made(filter=a_filter(), gate=with_limit())
+        component = made(filter=one_filter, gate=gate)
         queries = [f"q {i / 10}" for i in range(11)]
         events, kept = await decisions_of(component, queries, handled, tmp_path / made.__name__)
         told.append(([{**event, "time": None} for event in events], kept))
