@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
@@ -179,24 +179,36 @@ class ConformalFilter:
         return twin
 
     def __call__(
-        self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
+        self,
+        query: str,
+        snippets: Iterable[Snippet | str],
+        group: str | None = None,
+        *,
+        failed: Collection[str] = (),
     ) -> Filtered:
         """Score the snippets of a query and decide which to keep.
 
-        Warns if there are more snippets than the retriever was asked for, or none can be scored.
+        A gate lets a query pass if one of the retrievers that it reads is among those that
+        `failed`. Warns if there are more snippets than the retriever was asked for, or none can be
+        scored.
         """
         snippets = self._as_taken(snippets)
         group = self._checked(query, len(snippets), group)
-        gated = self.gate(query, snippets, group) if self.gate else None
+        gated = self.gate(query, snippets, group, failed=failed) if self.gate else None
         return self.decide(score_snippets(self.scorer, query, snippets), group, gated=gated)
 
     async def acall(
-        self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
+        self,
+        query: str,
+        snippets: Iterable[Snippet | str],
+        group: str | None = None,
+        *,
+        failed: Collection[str] = (),
     ) -> Filtered:
         """Filter without blocking the event loop."""
         snippets = self._as_taken(snippets)
         group = self._checked(query, len(snippets), group)
-        scores, gated = await self._ascored(query, snippets, group)
+        scores, gated = await self._ascored(query, snippets, group, failed)
         return self.decide(scores, group, gated=gated)
 
     def decide(
@@ -239,13 +251,14 @@ class ConformalFilter:
         return as_taken(self.scorer, snippets) if self.gate is None else as_snippets(snippets)
 
     async def _ascored(
-        self, query: str, snippets: Sequence[Snippet], group: str | None
+        self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides at the same time."""
         if self.gate is None:
             return await ascore_snippets(self.scorer, query, snippets), None
         scores, gated = await asyncio.gather(
-            ascore_snippets(self.scorer, query, snippets), self.gate.acall(query, snippets, group)
+            ascore_snippets(self.scorer, query, snippets),
+            self.gate.acall(query, snippets, group, failed=failed),
         )
         return scores, gated
 

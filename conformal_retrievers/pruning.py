@@ -9,7 +9,7 @@ stands. Like any filter, it has no state per query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -124,7 +124,12 @@ class SentenceFilter(ConformalFilter):
         )
 
     def __call__(
-        self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
+        self,
+        query: str,
+        snippets: Iterable[Snippet | str],
+        group: str | None = None,
+        *,
+        failed: Collection[str] = (),
     ) -> Pruned:
         """Cut the documents of a query, score their sentences and decide which to keep.
 
@@ -133,17 +138,23 @@ class SentenceFilter(ConformalFilter):
         """
         sentences = cut(snippets, self.splitter)
         group = self._checked(query, len(sentences.documents), group)
-        gated = self.gate(query, sentences.snippets, group) if self.gate else None
+        gate = self.gate
+        gated = gate(query, sentences.snippets, group, failed=failed) if gate else None
         scores = score_snippets(self.scorer, query, sentences.snippets)
         return self.decide_on(sentences, scores, group, gated=gated)
 
     async def acall(
-        self, query: str, snippets: Iterable[Snippet | str], group: str | None = None
+        self,
+        query: str,
+        snippets: Iterable[Snippet | str],
+        group: str | None = None,
+        *,
+        failed: Collection[str] = (),
     ) -> Pruned:
         """Filter without blocking the event loop."""
         sentences = cut(snippets, self.splitter)
         group = self._checked(query, len(sentences.documents), group)
-        scores, gated = await self._ascored(query, sentences.snippets, group)
+        scores, gated = await self._ascored(query, sentences.snippets, group, failed)
         return self.decide_on(sentences, scores, group, gated=gated)
 
     def decide_on(

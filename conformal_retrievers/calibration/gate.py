@@ -12,7 +12,7 @@ false speech is set and its score is not below what that allows (`speech.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,10 @@ from conformal_retrievers.scoring.answerability import (
     QueryScorer,
     ascore_query,
     check_query_scorer,
+    query_scores,
     score_query,
 )
+from conformal_retrievers.scoring.hits import retrievers_of
 from conformal_retrievers.scoring.scorer import Scorer, query_digest
 
 GateDecision = Literal["speaks", "undecided", "silent"]
@@ -112,15 +114,37 @@ class Gate:
         """Return the same gate at another alpha, see `Calibration.at`."""
         return Gate(self.scorer, self.calibration.at(alpha))
 
-    def __call__(self, query: str, snippets: Sequence[Snippet], group: str | None = None) -> Gated:
-        """Score a query by what was retrieved for it, and decide."""
+    def __call__(
+        self,
+        query: str,
+        snippets: Sequence[Snippet],
+        group: str | None = None,
+        *,
+        failed: Collection[str] = (),
+    ) -> Gated:
+        """Score a query by what was retrieved for it, and decide.
+
+        The score is unknown if one of the retrievers that it reads is among those that `failed`.
+        """
+        if self._lacks(failed):
+            return self.decide(math.nan, group)
         return self.decide(score_query(self.scorer, query, snippets), group)
 
     async def acall(
-        self, query: str, snippets: Sequence[Snippet], group: str | None = None
+        self,
+        query: str,
+        snippets: Sequence[Snippet],
+        group: str | None = None,
+        *,
+        failed: Collection[str] = (),
     ) -> Gated:
         """Decide without blocking the event loop."""
+        if self._lacks(failed):
+            return self.decide(math.nan, group)
         return self.decide(await ascore_query(self.scorer, query, snippets), group)
+
+    def _lacks(self, failed: Collection[str]) -> bool:
+        return bool(failed) and not {*failed}.isdisjoint(retrievers_of(self.scorer))
 
     def decide(self, score: float, group: str | None = None) -> Gated:
         """Decide from a query score, NaN if it is unknown."""
@@ -133,9 +157,12 @@ class Gate:
             decision = "undecided"
         return Gated(float(score), decision, c, group)
 
-    def silences(self, query: JudgedQuery) -> bool:
-        """Return whether the gate is silent on a judged query."""
-        return self(query.query, query.snippets, query.group).silent
+    def silenced(self, judged: Sequence[JudgedQuery]) -> list[bool]:
+        """Return for each judged query whether the gate is silent."""
+        return [self.decide(score, query.group).silent for score, query in self._scored(judged)]
+
+    def _scored(self, judged: Sequence[JudgedQuery]) -> list[tuple[float, JudgedQuery]]:
+        return [*zip(query_scores(self.scorer, judged).tolist(), judged, strict=True)]
 
     @cached_property
     def _limited(self) -> bool:
@@ -186,9 +213,9 @@ class GateInFront:
             )
         return cls(gate, same=n > 0)
 
-    def silences(self, query: JudgedQuery) -> bool:
-        """Return whether a judged query counts as silenced."""
-        gated = self.gate(query.query, query.snippets, query.group)
-        if self.same:
-            return gated.score > self.gate.calibration.threshold_without_one(query.group)
-        return gated.silent
+    def silenced(self, judged: Sequence[JudgedQuery]) -> list[bool]:
+        """Return for each judged query whether it counts as silenced."""
+        if not self.same:
+            return self.gate.silenced(judged)
+        threshold = self.gate.calibration.threshold_without_one
+        return [score > threshold(query.group) for score, query in self.gate._scored(judged)]

@@ -13,7 +13,8 @@ v_1 ≤ … ≤ v_n, lower = more relevant, and has three features, or four if t
 Best and last are absolute: they alone can see that everything is far away. The others are the best
 by fusion, if there is one, the share of the query's words that its snippets have, and each given
 score of the query. Nothing else of the query counts: its length alone would tell the questions of
-one source from those of another.
+one source from those of another. A retriever that found nothing has the features that speak least
+for an answer in the fit.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pydantic
 from pydantic import JsonValue
 
 from conformal_retrievers.data.hits import texts_in
@@ -48,21 +50,22 @@ class Stored(Fitted):
     """The fields of a provenance of a `LearnedQueryScorer`."""
 
     query_scorers: list[str]
+    least: Sequence[pydantic.FiniteFloat]
 
 
 @dataclass(frozen=True)
 class LearnedQueryScorer(CombinedQueryScorer):
     """Scores a query by −log-odds of being answerable, learned from queries of both kinds.
 
-    `fit` makes one. The score is NaN if one of the retrievers found nothing, as one that failed, if
-    a query scorer does not know, or if no snippet has all scores; ValueError if no snippet has the
-    hits.
+    `fit` makes one. The score is NaN if a query scorer does not know, or if no snippet has all
+    scores; ValueError if no snippet has the hits.
     """
 
     scorers: tuple[Scorer, ...]
     query_scorers: tuple[QueryScorer, ...]
     sources: Sources
     regression: Regression = field(repr=False)
+    least: tuple[float, ...] = field(repr=False)  # of each feature, what speaks least for an answer
     fitted_on: frozenset[str] = field(repr=False)  # digests of the queries
 
     @classmethod
@@ -99,7 +102,11 @@ class LearnedQueryScorer(CombinedQueryScorer):
                     )
         tables = [table_of(sources, of_snippets, of_queries, queries) for queries in kinds]
         digests = frozenset(query_digest(query.query) for query in everything)
-        return cls(of_snippets, of_queries, sources, regress_kinds(tables), digests)
+        regression = regress_kinds(tables)
+        known = np.concatenate(tables)
+        rising = np.array(regression.coefficients) > 0
+        least = np.where(rising, np.nanmin(known, axis=0), np.nanmax(known, axis=0))
+        return cls(of_snippets, of_queries, sources, regression, tuple(least.tolist()), digests)
 
     @classmethod
     def from_provenance(
@@ -119,8 +126,11 @@ class LearnedQueryScorer(CombinedQueryScorer):
         }
         fields = stored(Stored, provenance, needed)
         sources = Sources(tuple(fields.retrievers.items()), tuple(fields.scorers), "none")
-        regression = fields.regression(len(feature_names(sources, fields.query_scorers)))
-        return cls(of_snippets, of_queries, sources, regression, frozenset(fields.fitted_on))
+        d = len(feature_names(sources, fields.query_scorers))
+        regression, least = fields.regression(d), tuple(fields.least)
+        if len(least) != d:
+            raise ValueError(f"scorer_provenance: least has {len(least)} of {d}; calibrate again")
+        return cls(of_snippets, of_queries, sources, regression, least, frozenset(fields.fitted_on))
 
     @property
     def parts(self) -> tuple[Scorer | QueryScorer, ...]:
@@ -144,6 +154,7 @@ class LearnedQueryScorer(CombinedQueryScorer):
             "query_scorers": [*query_scorers],
             "features": [*feature_names(self.sources, query_scorers)],
             **self.regression._asdict(),
+            "least": [*self.least],
             "fitted_on": [*sorted(self.fitted_on)],
         }
 
@@ -156,6 +167,8 @@ class LearnedQueryScorer(CombinedQueryScorer):
     def combine(self, query: str, found: Sequence[Any], snippets: Sequence[Snippet]) -> float:
         """Return −log-odds from the scores of the snippets (n,) each, and those of the query."""
         row = query_features(self.sources, query, found, snippets)
+        if not np.isnan(row).all() and not np.isnan(found[len(self.scorers) :]).any():
+            row = np.where(np.isnan(row), self.least, row)
         return -float(self.regression.log_odds(row[np.newaxis])[0])
 
 
@@ -237,7 +250,7 @@ def feature_names(sources: Sources, query_scorers: Sequence[str] = ()) -> list[s
 def query_features(
     sources: Sources, query: str, found: Sequence[Any], snippets: Sequence[Snippet]
 ) -> Values:
-    """Return the features (d,) of a query; NaN if what it needs is unknown, see the class.
+    """Return the features (d,) of a query; NaN if unknown, and of retrievers that found nothing.
 
     `found` are the scores of the snippets by each scorer of these, (n,), and then the query scores.
 
@@ -247,7 +260,7 @@ def query_features(
     """
     m, r = len(sources.scorers), len(sources.retrievers)
     known, numbers = numbers_of(sources, found[:m], snippets)
-    if not (known.any() and numbers.found.any(axis=1).all()):
+    if not known.any():
         return np.full(len(feature_names(sources)) + len(found) - m, np.nan)
     values, ranks = numbers.values, np.log1p(numbers.ranks)
     fusion = values[r : r + 1].min(axis=1) if r > 1 else np.empty(0)
@@ -260,6 +273,10 @@ def query_features(
     elsewhere = _elsewhere(values, ranks) if len(values) > 1 else np.empty(0)
     text = "\n".join(texts_in(snippets)).lower()
     share = sum(word in text for word in words) / len(words) if words else 1.0
+    if not (lists := numbers.found.any(axis=1)).all():
+        empty = np.append(~lists, np.zeros(m, dtype=bool))
+        best, last, fall = (np.where(empty, np.nan, each) for each in (best, last, fall))
+        elsewhere = np.full(len(elsewhere), np.nan)
     return np.concatenate([best, last, fall, elsewhere, fusion, [share, *found[m:]]])
 
 

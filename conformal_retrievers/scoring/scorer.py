@@ -238,8 +238,8 @@ def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
 class Silences(Protocol):
     """What stands in front of a filter, such as a `Gate`."""
 
-    def silences(self, query: JudgedQuery) -> bool:
-        """Return whether nothing is to be returned for a query."""
+    def silenced(self, judged: Sequence[JudgedQuery]) -> Sequence[bool]:
+        """Return for each query whether nothing is to be returned."""
 
 
 def score_queries(
@@ -281,7 +281,7 @@ def score_queries(
     scored = (_scored(scorer, query, count_tokens) for query in shown)
     if gate is None:
         return [*scored]
-    return [_behind(one, gate.silences(q)) for q, one in zip(queries, scored, strict=True)]
+    return [*map(_behind, scored, gate.silenced(queries))]
 
 
 def _behind(scored: ScoredQuery, silenced: bool) -> ScoredQuery:

@@ -28,7 +28,7 @@ from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import hits_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.answerability import CombinedQueryScorer
-from conformal_retrievers.scoring.hits import Columns, check_found
+from conformal_retrievers.scoring.hits import Columns, check_found, retrievers_of
 from conformal_retrievers.scoring.scorer import Scorer, Scores, check_scorer, reference
 
 Number = Literal["best", "best against mean", "margin", "share of best"]
@@ -39,7 +39,8 @@ DEPTH = 10  # of the lists that are compared
 class ScoreSummary(CombinedQueryScorer):
     """Scores a query by one number of its snippets' scores, see above; NaN if there are too few.
 
-    Raises ValueError for another number.
+    Where the scores are those of a retriever that found nothing and others did, it is +inf. Raises
+    ValueError for another number.
 
     >>> from conformal_retrievers.scoring import FunctionScorer
     >>> length = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -72,7 +73,10 @@ class ScoreSummary(CombinedQueryScorer):
         return {"kind": "summary", "number": self.number, "scorer": reference(self.scorer)}
 
     def combine(self, query: str, found: Sequence[Scores], snippets: Sequence[Snippet]) -> float:
-        """Return the number of the scores (n,)."""
+        """Return the number of the scores (n,), +inf if they are of a retriever without a hit."""
+        read, known = retrievers_of(self.scorer), hits_in(snippets)
+        if read and known and known.keys().isdisjoint(read):
+            return np.inf
         return summary(found[0], self.number)
 
 
@@ -104,7 +108,7 @@ NUMBERS: dict[Number, Callable[[Scores], float]] = {
 class RankAgreement:
     """Scores a query by how far several retrievers agree on the first places, see above: −1 to 0.
 
-    It is NaN if one of them found nothing, as one that failed. Raises ValueError for fewer than two
+    It is 0 if one of them found nothing. Raises ValueError for fewer than two
     retrievers, and if the snippets do not have their hits.
 
     >>> from conformal_retrievers.data.hits import Hit
@@ -141,7 +145,7 @@ class RankAgreement:
     def of_columns(self, columns: Columns) -> float:
         """Return the score from the hits of each retriever."""
         if not all(name in columns for name in self.retrievers):
-            return np.nan
+            return 0.0
         ranks = [columns[name].ranks for name in self.retrievers]
         both = [np.maximum(a, b) for a, b in combinations(ranks, 2)]
         return 0.0 - float(np.mean([_WORTH[np.minimum(m, DEPTH).astype(int)].sum() for m in both]))

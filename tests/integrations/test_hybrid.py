@@ -39,6 +39,7 @@ from conformal_retrievers import (
     JudgedQuery,
     ScoredQuery,
     Snippet,
+    calibrate_gate,
 )
 from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion, hits_in, texts_in
 from conformal_retrievers.monitoring import FilterLog, read_log
@@ -47,6 +48,7 @@ from conformal_retrievers.scoring import (
     HitScorer,
     LearnedScorer,
     QueryZScore,
+    RankAgreement,
     RankScorer,
     RetrievalScorer,
     ascore_snippets,
@@ -391,6 +393,19 @@ async def test_a_retriever_that_is_skipped_is_logged_once_and_seen_in_the_event(
     assert (event["failed_retrievers"], event["kept"]) == (["bm25"], [0])
     assert "retrievers that failed: bm25" in caplog.text
     await framework.kept(hybrid_in(framework), conformal_filter)
+
+
+async def test_a_gate_is_silent_if_a_retriever_finds_nothing_and_not_if_it_fails(framework):
+    snippets = [Snippet(TEXTS[id], id, hits=hits) for id, hits in HITS.items()]
+    answered = JudgedQuery("q", snippets, [True, False, False, False])
+    agreement = RankAgreement([*LISTS])  # the gate is silent where they agree less than here
+    gate = calibrate_gate([answered], (), agreement, alpha=0.5)
+    always = ConformalFilter(FUSED, filter_of(FUSED, 1.0).calibration, gate=gate)
+    assert await framework.kept(hybrid_in(framework), always)
+    nothing = hybrid_in(framework)
+    nothing.retrievers["bm25"] = framework.nothing()
+    assert await framework.kept(nothing, always) == []
+    assert await framework.kept(hybrid_in(framework, FAILING, on_error="skip"), always)
 
 
 # --- columns --------------------------------------------------------------------------------------

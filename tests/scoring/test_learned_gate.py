@@ -221,16 +221,31 @@ def test_what_cannot_be_fitted_is_an_error():
 # --- what is unknown ------------------------------------------------------------------------------
 
 
-def test_it_is_unknown_without_snippets_or_if_a_retriever_failed():
-    learned = LearnedQueryScorer.fit(*drawn(20))
+def test_a_retriever_that_found_nothing_speaks_against_an_answer():
+    answerable, unanswerable = drawn(20)
+    learned = LearnedQueryScorer.fit(answerable, unanswerable)
     asked = drawn(1)[0][0]
     dense = [
         replace(s, hits=tuple(h for h in s.hits if h.retriever == "dense"))
         for s in asked.snippets
         if any(h.retriever == "dense" for h in s.hits)
     ]
+    alone = score_query(learned, asked.query, dense)
+    assert alone > score_query(learned, asked.query, asked.snippets)
+    # The features of bm25 have the values, of those in the fit, that lower the log-odds most.
+    row = query_features(learned.sources, asked.query, [], dense)
+    terms = np.array(learned.regression.coefficients) / learned.regression.scales
+    everything = [*answerable, *(q for queries in unanswerable.values() for q in queries)]
+    table = np.array([query_features(learned.sources, q.query, [], q.snippets) for q in everything])
+    lowest = np.where(terms > 0, table.min(axis=0), table.max(axis=0))
+    filled = np.where(np.isnan(row), lowest, row)
+    assert np.isnan(row).sum() == 5  # best, last and fall by bm25, and both best elsewhere
+    assert alone == -float(learned.regression.log_odds(filled[np.newaxis])[0])
+
+
+def test_it_is_unknown_without_snippets():
+    learned = LearnedQueryScorer.fit(*drawn(20))
     assert math.isnan(score_query(learned, "q", []))
-    assert math.isnan(score_query(learned, "q", dense))
     with pytest.raises(ValueError, match="'bm25', 'dense'"):
         score_query(learned, "q", ["no hits"])
 

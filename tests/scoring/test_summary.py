@@ -20,6 +20,7 @@ from conformal_retrievers.scoring import (
     ascore_query,
     score_query,
 )
+from conformal_retrievers.scoring.hits import HitScorer
 from conformal_retrievers.scoring.summary import NUMBERS, summary
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -150,9 +151,15 @@ def test_agreement_is_the_average_overlap_of_both_lists(bm25, dense, random):
     assert -1 - 1e-12 <= agreement <= 0
 
 
-def test_agreement_is_unknown_if_a_retriever_found_nothing():
+def test_the_best_score_of_a_retriever_that_found_nothing_is_the_worst():
+    best = ScoreSummary(HitScorer("bm25", higher_is_better=True), "best")
+    with pytest.warns(UserWarning, match="bm25"):
+        assert score_query(best, "q", found((None, 0), (None, 1))) == math.inf
+
+
+def test_agreement_is_none_if_a_retriever_found_nothing():
     agreement = RankAgreement(["bm25", "dense"])
-    assert math.isnan(score_query(agreement, "q", found((0, None), (1, None))))
+    assert score_query(agreement, "q", found((0, None), (1, None))) == 0.0
     assert math.isnan(score_query(agreement, "q", []))
     with pytest.raises(ValueError, match="'bm25', 'dense'"):
         agreement.score_query("q", ["a", "b"])

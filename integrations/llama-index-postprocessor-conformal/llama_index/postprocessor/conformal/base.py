@@ -24,7 +24,7 @@ from conformal_retrievers.filtering import GroupOf, OnEmpty, OnSilence
 from conformal_retrievers.pruning import GAP, open_filter
 from conformal_retrievers.scoring import QueryScorer
 from llama_index.postprocessor.conformal.events import rerank_events
-from llama_index.postprocessor.conformal.nodes import as_nodes, kept_nodes, to_score
+from llama_index.postprocessor.conformal.nodes import as_nodes, failed_in, kept_nodes, to_score
 from llama_index.postprocessor.conformal.scorers import AnyScorer, as_llm, as_scorer
 
 dispatcher = get_dispatcher(__name__)
@@ -165,7 +165,7 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         keep = self.filter.behind(self.gate)
         with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
-            filtered = keep(query.query_str, to_score(keep, nodes))
+            filtered = keep(query.query_str, to_score(keep, nodes), failed=failed_in(nodes))
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
@@ -176,7 +176,8 @@ class ConformalPostprocessor(BaseNodePostprocessor):
         query, nodes = _checked(query_bundle), as_nodes(nodes)
         keep = self.filter.behind(self.gate)
         with rerank_events(query, nodes, keep, self.callback_manager) as outcome:
-            filtered = await keep.acall(query.query_str, to_score(keep, nodes))
+            given, failed = to_score(keep, nodes), failed_in(nodes)
+            filtered = await keep.acall(query.query_str, given, failed=failed)
             outcome.filtered, outcome.nodes = filtered, kept_nodes(nodes, filtered)
         return outcome.nodes
 
