@@ -109,6 +109,10 @@ IN_LANGCHAIN = {
     "mmr": lambda: faiss().as_retriever(
         search_type="mmr", search_kwargs={"k": K, "fetch_k": len(snippets())}
     ),
+    "threshold": lambda: faiss().as_retriever(
+        search_type="similarity_score_threshold",
+        search_kwargs={"k": K, "score_threshold": -2.0},
+    ),
     "default depth": lambda: faiss().as_retriever(),
     "BM25": BM25,
     "hybrid": lambda: hybrid(langchain_conformal, dense=langchain_retriever(), bm25=BM25(k=5)),
@@ -147,7 +151,7 @@ def lists(query):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("error:.*fewer snippets")
+@pytest.mark.filterwarnings("error:.*fewer snippets", "ignore:Relevance scores must be")
 @EACH
 def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(package, make):
     queries = halves()[0][:15]
