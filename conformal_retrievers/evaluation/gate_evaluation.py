@@ -168,20 +168,21 @@ class GateEvaluation:
 
 def _written(e: GateEvaluation) -> Iterator[str]:
     """Yield the parts of the text, to be divided by empty lines."""
-    yield fill(e.comparison, WIDTH)
+    yield _filled(e.comparison)
     yield "\n".join(_table(e))
     yield "\n".join(_curve(e))
     yield "\n".join(["Answerable, nearest to silence:", *map(_line, e.worst.answerable[:SHOWN])])
     for name, examples in e.worst.unanswerable.items():
-        name = _row_name(name)
-        lead = _cut(f"{name[:1].upper()}{name[1:]}, farthest from silence:")
-        yield "\n".join([lead, *map(_line, examples[:SHOWN])])
+        if examples:
+            of = _row_name(name)
+            lead = _cut(f"{of[:1].upper()}{of[1:]}, farthest from silence:")
+            yield "\n".join([lead, *map(_line, examples[:SHOWN])])
     notes = [str(e.verdict) if e.verdict else NOTHING_TESTED]
     unscored = sum(of.unscored for of in (e.answerable, *e.unanswerable.values()))
     if unscored:
         notes.append(f"Queries without a score, which pass: {unscored}.")
     notes += [UNVERIFIED] * (not e.held_out_verified)
-    yield "\n".join(fill(note, WIDTH) for note in notes)
+    yield "\n".join(map(_filled, notes))
 
 
 def _table(e: GateEvaluation) -> list[str]:
@@ -212,6 +213,11 @@ def _row_name(source: str) -> str:
 def _line(one: Example) -> str:
     text = visible(" ".join(one.query.split()))
     return _cut(f"  p {one.p_value:<6.3g} score {one.score:<9.4g} {one.decision:<9} {text}")
+
+
+def _filled(text: str) -> str:
+    """Return a text in lines; no line ends between a number and its %."""
+    return fill(text.replace(" %", "\xa0%"), WIDTH).replace("\xa0", " ")
 
 
 def _cut(line: str) -> str:

@@ -29,14 +29,14 @@ import hashlib
 import json
 import math
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
@@ -51,57 +51,14 @@ from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
 from conformal_retrievers.evaluation.silence import check_silenced
-from conformal_retrievers.monitoring.status import CHECKED, Counts, MonitorStatus, Total
+from conformal_retrievers.monitoring.state import RECENT, STAKES, State
+from conformal_retrievers.monitoring.status import Counts, MonitorStatus
 from conformal_retrievers.theory.ranks import check_probability
 from conformal_retrievers.theory.tolerance import betting_lower
 
 KIND = Kind("conformal-retrievers/monitor", 1, saved_by="Monitor.save", what="monitor")
 JUMPS = 0.01  # how often the bet on the ranks changes sides
 DIRECTIONS = (-1.0, 0.0, 1.0)
-RECENT = 200  # queries of which a gate's rate of silence is shown
-STAKES = (0.05, 0.1, 0.2, 0.4, 0.8)  # λ as shares of the largest bet, 1/u
-
-Capitals = Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=3, max_length=3)]
-Recent = Annotated[list[bool], Field(max_length=RECENT)]
-LogStakes = Annotated[list[float], Field(min_length=len(STAKES), max_length=len(STAKES))]
-
-
-@dataclass
-class _State:
-    """The state of a monitor, and the fields of its file."""
-
-    __pydantic_config__ = CHECKED
-
-    calibration: str  # the checksum
-    level: Annotated[float, Field(gt=0, lt=1)]
-    seed: int
-    live: list[float] = field(default_factory=list)  # the lowest scores seen, in their order
-    capitals: Capitals = field(default_factory=lambda: [1 / 3] * 3)
-    log_drift: float = 0.0
-    most_log_drift: Total = 0.0
-    log_stakes: LogStakes = field(default_factory=lambda: [0.0] * len(STAKES))
-    most_log_harm: Total = 0.0
-    counts: Counts = field(default_factory=Counts)
-    recent: Recent = field(default_factory=list)  # of a gate: whether it was silent on the newest
-    gate: _State | None = None
-
-    @property
-    def is_consistent(self) -> bool:
-        """Whether some stream has these counts and this evidence."""
-        c = self.counts
-        return (
-            max(c.kept, c.unscorable) <= c.snippets
-            and (c.unscorable <= c.kept or c.silent > 0)
-            and c.silent + c.undecided <= c.gated <= c.queries
-            and sum(self.recent) <= c.silent
-            and c.share_kept <= c.with_kept <= min(c.kept, c.queries)
-            and len(self.live) <= c.queries
-            and c.lost <= c.judged
-            and self.log_drift <= self.most_log_drift
-            and math.isclose(sum(self.capitals), 1)
-            and (c.judged > 0 or self.most_log_harm == 0)
-            and (self.gate is None or self.gate.is_consistent)
-        )
 
 
 class Monitor:
@@ -127,7 +84,7 @@ class Monitor:
                 "snippets, not only of the relevant ones"
             )
         self.calibration = calibration
-        self._state = _State(calibration.checksum, float(level), int(seed))
+        self._state = State(calibration.checksum, float(level), int(seed))
         self._ordered = [] if self._of_gate else list(calibration.lowest_scores)
         self._gate = (
             None if calibration.gate is None else Monitor(calibration.gate, level, seed=seed)
@@ -291,7 +248,7 @@ class Monitor:
         try:
             fields = read_envelope(path, KIND)
             del fields["format"], fields["version"]
-            state = TypeAdapter(_State).validate_json(json.dumps(fields))
+            state = TypeAdapter(State).validate_json(json.dumps(fields))
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}") from None
         if state.calibration != calibration.checksum:
@@ -299,7 +256,7 @@ class Monitor:
                 f"{path} watches another calibration ({state.calibration[:12]!r}, not "
                 f"{calibration.checksum[:12]!r}); load that one, or start a new Monitor"
             )
-        if not state.is_consistent:
+        if not state.is_consistent or (state.gate is None) != (calibration.gate is None):
             raise ValueError(
                 f"{path}: its counts and its evidence contradict each other; restore the original "
                 "file, or start a new Monitor"
@@ -311,12 +268,12 @@ class Monitor:
             return Monitor._of, (self.calibration, copy.deepcopy(self._state))
 
     @classmethod
-    def _of(cls, calibration: Calibration, state: _State) -> Monitor:
+    def _of(cls, calibration: Calibration, state: State) -> Monitor:
         monitor = cls(calibration, state.level, seed=state.seed)
         monitor._resume(state)
         return monitor
 
-    def _resume(self, state: _State) -> None:
+    def _resume(self, state: State) -> None:
         self._state = state
         self._ordered = sorted([*self._ordered, *state.live])
         if self._gate is not None and state.gate is not None:
