@@ -275,8 +275,8 @@ def _added(
     return added
 
 
-def pick(logs: NDArray[np.float64]) -> tuple[int, int]:
-    """Return the best candidate, and the first that differs from it by half a standard error.
+def pick(logs: NDArray[np.float64], noise: float = NOISE) -> tuple[int, int]:
+    """Return the best candidate, and the first within `noise` standard errors of it.
 
     `logs` (c, 1 + r) are what `FitPart.compared` returns. The standard error is that of the
     difference over the r resamples.
@@ -285,5 +285,5 @@ def pick(logs: NDArray[np.float64]) -> tuple[int, int]:
     (2, 1)
     """
     best = int(np.argmin(logs[:, 0]))
-    noise = (logs[:, 1:] - logs[best, 1:]).std(axis=1)
-    return best, int(np.argmax(logs[:, 0] <= logs[best, 0] + NOISE * noise))
+    se = (logs[:, 1:] - logs[best, 1:]).std(axis=1)
+    return best, int(np.argmax(logs[:, 0] <= logs[best, 0] + noise * se))
