@@ -151,6 +151,7 @@ class Judging:
             "query": query.query,
             "snippets": snippets,
             "of": len(query.snippets),
+            "given_by": "by the LLM" if (self.given or {}).get("source") == "LLM" else "before",
             "marks": list(event.marks),
             "done": event.done,
             "version": self._versions[place],
