@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from conformal_retrievers.calibration.guarantees import Units
+from conformal_retrievers.calibration.labelled import judged_by
 from conformal_retrievers.calibration.speech import false_speech, sources_of
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.calibration.thresholds import Thresholds
@@ -262,13 +263,7 @@ def _snippets(c: Thresholds) -> list[str]:
         sentences.append(f"Not used: {without} for which {no_relevant} was {known}.")
     if c.split:
         sentences.append(f"Documents are cut by {c.split}.")
-    labels = c.labels or {}
-    if labels.get("source") == "LLM":
-        llm = f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"
-        audit, checked = labels.get("audit"), "not audited"
-        if isinstance(audit, dict):
-            checked = f"a person audited {audit.get('audited')!r} labels"
-        sentences.append(f"Relevance was labelled by {llm} ({checked}).")
+    sentences += judged_by(c.labels or {}, c.subject.name)
     return sentences
 
 

@@ -147,20 +147,51 @@ def test_unscorable_snippets_that_suffice_leave_no_threshold():
         assert "19 of them have no score" in basis
 
 
+AUDIT = {"audited": 200, "miss_rate": [0.125, 0.05, 0.3], "remaining_miss_rate": [0.1, 0.04, 0.2]}
+PERSON = {"source": "person", "by": "Ann"}
+LLM = {"source": "LLM", "llm": "m-4"}
+
+
 @pytest.mark.parametrize(
     ("labels", "stated"),
     [
-        (None, None),
-        ({"source": "LLM"}, ["an LLM", "not audited"]),
-        ({"source": "LLM", "llm": "m-4"}, ["the LLM 'm-4'", "not audited"]),
-        ({"source": "LLM", "llm": "m-4", "audit": {"audited": 200}}, ["audited 200 labels"]),
+        (None, []),
+        ({"source": "judged.jsonl"}, []),
+        ({"source": "LLM"}, ["an LLM", "not audited", "what the LLM calls relevant", "200"]),
+        (LLM, ["the LLM 'm-4'", "not audited"]),
+        ({**LLM, "audit": {"audited": 200}}, ["audited 200 labels)"]),
+        ({**LLM, "audit": AUDIT}, ["audited 200 labels", "12.5 % [5.0, 30.0]"]),
+        ({"source": "person"}, ["judged by a person."]),
+        (PERSON, ["judged by a person ('Ann')."]),
+        ({**PERSON, "given": LLM}, ["marked by the LLM 'm-4' and judged by a person ('Ann')"]),
+        ({**PERSON, "given": {"source": "r.jsonl"}}, ["marked by 'r.jsonl' and judged"]),
+        ({**PERSON, "given": LLM, "sample": {"share": 1.0}, "audit": AUDIT}, ["who saw these"]),
+        (
+            {**PERSON, "given": LLM, "sample": {"share": 0.2}, "audit": AUDIT},
+            ["a random 20 % of each query", "10.0 % [4.0, 20.0]", "not about these"],
+        ),
+        ({**PERSON, "unsure": 1}, ["1 query was left out"]),
+        ({**PERSON, "unsure": 3}, ["3 queries were left out", "that a person can judge"]),
     ],
 )
-def test_labels_by_an_llm_are_stated(labels, stated):
+def test_who_judged_is_stated(labels, stated):
     *_, basis, _ = lines(calibration_of(labels=labels))
-    for fact in stated or []:
+    for fact in stated:
         assert fact in basis
-    assert stated or "LLM" not in basis
+    assert ("LLM" in basis) == any("LLM" in fact for fact in [*stated, str(labels)])
+    assert ("random" in basis) == any("random" in fact for fact in stated)
+    assert ("left out" in basis) == any("left out" in fact for fact in stated)
+
+
+@pytest.mark.parametrize("odd", [None, 1, "x", [1], ["x", 1, 2], {"a": 1}])
+def test_labels_of_other_shapes_are_no_error(odd):
+    for labels in [
+        {**LLM, "llm": odd, "audit": odd},
+        {**LLM, "audit": {"miss_rate": odd, "audited": odd}},
+        {**PERSON, "given": odd, "sample": odd, "unsure": odd, "by": odd, "audit": odd},
+        {**PERSON, "sample": {"share": odd}, "audit": {"remaining_miss_rate": odd}},
+    ]:
+        assert "Relevance was" in calibration_of(labels=labels).statement
 
 
 def answers(subject, n=9, **options):

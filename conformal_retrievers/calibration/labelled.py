@@ -1,0 +1,77 @@
+"""Who judged the snippets that a calibration calls relevant, in words.
+
+Coverage is of what was *labelled* relevant. Labels that a person checked in part say how many
+relevant snippets they miss.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import JsonValue
+
+from conformal_retrievers.theory.intervals import Interval, percent
+
+
+def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
+    """Yield sentences on who judged the items of a calibration, from its `labels`.
+
+    >>> print(*judged_by({"source": "person", "by": "Ann"}, "snippets"))
+    Relevance was judged by a person ('Ann').
+    """
+    if labels.get("source") == "LLM":
+        yield f"Relevance was labelled by {_llm(labels)} ({_audited(labels)})."
+        yield "The guarantee is about what the LLM calls relevant, which a person may not."
+        yield "Below some 200 judged queries, calibrate only on those that a person judged."
+    elif labels.get("source") == "person":
+        given, person = labels.get("given"), "a person"
+        if labels.get("by"):
+            person += f" ({labels['by']!r})"
+        if not isinstance(given, dict):
+            yield f"Relevance was judged by {person}."
+        else:
+            whose = _llm(given) if given.get("source") == "LLM" else f"{given.get('source')!r}"
+            yield f"Relevance was marked by {whose} and judged by {person}, who saw these marks."
+        yield from _sampled(labels, items)
+        if isinstance(unsure := labels.get("unsure"), int) and unsure:
+            queries = "1 query was" if unsure == 1 else f"{unsure} queries were"
+            yield (
+                f"{queries} left out because the person was unsure: the guarantee is about queries "
+                "like those that a person can judge."
+            )
+
+
+def _llm(labels: Mapping[str, JsonValue]) -> str:
+    return f"the LLM {labels['llm']!r}" if labels.get("llm") else "an LLM"
+
+
+def _audited(labels: Mapping[str, JsonValue]) -> str:
+    audit = labels.get("audit")
+    if not isinstance(audit, dict):
+        return "not audited"
+    missed = _interval(audit.get("miss_rate"))
+    what = "" if missed is None else f": it missed {missed} of the relevant"
+    return f"a person audited {audit.get('audited')!r} labels{what}"
+
+
+def _sampled(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
+    """Yield what a person who saw a sample of the unmarked items did not see."""
+    sample, audit = labels.get("sample"), labels.get("audit")
+    if not (isinstance(sample, dict) and isinstance(audit, dict)):
+        return
+    share, missed = sample.get("share"), _interval(audit.get("remaining_miss_rate"))
+    if not isinstance(share, (int, float)) or share >= 1 or missed is None:
+        return
+    yield (
+        f"Of the unmarked {items} the person saw a random {percent(share, exact=True)} of each "
+        f"query. By it, an estimated {missed} of the relevant {items} are unmarked: the guarantee "
+        "is not about these."
+    )
+
+
+def _interval(rate: JsonValue) -> Interval | None:
+    """Return a stored rate, or None if it is none or unknown."""
+    if not isinstance(rate, list) or len(rate) != 3:
+        return None
+    estimate, low, high = (end if isinstance(end, (int, float)) else None for end in rate)
+    return (
+        None if estimate is None or low is None or high is None else Interval(estimate, low, high)
+    )
