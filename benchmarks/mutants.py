@@ -324,7 +324,7 @@ MUTANTS = {
             "the queries of the choice calibrate, too",
         ),
         (
-            "np.argmax(logs[:, 0] <= logs[best, 0] + NOISE * noise)",
+            "np.argmax(logs[:, 0] <= logs[best, 0] + noise * se)",
             "best",
             "noise preferred to what is simpler",
         ),
@@ -394,8 +394,8 @@ MUTANTS = {
     "calibration/gate.py": [
         ("if score > c.threshold(group):", "if score >= c.threshold(group):", "silent on a tie"),
         (
-            "return gated.score > self.gate.calibration.threshold_without_one(query.group)",
-            "return gated.silent",
+            "return [score > threshold(query.group) for score, query in",
+            "return [self.gate.decide(score).silent for score, query in",
             "a filter behind the gate of its own queries, as if they were others",
         ),
     ],
@@ -560,7 +560,6 @@ MUTANTS = {
             "        if True:\n            state = asdict",
             "half of an observation is saved",
         ),
-        ("Field(gt=0, lt=1)]], Field", "Field(ge=0, lt=1)]], Field", "a lost bet is loaded"),
         (
             "if state.calibration != calibration.checksum:",
             "if False:",
@@ -604,6 +603,9 @@ MUTANTS = {
         ),
         ("self._ordered.insert(below, lowest)", "", "p-values against a calibration that stays"),
         ("(1 - JUMPS) * capital + JUMPS * total / 3", "capital", "a bet that never changes sides"),
+    ],
+    "monitoring/state.py": [
+        ("Field(gt=0, lt=1)]], Field", "Field(ge=0, lt=1)]], Field", "a lost bet is loaded"),
     ],
     "monitoring/status.py": [
         ("Field(ge=0, lt=2**53)", "Field(lt=2**53)", "negative counts are loaded"),

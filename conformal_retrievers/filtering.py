@@ -23,6 +23,7 @@ from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
 from conformal_retrievers.decisions import Filtered, NothingKept, Unscorable
 from conformal_retrievers.scoring.answerability import QueryScorer
+from conformal_retrievers.scoring.once import scored_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
@@ -194,8 +195,8 @@ class ConformalFilter:
         """
         snippets = self._as_taken(snippets)
         group = self._checked(query, len(snippets), group)
-        gated = self.gate(query, snippets, group, failed=failed) if self.gate else None
-        return self.decide(score_snippets(self.scorer, query, snippets), group, gated=gated)
+        scores, gated = self._scored(query, snippets, group, failed)
+        return self.decide(scores, group, gated=gated)
 
     async def acall(
         self,
@@ -250,16 +251,27 @@ class ConformalFilter:
     def _as_taken(self, snippets: Iterable[Snippet | str]) -> Sequence[Any]:
         return as_taken(self.scorer, snippets) if self.gate is None else as_snippets(snippets)
 
+    def _scored(
+        self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
+    ) -> tuple[Scores, Gated | None]:
+        """Return the scores of the snippets, and what the gate decides."""
+        if self.gate is None:
+            return score_snippets(self.scorer, query, snippets), None
+        with scored_once():
+            gated = self.gate(query, snippets, group, failed=failed)
+            return score_snippets(self.scorer, query, snippets), gated
+
     async def _ascored(
         self, query: str, snippets: Sequence[Snippet], group: str | None, failed: Collection[str]
     ) -> tuple[Scores, Gated | None]:
         """Return the scores of the snippets, and what the gate decides at the same time."""
         if self.gate is None:
             return await ascore_snippets(self.scorer, query, snippets), None
-        scores, gated = await asyncio.gather(
-            ascore_snippets(self.scorer, query, snippets),
-            self.gate.acall(query, snippets, group, failed=failed),
-        )
+        with scored_once():
+            scores, gated = await asyncio.gather(
+                ascore_snippets(self.scorer, query, snippets),
+                self.gate.acall(query, snippets, group, failed=failed),
+            )
         return scores, gated
 
     def _decided(self, filtered: AFiltered) -> AFiltered:

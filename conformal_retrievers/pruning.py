@@ -36,7 +36,7 @@ from conformal_retrievers.data.sentences import (
 from conformal_retrievers.decisions import Filtered
 from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty, OnSilence, gate_for
 from conformal_retrievers.scoring.answerability import QueryScorer
-from conformal_retrievers.scoring.scorer import Scorer, score_snippets
+from conformal_retrievers.scoring.scorer import Scorer
 
 GAP = " … "
 ScorersOf = Callable[[Sequence[str]], Iterable[Scorer | QueryScorer]]  # from needed names
@@ -138,9 +138,7 @@ class SentenceFilter(ConformalFilter):
         """
         sentences = cut(snippets, self.splitter)
         group = self._checked(query, len(sentences.documents), group)
-        gate = self.gate
-        gated = gate(query, sentences.snippets, group, failed=failed) if gate else None
-        scores = score_snippets(self.scorer, query, sentences.snippets)
+        scores, gated = self._scored(query, sentences.snippets, group, failed)
         return self.decide_on(sentences, scores, group, gated=gated)
 
     async def acall(

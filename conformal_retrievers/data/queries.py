@@ -52,7 +52,9 @@ def as_snippets(
     snippets: Iterable[Snippet | str], name: str = "snippets"
 ) -> tuple[Snippet, ...] | Retrieved[Snippet]:
     """Return the snippets as a tuple, or as they were retrieved; a plain string becomes one."""
-    if isinstance(snippets, Retrieved):
+    if isinstance(snippets, Retrieved) or (
+        type(snippets) is tuple and {*map(type, snippets)} <= {Snippet}
+    ):
         return snippets
     if isinstance(snippets, (str, Snippet)):
         raise TypeError(f"{name} is one {type(snippets).__name__}; give a list of snippets")

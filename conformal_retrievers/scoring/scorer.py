@@ -37,6 +37,7 @@ from conformal_retrievers.data.queries import (
     as_snippets,
 )
 from conformal_retrievers.llm.ask import with_bar
+from conformal_retrievers.scoring.once import aonce, once
 
 Scores = NDArray[np.float64]  # (n,), one for each snippet
 
@@ -187,7 +188,12 @@ def score_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> S
     """
     if not snippets:
         return np.empty(0)
-    return _checked(scorer, scorer.score(query, snippets), len(snippets))
+    return once(
+        scorer,
+        query,
+        snippets,
+        lambda: _checked(scorer, scorer.score(query, snippets), len(snippets)),
+    )
 
 
 async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:
@@ -202,6 +208,10 @@ async def ascore_snippets(scorer: Scorer, query: str, snippets: Sequence[Snippet
     """
     if not snippets:
         return np.empty(0)
+    return await aonce(scorer, query, snippets, lambda: _ascored(scorer, query, snippets))
+
+
+async def _ascored(scorer: Scorer, query: str, snippets: Sequence[Snippet]) -> Scores:
     if hasattr(scorer, "ascore"):
         scores = await scorer.ascore(query, snippets)
     elif hasattr(scorer, "of_columns"):

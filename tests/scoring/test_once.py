@@ -1,0 +1,104 @@
+"""A model that a filter and its gate both need is asked once for a query."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from conformal_retrievers import Calibration, ConformalFilter, FunctionScorer, ScoredQuery, Snippet
+from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.scoring import TieBreak, ascore_snippets, score_snippets
+from conformal_retrievers.scoring.once import scored_once
+from conformal_retrievers.scoring.summary import ScoreSummary
+
+TEXTS = ("a", "bcd", "ef")
+SNIPPETS = tuple(map(Snippet, TEXTS))
+
+
+def counting(name="length", fails=False):
+    """A scorer by length, and the queries that it was asked."""
+    asked = []
+
+    def score(query, texts):
+        asked.append(query)
+        if fails:
+            raise TimeoutError(name)
+        return [float(len(text)) for text in texts]
+
+    async def ascore(query, texts):
+        await asyncio.sleep(0)
+        return score(query, texts)
+
+    return FunctionScorer(score, name, ascore), asked
+
+
+def behind(scorer, part):
+    """A filter by one scorer behind a gate by the best score of another."""
+    best = ScoreSummary(part, "best")
+    one = Calibration.from_scores([ScoredQuery([5.0], [True])], alpha=0.5, scorer=scorer.name)
+    of_gate = Calibration(0.5, "all", best.name, one.queries, subject=QUERIES)
+    return ConformalFilter(scorer, one, gate=Gate(best, of_gate))
+
+
+def both_calls(conformal, query="q"):
+    return conformal(query, TEXTS), asyncio.run(conformal.acall(query, TEXTS))
+
+
+def test_a_scorer_of_filter_and_gate_is_asked_once():
+    scorer, asked = counting()
+    for filtered in both_calls(behind(scorer, scorer)):
+        assert filtered.scores.tolist() == [1.0, 3.0, 2.0]
+        assert filtered.gated.score == 1.0
+    assert asked == ["q", "q"]  # by each call
+
+
+def test_so_is_a_part_of_a_combined_score():
+    scorer, asked = counting()
+    other, asked_other = counting("other")
+    for filtered in both_calls(behind(TieBreak(other, then=scorer), scorer)):
+        assert filtered.gated.score == 1.0
+    assert asked == asked_other == ["q", "q"]
+
+
+def test_scorers_of_other_names_are_asked_each():
+    scorer, asked = counting()
+    other, asked_other = counting("other")
+    both_calls(behind(scorer, other))
+    assert asked == asked_other == ["q", "q"]
+
+
+def test_an_error_reaches_the_caller_and_is_not_kept():
+    scorer, asked = counting(fails=True)
+    conformal = behind(scorer, scorer)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            conformal("q", TEXTS)
+        with pytest.raises(TimeoutError):
+            asyncio.run(conformal.acall("q", TEXTS))
+    assert len(asked) == 4
+
+
+async def test_queries_at_once_do_not_share_scores():
+    scorer, asked = counting()
+    conformal = behind(scorer, scorer)
+    texts = [["x" * (i + 1)] for i in range(50)]
+    found = await asyncio.gather(*(conformal.acall("q", one) for one in texts))
+    assert [f.scores.tolist() for f in found] == [[i + 1.0] for i in range(50)]
+    assert len(asked) == 50
+
+
+async def test_other_snippets_are_scored_anew_and_known_scores_cannot_be_changed():
+    scorer, asked = counting()
+    with scored_once():
+        for _ in range(2):
+            score_snippets(scorer, "q", SNIPPETS)[:] = np.nan
+        assert score_snippets(scorer, "q", SNIPPETS).tolist() == [1.0, 3.0, 2.0]
+        assert score_snippets(scorer, "q", SNIPPETS[1:]).tolist() == [3.0, 2.0]
+        assert score_snippets(scorer, "r", SNIPPETS).tolist() == [1.0, 3.0, 2.0]
+        assert (await ascore_snippets(scorer, "q", SNIPPETS)).tolist() == [1.0, 3.0, 2.0]
+    assert asked == ["q", "q", "r", "q"]
+    score_snippets(scorer, "q", SNIPPETS)
+    assert len(asked) == 5  # outside, scores are not kept
