@@ -67,11 +67,11 @@ def without_answers(
         deep = judge(deeper)
         return unanswerable.without_answers(queries, retrieved, lambda more: deep)
     return unanswerable.without_answers(
-        queries, retrieved, lambda more: judge(deepened(retriever, more))
+        queries, retrieved, lambda more: judge(_deepened(retriever, more))
     )
 
 
-def deepened(
+def _deepened(
     retriever: RetrieverLike, more: int, config: RunnableConfig | None = None
 ) -> RetrieverLike:
     """Return a copy of a retriever that is asked for so many more documents.
@@ -81,16 +81,16 @@ def deepened(
     """
     if isinstance(retriever, DynamicRunnable):
         configured, config = retriever.prepare(config)
-        return deepened(configured, more, config)
+        return _deepened(configured, more, config)
     if isinstance(retriever, RunnableBindingBase):
         if "k" in retriever.kwargs:
             asked = {**retriever.kwargs, "k": retriever.kwargs["k"] + more}
             return retriever.model_copy(update={"kwargs": asked})
-        bound = deepened(retriever.bound, more, merge_configs(retriever.config, config))
+        bound = _deepened(retriever.bound, more, merge_configs(retriever.config, config))
         return retriever.model_copy(update={"bound": bound})
     if isinstance(retriever, HybridRetriever):
         parts = retriever.retrievers.items()
-        deep = {name: deepened(part, more, config) for name, part in parts}
+        deep = {name: _deepened(part, more, config) for name, part in parts}
         return retriever.model_copy(update={"retrievers": deep})
     k = depth_of(retriever)
     if k is None or not isinstance(retriever, BaseRetriever):

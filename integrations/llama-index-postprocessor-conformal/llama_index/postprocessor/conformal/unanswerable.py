@@ -64,18 +64,18 @@ def without_answers(
         deep = judge(deeper)
         return unanswerable.without_answers(queries, retrieved, lambda more: deep)
     return unanswerable.without_answers(
-        queries, retrieved, lambda more: judge(deepened(retriever, more))
+        queries, retrieved, lambda more: judge(_deepened(retriever, more))
     )
 
 
-def deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
+def _deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
     """Return a copy of a retriever that is asked for so many more nodes.
 
     Raises ValueError if its depth cannot be set.
     """
     twin = copy(retriever)
     if isinstance(twin, HybridRetriever):
-        twin.retrievers = {name: deepened(part, more) for name, part in twin.retrievers.items()}
+        twin.retrievers = {name: _deepened(part, more) for name, part in twin.retrievers.items()}
         return twin
     for name in ("similarity_top_k", "_similarity_top_k"):
         if isinstance(k := getattr(twin, name, None), int):
