@@ -1,5 +1,6 @@
 """Relevance judgements from an LLM or a reference answer, and audits of them."""
 
+from conformal_retrievers.labels.agree import Agreement, Difference, agreement
 from conformal_retrievers.labels.answers import label_by_answer
 from conformal_retrievers.labels.audit import AuditReport, audit_report, audit_sample
 from conformal_retrievers.labels.consistency import ConsistencyLabels, Response, label_consistency
@@ -12,6 +13,7 @@ from conformal_retrievers.labels.labeling import (
 )
 from conformal_retrievers.labels.record import read_labels, write_labelled
 
-__all__ = ["AnsweredQuery", "AuditReport", "ConsistencyLabels", "Labelled", "Response"]
-__all__ += ["audit_report", "audit_sample", "label_by_answer", "label_by_llm", "label_by_source"]
-__all__ += ["label_consistency", "read_labels", "rouge_l", "write_labelled"]
+__all__ = ["Agreement", "AnsweredQuery", "AuditReport", "ConsistencyLabels", "Difference"]
+__all__ += ["Labelled", "Response", "agreement", "audit_report", "audit_sample"]
+__all__ += ["label_by_answer", "label_by_llm", "label_by_source", "label_consistency"]
+__all__ += ["read_labels", "rouge_l", "write_labelled"]

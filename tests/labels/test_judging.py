@@ -145,6 +145,14 @@ def test_a_question_in_which_something_is_relevant_is_answerable(out):
     judging.close()
 
 
+@pytest.mark.parametrize(("marked", "missed"), [([], None), ([1], 0)])
+def test_that_nothing_is_missed_is_unknown_where_nothing_was_marked(marked, missed, out):
+    judging = Judging([replace(q, missed=0) for q in queries(1, marked=marked)], out)
+    finish(judging)
+    assert read_jsonl(out)[0].missed == missed
+    judging.close()
+
+
 def test_the_record_says_who_judged_and_what_was_given(out):
     judging = Judging(queries(), out, by="Ann", given={"source": "LLM", "llm": "m"})
     finish(judging)

@@ -187,8 +187,10 @@ class Judging:
                 query = self.queries[place]
                 seen = dict(zip(self.sample.shown[place], event.marks, strict=True))
                 relevant = tuple(bool(seen.get(i, r)) for i, r in enumerate(query.relevant))
-                answerable = query.answerable or any(relevant)
-                found.append((place, replace(query, relevant=relevant, answerable=answerable)))
+                # Where nothing was marked, no snippet could be known to be missed.
+                missed = query.missed if self.marked else query.missed or None
+                query = replace(query, answerable=query.answerable or any(relevant), missed=missed)
+                found.append((place, replace(query, relevant=relevant)))
         return found
 
     def write(self) -> None:
