@@ -620,17 +620,39 @@ MUTANTS = {
             "an alarm of drift at twice the evidence",
         ),
     ],
-    "evaluation/verdict.py": [
+    "evaluation/telling.py": [
         (
             "return round(min(coverage.n, coverage.effective_n))",
             "return round(coverage.n)",
             "snippets of a query as independent evidence",
         ),
         (
-            "return round(min(coverage.n, coverage.effective_n))",
-            "return round(coverage.effective_n)",
-            "more evidence than queries",
+            "beta_binomial_cdf(m, k, units + 1 - k)",
+            "beta_binomial_cdf(m, k, units + 2 - k)",
+            "a Beta-binomial law off by one",
         ),
+        (
+            "return 1 - below < level",
+            "return 1 - below <= 2 * level",
+            "two tails where one is meant",
+        ),
+        (
+            "fewest = m + 1 - np.count_nonzero(ruled_out(m))",
+            "fewest = m - np.count_nonzero(ruled_out(m))",
+            "one query fewer rules a coverage out",
+        ),
+        (
+            "return enough if m < enough else _first(tell, m)",
+            "return enough",
+            "a number that was measured called needed",
+        ),
+        (
+            "return k <= n and 1 - float",
+            "return 1 - float",
+            "a calibration that keeps everything called precise",
+        ),
+    ],
+    "evaluation/verdict.py": [
         (
             "return self.unscorable >= measures.MOSTLY",
             "return self.unscorable > MOSTLY",
@@ -640,16 +662,6 @@ MUTANTS = {
             "min(1.0, len(given) * worst.p_value)",
             "worst.p_value",
             "the worst of many groups tested as if alone",
-        ),
-        (
-            "beta_binomial_cdf(m, k, units + 1 - k)",
-            "beta_binomial_cdf(m, k, units + 2 - k)",
-            "a Beta-binomial law off by one",
-        ),
-        (
-            "math.ceil(m * short)",
-            "math.ceil(m * short) - 1",
-            "one query enough to tell",
         ),
         (
             "max(given, key=lambda verdict: verdict.needed - verdict.n)",
@@ -667,8 +679,8 @@ MUTANTS = {
             "a failure called too few to tell",
         ),
         (
-            "n_to_show_a_shortfall(calibration, group, SIGNIFICANT / tests)",
-            "n_to_show_a_shortfall(calibration, group)",
+            "level = SIGNIFICANT / tests",
+            "level = SIGNIFICANT",
             "enough for one group called enough for many",
         ),
         (

@@ -91,7 +91,10 @@ class Diagnosis:
         if verdict is not None:
             if verdict.too_few:
                 return verdict.shortage
-            return "Coverage on these queries gives no evidence against the guarantee."
+            return (
+                "Coverage on these queries gives no evidence against the guarantee"
+                f"{verdict.ruled_out}."
+            )
         if not math.isnan(self.coverage.estimate):
             return "Everything is kept, so these queries say nothing about the guarantee."
         if self.comparison is not None:

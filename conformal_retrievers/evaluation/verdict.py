@@ -1,21 +1,34 @@
-"""Whether a coverage measured on new judged queries contradicts what a calibration guarantees."""
+"""Whether a coverage measured on new judged queries contradicts what a calibration guarantees.
+
+One of three verdicts follows from m new units, with coverage c and the target 1 − α:
+
+    fails             P(a coverage ≤ c, if the guarantee just holds) < 0.05
+    no evidence       not so, and P(a coverage ≥ c, if it is 1 − α − 0.05) < 0.05: that is ruled out
+    too few to tell   neither, whatever c is; with the number of units that tells
+"""
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.share import Share
+from conformal_retrievers.evaluation.telling import (
+    SIGNIFICANT,
+    coverage_p_value,
+    independent,
+    n_to_calibrate,
+    n_to_tell,
+    shortfall,
+)
 from conformal_retrievers.theory import tolerance
 from conformal_retrievers.theory.intervals import percent
-from conformal_retrievers.theory.ranks import conformal_rank, exact_alpha
+from conformal_retrievers.theory.ranks import exact_alpha
 
 NOTHING_TESTED = "Nothing is tested: this calibration keeps everything."
 OUT_OF_REACH = (
@@ -24,9 +37,6 @@ OUT_OF_REACH = (
 )
 
 COVER_EACH = "To cover each group, calibrate with by_group=True (--by-group)."
-
-SIGNIFICANT = 0.05
-SHORTFALL = 0.05  # a coverage this far below the target should not pass unseen
 
 UNVERIFIED = (
     "Cannot verify that these data were held out: some queries or answers, here or in the "
@@ -48,13 +58,14 @@ class Verdict:
     coverage: Share
     p_value: float  # P(a coverage this low or lower) if the guarantee just holds
     n: int  # units that were measured: queries or answers, or independent snippets for "snippet"
-    needed: float  # how many show a shortfall of 5 points, see `n_to_show_a_shortfall`
+    needed: float  # how many tell the target from 5 points less, see `n_to_tell`
     group: str | None = None
     unscorable: float = 0.0  # share of all snippets; they are kept, which raises coverage
     group_p_value: float = math.nan  # before the correction
     tests: int = 1  # groups that were tested
     units: str = "queries"
     items: str = "snippets"
+    calibrate_on: float = math.nan  # how many units, if no number of new ones tells
 
     @property
     def fails(self) -> bool:
@@ -72,18 +83,35 @@ class Verdict:
         return not self.fails and self.n < self.needed
 
     @property
+    def short(self) -> Fraction:
+        """The coverage that must be told from the target: 5 points less."""
+        return shortfall(self.target)
+
+    @property
+    def ruled_out(self) -> str:
+        """The coverage that was told from the target, as the end of a sentence."""
+        if not self.short:
+            return ""
+        return f", and {percent(self.short, exact=True)} is ruled out (one-sided, at 5 %)"
+
+    @property
     def shortage(self) -> str:
         """How much was measured, and how much is needed."""
         units = f"independent {self.items}" if "snippet" in self.measure else self.units
         where = "in one group, " if self.tests > 1 else ""
-        shortfall = f"a coverage {100 * SHORTFALL:g} points below the target"
+        target, short = (percent(of, exact=True) for of in (self.target, self.short))
         if self.needed == math.inf:
+            each = " in each group" if self.tests > 1 else ""
             return (
-                f"Too few to tell: {where}calibrations of this size vary so much that {shortfall} "
-                "is no contradiction."
+                f"Too few to tell: {where}calibrations of this size vary so much that a coverage "
+                f"of {short} is no contradiction. Calibrate on {self.calibrate_on:,} {units} or "
+                f"more{each}."
             )
-        of = f"{self.n:,} of the {self.needed:,} {units} needed to show {shortfall}"
-        return f"Too few to tell: {where}{of}."
+        of = f"{self.n:,} of the {self.needed:,} {units}"
+        return (
+            f"Too few to tell: {where}{of} needed to tell a coverage of {target} from one of "
+            f"{short}."
+        )
 
     def __str__(self) -> str:
         where = f" in group {self.group!r}" if self.group is not None else ""
@@ -102,7 +130,7 @@ class Verdict:
         elif self.too_few:
             text = f"{self.shortage} The {seen} ({p_value})."
         else:
-            text = f"No evidence against the guarantee: {seen} ({p_value})."
+            text = f"No evidence against the guarantee: {seen} ({p_value}){self.ruled_out}."
         return f"{text} {unscored}" if self.unscorable > 0 else text
 
 
@@ -117,16 +145,19 @@ def verdict_on(
     if calibration.threshold(group) == math.inf or not coverage.n:
         return None
     target = float(1 - exact_alpha(calibration.alpha))
+    level = SIGNIFICANT / tests
+    needed = n_to_tell(calibration, coverage, group, level)
     return Verdict(
         measure=calibration.subject.measure.format(measures.guaranteed(calibration)),
         target=target,
         coverage=coverage,
         p_value=coverage_p_value(calibration, coverage, group),
-        n=_independent(coverage) if calibration.guarantee == "snippet" else round(coverage.n),
-        needed=n_to_show_a_shortfall(calibration, group, SIGNIFICANT / tests),
+        n=independent(calibration, coverage),
+        needed=needed,
         group=group,
         units=calibration.subject.new,
         items=calibration.subject.name,
+        calibrate_on=n_to_calibrate(calibration, level) if needed == math.inf else math.nan,
     )
 
 
@@ -142,6 +173,7 @@ def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
         p_value=min(1.0, len(given) * worst.p_value),
         n=shortest.n,
         needed=shortest.needed,
+        calibrate_on=shortest.calibrate_on,
         group_p_value=worst.p_value,
         tests=len(given),
     )
@@ -170,57 +202,6 @@ def groups_below(
         for name, verdict in tested.items()
     }
     return {name: verdict for name, verdict in corrected.items() if verdict.p_value <= 1 - level}
-
-
-def n_to_show_a_shortfall(
-    calibration: Calibration, group: str | None = None, level: float = SIGNIFICANT
-) -> float:
-    """Return how many units show a coverage 5 points below its target, to the next 20; inf if none.
-
-    It is the lowest m, a multiple of 20, for which `coverage_p_value` of m units with that coverage
-    is below the level. After a small calibration there is none: its own coverage varies more.
-    """
-    target = Fraction(1) - exact_alpha(calibration.alpha)
-    short = max(Fraction(0), target - Fraction(str(SHORTFALL)))
-
-    def shows(twenties: int) -> bool:
-        m = 20 * twenties
-        return bool(_cdf_of_kept(calibration, m, group)[math.ceil(m * short)] < level)
-
-    enough = next((2**j for j in range(14) if shows(2**j)), None)
-    return math.inf if enough is None else 20 * bisect_left(range(enough), True, key=shows)
-
-
-def _independent(coverage: Share) -> int:
-    """Return how many independent units a coverage was measured on, at most."""
-    return round(min(coverage.n, coverage.effective_n))
-
-
-def coverage_p_value(calibration: Calibration, coverage: Share, group: str | None = None) -> float:
-    """Return the probability of a coverage as low as this or lower if the guarantee just holds.
-
-    A threshold of rank k of n calibration units keeps BetaBinomial(m; k, n + 1 − k) of m new ones
-    (Marques 2023, arXiv 2303.02770): coverage varies with the calibration too. This is exact for
-    "all" and "any" without ties and conservative with them; conservative for "query-recall", where
-    a query's share counts as all or nothing; approximate for "snippet", where n and m are effective
-    numbers, and for all groups together. With delta, the guarantee is about nearly every
-    calibration, and the number kept is Binomial(m, 1 − alpha). It is 1 if nothing was measured.
-    """
-    m = _independent(coverage)
-    if not m:
-        return 1.0
-    return float(_cdf_of_kept(calibration, m, group)[math.ceil(coverage.estimate * m - 1e-9)])
-
-
-def _cdf_of_kept(calibration: Calibration, m: int, group: str | None) -> NDArray[np.float64]:
-    """Return P(0 … m of m new units are kept) if the guarantee just holds, cumulated, (m + 1,)."""
-    if calibration.delta is not None:
-        return tolerance.binomial_cdf(m, float(1 - exact_alpha(calibration.alpha)))
-    units = sum(calibration.n_units.values()) if group is None else calibration.n_units[group]
-    if calibration.guarantee == "snippet":
-        units = max(1, round(units * calibration.effective_n / calibration.n_relevant))
-    k = min(units, conformal_rank(units, calibration.alpha))
-    return tolerance.beta_binomial_cdf(m, k, units + 1 - k)
 
 
 def lower_bounds(

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.evaluation.diagnosis import Ties
-from conformal_retrievers.evaluation.verdict import coverage_p_value
+from conformal_retrievers.evaluation.telling import coverage_p_value
 from conformal_retrievers.theory.exchangeability import m1_band, m2_band
 from conformal_retrievers.theory.intervals import percent
 
@@ -216,7 +216,7 @@ def test_lost_coverage_is_a_problem(rng):
 
 def test_too_few_queries_are_noticed(rng):
     calibration = calibrated(draw(rng, 399))
-    few, enough = (diagnose(calibration, draw(rng, n)) for n in (179, 180))
+    few, enough = (diagnose(calibration, draw(rng, n)) for n in (15, 1000))
     assert by_name(few, "coverage").severity == "notice"
     assert few.summary == few.evaluation.verdict.shortage
     assert by_name(enough, "coverage").severity == "fine"

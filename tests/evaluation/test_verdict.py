@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +13,8 @@ from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.evaluation.measures import GUARANTEES, Columns
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.verdict import (
-    coverage_p_value,
-    lower_bounds,
-)
+from conformal_retrievers.evaluation.telling import coverage_p_value, n_to_calibrate
+from conformal_retrievers.evaluation.verdict import lower_bounds
 from conformal_retrievers.theory.tolerance import betting_p_value
 
 NINETY_NINE = np.linspace(0, 0.5, 99)
@@ -167,31 +164,76 @@ def test_a_guarantee_that_holds_fails_in_at_most_5_of_100():
         assert binomtest(number, 400, 0.05, alternative="greater").pvalue > 1e-4
 
 
-def test_fewer_queries_than_can_show_a_shortfall_of_5_points_are_too_few_to_tell():
-    """85 % of n queries have a p-value below 0.05 from n = 180 on, the next 20 after 160."""
-    calibration = calibrated(np.linspace(0, 0.5, 399))
-    p_values = [betabinom(n, 360, 40).cdf(0.85 * n) for n in (160, 180)]
-    assert p_values[0] >= 0.05 > p_values[1]
-    e = evaluate(calibration, covered(11, 8))
-    assert (e.verdict.n, e.verdict.needed, e.verdict.too_few) == (11, 180, True)
-    assert "Too few to tell: 11 of the 180 queries" in str(e)
-    assert "No evidence" not in str(e)
-    short = evaluate(replace(calibration, guarantee="all"), covered(180, 153)).verdict
-    assert (short.fails, short.too_few) == (True, False)
-    enough = evaluate(calibration, covered(180, 158)).verdict
-    assert not enough.too_few
+# --- too few to tell ------------------------------------------------------------------------------
+
+LARGE = np.linspace(0, 0.5, 399)
+
+
+def test_queries_that_all_keep_rule_5_points_less_out_from_19_on():
+    """0.85^18 = 0.054 and 0.85^19 = 0.046."""
+    few, enough = (evaluate(calibrated(LARGE), covered(n, n)).verdict for n in (18, 19))
+    assert (few.too_few, few.needed, enough.too_few) == (True, 300, False)
+    assert "Too few to tell: 18 of the 300 queries" in str(few)
+    assert "of 90 % from one of 85 %." in str(few)
+    assert "No evidence" not in str(few)
     assert "No evidence" in str(enough)
-    failed = evaluate(calibration, covered(11, 3)).verdict
+    assert "and 85 % is ruled out" in str(enough)
+
+
+@pytest.mark.parametrize(("alpha", "needed"), [(0.05, 180), (0.1, 300), (0.2, 460)])
+@pytest.mark.parametrize("guarantee", ["query-recall", "all"])
+def test_the_number_that_tells_rules_5_points_less_out_with_probability_80_percent(
+    alpha, needed, guarantee
+):
+    def power(m):
+        kept = np.arange(m + 1)
+        out = kept[binom(m, 0.95 - alpha).sf(kept - 1) < 0.05]
+        return binom(m, 1 - alpha).sf(out[0] - 1)
+
+    assert power(needed - 20) < 0.8 <= power(needed)
+    for n in (40, 400):  # in calibrations
+        calibration = calibrated(np.linspace(0, 0.5, n), alpha, guarantee=guarantee)
+        verdict = evaluate(calibration, covered(10, 9)).verdict
+        assert (verdict.n, verdict.needed, verdict.too_few) == (10, needed, True)
+
+
+def test_between_the_two_coverages_the_number_that_tells_is_that_of_the_coverage_measured():
+    """Of 300 queries 87 % are kept, which contradicts neither 85 % nor the guarantee."""
+
+    def tell(m):
+        low, high = math.ceil(0.87 * m), math.floor(0.87 * m)
+        return min(betabinom(m, 360, 40).cdf(low), binom(m, 0.85).sf(high - 1)) < 0.05
+
+    verdict = evaluate(calibrated(LARGE), covered(300, 261)).verdict
+    assert verdict.too_few
+    assert verdict.needed == 960
+    assert (tell(300), tell(940), tell(960)) == (False, False, True)
+
+
+@pytest.mark.parametrize("guarantee", ["query-recall", "all"])
+def test_a_failure_is_never_too_few_to_tell(guarantee):
+    failed = evaluate(calibrated(LARGE, guarantee=guarantee), covered(11, 3)).verdict
     assert (failed.fails, failed.too_few) == (True, False)
-    binomial = calibrated(np.linspace(0, 0.5, 399), guarantee="all", delta=0.1)
-    assert evaluate(binomial, covered(11, 8)).verdict.needed == 140  # 127 for P(Bin(n, 0.9))
 
 
-def test_after_a_small_calibration_no_number_of_queries_shows_a_shortfall_of_5_points():
+def test_nothing_is_left_to_tell_where_5_points_less_is_no_coverage():
+    verdict = evaluate(calibrated(alpha=0.95), covered(1, 1)).verdict
+    assert not verdict.too_few
+    assert "ruled out" not in str(verdict)
+
+
+def test_after_a_small_calibration_no_number_of_queries_contradicts_5_points_less():
+    assert beta(90, 10).cdf(0.85) > 0.05
+    assert beta(109, 12).cdf(0.85) < 0.05  # of 120 queries
     e = evaluate(calibrated(), covered(2000, 1700))
     assert (e.verdict.needed, e.verdict.fails) == (math.inf, False)
     assert "Too few to tell: calibrations of this size vary" in str(e)
-    assert beta(90, 10).cdf(0.85) > 0.05
+    assert "Calibrate on 120 queries or more." in str(e)
+
+
+def test_a_calibration_that_keeps_everything_is_no_precise_one():
+    """At alpha = 0.02, 49 queries give a threshold, and the largest of 60 has 0.93^60 = 0.013."""
+    assert n_to_calibrate(calibrated(alpha=0.02), 0.05) == 60
 
 
 def test_the_group_that_lacks_most_is_too_small_to_tell():
@@ -202,7 +244,7 @@ def test_the_group_that_lacks_most_is_too_small_to_tell():
     new = covered(400, 370, group="a") + covered(12, 12, group="b")
     verdict = evaluate(by_group, new).verdict
     assert (verdict.group, verdict.n, verdict.tests) == ("a", 12, 2)
-    assert betabinom(verdict.needed, 900, 100).cdf(0.85 * verdict.needed) < 0.025
+    assert verdict.needed == 380  # at 0.025, for two groups
     assert "in one group" in verdict.shortage
 
 
