@@ -80,7 +80,7 @@ def _read(path: str | Path) -> dict[str, Any] | None:
     if fields["judged"] != _digest(path):
         raise ValueError(
             f"{record} is about other judgements than {path} has: its field 'judged' is another "
-            "checksum. Restore the file that it was written with, or remove the record"
+            "checksum. Run judge again if it wrote both, or restore the file, or remove the record"
         )
     return fields
 

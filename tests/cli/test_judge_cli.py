@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
+import threading
+import time
+from http.client import HTTPException
 
 import pytest
 from commands import as_json, error_of
@@ -12,7 +16,7 @@ from judging import ask, command, finish, queries
 
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import with_hits
-from conformal_retrievers.labels import write_labelled
+from conformal_retrievers.labels import read_labels, write_labelled
 from conformal_retrievers.labels.judging import Judging
 
 
@@ -45,6 +49,37 @@ def test_nothing_is_lost_if_the_process_is_killed(retrieved, tmp_path):
     judging = Judging(read_jsonl(retrieved), out)
     assert [judging.question(i)["marks"] for i in range(6)] == list(expected.values())
     assert all(judging.question(i)["done"] for i in range(6))
+    judging.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.05, 0.2, 0.5])
+def test_nothing_is_lost_if_the_process_is_killed_while_it_stores_marks(
+    seconds, retrieved, tmp_path
+):
+    out, answered = tmp_path / "judged.jsonl", []
+
+    def post(url, n):
+        with contextlib.suppress(OSError, HTTPException):
+            for version in range(10_000):
+                fields = {"marks": [bool(version % 2)] * n, "done": True, "version": version}
+                assert ask(url, "?number=0", fields)[0] == 200
+                answered.append(version)
+
+    with command(retrieved, "--out", out) as (process, url):
+        posting = threading.Thread(target=post, args=[url, len(ask(url)[1]["marks"])])
+        posting.start()
+        time.sleep(seconds)
+        process.kill()
+        posting.join(60)
+    judging = Judging(read_jsonl(retrieved), out)
+    stored = judging.question(0)["version"] - 1
+    assert stored - len(answered) in (-1, 0)  # one may be stored that was not answered for
+    if answered:
+        assert judging.question(0)["marks"][0] == bool(stored % 2)
+        assert read_labels(out)["queries"] == 1
+        shown = judging.sample.shown[judging.sample.order[0]]
+        assert read_jsonl(out)[0].relevant[shown[0]] == bool(stored % 2)
     judging.close()
 
 

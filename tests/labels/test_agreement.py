@@ -54,10 +54,11 @@ def test_kappa_is_that_of_scikit_learn(rng):
 
 
 def test_only_what_both_saw_counts(tmp_path):
-    """Two people have samples of their own, and one is unsure of a question."""
+    """One person sees more snippets than the other, and is unsure of a question."""
     judged, shown = queries(4, 30, marked=[0]), []
     for name in ("Ann", "Ben"):
-        judging = Judging(judged, tmp_path / f"{name}.jsonl", by=name)
+        share = 0.2 if name == "Ann" else 0.5
+        judging = Judging(judged, tmp_path / f"{name}.jsonl", by=name, share=share)
         unsure = judging.sample.order.index(2)
         finish(
             judging,

@@ -63,6 +63,14 @@ def test_the_seed_gives_the_sample_and_the_order_of_the_questions():
     assert draw(judged, 0.1, 7).order != tuple(range(20))
 
 
+def test_a_second_person_sees_the_same_snippets_in_the_same_order(tmp_path):
+    one = Judging(queries(5, 30), tmp_path / "ann.jsonl", by="Ann")
+    other = Judging(queries(5, 30), tmp_path / "ben.jsonl", by="Ben")
+    assert one.sample == other.sample
+    one.close()
+    other.close()
+
+
 def test_every_unmarked_snippet_is_as_likely_to_be_shown():
     """Each of 10 is in 2,000 samples of 3 about 600 times: 5 standard errors are 102."""
     judged = queries(1, 11)
@@ -194,7 +202,8 @@ def test_the_number_of_missed_snippets_is_estimated_without_bias(tmp_path):
     unmarked = sum(truth[s.text] for q in judged for s in q.snippets[2:])
     found = []
     for i in range(60):
-        judging = Judging(judged, tmp_path / f"{i}.jsonl", share=0.2)
+        others = [replace(query, id=f"{i} {query.id}") for query in judged]  # another sample
+        judging = Judging(others, tmp_path / f"{i}.jsonl", share=0.2)
         finish(judging, lambda asked, _: [truth[s["text"]] for s in asked["snippets"]])
         audit = judging.audit()
         found.append(audit.weights[audit.audited & ~audit.labelled].sum())

@@ -74,9 +74,18 @@ def test_questions_are_judged_by_keyboard_alone(browser, tmp_path):
             fourth.id: fourth.relevant,
         }
         assert read_labels(out)["unsure"] == 1
-        browser.press("j", "Space", "n", "u", "Enter", "b")  # nothing happens at the end but back
+        browser.press("j", "Space", "n", "u", "b")  # nothing happens at the end but going back
         assert browser.js(QUESTION) == fourth.query
         assert judging.question(3)["version"] == 1
+        open_page(browser, server)
+        assert "All questions" in browser.js(QUESTION)
+        browser.press("Enter")  # to the unsure one
+        assert browser.js(QUESTION) == second.query
+        browser.press("j", "Space", "Enter")
+        assert "All questions" in browser.js(QUESTION)
+        assert len(read_jsonl(out)) == 4
+        browser.press("Enter")  # there is no other one
+        assert "All questions" in browser.js(QUESTION)
     assert browser.problems == []
     assert {url.partition("/q")[0].rstrip("/") for url in browser.requested} <= {
         server.url.partition("/#")[0],

@@ -4,9 +4,8 @@ A query is in the output once the person went on from it, without a snippet that
 of. Snippets that they did not see keep the judgement that they had.
 """
 
-import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,13 +68,14 @@ class Judging:
                 )
         self.marked = any(any(query.relevant) for query in self.queries)
         self.given: dict[str, JsonValue] | None = dict(given or {}) if self.marked else None
-        drawn = draw(self.queries, share, secrets.randbelow(2**32))
+        digest = _digest(self.queries)
+        drawn = draw(self.queries, share, int(digest[:8], 16))  # the same for a second person
         journal = beside(out, "marks.sqlite")
         if self.out.exists() and not journal.exists():
             raise FileExistsError(
                 f"{out} exists, and {journal.name} is not beside it; give another --out"
             )
-        about: dict[str, JsonValue] = {"queries": _digest(self.queries), "by": by}
+        about: dict[str, JsonValue] = {"queries": digest, "by": by}
         self.journal = Journal(journal, about | vars(drawn))
         plan = self.journal.plan
         try:
@@ -126,9 +126,12 @@ class Judging:
 
     def next_after(self, number: int) -> int | None:
         """Return the number of the next question that is not done, or None if all are."""
+        return self._after(number, lambda event: not event.done)
+
+    def _after(self, number: int, wanted: Callable[[Event], bool]) -> int | None:
         n = len(self.sample.order)
         ahead = [(number + 1 + i) % n for i in range(n)]
-        return next((i for i in ahead if not self._latest[self.sample.order[i]].done), None)
+        return next((i for i in ahead if wanted(self._latest[self.sample.order[i]])), None)
 
     def question(self, number: int) -> dict[str, JsonValue]:
         """Return what the page shows of a question, by its number from 0."""
@@ -148,6 +151,7 @@ class Judging:
             "n_done": self.n_done,
             "n_unsure": len(self.unsure),
             "next": self.next_after(number),
+            "next_unsure": self._after(number, lambda event: None in event.marks),
             "query": query.query,
             "snippets": snippets,
             "of": len(query.snippets),
