@@ -2,15 +2,18 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from conformal_retrievers.data.hits import RETRIEVER, fuse
 from conformal_retrievers.data.jsonl import placed_lines, rows
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+
+Runs: TypeAlias = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 
 
 class _Row(BaseModel):
@@ -24,10 +27,10 @@ class _Row(BaseModel):
 
 def read_beir(
     folder: str | Path,
-    run: str | Path | Sequence[str | Path] | Mapping[str, str | Path],
+    run: Runs,
     *,
     k: int | None = None,
-    min_score: int = 1,
+    min_score: float = 1,
 ) -> list[JudgedQuery]:
     """Read the judged queries of a folder in the BEIR layout, retrieved as in one run or several.
 
@@ -58,35 +61,67 @@ def read_beir(
     """
     if k is not None and k < 1:
         raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
-    folder, paths = Path(folder), _named(run)
+    folder, paths = Path(folder), by_name(run)
     corpus = read_corpus(folder)
-    qrels = _read_qrels(_existing(folder, "qrels.tsv", "qrels/test.tsv"))
-    runs = {name: _read_run(folder, path) for name, path in paths.items()}
+    qrels = read_qrels(_existing(folder, "qrels.tsv", "qrels/test.tsv"))
+    runs = {name: read_run(folder, path) for name, path in paths.items()}
     queries = []
     for query_id, row in _by_id(_existing(folder, "queries.jsonl")).items():
         lists = {name: ranked.pop(query_id, [])[:k] for name, ranked in runs.items()}
         for name, found in lists.items():
-            _check_found(f"{paths[name]}: query {query_id!r}", [d for d, _ in found], corpus)
-        united = fuse(lists)
+            check_found(f"{paths[name]}: query {query_id!r}", [d for d, _ in found], corpus)
         relevant = {d for d, score in qrels.pop(query_id, {}).items() if score >= min_score}
-        queries.append(
-            JudgedQuery(
-                row.text,
-                [
-                    Snippet(corpus[d], d, d, None, None if len(runs) > 1 else hits[0].score, hits)
-                    for d, hits in united.items()
-                ],
-                [d in relevant for d in united],
-                id=query_id,
-                group=row.group,
-                missed=len(relevant - united.keys()),
-                k=k and k * len(runs),
-            )
-        )
+        judged = judged_by_qrels(row.text, lists, relevant, corpus, id=query_id, k=k)
+        queries.append(judged if row.group is None else replace(judged, group=row.group))
     _check_none_left("qrels", qrels)
     for name, ranked in runs.items():
         _check_none_left(paths[name], ranked)
     return queries
+
+
+def judged_by_qrels(
+    query: str,
+    lists: Mapping[str, Sequence[tuple[str, float | None]]],
+    relevant: Collection[str],
+    corpus: Mapping[str, str] | None,
+    *,
+    id: str,
+    k: int | None,
+) -> JudgedQuery:
+    """Return a query with what runs retrieved for it, united and judged by document id.
+
+    Parameters
+    ----------
+    query, id
+        Its text and its id.
+    lists
+        The ids and scores that each run has for it, best first, by the run's name.
+    relevant
+        The ids of its relevant documents.
+    corpus
+        The texts of documents by id; None if they are unknown.
+    k
+        How many documents each run was cut to; None for all.
+    """
+    united = fuse(lists)
+    return JudgedQuery(
+        query,
+        [
+            Snippet(
+                "" if corpus is None else corpus[document],
+                document,
+                None if corpus is None else document,
+                None,
+                None if len(lists) > 1 else hits[0].score,
+                hits,
+            )
+            for document, hits in united.items()
+        ],
+        [document in relevant for document in united],
+        id=id,
+        missed=len({*relevant} - united.keys()),
+        k=k and k * len(lists),
+    )
 
 
 def run_name(path: str | Path) -> str:
@@ -98,9 +133,8 @@ def run_name(path: str | Path) -> str:
     return Path(Path(path).name.removesuffix(".gz")).stem
 
 
-def _named(
-    run: str | Path | Sequence[str | Path] | Mapping[str, str | Path],
-) -> Mapping[str, str | Path]:
+def by_name(run: Runs) -> Mapping[str, str | Path]:
+    """Return the paths of one run or several by the names that they have in hits."""
     if isinstance(run, Mapping):
         return run
     paths = [run] if isinstance(run, (str, Path)) else list(run)
@@ -115,10 +149,11 @@ def _named(
     return named
 
 
-def _check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str]) -> None:
+def check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str] | None) -> None:
+    """Raise ValueError for a document that is not in a known corpus, or occurs twice."""
     seen: set[str] = set()
     for document in documents:
-        if document not in corpus:
+        if corpus is not None and document not in corpus:
             raise ValueError(
                 f"{where} retrieves {document!r}, which is not in the corpus; give the run and the "
                 "corpus of one collection"
@@ -134,6 +169,19 @@ def _check_none_left(source: object, by_query: Mapping[str, object]) -> None:
             f"{source} has {len(by_query)} queries that are not in queries.jsonl, such as "
             f"{next(iter(by_query))!r}; remove them, or give the queries.jsonl that has them"
         )
+
+
+def read_texts(path: str | Path) -> dict[str, str]:
+    """Read the texts of queries by their ids: JSON lines as queries.jsonl, or id, tab, text."""
+    if next((line for _, line in placed_lines(path)), "").lstrip().startswith("{"):
+        return {id: row.text for id, row in _by_id(Path(path)).items()}
+    texts: dict[str, str] = {}
+    for place, line in placed_lines(path):
+        id, tab, text = line.rstrip("\r\n").partition("\t")
+        if not tab or id in texts:
+            raise ValueError(f"{place} is {line!r:.60}; give a new id, a tab and the text")
+        texts[id] = text
+    return texts
 
 
 def read_corpus(path: str | Path) -> dict[str, str]:
@@ -152,7 +200,8 @@ def _by_id(path: Path) -> dict[str, _Row]:
     return found
 
 
-def _read_qrels(path: Path) -> dict[str, dict[str, float]]:
+def read_qrels(path: Path) -> dict[str, dict[str, float]]:
+    """Read the score of each judged document, by query id and document id."""
     qrels: dict[str, dict[str, float]] = defaultdict(dict)
     for place, columns in _tsv_rows(path, {3, 4}):  # TREC's second column is unused
         query_id, document, score = columns[0], *columns[-2:]
@@ -160,7 +209,8 @@ def _read_qrels(path: Path) -> dict[str, dict[str, float]]:
     return qrels
 
 
-def _read_run(folder: Path, run: str | Path) -> dict[str, list[tuple[str, float | None]]]:
+def read_run(folder: Path, run: str | Path) -> dict[str, list[tuple[str, float | None]]]:
+    """Read the documents of each query and their scores, best first: by rank, then by score."""
     path = Path(run) if Path(run).exists() else _existing(folder, str(run))
     found: dict[str, list[tuple[float, str, float | None]]] = defaultdict(list)
     for place, columns in _tsv_rows(path, {4, 6}):
@@ -168,9 +218,14 @@ def _read_run(folder: Path, run: str | Path) -> dict[str, list[tuple[str, float 
         value = _number(score, "score", place) if score.strip() else None
         found[columns[0]].append((_number(rank, "rank", place), document, value))
     return {
-        query_id: [(document, score) for _, document, score in sorted(lines, key=itemgetter(0))]
+        query_id: [(document, score) for _, document, score in sorted(lines, key=_place)]
         for query_id, lines in found.items()
     }
+
+
+def _place(line: tuple[float, str, float | None]) -> tuple[float, float]:
+    rank, _, score = line
+    return rank, -(score or 0.0)
 
 
 def _number(text: str, column: str, place: str) -> float:

@@ -1,0 +1,136 @@
+"""Retrieved documents of other tools as snippets, and judgements by comparing two lists of them.
+
+A document is judged relevant if a reference document has its id or, where one has no id, its text.
+What a conformal filter kept is refused: it has lost relevant documents, and a filter that is
+calibrated on it loses as many again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
+from conformal_retrievers.data.readers.records import Record
+
+MARKS = ("conformal_score", "conformal_p_value", "conformal_ranges", "conformal_gate")
+RUN = "conformal_filter"  # the name of the run, the event and the span of a filter
+SPAN = "conformal."  # what attributes of a filter begin with
+
+
+def refused(place: str, mark: str) -> ValueError:
+    """Return the error for documents that a conformal filter kept."""
+    return ValueError(
+        f"{place}: {mark!r} says that a conformal filter kept these documents, so that what it "
+        "dropped is unknown. Give what the retriever inside returned"
+    )
+
+
+def check_unfiltered(place: str, fields: Iterable[str]) -> None:
+    """Raise ValueError if fields are those of a document that a conformal filter kept."""
+    for mark in MARKS:
+        if mark in fields:
+            raise refused(place, mark)
+
+
+def snippet_of(record: Record, name: str, given: Any) -> Snippet:
+    """Return a document as a snippet: a text, or LangChain's Document as JSON has it.
+
+    `document`, `position` and `retrieval_score` are those of the metadata's "source",
+    "start_index" and "relevance_score", as in LangChain. Raises ValueError for anything else, and
+    for what a conformal filter kept.
+    """
+    if isinstance(given, str):
+        return Snippet(given)
+    if isinstance(given, Mapping) and isinstance(given.get("kwargs"), Mapping):
+        given = given["kwargs"]  # of an object that LangChain serialized
+    fields = dict(given) if isinstance(given, Mapping) else {}
+    texts = [fields[key] for key in ("page_content", "text", "content") if key in fields]
+    if not texts or not isinstance(texts[0], str):
+        raise ValueError(
+            f"{record.place}: {name} has {given!r:.80}; give texts, or documents with page_content"
+        )
+    metadata = fields.get("metadata")
+    metadata = dict(metadata) if isinstance(metadata, Mapping) else {}
+    check_unfiltered(record.place, metadata)
+    own = Record(f"{record.place}: {name}", {**metadata, "id": fields.get("id")})
+    start = metadata.get("start_index")
+    return Snippet(
+        texts[0],
+        id=own.name("id"),
+        document=own.name("source"),
+        position=start if type(start) is int else None,
+        retrieval_score=own.number("relevance_score"),
+    )
+
+
+def judged_by(
+    record: Record,
+    query: str,
+    retrieved: Sequence[Snippet] | None,
+    relevant: Sequence[Snippet],
+    *,
+    id: str | None,
+) -> JudgedQuery:
+    """Return a query with what was retrieved for it, judged by the documents that answer it.
+
+    The order of what was retrieved is that of the hits, and reference documents that are not there
+    are counted in `missed`. Without retrieved documents the reference documents are the snippets.
+    Ids that repeat in a query are those of the documents that its snippets were cut from.
+
+    Parameters
+    ----------
+    record
+        Where the query comes from; a field "group" is that of the query.
+    query
+        Its text.
+    retrieved, relevant
+        Snippets with an id, a text or both.
+    id
+        The id of the query.
+    """
+    snippets = [*dict.fromkeys(relevant)] if retrieved is None else with_hits(retrieved)
+    by_id = all(s.id is not None for s in (*snippets, *relevant))
+    if not by_id and any(s.id is not None and not s.text for s in (*snippets, *relevant)):
+        raise ValueError(
+            f"{record.place}: documents are compared by their ids, or else by their texts, but "
+            "some have only an id and others only a text; give ids or texts for all"
+        )
+    keys = [s.id if by_id else s.text for s in snippets]
+    wanted = {s.id if by_id else s.text for s in relevant}
+    missed = None if retrieved is None else len(wanted.difference(keys))
+    if by_id and len({*keys}) < len(keys):  # they name the documents that chunks were cut from
+        snippets = [replace(one, id=None, document=one.id) for one in snippets]
+    return made(record, query, snippets, [key in wanted for key in keys], id=id, missed=missed)
+
+
+def made(
+    record: Record,
+    query: str,
+    snippets: Sequence[Snippet],
+    relevant: Sequence[bool],
+    *,
+    id: str | None,
+    missed: int | None,
+) -> JudgedQuery:
+    """Return a judged query, with the record's group; errors of `JudgedQuery` name the place."""
+    try:
+        return JudgedQuery(
+            query, snippets, relevant, id=id, group=record.name("group"), missed=missed
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{record.place}: {error}") from None
+
+
+def with_ids(
+    record: Record, texts: Sequence[str] | None, ids: Sequence[str] | None, what: str
+) -> list[Snippet] | None:
+    """Return snippets of texts, of ids, or of both in the same order; None without either."""
+    if texts is None or ids is None:
+        named = None if ids is None else [Snippet("", id=one) for one in ids]
+        return named if texts is None else [Snippet(one) for one in texts]
+    if len(texts) != len(ids):
+        raise ValueError(
+            f"{record.place}: {what} has {len(texts)} texts, but {len(ids)} ids; give one id for "
+            "each text, or no ids"
+        )
+    return [Snippet(text, id=one) for text, one in zip(texts, ids, strict=True)]

@@ -1,0 +1,277 @@
+"""LangSmith: examples of data sets, runs, feedback, and tables of experiments.
+
+What `list_examples`, `list_runs` and `list_feedback` return, as JSON lines in one file or as a
+list, and what `get_test_results` returns. Documents that a run returned are judged
+
+    by feedback on the run: `value={id or place of a document: 1 or 0, …}`, for all documents, or
+    `correction={"documents": [those that are relevant]}`;
+    or else by the outputs of the example that the run refers to.
+
+Examples without runs give queries for `judge_retriever`.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
+from conformal_retrievers.data.readers.documents import (
+    RUN,
+    judged_by,
+    made,
+    refused,
+    snippet_of,
+)
+from conformal_retrievers.data.readers.records import Record, as_relevant, is_list, records_of
+
+QUERIES = ("query", "question", "input", "user_input")
+DOCUMENTS = ("documents", "contexts", "output", "retrieved_contexts", "context")
+RELEVANT = (
+    "relevant_ids",
+    "relevant_document_ids",
+    "reference_context_ids",
+    "relevant_documents",
+    "relevant_docs",
+    "relevant_contexts",
+    "reference_documents",
+    "reference_contexts",
+    "document_ids",
+    "documents",
+    "contexts",
+)
+TABLE = {"inputs": ("inputs.", "input."), "reference": ("reference.", "reference_outputs.")}
+
+
+def fits(names: set[str]) -> bool:
+    """Return whether fields are those of examples, runs, feedback, or an experiment's table."""
+    return (
+        {"inputs", "outputs"} <= names
+        or {"run_id", "key"} <= names
+        or any(name.startswith("reference.") for name in names)
+    )
+
+
+def is_flat(records: Sequence[Record], query: str | None, relevant: str | None) -> bool:
+    """Return whether rows have the fields of inputs and outputs as columns, lists among them."""
+    if query is None or relevant is None:
+        return False
+    return is_list(records[0].get(relevant)) and records[0].get(query) is not None
+
+
+def read_langsmith(
+    source: Any, *, query: str | None = None, relevant: str | None = None
+) -> list[JudgedQuery]:
+    """Read the judged queries of a LangSmith export: a file, a frame, or a list of its objects.
+
+    Documents are recognised by id, or else by text. Relevant ones that a run did not return are
+    counted in `missed`. Runs that nothing judges are left out with a warning.
+
+    Parameters
+    ----------
+    source
+        Examples; or runs, with feedback on them or the examples that they refer to; or rows of an
+        experiment, with columns input.…, outputs.… and reference.…; or rows whose columns are
+        the fields of examples, if `query` and `relevant` name two of them
+    query
+        The field of the inputs with the text of the query: by default "query", "question", or the
+        only text.
+    relevant
+        The field of an example's outputs with the relevant documents, as ids if its name ends in
+        "id" or "ids", or else as texts or documents: by default one such as "relevant_ids",
+        "reference_contexts" or "documents". Of feedback, its key.
+
+    Raises
+    ------
+    ValueError
+        For runs that a conformal filter is part of, or documents that it kept; where nothing is
+        known to be relevant, or it is ambiguous what is; for feedback that leaves out a document.
+    """
+    return of_records(records_of(source), query=query, relevant=relevant)
+
+
+def of_records(
+    records: Sequence[Record], *, query: str | None = None, relevant: str | None = None
+) -> list[JudgedQuery]:
+    """Return the judged queries of examples, runs and feedback, or of an experiment's rows."""
+    if any(name.startswith(TABLE["inputs"]) for name in records[0].fields):
+        return [_experiment(record, query, relevant) for record in records]
+    feedback = [record for record in records if {"run_id", "key"} <= {*record.fields}]
+    runs = [*_runs(record for record in records if "run_type" in record.fields)]
+    known = {id(record) for record in (*feedback, *runs)}
+    examples = [
+        record for record in records if id(record) not in known and "run_type" not in record.fields
+    ]
+    if not runs and feedback:
+        raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
+    if not runs and is_flat(records, query, relevant):
+        return [_example(one, one.fields, one.fields, query, relevant) for one in records]
+    if not runs:
+        return [
+            _example(one, one.mapping("inputs"), one.mapping("outputs"), query, relevant)
+            for one in examples
+        ]
+    return _judged_runs(runs, feedback, examples, query, relevant)
+
+
+def _runs(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield runs and the runs inside them."""
+    for record in records:
+        yield record
+        inside = record.items("child_runs") or ()
+        yield from _runs(Record(f"{record.place}: child_runs", one) for one in inside)
+
+
+def _judged_runs(
+    runs: Sequence[Record],
+    feedback: Sequence[Record],
+    examples: Sequence[Record],
+    query: str | None,
+    relevant: str | None,
+) -> list[JudgedQuery]:
+    references = {one.name("id"): one for one in examples}
+    filtered = {run.name("parent_run_id") for run in runs if run.get("name") == RUN}
+    of_run = _by_run(feedback, relevant)
+    queries, left_out = [], []
+    for run in runs:
+        marks, example = (
+            of_run.get(run.name("id")),
+            references.get(run.name("reference_example_id")),
+        )
+        documents = _documents(run, run.mapping("outputs")) if marks or example else None
+        if documents is None:
+            if run.get("run_type") == "retriever":
+                left_out.append(run)
+            continue
+        if run.name("id") in filtered:
+            raise refused(run.place, RUN)
+        text = _query(run, run.mapping("inputs"), query)
+        if marks:
+            queries.append(_marked(run, text, documents, marks))
+        elif example is not None:
+            known = _relevant(example, example.mapping("outputs"), relevant)
+            queries.append(judged_by(run, text, documents, known, id=run.name("id")))
+    if not queries:
+        raise ValueError(
+            f"{runs[0].place}: none of {len(runs)} runs has documents that are judged. Give "
+            'feedback on its retriever\'s run: value={"0": 1, "1": 0, …} for all documents, or '
+            'correction={"documents": […]}'
+        )
+    if left_out:
+        warnings.warn(
+            f"{len(left_out)} of {len(left_out) + len(queries)} runs of retrievers, such as "
+            f"{left_out[0].place}, are not judged, and left out",
+            stacklevel=4,
+        )
+    return queries
+
+
+def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Record]:
+    """Return the feedback on the documents of each run."""
+    found: dict[str | None, Record] = {}
+    for one in feedback:
+        if key is not None and one.get("key") != key:
+            continue
+        whole = not isinstance(one.get("value"), Mapping) and not isinstance(
+            one.get("correction"), Mapping
+        )
+        if whole and key is not None:
+            raise one.fault(
+                "value",
+                f"the feedback {key!r} is on the run as a whole; give a value for each document, "
+                "or a correction with the relevant ones",
+            )
+        before = found.get(one.name("run_id"))
+        if whole or before is None:
+            found |= {} if whole else {one.name("run_id"): one}
+        elif before.get("key") != one.get("key"):
+            raise ValueError(
+                f"{one.place}: a run has feedback {before.get('key')!r} and {one.get('key')!r} on "
+                "its documents; choose one with read_langsmith(…, relevant=KEY)"
+            )
+        else:
+            raise one.fault("run_id", f"the run has feedback {one.get('key')!r} twice, remove one")
+    return found
+
+
+def _marked(run: Record, query: str, documents: Sequence[Snippet], feedback: Record) -> JudgedQuery:
+    """Return a run's documents as feedback on them judges each."""
+    if isinstance(feedback.get("correction"), Mapping):
+        known = _documents(feedback, feedback.mapping("correction"))
+        if known is None:
+            raise feedback.fault("correction", 'give {"documents": [the relevant ones]}')
+        return judged_by(run, query, documents, known, id=run.name("id"))
+    marks, relevant = feedback.mapping("value"), []
+    for i, document in enumerate(documents):
+        name = document.id if document.id in marks else str(i)
+        if name not in marks:
+            raise feedback.fault("value", f"give 1 or 0 for documents[{i}] of the run too")
+        relevant.append(as_relevant(f"{feedback.place}: value[{name!r}]", marks.pop(name), None))
+    if marks:
+        raise feedback.fault("value", f"{next(iter(marks))!r} is not a document of the run")
+    return made(run, query, with_hits(documents), relevant, id=run.name("id"), missed=None)
+
+
+def _experiment(record: Record, query: str | None, relevant: str | None) -> JudgedQuery:
+    inputs, reference, outputs = (
+        {
+            name.removeprefix(prefix): record.get(name)
+            for prefix in prefixes
+            for name in record.fields
+            if name.startswith(prefix)
+        }
+        for prefixes in (*TABLE.values(), ("outputs.",))
+    )
+    documents = _documents(record, outputs)
+    known = _relevant(record, reference, relevant)
+    return judged_by(record, _query(record, inputs, query), documents, known, id=record.name("id"))
+
+
+def _example(
+    record: Record,
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    query: str | None,
+    relevant: str | None,
+) -> JudgedQuery:
+    known = _relevant(record, outputs, relevant)
+    if not known:
+        raise ValueError(
+            f"{record.place}: no document is relevant, so that nothing can be judged by it; give "
+            "one, or leave the example out"
+        )
+    return judged_by(record, _query(record, inputs, query), None, known, id=record.name("id"))
+
+
+def _query(record: Record, inputs: Mapping[str, Any], name: str | None) -> str:
+    texts = [key for key, value in inputs.items() if isinstance(value, str) and value.strip()]
+    found = [name] if name is not None else [key for key in QUERIES if key in texts] or texts
+    if len(found) != 1 or found[0] not in texts:
+        raise ValueError(
+            f"{record.place}: inputs has the fields {[*inputs]}; name the one with the text of the "
+            "query, read_langsmith(…, query=FIELD)"
+        )
+    return str(inputs[found[0]])
+
+
+def _relevant(record: Record, outputs: Mapping[str, Any], name: str | None) -> list[Snippet]:
+    """Return the relevant documents of an example."""
+    fields = Record(f"{record.place}: outputs", outputs)
+    found = [key for key in (RELEVANT if name is None else (name,)) if fields.get(key) is not None]
+    if len(found) != 1:
+        which = f"both {found[0]} and {found[1]}" if found else f"the fields {[*outputs]}"
+        raise ValueError(
+            f"{fields.place} has {which}, so that it is unknown what is relevant; name the field "
+            "with the relevant documents, read_langsmith(…, relevant=FIELD)"
+        )
+    if found[0].endswith(("id", "ids")):
+        return [Snippet("", id=one) for one in fields.names(found[0]) or ()]
+    return [snippet_of(fields, found[0], one) for one in fields.items(found[0]) or ()]
+
+
+def _documents(record: Record, outputs: Mapping[str, Any]) -> list[Snippet] | None:
+    """Return the documents that outputs hold, None if they hold none."""
+    fields = Record(f"{record.place}: outputs", outputs)
+    name = next((key for key in DOCUMENTS if fields.get(key) is not None), None)
+    if name is None or (isinstance(outputs[name], str) and outputs[name].lstrip()[:1] != "["):
+        return None  # such as the answer of a chain
+    return [snippet_of(fields, name, one) for one in fields.items(name) or []]

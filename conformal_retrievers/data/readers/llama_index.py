@@ -1,0 +1,96 @@
+"""LlamaIndex data sets: `save_json` of `EmbeddingQAFinetuneDataset` and of `LabelledRagDataset`.
+
+Releases of LlamaIndex up to 0.14.20 write them. Neither holds what a retriever returned: both give
+queries with their relevant snippets, for `judge_retriever`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.readers.documents import judged_by
+from conformal_retrievers.data.readers.records import Record, records_of
+
+
+def fits(names: set[str]) -> bool:
+    """Return whether fields are those of a data set."""
+    return {"queries", "corpus", "relevant_docs"} <= names or "examples" in names
+
+
+def read_llama_index(source: Any) -> list[JudgedQuery]:
+    """Read the judged queries of a LlamaIndex data set: a file, or what it holds.
+
+    Of an `EmbeddingQAFinetuneDataset`, queries and snippets have their ids. Of a
+    `LabelledRagDataset`, the snippets are the reference contexts, without ids.
+
+    Raises
+    ------
+    ValueError
+        For a query without relevant documents or reference contexts, a document that is not in
+        the corpus, a corpus of images, and broken fields.
+    """
+    return of_records(records_of(source))
+
+
+def of_records(records: Sequence[Record]) -> list[JudgedQuery]:
+    """Return the judged queries of data sets."""
+    return [
+        query
+        for record in records
+        for query in (_labelled(record) if "examples" in record.fields else _embedding(record))
+    ]
+
+
+def _embedding(record: Record) -> list[JudgedQuery]:
+    if record.get("mode") not in (None, "text"):
+        raise record.fault("mode", "give a data set of texts")
+    texts, corpus = (_inside(record, name) for name in ("queries", "corpus"))
+    relevant = _inside(record, "relevant_docs")
+    if extra := [id for id in relevant.fields if id not in texts.fields]:
+        raise ValueError(f"{relevant.place} has {extra[0]!r}, which is not in queries; add it")
+    return [
+        judged_by(
+            record,
+            texts.text(id),
+            None,
+            [_document(relevant, id, doc, corpus) for doc in _relevant(relevant, id)],
+            id=id,
+        )
+        for id in texts.fields
+    ]
+
+
+def _inside(record: Record, name: str) -> Record:
+    if not isinstance(record.get(name), dict):
+        raise record.fault(name, "give an object from ids to what they name")
+    return Record(f"{record.place}: {name}", record.get(name))
+
+
+def _relevant(relevant: Record, id: str) -> list[str]:
+    if not (found := relevant.names(id)):
+        raise relevant.fault(id, "give the ids of its relevant documents, or leave the query out")
+    return found
+
+
+def _document(relevant: Record, id: str, document: str, corpus: Record) -> Snippet:
+    if document not in corpus.fields:
+        raise relevant.fault(id, f"{document!r} is not in the corpus, add it there")
+    return Snippet(corpus.text(document), id=document)
+
+
+def _labelled(record: Record) -> list[JudgedQuery]:
+    queries: list[JudgedQuery] = []
+    for i, example in enumerate(record.items("examples") or ()):
+        place = f"{record.place}: examples[{i}]"
+        if not isinstance(example, dict):
+            raise ValueError(f"{place} is {example!r:.80}; give an object with named fields")
+        one = Record(place, example)
+        contexts = one.texts("reference_contexts")
+        if not contexts:
+            raise one.fault(
+                "reference_contexts",
+                "give the texts that answer the query, or retrieve for it and label_by_llm",
+            )
+        relevant = [Snippet(text) for text in contexts]
+        queries.append(judged_by(one, one.text("query"), None, relevant, id=None))
+    return queries

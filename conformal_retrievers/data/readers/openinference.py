@@ -1,0 +1,279 @@
+"""Spans of OpenInference, as Phoenix and OpenTelemetry export them, with document annotations.
+
+A span of a retriever has the query in `input.value` and what was returned in
+`retrieval.documents.N.document.id`, `.content` and `.score`; attributes may be nested, or columns
+"attributes.…" of a frame. An annotation judges the document at `document_position` of the span
+`span_id`, by `result.score` or else `result.label`, as Phoenix's client logs them. Both may be in
+one file or list; annotations may also be in a span's field `document_annotations`.
+"""
+
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
+from conformal_retrievers.data.readers.documents import (
+    RUN,
+    SPAN,
+    check_unfiltered,
+    made,
+    refused,
+)
+from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
+
+INPUT, DOCUMENTS = "input.value", "retrieval.documents."
+INSIDE = ("document_annotations", "documentAnnotations", "document_evaluations")
+
+
+def fits(names: set[str]) -> bool:
+    """Return whether fields are those of spans or of document annotations."""
+    spans = any(name == "attributes" or name.startswith("attributes.") for name in names)
+    return spans or ("document_position" in names and "document" not in names)
+
+
+def read_openinference(
+    source: Any, *, relevant: str | None = None, min_score: float | None = None
+) -> list[JudgedQuery]:
+    """Read the judged queries of spans with document annotations: a file, a frame, or a list.
+
+    The id of a query is that of its span. A person's annotation counts before one of an LLM or of
+    code. What was not retrieved is unknown, and so is `missed`. Spans of retrievers without any
+    annotation are left out with a warning.
+
+    Parameters
+    ----------
+    source
+        Spans and annotations.
+    relevant
+        The name of the annotations that say what is relevant, if there are several.
+    min_score
+        The score from which on a document is relevant, where scores are not 1 and 0.
+
+    Raises
+    ------
+    ValueError
+        For documents that a conformal filter kept; for a span with some documents annotated and
+        others not; where no document is annotated; for annotations of several names, or that
+        contradict each other.
+    """
+    return of_records(records_of(source), relevant=relevant, min_score=min_score)
+
+
+def of_records(
+    records: Sequence[Record], *, relevant: str | None = None, min_score: float | None = None
+) -> list[JudgedQuery]:
+    """Return the judged queries of spans and annotations."""
+    spans = [_span(one) for one in records if not _is_annotation(one)]
+    given = [one for one in records if _is_annotation(one)]
+    given += [one for span in spans for one in _inside(span)]
+    judgements = _judgements(_chosen(given, relevant), min_score)
+    filtered = {span.get("parent_id") for span in spans if span.get("name") == RUN}
+    queries, left_out = [], []
+    for span in spans:
+        documents = _documents(span)
+        marks = judgements.pop(str(span.get("id")), None)
+        if documents is None or marks is None:
+            if documents:
+                left_out.append(span)
+            if documents is None and marks:
+                raise span.fault(
+                    "retrieval.documents", "the span has annotations, so give its documents too"
+                )
+            continue
+        _check_unfiltered(span, filtered)
+        if extra := [i for i in marks if not 0 <= i < len(documents)]:
+            raise ValueError(
+                f"{span.place}: document_position {extra[0]} is annotated, but the span has "
+                f"{len(documents)} documents; positions count from 0"
+            )
+        if missing := [i for i in range(len(documents)) if i not in marks]:
+            raise ValueError(
+                f"{span.place}: document_position {missing[0]} has no annotation, and others have "
+                "one; annotate each document of a span"
+            )
+        query = span.text(INPUT, "give the text of the query")
+        found = [marks[i] for i in range(len(documents))]
+        queries.append(
+            made(span, _asked(query), with_hits(documents), found, id=span.name("id"), missed=None)
+        )
+    if judgements:
+        raise ValueError(
+            f"the annotated span {next(iter(judgements))!r} is not given; give the spans too, from "
+            "client.spans.get_spans"
+        )
+    if not queries:
+        raise ValueError(
+            f"{records[0].place}: none of {len(spans)} spans has documents that are annotated. "
+            "Annotate the documents of retriever spans, and give the annotations too"
+        )
+    if left_out:
+        warnings.warn(
+            f"{len(left_out)} of {len(left_out) + len(queries)} spans with documents, such as "
+            f"{left_out[0].place}, have no annotation, and are left out",
+            stacklevel=3,
+        )
+    return queries
+
+
+def _is_annotation(record: Record) -> bool:
+    return record.get("document_position") is not None
+
+
+def _span(record: Record) -> Record:
+    """Return a span's flat attributes, with its "id", "parent_id", "name" and "events"."""
+    context = record.mapping("context")
+    attributes = record.fields.get("attributes")
+    flat = {
+        **dict(_flat("", attributes if isinstance(attributes, Mapping) else {})),
+        **{
+            name: value
+            for key, cell in record.fields.items()
+            if key.startswith("attributes.")
+            for name, value in _flat(key.removeprefix("attributes."), cell)
+        },
+    }
+    id = context.get("span_id") or record.get("context.span_id") or record.get("span_id")
+    parent = record.get("parent_id")
+    return Record(
+        record.place,
+        {
+            **flat,
+            "id": _hex(id or record.get("id")),
+            "parent_id": _hex(parent),
+            "name": record.get("name"),
+            "events": record.items("events") or (),
+            "annotations": [one for key in INSIDE for one in record.items(key) or ()],
+        },
+    )
+
+
+def _hex(id: Any) -> Any:
+    return id.removeprefix("0x") if isinstance(id, str) else id  # as OpenTelemetry writes it
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested objects and lists, with the dotted names that lead to them."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, str) and name in ("retrieval", "retrieval.documents"):
+        value = Record(name, {name: value}).items(name) or value
+    if isinstance(value, Mapping) and not name.endswith("metadata"):
+        for key, one in value.items():
+            yield from _flat(f"{name}.{key}" if name else str(key), one)
+    elif isinstance(value, (list, tuple)):
+        for i, one in enumerate(value):
+            yield from _flat(f"{name}.{i}", one)
+    else:
+        yield name, value
+
+
+def _documents(span: Record) -> list[Snippet] | None:
+    """Return the documents of a retriever's span, None for another span."""
+    found: dict[int, dict[str, Any]] = {}
+    for name, value in span.fields.items():
+        if name.startswith(DOCUMENTS):
+            place, _, field = name.removeprefix(DOCUMENTS).partition(".")
+            if not place.isdecimal() or len(place) > 6:
+                raise span.fault(name, "give a number after retrieval.documents")
+            found.setdefault(int(place), {})[field.removeprefix("document.")] = value
+    if not found:
+        return None
+    if [*sorted(found)] != [*range(len(found))]:
+        raise span.fault(
+            "retrieval.documents", f"it has {len(found)} documents and lacks one before the last"
+        )
+    return [_snippet(span, i, found[i]) for i in range(len(found))]
+
+
+def _snippet(span: Record, i: int, fields: Mapping[str, Any]) -> Snippet:
+    document = Record(f"{span.place}: retrieval.documents.{i}.document", fields)
+    metadata = document.mapping("metadata")
+    check_unfiltered(document.place, metadata)
+    own, start = Record(document.place, metadata), metadata.get("start_index")
+    content = document.get("content")
+    if not isinstance(content, str) and document.name("id") is None:
+        raise document.fault("content", "give the text of the document, or its id")
+    return Snippet(
+        content if isinstance(content, str) else "",
+        id=document.name("id"),
+        document=own.name("source"),
+        position=start if type(start) is int else None,
+        retrieval_score=document.number("score"),
+    )
+
+
+def _check_unfiltered(span: Record, filtered: Iterable[Any]) -> None:
+    for name in span.fields:
+        if name.startswith(SPAN):
+            raise refused(span.place, name)
+    names = [one.get("name") for one in span.get("events") if isinstance(one, Mapping)]
+    if RUN in names or span.get("id") in filtered:
+        raise refused(span.place, RUN)
+
+
+def _asked(text: str) -> str:
+    """Return the query in an input: LangChain's instrumentor writes {"query": …} or the text."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(fields, dict):
+        texts = [value for value in fields.values() if isinstance(value, str)]
+        return next(
+            (
+                fields[key]
+                for key in ("query", "input", "question")
+                if key in fields and isinstance(fields[key], str)
+            ),
+            texts[0] if len(texts) == 1 else text,
+        )
+    return text
+
+
+def _inside(span: Record) -> Iterator[Record]:
+    """Yield the annotations in a span's own field."""
+    for one in span.items("annotations") or ():
+        if not isinstance(one, Mapping):
+            raise span.fault("annotations", "give a list of objects")
+        yield Record(span.place, {"span_id": span.get("id"), **one})
+
+
+def _chosen(given: Sequence[Record], name: str | None) -> list[Record]:
+    """Return the annotations of one name."""
+    field = "annotation_name" if any("annotation_name" in one.fields for one in given) else "name"
+    names = [*dict.fromkeys(one.get(field) for one in given)]
+    if name is None and len(names) > 1:
+        raise ValueError(
+            f"{given[0].place}: annotations have the names {names[0]!r} and {names[1]!r}; choose "
+            "the one that says what is relevant, read_openinference(…, relevant=NAME)"
+        )
+    return [one for one in given if name is None or one.get(field) == name]
+
+
+def _judgements(
+    annotations: Iterable[Record], min_score: float | None
+) -> dict[str, dict[int, bool]]:
+    """Return the judgement of each document, by its place, of each span, by its id."""
+    found: dict[str, dict[int, tuple[bool, bool]]] = {}
+    for one in annotations:
+        position = one.number("document_position")
+        span = _hex(one.get("span_id") or one.get("context.span_id"))
+        if position is None or position % 1 or not isinstance(span, str):
+            raise one.fault("document_position", "give a whole number, and a span_id beside it")
+        result = Record(one.place, {**one.fields, **one.mapping("result")})
+        name = next((key for key in ("score", "label") if result.get(key) is not None), "score")
+        relevant = as_relevant(f"{one.place}: {name}", result.get(name), min_score)
+        person = one.get("annotator_kind") == "HUMAN"
+        before = found.setdefault(span, {}).get(int(position))
+        if before is not None and before[1] == person and before[0] != relevant:
+            raise one.fault(
+                "document_position",
+                f"annotations of this document of span {span!r} contradict each other, remove one",
+            )
+        if before is None or person:
+            found[span][int(position)] = (relevant, person)
+    return {
+        span: {position: relevant for position, (relevant, _) in marks.items()}
+        for span, marks in found.items()
+    }

@@ -1,0 +1,171 @@
+"""One function that reads judged queries from what other tools write, whatever it is.
+
+A folder is BEIR. A file or a table is what its first line, or the names of its fields, say.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from conformal_retrievers.data.beir import Runs, read_beir
+from conformal_retrievers.data.jsonl import read_jsonl
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.readers import (
+    langsmith,
+    llama_index,
+    openinference,
+    ragas,
+    table,
+    trec,
+)
+from conformal_retrievers.data.readers.records import Record, columns, first_line, records_of
+
+
+class Format(NamedTuple):
+    """A format of records: how it is recognised and read, and the options that it takes."""
+
+    name: str
+    reader: str  # the function that reads only this format
+    fits: Callable[[set[str]], bool]
+    judged: Callable[..., list[JudgedQuery]]
+    options: tuple[str, ...] = ()
+
+
+FORMATS = (
+    Format("RAGAS", "read_ragas", ragas.fits, ragas.of_records),
+    Format("LlamaIndex", "read_llama_index", llama_index.fits, llama_index.of_records),
+    Format(
+        "LangSmith",
+        "read_langsmith",
+        langsmith.fits,
+        langsmith.of_records,
+        ("query", "relevant"),
+    ),
+    Format(
+        "OpenInference",
+        "read_openinference",
+        openinference.fits,
+        openinference.of_records,
+        ("relevant", "min_score"),
+    ),
+    Format(
+        "a table",
+        "read_frame",
+        table.fits,
+        table.of_records,
+        ("query", "relevant", "min_score"),
+    ),
+)
+KNOWN = (
+    "JSON lines of write_jsonl, a BEIR folder, TREC qrels, RAGAS evaluation sets, LlamaIndex data "
+    "sets, LangSmith examples and runs, OpenInference spans, and tables with columns query, id or "
+    "text, and relevant"
+)
+OF_RUNS = ("run", "k", "min_score")  # the options of BEIR folders and qrels
+
+
+def read(
+    source: Any,
+    run: Runs | None = None,
+    *,
+    k: int | None = None,
+    min_score: float | None = None,
+    query: str | None = None,
+    relevant: str | None = None,
+) -> list[JudgedQuery]:
+    """Read judged queries from what other tools write, and recognise what it is by its content.
+
+    A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Of JSON lines, a JSON file, a
+    CSV file, a pandas frame or a list of objects, the names of all fields count: "query" and
+    "snippets" are judged queries of `write_jsonl`; "user_input", RAGAS; "queries", "corpus" and
+    "relevant_docs", or "examples", LlamaIndex; "inputs" and "outputs", LangSmith; "attributes" or
+    "document_position", OpenInference; "query" with "id" or "text", a table with a row for each
+    snippet. What holds relevant documents and nothing retrieved gives queries whose snippets are
+    all relevant, for `judge_retriever`.
+
+    Parameters
+    ----------
+    source
+        A path, a frame, or a list of objects of these tools.
+    run
+        What a retriever returned for BEIR and TREC, one file or several, as in `read_beir`.
+    k
+        How many snippets to keep of each query and run; all by default.
+    min_score
+        The score from which on a document is relevant, where scores are not 1 and 0.
+    query, relevant
+        The fields with the query and with what says what is relevant, of LangSmith and of tables;
+        `relevant` is also the name of OpenInference annotations.
+
+    Raises
+    ------
+    ValueError
+        For an unknown format, for fields of two formats, for an option that the format has not,
+        for data in which nothing is judged, or that a conformal filter has judged; naming file,
+        line and field for broken data.
+    OSError
+        If a file cannot be read.
+    """
+    given = {"run": run, "k": k, "min_score": min_score, "query": query, "relevant": relevant}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if isinstance(source, (str, Path)):
+        if Path(source).is_dir():
+            _check_options("a BEIR folder", options, OF_RUNS)
+            if run is None:
+                raise ValueError(f"{source} is a folder; give the run of a retriever: run=FILE")
+            return read_beir(source, **options)
+        line = first_line(source)
+        if trec.fits(line):
+            _check_options("qrels", options, OF_RUNS)
+            return trec.read_trec(source, **options)
+        if trec.is_run(line):
+            raise ValueError(
+                f"{source} is a run, in which nothing is judged; give qrels and the run: "
+                "read(qrels, run)"
+            )
+        if _is_ours(line):
+            _check_options("JSON lines of judged queries", options, ())
+            return read_jsonl(source)
+    records = records_of(source)
+    found = _recognised(records, options)
+    _check_options(found.name, options, found.options)
+    return found.judged(records, **options)
+
+
+def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format:
+    query, relevant = options.get("query"), options.get("relevant")
+    if langsmith.is_flat(records, query, relevant):
+        return next(one for one in FORMATS if one.judged is langsmith.of_records)
+    names = columns(records)
+    found = [one for one in FORMATS if one.fits(names | ({"query"} if query in names else set()))]
+    if not found:
+        raise ValueError(
+            f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none'}, which "
+            f"are of no known format; give {KNOWN}"
+        )
+    if len(found) > 1:
+        one, other = found[:2]
+        raise ValueError(
+            f"{records[0].place} has fields of {one.name} and of {other.name}; read it with "
+            f"conformal_retrievers.data.{one.reader} or {other.reader}"
+        )
+    return found[0]
+
+
+def _check_options(name: str, options: Mapping[str, Any], allowed: Collection[str]) -> None:
+    for option, value in options.items():
+        if option not in allowed:
+            raise ValueError(
+                f"{option} is {value!r:.80}, but what is read is {name}, which does not take "
+                f"{option}; leave it out"
+            )
+
+
+def _is_ours(line: str) -> bool:
+    """Return whether a line is a judged query as `write_jsonl` writes it."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and {"query", "snippets"} <= fields.keys()

@@ -1,0 +1,267 @@
+"""Records of other tools: the lines of a file, the rows of a table, each with its place for errors.
+
+A file holds JSON lines, one JSON value, or a CSV table with a header, whatever its name; .gz is
+unpacked. A table is anything with `columns` and `to_dict("records")`, such as a pandas frame.
+Nothing in a file is run: lists that a CSV has as Python prints them are parsed as literals.
+"""
+
+import ast
+import csv
+import gzip
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from conformal_retrievers.data import files
+from conformal_retrievers.data.jsonl import placed_lines
+
+MOST = 2**30  # characters of a file that is read whole: more do not fit into memory
+TRUE, FALSE = {"true", "yes", "relevant"}, {"false", "no", "irrelevant", "not relevant"}
+FALSE |= {"unrelated", "not_relevant"}  # the first as Phoenix calls it
+
+
+@dataclass(frozen=True)
+class Record:
+    """The fields of one record; its methods raise ValueError, naming place, field and value."""
+
+    place: str  # such as "spans.jsonl, line 3"
+    fields: Mapping[str, Any]
+
+    def get(self, name: str) -> Any:
+        """Return a field as it is, and None for one that is absent, empty in a CSV, or NaN."""
+        return _known(self.fields.get(name))
+
+    def fault(self, name: str, remedy: str) -> ValueError:
+        """Return the error for a field, with its value and the remedy."""
+        value = self.get(name)
+        what = "is missing" if value is None else f"is {value!r:.80}"
+        return ValueError(f"{self.place}: {name} {what}; {remedy}")
+
+    def text(self, name: str, remedy: str = "give a text") -> str:
+        """Return a field that is a text and not blank."""
+        value = self.get(name)
+        if not isinstance(value, str) or not value.strip():
+            raise self.fault(name, remedy)
+        return value
+
+    def name(self, name: str) -> str | None:
+        """Return a field that is a name or a number, such as an id, as a text; None without one."""
+        return as_name(self, name, self.get(name))
+
+    def items(self, name: str, remedy: str = "give a list") -> list[Any] | None:
+        """Return a field that is a list, also as a CSV has it; None without one."""
+        value = self.get(name)
+        if isinstance(value, str):
+            value = _parsed(value)
+        if hasattr(value, "tolist"):  # an array, as a frame read from Parquet has it
+            value = value.tolist()
+        if value is None and self.get(name) is None:
+            return None
+        if not isinstance(value, (list, tuple)):
+            raise self.fault(name, remedy)
+        return [_known(one) for one in value]
+
+    def texts(self, name: str) -> list[str] | None:
+        """Return a field that is a list of texts; None without one."""
+        found = self.items(name, "give a list of texts")
+        if found is not None and not all(isinstance(one, str) for one in found):
+            raise self.fault(name, "give a list of texts")
+        return found
+
+    def names(self, name: str) -> list[str] | None:
+        """Return a field that is a list of ids; None without one."""
+        found = self.items(name, "give a list of ids")
+        if found is None:
+            return None
+        named = [as_name(self, name, one) for one in found]
+        if None in named:
+            raise self.fault(name, "give an id for each")
+        return [one for one in named if one is not None]
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """Return a field that is an object, also as a CSV has it; {} without one."""
+        value = self.get(name)
+        found = _parsed(value) if isinstance(value, str) else value
+        if value is None:
+            return {}
+        if not isinstance(found, Mapping):
+            raise self.fault(name, "give an object")
+        return dict(found)
+
+    def number(self, name: str) -> float | None:
+        """Return a field that is a finite number; None without one."""
+        value = self.get(name)
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if value is not None and not math.isfinite(number):
+            raise self.fault(name, "give a finite number")
+        return None if value is None else number
+
+
+def as_name(record: Record, name: str, value: Any) -> str | None:
+    """Return a name or a whole number as a text, and None as None."""
+    if value is None or isinstance(value, str):
+        return value
+    whole = not isinstance(value, bool) and isinstance(value, Real)
+    if whole and float(value).is_integer():
+        return str(int(float(value)))  # a frame makes whole numbers floats if one is missing
+    raise ValueError(f"{record.place}: {name} has {value!r:.80}; give a text or a whole number")
+
+
+def as_relevant(where: str, value: Any, min_score: float | None) -> bool:
+    """Return whether a judgement says relevant; ValueError if it says neither.
+
+    It is true or false, 1 or 0, or a word such as "relevant" or "unrelated"; with `min_score`, any
+    number, which is relevant from there on.
+    """
+    known = value.strip().lower() if isinstance(value, str) else value
+    if isinstance(known, str) and known in TRUE | FALSE:
+        return known in TRUE
+    try:
+        number = float(known)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isfinite(number) and (min_score is not None or number in (0, 1)):
+        return number >= (1 if min_score is None else min_score)
+    remedy = "" if math.isnan(number) else ", or min_score, from which on a number is relevant"
+    raise ValueError(f"{where} is {value!r:.80}; give true or false, 1 or 0{remedy}")
+
+
+def records_of(source: Any) -> list[Record]:
+    """Return the records of a file, a table, or a list of objects such as `list_examples` gives.
+
+    Raises ValueError if there is none.
+    """
+    if isinstance(source, (str, Path)):
+        found = [*_in_file(source)]
+    elif hasattr(source, "columns") and hasattr(source, "to_dict"):
+        rows = enumerate(source.to_dict("records"))
+        found = [*_placed((f"row {i}", one) for i, one in rows)]
+    else:
+        alone = isinstance(source, Mapping) or not isinstance(source, Iterable)
+        objects = enumerate([source] if alone else source)
+        found = [*_placed((f"records[{i}]", one) for i, one in objects)]
+    if not found:
+        where = source if isinstance(source, (str, Path)) else f"the {type(source).__name__}"
+        raise ValueError(f"{where} has no records; give one or more judged queries")
+    return found
+
+
+def text_of(path: str | Path) -> str:
+    """Return a UTF-8 text, unpacked if the name ends in .gz; ValueError for other files."""
+    opener = gzip.open if Path(path).suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            text = str(file.read(MOST + 1))
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None
+    except OSError as error:
+        files.cannot_read("file", path, error)
+    if len(text) > MOST:
+        raise ValueError(f"{path} has more than {MOST} characters; divide it into smaller files")
+    return text
+
+
+def first_line(path: str | Path) -> str:
+    """Return the first line of a file that is not blank, "" if there is none."""
+    return next((line for _, line in placed_lines(path)), "")
+
+
+def _in_file(path: str | Path) -> Iterator[Record]:
+    first = first_line(path).lstrip()
+    if not first.startswith(("{", "[")):
+        yield from _in_csv(path)
+    elif _is_json(first):
+        found = ((place, _json(place, line)) for place, line in placed_lines(path))
+        for place, value in found:
+            yield from _placed(_items(place, value))
+    else:
+        yield from _placed(_items(str(path), _json(str(path), text_of(path))))
+
+
+def _items(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a JSON value holds: the items of a list, also of a page of an answer."""
+    if isinstance(value, dict) and isinstance(value.get("data"), list):
+        value = value["data"]
+    if isinstance(value, list):
+        yield from ((f"{place}, item {i}", one) for i, one in enumerate(value))
+    else:
+        yield place, value
+
+
+def _placed(items: Iterable[tuple[str, Any]]) -> Iterator[Record]:
+    for place, item in items:
+        fields = item.model_dump(mode="json") if hasattr(item, "model_dump") else item
+        if not isinstance(fields, Mapping):
+            raise ValueError(f"{place} is {fields!r:.80}; give an object with named fields")
+        yield Record(place, {str(name): value for name, value in fields.items()})
+
+
+def _in_csv(path: str | Path) -> Iterator[Record]:
+    text = text_of(path)
+    header = text.partition("\n")[0]
+    separator = "\t" if "\t" in header and "," not in header else ","
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        for row in reader:
+            place = f"{path}, line {reader.line_num}"
+            if None in row or None in row.values():
+                raise ValueError(
+                    f"{place} does not have {len(reader.fieldnames or ())} columns as the header "
+                    "has; give a CSV table with a header"
+                )
+            yield Record(place, {name: cell or None for name, cell in row.items()})
+    except csv.Error as error:
+        place = f"{path}, line {reader.line_num}"
+        raise ValueError(f"{place} is not CSV ({error}); give JSON lines") from None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _json(place: str, text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=files.without_repetition)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: it is not JSON ({error}); export the file again") from None
+
+
+def _parsed(text: str) -> Any:
+    """Return a list or object in a cell, written as JSON or as Python prints it; else None."""
+    if text.lstrip().startswith(("[", "{")):
+        for parse in (json.loads, ast.literal_eval):
+            try:
+                return parse(text)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                continue
+    return None
+
+
+def is_list(value: Any) -> bool:
+    """Return whether a value is a list, also as a CSV has it."""
+    found = _parsed(value) if isinstance(value, str) else value
+    return isinstance(found, (list, tuple)) or hasattr(found, "tolist")
+
+
+def _known(value: Any) -> Any:
+    """Return None for what a frame has in place of a missing value: NaN, NaT, NA."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return None if type(value).__name__ in ("NAType", "NaTType") else value
+
+
+def columns(records: Sequence[Record]) -> set[str]:
+    """Return the names of all fields with a value."""
+    return {name for record in records for name in record.fields if record.get(name) is not None}

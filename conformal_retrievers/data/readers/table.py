@@ -1,0 +1,170 @@
+"""Tables with a row for each judged snippet of a query: pandas frames in long form, and CSV files.
+
+    query      the text of the query            relevant   true or false, 1 or 0
+    query_id   its id                           rank       the place that a retriever gave it
+    id, text   of the snippet, one of them      score      the retriever's own
+    group      of the query                     retriever  its name, if there are several
+    document   that the snippet was cut from    position   of its first character there
+
+`query` and `relevant`, and `id` or `text`, are required. A row with a rank in other rows and none
+of its own was not retrieved: if it is relevant, it is missed. Columns of Phoenix's
+`get_retrieved_documents` are read under their own names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.readers.documents import check_unfiltered, made
+from conformal_retrievers.data.readers.records import Record, as_relevant, columns, records_of
+
+PHOENIX = {
+    "input": "query",
+    "context.span_id": "query_id",
+    "document": "text",
+    "document_position": "rank",
+    "document_score": "score",
+    "document_metadata": "metadata",
+}
+
+
+def fits(names: set[str]) -> bool:
+    """Return whether columns are those of a table in long form."""
+    own = {PHOENIX[name] for name in names if name in PHOENIX} if _of_phoenix(names) else names
+    return "query" in own and bool({"id", "text"} & own) and "snippets" not in names
+
+
+def _of_phoenix(names: set[str]) -> bool:
+    return {"input", "document", "document_position"} <= names
+
+
+def read_frame(
+    frame: Any,
+    *,
+    query: str = "query",
+    relevant: str = "relevant",
+    min_score: float | None = None,
+) -> list[JudgedQuery]:
+    """Read judged queries from a table with a row for each snippet of a query.
+
+    Queries have the order of their first rows. With ranks, which count from 0 or from 1, snippets
+    have hits and their order; several retrievers are united by reciprocal rank fusion.
+
+    >>> class Frame:  # as a pandas frame is
+    ...     columns = ["query", "text", "relevant", "rank"]
+    ...     def to_dict(self, orient):
+    ...         rows = [("Who?", "Ann did.", True, 1), ("Who?", "It rains.", False, 2)]
+    ...         return [dict(zip(self.columns, row)) for row in rows]
+    >>> [one] = read_frame(Frame())
+    >>> one.relevant, one.snippets[1].hits
+    ((True, False), (Hit(retriever='retriever', rank=1, score=None),))
+
+    Parameters
+    ----------
+    frame
+        Anything with `columns` and `to_dict("records")`, a list of rows, or the path of a file.
+    query, relevant
+        The columns with the text of the query and with the judgement.
+    min_score
+        The value of `relevant` from which on a snippet is relevant, where it is not 1 or 0.
+
+    Raises
+    ------
+    ValueError
+        For a row without a judgement or a query, or one that a conformal filter kept; for rows of
+        one query that contradict each other; for a rank that occurs twice.
+    """
+    return of_records(records_of(frame), query=query, relevant=relevant, min_score=min_score)
+
+
+def of_records(
+    records: Sequence[Record],
+    *,
+    query: str | None = None,
+    relevant: str | None = None,
+    min_score: float | None = None,
+) -> list[JudgedQuery]:
+    """Return the judged queries of rows."""
+    given = {query or "query": "query", relevant or "relevant": "relevant"}
+    if _of_phoenix(columns(records)):
+        given = {**PHOENIX, **given}
+    rows = [
+        Record(one.place, {given.get(name, name): cell for name, cell in one.fields.items()})
+        for one in records
+    ]
+    known = columns(rows)
+    if "relevant" not in known:
+        raise rows[0].fault(
+            relevant or "relevant", "give a column that says which snippets are relevant"
+        )
+    ranks = [rank for row in rows if (rank := row.number("rank")) is not None]
+    first = 0 if 0 in ranks or not ranks else 1
+    of_query: dict[str, list[Record]] = {}
+    for row in rows:
+        text = row.text("query", "give the text of the query")
+        of_query.setdefault(row.name("query_id") or text, []).append(row)
+    for all_of in of_query.values():
+        for name in ("query", "group"):
+            if len({row.name(name) for row in all_of}) > 1:
+                raise all_of[-1].fault(name, "give the same in all rows of a query")
+    known_missed = "rank" in known and len(ranks) < len(rows)
+    return [_query(all_of, first, known, known_missed, min_score) for all_of in of_query.values()]
+
+
+def _query(
+    rows: Sequence[Record],
+    first: int,
+    known: set[str],
+    known_missed: bool,
+    min_score: float | None,
+) -> JudgedQuery:
+    several = "retriever" in known
+    found: dict[str, tuple[Snippet, bool]] = {}
+    missed, taken = 0, set[tuple[str, float]]()
+    for row in rows:
+        check_unfiltered(row.place, [*row.fields, *row.mapping("metadata")])
+        relevant = as_relevant(f"{row.place}: relevant", row.get("relevant"), min_score)
+        rank, name = row.number("rank"), row.name("retriever") or RETRIEVER
+        if rank is None and "rank" in known:
+            missed += relevant
+            continue
+        snippet = _snippet(row, several)
+        if rank is not None:
+            if rank % 1 or rank < first or (name, rank) in taken:
+                raise row.fault("rank", "give whole numbers, each once for a query and retriever")
+            taken.add((name, rank))
+            hit = Hit(name, int(rank) - first, row.number("score"))
+            snippet = replace(snippet, hits=(hit,))
+        key = (snippet.id or snippet.text) if several else row.place
+        if key in found:
+            before, judged = found[key]
+            if judged != relevant:
+                raise row.fault("relevant", "give the same in all rows of a snippet")
+            snippet = replace(before, hits=(*before.hits, *snippet.hits))
+        found[key] = (snippet, relevant)
+    ordered = sorted(found.values(), key=lambda one: -fusion(one[0].hits))  # by rank, if known
+    return made(
+        rows[0],
+        rows[0].text("query"),
+        [snippet for snippet, _ in ordered],
+        [relevant for _, relevant in ordered],
+        id=rows[0].name("query_id"),
+        missed=missed if known_missed else None,
+    )
+
+
+def _snippet(row: Record, several: bool) -> Snippet:
+    text, position = row.get("text"), row.number("position")
+    if not isinstance(text, str) and (text is not None or row.name("id") is None):
+        raise row.fault("text", "give the text of the snippet, or its id")
+    if position is not None and (position % 1 or position < 0):
+        raise row.fault("position", "give a whole number, 0 or more")
+    return Snippet(
+        text or "",
+        id=row.name("id"),
+        document=row.name("document"),
+        position=None if position is None else int(position),
+        retrieval_score=None if several else row.number("score"),
+    )

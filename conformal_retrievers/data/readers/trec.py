@@ -1,0 +1,133 @@
+"""TREC's files: qrels ("qid 0 docid relevance") and runs ("qid Q0 docid rank score tag").
+
+Documents that the qrels do not have count as irrelevant, and queries of a run that they do not have
+are left out with a warning, as trec_eval does. The order is that of the ranks, and of the scores
+where ranks are equal.
+"""
+
+import warnings
+from pathlib import Path
+
+from conformal_retrievers.data.beir import (
+    Runs,
+    by_name,
+    check_found,
+    judged_by_qrels,
+    read_corpus,
+    read_qrels,
+    read_run,
+    read_texts,
+)
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+
+
+def fits(line: str) -> bool:
+    """Return whether a line is one of qrels, or the header that BEIR gives them."""
+    columns = line.split()
+    if columns == ["query-id", "corpus-id", "score"]:
+        return True
+    return len(columns) == 4 and columns[1] in ("0", "Q0") and _is_number(columns[3])
+
+
+def is_run(line: str) -> bool:
+    """Return whether a line is one of a run."""
+    columns = line.split()
+    return len(columns) == 6 and _is_number(columns[3]) and _is_number(columns[4])
+
+
+def read_trec(
+    qrels: str | Path,
+    run: Runs | None = None,
+    *,
+    queries: str | Path | None = None,
+    corpus: str | Path | None = None,
+    k: int | None = None,
+    min_score: float = 1,
+) -> list[JudgedQuery]:
+    """Read the judged queries of qrels, retrieved as in one run or several.
+
+    Without texts, a query has its id as the text and its snippets have none: scores of hits need
+    none. Relevant documents that no run has are counted in `missed`. Without a run, the snippets
+    are the relevant documents, for `judge_retriever`.
+
+    Parameters
+    ----------
+    qrels
+        A file with four columns: query, a column without use, document, relevance.
+    run
+        A file with six columns, or several, as in `read_beir`.
+    queries
+        The texts of the queries: a file of lines with id, tab and text, or a queries.jsonl.
+    corpus
+        The texts of the documents: the same with documents, or a corpus.jsonl.
+    k
+        How many documents to keep of each query and run, the best by rank; all by default.
+    min_score
+        The relevance from which on a document is relevant.
+
+    Raises
+    ------
+    ValueError
+        For a broken line, naming file and line; for a document or query without a text in a file
+        that is given; for qrels without a run and without texts of the queries.
+    """
+    if k is not None and k < 1:
+        raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
+    judgements, texts = read_qrels(Path(qrels)), None if queries is None else read_texts(queries)
+    if texts is not None and (unknown := [id for id in judgements if id not in texts]):
+        raise ValueError(
+            f"{queries} has no text of query {unknown[0]!r}, which {qrels} has; add it"
+        )
+    documents = None if corpus is None else _documents(corpus)
+    relevant = {
+        id: [document for document, score in scores.items() if score >= min_score]
+        for id, scores in judgements.items()
+    }
+    if run is None:
+        if texts is None:
+            raise ValueError(
+                f"{qrels} has qrels, which tell the ids of queries and not their texts. Give the "
+                "run of a retriever, or the texts: read_trec(qrels, queries=FILE)"
+            )
+        return [_relevant(id, texts[id], found, documents) for id, found in relevant.items()]
+    paths = by_name(run)
+    runs = {name: read_run(Path(), path) for name, path in paths.items()}
+    made = []
+    for id, known in relevant.items():
+        lists = {name: ranked.pop(id, [])[:k] for name, ranked in runs.items()}
+        for name, found in lists.items():
+            check_found(f"{paths[name]}: query {id!r}", [d for d, _ in found], documents)
+        query = id if texts is None else texts[id]
+        made.append(judged_by_qrels(query, lists, known, documents, id=id, k=k))
+    if left_out := {id for ranked in runs.values() for id in ranked}:
+        warnings.warn(
+            f"{len(left_out)} queries of the run, such as {min(left_out)!r}, are not in {qrels}: "
+            "they are not judged, and left out",
+            stacklevel=2,
+        )
+    if not any(query.snippets for query in made):
+        raise ValueError(
+            f"{[*paths.values()]} has no query of {qrels}; give a run of these queries"
+        )
+    return made
+
+
+def _documents(corpus: str | Path) -> dict[str, str]:
+    json_lines = Path(corpus).is_dir() or ".jsonl" in Path(corpus).suffixes
+    return read_corpus(corpus) if json_lines else read_texts(corpus)
+
+
+def _relevant(
+    id: str, text: str, relevant: list[str], documents: dict[str, str] | None
+) -> JudgedQuery:
+    check_found(f"query {id!r}", relevant, documents)
+    snippets = [Snippet("" if documents is None else documents[d], id=d) for d in relevant]
+    return JudgedQuery(text, snippets, [True] * len(snippets), id=id)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
