@@ -43,9 +43,9 @@ from conformal_retrievers import (
     Scorer,
     Snippet,
     __version__,
-    read_beir,
     score_queries,
 )
+from conformal_retrievers.data import read_beir
 from conformal_retrievers.scoring import TieBreak
 from conformal_retrievers.scoring.bm25 import BM25Scorer
 from conformal_retrievers.scoring.features import feature_names, features

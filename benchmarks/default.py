@@ -52,12 +52,12 @@ from conformal_retrievers import (
     __version__,
     calibrate,
     evaluate,
-    read_beir,
     score_queries,
 )
 from conformal_retrievers.calibration.candidates import candidates_of, cross_validated
 from conformal_retrievers.calibration.choosing import pick
 from conformal_retrievers.calibration.costs import Aim, FitPart
+from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.beir import read_corpus
 from conformal_retrievers.data.hits import fuse
 from conformal_retrievers.scoring import FusionScorer, RankScorer

@@ -45,9 +45,9 @@ from conformal_retrievers import (
     Scorer,
     __version__,
     evaluate,
-    read_beir,
     score_queries,
 )
+from conformal_retrievers.data import read_beir
 
 SETS = ("scifact", "wice", "nq-open", "ragbench-hotpotqa", "pubmedqa")
 ALPHAS = (0.05, 0.1, 0.2)

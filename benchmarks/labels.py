@@ -21,7 +21,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from conformal_retrievers import Snippet, read_beir
+from conformal_retrievers import Snippet
+from conformal_retrievers.data import read_beir
 from conformal_retrievers.labels.labeling import AnsweredQuery, label_by_source
 
 K = 10

@@ -49,10 +49,10 @@ from conformal_retrievers import (
     ScoredQuery,
     __version__,
     evaluate,
-    read_beir,
     score_queries,
 )
 from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.data import read_beir
 from conformal_retrievers.labels.labeling import label_by_source
 from conformal_retrievers.theory.ranks import Masses, mass_threshold
 

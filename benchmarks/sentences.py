@@ -52,8 +52,8 @@ from conformal_retrievers import (
     Snippet,
     __version__,
     calibrate,
-    read_beir,
 )
+from conformal_retrievers.data import read_beir
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.sentences import cut

@@ -8,10 +8,10 @@ from conformal_retrievers.calibration import (
     calibrate_gate,
     plan,
 )
-from conformal_retrievers.data.beir import read_beir
-from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
+from conformal_retrievers.data.jsonl import write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
+from conformal_retrievers.data.readers.reading import read
 from conformal_retrievers.decisions import Filtered, NothingKept
 from conformal_retrievers.evaluation import compare, diagnose, evaluate
 from conformal_retrievers.filtering import ConformalFilter
@@ -58,8 +58,7 @@ __all__ = [
     "diagnose",
     "evaluate",
     "plan",
-    "read_beir",
-    "read_jsonl",
+    "read",
     "score_queries",
     "write_jsonl",
 ]

@@ -106,7 +106,7 @@ CORE = """
     CalibrationMismatch Calibration ConformalFilter CrossEncoderScorer EmbeddingScorer
     Evidence Filtered FunctionScorer Gate JudgedQuery LLM LLMScorer LearnedScorer Monitor
     NothingKept RetrievalScorer ScoredQuery Scorer SentenceFilter Snippet __version__
-    calibrate calibrate_gate compare diagnose evaluate plan read_beir read_jsonl score_queries
+    calibrate calibrate_gate compare diagnose evaluate plan read score_queries
     write_jsonl
 """
 LANGCHAIN = """

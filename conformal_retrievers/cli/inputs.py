@@ -1,4 +1,4 @@
-"""What the commands read: calibrations, judged queries (a file or a BEIR folder), filter logs."""
+"""What the commands read: calibrations, judged queries of any format, filter logs."""
 
 import sys
 import warnings
@@ -15,10 +15,10 @@ from conformal_retrievers.calibration.checks import check_split, check_subject
 from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models, filter_of
 from conformal_retrievers.cli.terminal import OptionNeeded
-from conformal_retrievers.data.beir import read_beir, run_name
+from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.data.jsonl import iter_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.readers.reading import read, takes_runs
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.monitoring.events import is_silent, scores_of
@@ -37,14 +37,13 @@ def load_calibration(path: Path, alpha: float | None, *about: Subject) -> Calibr
 
 
 def judged_queries(path: Path, run: list[str] | None, k: int | None) -> Iterable[JudgedQuery]:
-    """Return the judged queries of a file, or those of a BEIR folder and one run or several."""
-    if path.is_dir():
-        if not run:
-            raise OptionNeeded(f"{path} is a folder, which needs a run", "--run FILE")
-        return read_beir(path, named_runs(path, run), k=k)
-    if run or k is not None:
-        raise typer.BadParameter(f"{path} is a file; --run and --k are for BEIR folders")
-    return iter_jsonl(path)
+    """Return the judged queries of what `read` recognises, as in the runs if some are given."""
+    of_runs = takes_runs(path)
+    if of_runs and not run:
+        raise OptionNeeded(f"{path} has judgements, which need a run", "--run FILE")
+    if (run or k is not None) and not of_runs:
+        raise typer.BadParameter(f"{path}: --run and --k are for BEIR folders and TREC qrels")
+    return read(path, named_runs(path, run) if run else None, k=k)
 
 
 def named_runs(folder: Path, given: list[str]) -> list[str] | dict[str, str]:

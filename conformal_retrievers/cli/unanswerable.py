@@ -23,8 +23,8 @@ from conformal_retrievers.cli.inputs import (
 from conformal_retrievers.cli.scorers import Models, needed_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.beir import read_beir
-from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.readers.reading import read
 from conformal_retrievers.data.unanswerable import without_relevant
 from conformal_retrievers.evaluation import GateEvaluation, evaluate_gate
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
@@ -88,7 +88,7 @@ class Sources(NamedTuple):
 
 def read_queries(given: Sources) -> Queries:
     """Return the judged queries of a file or folder, and the unanswerable ones by source."""
-    sources = {name: read_jsonl(file) for name, file in given.files.items()}
+    sources = {name: read(file) for name, file in given.files.items()}
     queries = [*judged_queries(given.judged, given.run, given.k)]
     if given.without_answers:
         if REMOVED in sources:

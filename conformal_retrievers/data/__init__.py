@@ -6,6 +6,15 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.jsonl import iter_jsonl, read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, as_scores
 from conformal_retrievers.data.ranges import Evidence
+from conformal_retrievers.data.readers import (
+    read,
+    read_frame,
+    read_langsmith,
+    read_llama_index,
+    read_openinference,
+    read_ragas,
+    read_trec,
+)
 from conformal_retrievers.data.unanswerable import without_relevant
 
 __all__ = [
@@ -17,8 +26,15 @@ __all__ = [
     "as_scores",
     "by_sentence",
     "iter_jsonl",
+    "read",
     "read_beir",
+    "read_frame",
     "read_jsonl",
+    "read_langsmith",
+    "read_llama_index",
+    "read_openinference",
+    "read_ragas",
+    "read_trec",
     "without_relevant",
     "write_jsonl",
 ]

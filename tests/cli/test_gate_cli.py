@@ -17,10 +17,10 @@ from conformal_retrievers import (
     calibrate,
     calibrate_gate,
     evaluate,
-    read_jsonl,
     score_queries,
     write_jsonl,
 )
+from conformal_retrievers.data import read_jsonl
 from conformal_retrievers.evaluation import evaluate_gate
 from conformal_retrievers.monitoring import FilterLog, event_of
 

@@ -10,8 +10,9 @@ import pytest
 from commands import as_json, error_of, run
 from gate_files import gate_files, out, sources
 
-from conformal_retrievers import Calibration, calibrate_gate, read_beir, read_jsonl, write_jsonl
+from conformal_retrievers import Calibration, calibrate_gate, write_jsonl
 from conformal_retrievers.cli.unanswerable import REMOVED
+from conformal_retrievers.data import read_beir, read_jsonl
 from conformal_retrievers.data.unanswerable import without_relevant
 
 

@@ -28,9 +28,9 @@ from conformal_retrievers import (
     RetrievalScorer,
     ScoredQuery,
     calibrate,
-    read_jsonl,
     write_jsonl,
 )
+from conformal_retrievers.data import read_jsonl
 from conformal_retrievers.scoring import FusionScorer
 from langchain_conformal import (
     ConformalRetriever,

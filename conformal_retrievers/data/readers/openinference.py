@@ -7,7 +7,6 @@ A span of a retriever has the query in `input.value` and what was returned in
 one file or list; annotations may also be in a span's field `document_annotations`.
 """
 
-import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from conformal_retrievers.data.readers.documents import (
 from conformal_retrievers.data.readers.records import Record, as_relevant, records_of
 
 INPUT, DOCUMENTS = "input.value", "retrieval.documents."
+FIELDS = ("query", "query_bundle.query_str", "query_str", "input", "question")
 INSIDE = ("document_annotations", "documentAnnotations", "document_evaluations")
 
 
@@ -69,19 +69,15 @@ def of_records(
     given += [one for span in spans for one in _inside(span)]
     judgements = _judgements(_chosen(given, relevant), min_score)
     filtered = {span.get("parent_id") for span in spans if span.get("name") == RUN}
-    queries, left_out = [], []
+    queries: list[JudgedQuery] = []
+    left_out: list[Record] = []
     for span in spans:
-        documents = _documents(span)
         marks = judgements.pop(str(span.get("id")), None)
-        if documents is None or marks is None:
-            if documents:
-                left_out.append(span)
-            if documents is None and marks:
-                raise span.fault(
-                    "retrieval.documents", "the span has annotations, so give its documents too"
-                )
+        if marks is None:
+            left_out += [span] if any(name.startswith(DOCUMENTS) for name in span.fields) else []
             continue
         _check_unfiltered(span, filtered)
+        documents = _documents(span)
         if extra := [i for i in marks if not 0 <= i < len(documents)]:
             raise ValueError(
                 f"{span.place}: document_position {extra[0]} is annotated, but the span has "
@@ -92,10 +88,9 @@ def of_records(
                 f"{span.place}: document_position {missing[0]} has no annotation, and others have "
                 "one; annotate each document of a span"
             )
-        query = span.text(INPUT, "give the text of the query")
         found = [marks[i] for i in range(len(documents))]
         queries.append(
-            made(span, _asked(query), with_hits(documents), found, id=span.name("id"), missed=None)
+            made(span, _query(span), with_hits(documents), found, id=span.name("id"), missed=None)
         )
     if judgements:
         raise ValueError(
@@ -168,8 +163,8 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _documents(span: Record) -> list[Snippet] | None:
-    """Return the documents of a retriever's span, None for another span."""
+def _documents(span: Record) -> list[Snippet]:
+    """Return the documents of a retriever's span."""
     found: dict[int, dict[str, Any]] = {}
     for name, value in span.fields.items():
         if name.startswith(DOCUMENTS):
@@ -178,12 +173,14 @@ def _documents(span: Record) -> list[Snippet] | None:
                 raise span.fault(name, "give a number after retrieval.documents")
             found.setdefault(int(place), {})[field.removeprefix("document.")] = value
     if not found:
-        return None
+        raise span.fault("retrieval.documents", "the span is annotated, so give its documents too")
     if [*sorted(found)] != [*range(len(found))]:
         raise span.fault(
             "retrieval.documents", f"it has {len(found)} documents and lacks one before the last"
         )
-    return [_snippet(span, i, found[i]) for i in range(len(found))]
+    ids = _ids(span)
+    ids = ids if len(ids) == len(found) else [None] * len(found)
+    return [_snippet(span, i, {"id": ids[i], **found[i]}) for i in range(len(found))]
 
 
 def _snippet(span: Record, i: int, fields: Mapping[str, Any]) -> Snippet:
@@ -212,23 +209,29 @@ def _check_unfiltered(span: Record, filtered: Iterable[Any]) -> None:
         raise refused(span.place, RUN)
 
 
-def _asked(text: str) -> str:
-    """Return the query in an input: LangChain's instrumentor writes {"query": …} or the text."""
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
+def _query(span: Record) -> str:
+    """Return the text of the query; an input of JSON holds it as a field."""
+    text = span.text(INPUT, "give the text of the query")
+    if "json" not in str(span.get("input.mime_type")):
         return text
-    if isinstance(fields, dict):
-        texts = [value for value in fields.values() if isinstance(value, str)]
-        return next(
-            (
-                fields[key]
-                for key in ("query", "input", "question")
-                if key in fields and isinstance(fields[key], str)
-            ),
-            texts[0] if len(texts) == 1 else text,
-        )
-    return text
+    fields = dict(_flat("", Record(span.place, {INPUT: text}).mapping(INPUT)))
+    texts = [fields[name] for name in FIELDS if isinstance(fields.get(name), str)]
+    if not texts:
+        raise span.fault(INPUT, f"give the text of the query, or JSON with {FIELDS[0]!r}")
+    return str(texts[0])
+
+
+def _ids(span: Record) -> list[Any]:
+    """Return the ids of LangChain's documents, which are only in the output."""
+    output = span.get("output.value")
+    found = Record(span.place, {"": output}).mapping("") if _is_object(output) else {}
+    listed = found.get("documents")
+    documents = listed if isinstance(listed, list) else []
+    return [one.get("id") if isinstance(one, Mapping) else None for one in documents]
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith('{"documents"')
 
 
 def _inside(span: Record) -> Iterator[Record]:

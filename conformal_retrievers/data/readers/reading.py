@@ -124,13 +124,18 @@ def read(
                 f"{source} is a run, in which nothing is judged; give qrels and the run: "
                 "read(qrels, run)"
             )
-        if _is_ours(line):
+        if _is_ours(line) or (not line and ".jsonl" in Path(source).suffixes):
             _check_options("JSON lines of judged queries", options, ())
             return read_jsonl(source)
     records = records_of(source)
     found = _recognised(records, options)
     _check_options(found.name, options, found.options)
     return found.judged(records, **options)
+
+
+def takes_runs(path: str | Path) -> bool:
+    """Return whether a path is what `read` takes runs for: a BEIR folder, or qrels."""
+    return Path(path).is_dir() or trec.fits(first_line(path))
 
 
 def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format:

@@ -150,7 +150,7 @@ def records_of(source: Any) -> list[Record]:
         found = [*_placed((f"records[{i}]", one) for i, one in objects)]
     if not found:
         where = source if isinstance(source, (str, Path)) else f"the {type(source).__name__}"
-        raise ValueError(f"{where} has no records; give one or more judged queries")
+        raise ValueError(f"{where} has no records as JSON or CSV; give one or more")
     return found
 
 
@@ -176,9 +176,10 @@ def first_line(path: str | Path) -> str:
 
 def _in_file(path: str | Path) -> Iterator[Record]:
     first = first_line(path).lstrip()
-    if not first.startswith(("{", "[")):
+    lines = ".jsonl" in Path(path).suffixes
+    if not first.startswith(("{", "[")) and not lines:
         yield from _in_csv(path)
-    elif _is_json(first):
+    elif lines or _is_json(first):
         found = ((place, _json(place, line)) for place, line in placed_lines(path))
         for place, value in found:
             yield from _placed(_items(place, value))

@@ -75,9 +75,7 @@ def read_trec(
         raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
     judgements, texts = read_qrels(Path(qrels)), None if queries is None else read_texts(queries)
     if texts is not None and (unknown := [id for id in judgements if id not in texts]):
-        raise ValueError(
-            f"{queries} has no text of query {unknown[0]!r}, which {qrels} has; add it"
-        )
+        raise ValueError(f"{queries} lacks query {unknown[0]!r}, which {qrels} has; add its text")
     documents = None if corpus is None else _documents(corpus)
     relevant = {
         id: [document for document, score in scores.items() if score >= min_score]
@@ -106,9 +104,7 @@ def read_trec(
             stacklevel=2,
         )
     if not any(query.snippets for query in made):
-        raise ValueError(
-            f"{[*paths.values()]} has no query of {qrels}; give a run of these queries"
-        )
+        raise ValueError(f"run has no query of {qrels}; give a run of these queries")
     return made
 
 

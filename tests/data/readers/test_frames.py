@@ -1,0 +1,226 @@
+"""pandas frames, CSV files that pandas writes, and the frames of other tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from langsmith import schemas
+
+from conformal_retrievers import JudgedQuery, Snippet, read
+from conformal_retrievers.data import read_frame
+from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.queries import with_hits
+
+FILES = Path(__file__).parent / "files"
+ROWS = [
+    ("q1", "Wann?", "a", 'Um "7"\n🥐', 1, 2, 0.5, "g"),
+    ("q1", "Wann?", "b", "Nie.", 0, 1, 0.75, "g"),
+    ("q2", "Who?", "7", "Ann did.", 1, 1, np.nan, None),
+]
+COLUMNS = ["query_id", "query", "id", "text", "relevant", "rank", "score", "group"]
+EXPECTED = [
+    JudgedQuery(
+        "Wann?",
+        with_hits(
+            [
+                Snippet("Nie.", id="b", retrieval_score=0.75),
+                Snippet('Um "7"\n🥐', id="a", retrieval_score=0.5),
+            ]
+        ),
+        [False, True],
+        id="q1",
+        group="g",
+    ),
+    JudgedQuery("Who?", with_hits([Snippet("Ann did.", id="7")]), [True], id="q2"),
+]
+
+
+def frame(rows=ROWS, columns=COLUMNS):
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_a_frame_in_long_form_is_read_by_hand():
+    assert read(frame()) == read_frame(frame()) == EXPECTED
+
+
+def test_a_frame_is_read_as_the_files_that_pandas_writes_of_it(tmp_path):
+    frame().to_csv(tmp_path / "rows.csv", index=False)
+    frame().to_csv(tmp_path / "rows.csv.gz", index=False)
+    frame().to_csv(tmp_path / "rows.tsv", index=False, sep="\t")
+    frame().to_json(tmp_path / "rows.json", orient="records")
+    frame().to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
+    for path in tmp_path.iterdir():
+        assert read(path) == EXPECTED, path.name
+
+
+def test_ranks_count_from_0_or_from_1():
+    from_zero = frame().assign(rank=[1, 0, 0])
+    assert read(from_zero) == EXPECTED
+    assert read(frame().assign(rank=[2.0, 1.0, 1.0])) == EXPECTED
+
+
+def test_without_ranks_the_order_is_not_taken_for_ranks():
+    first, _ = read(frame().drop(columns="rank"))
+    assert [s.id for s in first.snippets] == ["a", "b"]
+    assert first.snippets[0] == Snippet('Um "7"\n🥐', id="a", retrieval_score=0.5)
+
+
+def test_a_relevant_row_without_a_rank_was_missed():
+    run = frame()[["query_id", "query", "id", "rank"]]
+    qrels = pd.DataFrame(
+        [("q1", "Wann?", "a", 1), ("q1", "Wann?", "b", 0), ("q1", "Wann?", "z", 1),
+         ("q1", "Wann?", "y", 0), ("q2", "Who?", "7", 1)],
+        columns=["query_id", "query", "id", "relevant"],
+    )  # fmt: skip
+    merged = run.merge(qrels, how="outer", on=["query_id", "query", "id"])
+    first, second = read(merged)
+    assert ([s.id for s in first.snippets], first.relevant, first.missed) == (
+        ["b", "a"], (False, True), 1,
+    )  # fmt: skip
+    assert (second.missed, EXPECTED[0].missed) == (0, None)
+
+
+def test_several_retrievers_have_a_row_each():
+    rows = [
+        ("Who?", "a", 1, 1, "bm25", 7.0),
+        ("Who?", "b", 0, 2, "bm25", 6.0),
+        ("Who?", "b", 0, 1, "dense", 0.9),
+    ]
+    [one] = read(frame(rows, ["query", "id", "relevant", "rank", "retriever", "score"]))
+    assert one.snippets == (
+        Snippet("", id="b", hits=(Hit("bm25", 1, 6.0), Hit("dense", 0, 0.9))),
+        Snippet("", id="a", hits=(Hit("bm25", 0, 7.0),)),
+    )
+    assert one.relevant == (False, True)
+    rows[1] = ("Who?", "b", 1, 2, "bm25", 6.0)
+    with pytest.raises(ValueError, match="row 2: relevant"):
+        read(frame(rows, ["query", "id", "relevant", "rank", "retriever", "score"]))
+
+
+def test_columns_may_be_named_and_numbers_have_a_threshold():
+    named = frame().rename(columns={"query": "question", "relevant": "grade"}).assign(
+        grade=[3, 1, 2]
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"row 0: relevant is 3\..*min_score"):
+        read(named.assign(grade=[3.0, 1, 2]), query="question", relevant="grade")
+    found = read(named, query="question", relevant="grade", min_score=2)
+    assert found == EXPECTED
+
+
+def test_judgements_may_be_words_or_flags():
+    for words in (["relevant", "unrelated", "yes"], [True, False, True], ["1", "0", "1.0"]):
+        assert read(frame().assign(relevant=words)) == EXPECTED
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Int64", "object", "string"])
+def test_ids_are_texts_whatever_their_type_in_a_frame(dtype):
+    rows = pd.DataFrame({"query": ["q", "q"], "id": [12, 13], "relevant": [1, 0]})
+    [one] = read(rows.assign(id=rows["id"].astype(dtype)))
+    assert [s.id for s in one.snippets] == ["12", "13"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"relevant": [1, None, 1]}, "row 1: relevant is None; give true or false"),
+        ({"relevant": ["maybe", 1, 1]}, "row 0: relevant is 'maybe'"),
+        ({"relevant": [None, None, None]}, "row 0: relevant is missing"),
+        ({"query": ["Wann?", None, "Who?"]}, "row 1: query is missing"),
+        ({"query": ["Wann?", "Wo?", "Who?"]}, "row 1: query is 'Wo\\?'"),
+        ({"group": ["g", "h", None]}, "row 1: group is 'h'"),
+        ({"rank": [1, 1, 1]}, "row 1: rank is 1"),
+        ({"rank": [1.5, 1, 1]}, "row 0: rank is 1.5"),
+        ({"rank": [-1, 1, 1]}, "row 0: rank is -1"),
+        ({"score": ["high", 1, 1]}, "row 0: score is 'high'"),
+        ({"score": [np.inf, 1, 1]}, "row 0: score is inf"),
+        ({"id": ["a", "a", "7"]}, "row 0: query 'q1': id 'a' occurs twice"),
+        ({"text": [None, 7, "x"]}, "row 1: text is 7"),
+        ({"conformal_score": [0.1, 0.2, 0.3]}, "row 0: 'conformal_score' says"),
+        ({"metadata": [{"conformal_p_value": 0.5}] * 3}, "row 0: 'conformal_p_value' says"),
+        ({"position": [-1, 0, 0]}, "row 0: position is -1"),
+    ],
+)
+def test_a_broken_row_is_refused_with_place_and_field(change, message):
+    with pytest.raises(ValueError, match=message):
+        read(
+            frame().assign(
+                **{name: pd.Series(cells, dtype=object) for name, cells in change.items()}
+            )
+        )
+
+
+def test_documents_of_phoenix_are_read_under_its_names():
+    index = pd.MultiIndex.from_tuples(
+        [("s1", 0), ("s1", 1)], names=["context.span_id", "document_position"]
+    )  # as get_retrieved_documents returns them
+    retrieved = pd.DataFrame(
+        {
+            "context.trace_id": ["t", "t"],
+            "input": ["Who?", "Who?"],
+            "document": ["Ann did.", "It rains."],
+            "document_score": [0.9, 0.8],
+            "document_metadata": [{"source": "s"}, None],
+        },
+        index=index,
+    )
+    judged = retrieved.assign(label=["relevant", "unrelated"]).reset_index()
+    [one] = read(judged, relevant="label")
+    assert one == JudgedQuery(
+        "Who?",
+        with_hits(
+            [Snippet("Ann did.", retrieval_score=0.9), Snippet("It rains.", retrieval_score=0.8)]
+        ),
+        [True, False],
+        id="s1",
+    )
+    with pytest.raises(ValueError, match="relevant is missing"):
+        read(judged)
+    kept = [{"conformal_score": 0.25}, None]
+    with pytest.raises(ValueError, match="conformal_score"):
+        read(judged.assign(document_metadata=kept), relevant="label")
+
+
+def test_a_ragas_frame_has_arrays_where_it_comes_from_parquet():
+    samples = [json.loads(line) for line in (FILES / "ragas.jsonl").read_text().splitlines()]
+    rows = pd.DataFrame(samples)
+    for name in ("retrieved_contexts", "reference_contexts", "retrieved_context_ids"):
+        rows[name] = [np.array(cell, dtype=object) for cell in rows[name]]
+    assert read(rows) == read(FILES / "ragas.jsonl")
+
+
+def example(inputs, outputs):
+    id = "00000000-0000-0000-0000-000000000001"
+    return schemas.Example(id=id, inputs=inputs, outputs=outputs)
+
+
+def test_langsmith_examples_are_read_from_csv_files_of_both_shapes(tmp_path):
+    outputs = {"contexts": ["It's 7.\nSo", 'a "b"'], "answer": "7"}
+    one = example({"question": "When?"}, outputs)
+    nested, flat = tmp_path / "nested.csv", tmp_path / "flat.csv"
+    pd.DataFrame([one.model_dump()]).to_csv(nested, index=False)
+    pd.DataFrame([{**one.inputs, **one.outputs}]).to_csv(flat, index=False)  # as upload_csv takes
+    [read_nested], [read_flat] = read(nested), read(flat, query="question", relevant="contexts")
+    assert read_nested.id == str(one.id)
+    for query in (read_nested, read_flat):
+        assert [s.text for s in query.snippets] == outputs["contexts"]
+        assert (query.query, query.relevant) == ("When?", (True, True))
+
+
+def test_a_table_of_a_langsmith_experiment_has_documents_and_references():
+    documents = [{"page_content": text, "metadata": {}} for text in ("Ann did.", "It rains.")]
+    row = {  # as get_test_results names them
+        "input.question": "Who?",
+        "outputs.documents": documents,
+        "outputs.answer": "Ann",
+        "reference.documents": ["It rains.", "Bob did."],
+        "feedback.correctness": 1.0,
+        "id": "r1",
+    }
+    expected = JudgedQuery(
+        "Who?", with_hits(["Ann did.", "It rains."]), [False, True], id="r1", missed=1
+    )
+    assert read(pd.DataFrame([row])) == [expected]

@@ -1,0 +1,236 @@
+"""LangSmith: examples, runs that a real retriever sent, feedback, tables of experiments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from uuid import uuid4
+
+import pytest
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.tracers.langchain import get_client
+from langsmith import run_trees, schemas
+from langsmith.utils import get_env_var, get_tracer_project
+from langsmith_server import LangSmithServer
+
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    JudgedQuery,
+    ScoredQuery,
+    Snippet,
+    read,
+)
+from conformal_retrievers.data import read_langsmith
+from conformal_retrievers.data.queries import with_hits
+from conformal_retrievers.scoring import FunctionScorer
+from langchain_conformal import ConformalRetriever
+
+DOCUMENTS = [
+    Document("Ann did.", id="a", metadata={"source": "s", "start_index": 3}),
+    Document("Wann? 🥐", id="b", metadata={"relevance_score": 0.25}),
+    Document("It rains."),
+]
+SNIPPETS = with_hits(
+    [
+        Snippet("Ann did.", id="a", document="s", position=3),
+        Snippet("Wann? 🥐", id="b", retrieval_score=0.25),
+        Snippet("It rains."),
+    ]
+)
+
+
+class Fixed(BaseRetriever):
+    found: list[Document] = DOCUMENTS
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        return self.found
+
+
+@pytest.fixture
+def sent(monkeypatch) -> Iterator:
+    """A function that asks a retriever and returns the runs that reach LangSmith."""
+    with LangSmithServer() as server, monkeypatch.context() as patched:
+        patched.setenv("LANGSMITH_TRACING", "true")
+        patched.setenv("LANGSMITH_ENDPOINT", server.url)
+        patched.setenv("LANGSMITH_API_KEY", "any")
+        patched.setattr(run_trees, "_CLIENT", None)
+        get_env_var.cache_clear()
+        get_tracer_project.cache_clear()
+
+        def runs_of(retriever, query="Who?"):
+            server.runs.clear()
+            retriever.invoke(query)
+            get_client().flush(timeout=30)
+            return [schemas.Run(**run) for run in server.runs.values()]
+
+        yield runs_of
+        get_client().close(timeout=30)
+        patched.undo()
+        get_env_var.cache_clear()
+        get_tracer_project.cache_clear()
+
+
+def feedback_on(run, **fields):
+    return feedback(**{"run_id": run.id, "trace_id": run.id, "key": "relevance", **fields})
+
+
+def feedback(**fields):
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    return schemas.Feedback(id=uuid4(), created_at=now, modified_at=now, **fields)
+
+
+def written(tmp_path, *objects):
+    path = tmp_path / "export.jsonl"
+    path.write_text("".join(one.model_dump_json() + "\n" for one in objects))
+    return path
+
+
+def example(inputs, outputs, **more):
+    return schemas.Example(id=uuid4(), inputs=inputs, outputs=outputs, **more)
+
+
+def test_runs_are_judged_by_feedback_on_each_document(sent, tmp_path):
+    [run] = sent(Fixed())
+    marks = feedback_on(run, value={"a": 1, "b": False, "2": 1})
+    path = written(tmp_path, run, marks, feedback_on(run, key="helpful", score=1))
+    expected = JudgedQuery("Who?", SNIPPETS, [True, False, True], id=str(run.id))
+    assert read(path) == [expected]
+    assert read([run, marks]) == [expected]  # as client.list_runs gives it
+
+
+def test_a_correction_names_the_relevant_documents(sent, tmp_path):
+    [run] = sent(Fixed())
+    found = {"documents": [{"page_content": "It rains."}, {"page_content": "Not retrieved."}]}
+    [one] = read(written(tmp_path, run, feedback_on(run, correction=found)))
+    assert (one.relevant, one.missed) == ((False, False, True), 1)
+
+
+def test_runs_are_judged_by_the_examples_that_they_refer_to(sent, tmp_path):
+    [run] = sent(Fixed())
+    reference = example({"question": "Who?"}, {"answer": "Ann", "documents": ["Ann did.", "No."]})
+    run.reference_example_id = reference.id
+    assert read(written(tmp_path, run, reference)) == [
+        JudgedQuery("Who?", SNIPPETS, [True, False, False], id=str(run.id), missed=1)
+    ]
+
+
+def test_runs_without_a_judgement_are_left_out_with_a_warning(sent, tmp_path):
+    [judged], [other] = sent(Fixed()), sent(Fixed(), "What?")
+    marks = feedback_on(judged, value={"0": 1, "1": 0, "2": 0})
+    with pytest.warns(UserWarning, match="1 of 2 runs of retrievers"):
+        assert len(read(written(tmp_path, judged, other, marks))) == 1
+    with pytest.raises(ValueError, match="none of 2 runs has documents that are judged"):
+        read(written(tmp_path, judged, other))
+
+
+def test_examples_are_relevant_snippets_for_judge_retriever(tmp_path):
+    texts = example({"question": "Who?"}, {"answer": "Ann", "contexts": ["Ann did.", "So?"]})
+    ids = example({"question": "Why?"}, {"relevant_ids": ["a", 2]})
+    documents = example(
+        {"question": "When?"},
+        {"documents": [one.model_dump(mode="json") for one in DOCUMENTS[:1]]},
+    )
+    first, second, third = read(written(tmp_path, texts, ids, documents))
+    assert first == JudgedQuery("Who?", ["Ann did.", "So?"], [True, True], id=str(texts.id))
+    assert [s.id for s in second.snippets] == ["a", "2"]
+    assert third.snippets == (Snippet("Ann did.", id="a", document="s", position=3),)
+    assert {q.missed for q in (first, second, third)} == {None}
+
+
+def test_the_fields_of_examples_may_be_named(tmp_path):
+    one = example({"ask": "Who?", "language": "en"}, {"gold": ["x"], "documents": ["y"]})
+    path = written(tmp_path, one)
+    with pytest.raises(ValueError, match=r"inputs has the fields.*query=FIELD"):
+        read(path)
+    [query] = read(path, query="ask", relevant="gold")
+    assert (query.query, [s.text for s in query.snippets]) == ("Who?", ["x"])
+
+
+@pytest.mark.parametrize("prefix", ["conformal_", None])
+def test_what_a_conformal_filter_kept_is_refused(prefix, sent, tmp_path):
+    scores = {"Ann did.": 0.1, "Wann? 🥐": 0.9, "It rains.": 0.2}
+    scorer = FunctionScorer(lambda query, texts: [scores[text] for text in texts], name="lookup")
+    judged = [ScoredQuery([0.3 * i / 20, 1.0], [True, False]) for i in range(20)]
+    calibration = Calibration.from_scores(judged, alpha=0.1, scorer="lookup")
+    retriever = ConformalRetriever(
+        retriever=Fixed(), filter=ConformalFilter(scorer, calibration), metadata_prefix=prefix
+    )
+    runs = {run.name: run for run in sent(retriever)}
+    outer, inner = runs["ConformalRetriever"], runs["Fixed"]
+    assert len(outer.outputs["documents"]) == 2
+    marks = feedback_on(outer, value={"a": 1, "1": 0})
+    with pytest.raises(ValueError, match="line 1.*conformal.*retriever inside"):
+        read(written(tmp_path, *sorted(runs.values(), key=lambda r: r != outer), marks))
+    found = feedback_on(inner, value={"a": 1, "b": 0, "2": 0})
+    with pytest.warns(UserWarning, match="not judged"):
+        [one] = read(written(tmp_path, *runs.values(), found))
+    assert (one.snippets, one.relevant) == (tuple(SNIPPETS), (True, False, False))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score": 1}, "none of 1 runs"),
+        ({"value": {"a": 1, "b": 1}}, r"value is .*documents\[2\]"),
+        ({"value": {"a": 1, "b": 1, "2": 1, "z": 1}}, "'z' is not a document"),
+        ({"value": {"a": 0.5, "b": 1, "2": 1}}, r"value\['a'\] is 0.5"),
+        ({"correction": {"answer": "x"}}, "correction is"),
+    ],
+)
+def test_feedback_that_does_not_judge_each_document_is_refused(change, message, sent, tmp_path):
+    [run] = sent(Fixed())
+    with pytest.raises(ValueError, match=message):
+        read(written(tmp_path, run, feedback_on(run, **change)))
+
+
+def test_feedback_of_two_keys_is_ambiguous(sent, tmp_path):
+    [run] = sent(Fixed())
+    one, other = ({"a": 1, "b": 0, "2": 0}, {"a": 0, "b": 1, "2": 0})
+    path = written(
+        tmp_path, run, feedback_on(run, value=one), feedback_on(run, key="gold", value=other)
+    )
+    with pytest.raises(ValueError, match="'relevance' and 'gold'"):
+        read(path)
+    [query] = read(path, relevant="gold")
+    assert query.relevant == (False, True, False)
+    with pytest.raises(ValueError, match="twice"):
+        read([run, feedback_on(run, value=one), feedback_on(run, value=one)])
+    with pytest.raises(ValueError, match="run as a whole"):
+        read([run, feedback_on(run, score=1)], relevant="relevance")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [
+        ({"question": "?"}, {"answer": "x"}, r"outputs has the fields \['answer'\]"),
+        ({"question": "?"}, {"documents": ["x"], "contexts": ["y"]}, "documents and contexts"),
+        ({"question": "?"}, {"documents": []}, "no document is relevant"),
+        ({"question": "?"}, {"documents": [7]}, "documents has 7"),
+        ({"question": "?"}, {"documents": "x"}, "documents is 'x'"),
+        ({"question": "?"}, {"relevant_ids": [None]}, "relevant_ids"),
+        ({"x": "?", "y": "?"}, {"documents": ["x"]}, "query=FIELD"),
+        (
+            {"question": "?"},
+            {"documents": [{"page_content": "x", "metadata": {"conformal_score": 0.1}}]},
+            "conformal_score",
+        ),
+    ],
+)
+def test_a_broken_example_is_refused_with_line_and_field(inputs, outputs, message, tmp_path):
+    path = written(tmp_path, example(inputs, outputs))
+    with pytest.raises(ValueError, match=f"line 1.*{message}"):
+        read(path)
+
+
+def test_feedback_alone_is_refused(tmp_path):
+    one = feedback(run_id=uuid4(), trace_id=None, key="k", value={"a": 1})
+    with pytest.raises(ValueError, match="run_id"):
+        read(written(tmp_path, one))
+    with pytest.raises(ValueError, match="run_id"):
+        read_langsmith([json.loads(one.model_dump_json())])

@@ -1,0 +1,132 @@
+"""RAGAS evaluation sets: files that RAGAS wrote, see files/make_ragas.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformal_retrievers import JudgedQuery, Snippet, read
+from conformal_retrievers.data import read_ragas
+from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.queries import with_hits
+
+FILES = Path(__file__).parent / "files"
+EXPECTED = [
+    JudgedQuery(
+        'Wann öffnet das "Café"?',
+        with_hits(
+            [
+                Snippet("It's open at 7.\nCroissants 🥐", id="a"),
+                Snippet('He said: "closed", or \\n', id="b"),
+                Snippet("", id="3"),
+            ]
+        ),
+        [False, True, False],
+        missed=1,  # z was not retrieved
+    ),
+    JudgedQuery(
+        "Who?",
+        with_hits([Snippet("Ann did.", id="c"), Snippet("[1] It's Bob", id="4")]),
+        [False, True],
+        missed=0,
+    ),
+    JudgedQuery("Nothing found?", [], [], missed=1),
+]
+
+
+def written(tmp_path, *samples, name="set.jsonl"):
+    path = tmp_path / name
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    return path
+
+
+@pytest.mark.parametrize("name", ["ragas.jsonl", "ragas.csv", "ragas-hf.jsonl"])
+def test_a_set_is_read_from_each_file_that_ragas_writes(name):
+    assert read(FILES / name) == read_ragas(FILES / name) == EXPECTED
+    assert EXPECTED[0].snippets[1].hits == (Hit("retriever", 1),)
+
+
+def test_a_test_set_without_retrieved_contexts_is_for_judge_retriever():
+    both, why = read(FILES / "ragas-testset.jsonl")
+    assert both == JudgedQuery(
+        "How do both differ?", ["One is tall.", "One is old."], [True, True]
+    )  # without the marks of the generator, and `missed` is unknown
+    assert (why.query, why.relevant, why.missed) == ("Why?", (True,), None)
+
+
+def test_without_ids_on_both_sides_texts_are_compared():
+    samples = [json.loads(line) for line in (FILES / "ragas.jsonl").read_text().splitlines()]
+    for sample in samples:
+        del sample["retrieved_context_ids"]
+    assert [q.relevant for q in read_ragas(samples)] == [q.relevant for q in EXPECTED]
+    assert [q.missed for q in read_ragas(samples)] == [1, 0, 1]
+    assert read_ragas(samples)[0].snippets[1].id is None
+
+
+def test_ids_alone_are_enough():
+    [one] = read(
+        [
+            {
+                "user_input": "q",
+                "retrieved_context_ids": [7, 8],
+                "reference_context_ids": [8, 9],
+                "id": "q1",
+                "group": "g",
+            }
+        ]
+    )
+    assert [s.id for s in one.snippets] == ["7", "8"]
+    assert (one.relevant, one.missed, one.id, one.group) == ((False, True), 1, "q1", "g")
+
+
+def test_ids_that_repeat_are_those_of_documents():
+    [one] = read_ragas(
+        [
+            {
+                "user_input": "q",
+                "retrieved_contexts": ["x", "y", "z"],
+                "retrieved_context_ids": ["d", "d", "e"],
+                "reference_context_ids": ["d", "f"],
+            }
+        ]
+    )
+    assert [(s.id, s.document) for s in one.snippets] == [(None, "d"), (None, "d"), (None, "e")]
+    assert (one.relevant, one.missed) == ((True, True, False), 1)
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ({"retrieved_contexts": ["x"]}, "line 1: reference_contexts and reference_context_ids are"),
+        ({}, "label_by_llm"),
+        ({"user_input": [{"content": "x", "type": "human"}]}, "user_input is .*several turns"),
+        ({"user_input": " "}, "user_input"),
+        ({"retrieved_contexts": [1], "reference_contexts": ["x"]}, "retrieved_contexts is"),
+        ({"retrieved_contexts": "x", "reference_contexts": ["x"]}, "retrieved_contexts is 'x'"),
+        (
+            {
+                "retrieved_contexts": ["x"],
+                "retrieved_context_ids": [1, 2],
+                "reference_context_ids": [1],
+            },
+            "retrieved has 1 texts, but 2 ids",
+        ),
+        ({"retrieved_context_ids": [1], "reference_contexts": ["x"]}, "only an id"),
+        ({"retrieved_contexts": ["x"], "reference_contexts": ["y"]}, "no retrieved context"),
+        ({"reference_context_ids": [None]}, "reference_context_ids"),
+        ({"reference_context_ids": [1.5]}, "reference_context_ids"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_with_line_and_field(sample, message, tmp_path):
+    path = written(tmp_path, {"user_input": "q", **sample})
+    with pytest.raises(ValueError, match=message):
+        read(path)
+
+
+def test_either_all_samples_have_retrieved_contexts_or_none(tmp_path):
+    retrieved = {"user_input": "q", "retrieved_contexts": ["x"], "reference_contexts": ["x"]}
+    path = written(tmp_path, retrieved, {"user_input": "p", "reference_contexts": ["x"]})
+    with pytest.raises(ValueError, match="line 2: retrieved_contexts is missing"):
+        read(path)

@@ -1,0 +1,151 @@
+"""TREC's qrels and runs."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from conformal_retrievers import JudgedQuery, Snippet, read
+from conformal_retrievers.data import read_trec
+from conformal_retrievers.data.hits import Hit
+
+QRELS = "301 0 FT-1 2\n301 0 FT-2 0\n301 0 FT-4 1\n302 0 FT-3 1\n303 0 FT-9 -1\n"
+RUN = (
+    "301 Q0 FT-2 2 11.5 bm25\n301 Q0 FT-1 1 12.5 bm25\n301 Q0 FT-7 3 1e1 bm25\n"
+    "302 Q0 FT-3 1 9 bm25\n303 Q0 FT-9 1 3 bm25\n"
+)
+
+
+@pytest.fixture
+def files(tmp_path):
+    contents = {
+        "qrels.txt": QRELS,
+        "run.txt": RUN,
+        "queries.tsv": "301\tWho?\n302\tWas früh?\n303\tWhy?\n",
+        "corpus.tsv": "FT-1\tAnn\tdid.\nFT-2\tIt rains.\nFT-3\tFrüh.\nFT-4\tBob.\n"
+        "FT-7\tSeven.\nFT-9\tNine.\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+def snippet(id, *hits, text=""):
+    return Snippet(text, id=id, retrieval_score=hits[0].score, hits=hits)
+
+
+def test_qrels_and_a_run_are_read_by_hand(files):
+    first, second, third = read(files / "qrels.txt", files / "run.txt")
+    assert first == JudgedQuery(
+        "301",  # the text is unknown
+        [
+            snippet("FT-1", Hit("retriever", 0, 12.5)),
+            snippet("FT-2", Hit("retriever", 1, 11.5)),
+            snippet("FT-7", Hit("retriever", 2, 10.0)),
+        ],
+        [True, False, False],
+        id="301",
+        missed=1,  # FT-4
+    )
+    assert (second.relevant, second.missed) == ((True,), 0)
+    assert (third.relevant, third.missed) == ((False,), 0)
+
+
+def test_texts_come_from_files_of_their_own(files):
+    first, *_ = read_trec(
+        files / "qrels.txt",
+        files / "run.txt",
+        queries=files / "queries.tsv",
+        corpus=files / "corpus.tsv",
+        min_score=2,
+        k=2,
+    )
+    assert (first.query, first.k, first.missed) == ("Who?", 2, 0)
+    assert [(s.text, s.document) for s in first.snippets] == [
+        ("Ann\tdid.", "FT-1"),
+        ("It rains.", "FT-2"),
+    ]
+    (files / "queries.jsonl").write_text('{"_id": 301, "text": "Who?"}\n')
+    with pytest.raises(ValueError, match=r"queries\.jsonl lacks query '302'"):
+        read_trec(files / "qrels.txt", files / "run.txt", queries=files / "queries.jsonl")
+
+
+def test_several_runs_are_united_with_the_hits_of_each(files):
+    (files / "dense.txt").write_text("301 Q0 FT-4 1 .9 d\n301 Q0 FT-1 2 .8 d\n")
+    first, *_ = read(files / "qrels.txt", {"b": files / "run.txt", "d": files / "dense.txt"})
+    assert [s.id for s in first.snippets] == ["FT-1", "FT-4", "FT-2", "FT-7"]
+    assert first.snippets[0].hits == (Hit("b", 0, 12.5), Hit("d", 1, 0.8))
+    assert (first.relevant, first.missed) == ((True, True, False, False), 0)
+
+
+def test_equal_ranks_go_by_score_as_in_trec_eval(files):
+    (files / "run.txt").write_text("301 Q0 FT-2 0 1.5 x\n301 Q0 FT-1 0 2.5 x\n")
+    first, *_ = read(files / "qrels.txt", files / "run.txt")
+    assert [s.id for s in first.snippets] == ["FT-1", "FT-2"]
+
+
+def test_the_grade_that_counts_is_min_score(files):
+    first, *_ = read(files / "qrels.txt", files / "run.txt", min_score=0)
+    assert (first.relevant, first.missed) == ((True, True, False), 1)
+
+
+def test_qrels_alone_are_relevant_snippets_for_judge_retriever(files):
+    first, *_, third = read_trec(files / "qrels.txt", queries=files / "queries.tsv")
+    assert (first.query, first.id, first.missed) == ("Who?", "301", None)
+    assert [s.id for s in first.snippets] == ["FT-1", "FT-4"]
+    assert (first.relevant, third.relevant) == ((True, True), ())
+    texts = {"queries": files / "queries.tsv", "corpus": files / "corpus.tsv"}
+    assert [s.text for s in read_trec(files / "qrels.txt", **texts)[0].snippets][1] == "Bob."
+    with pytest.raises(ValueError, match="queries=FILE"):
+        read(files / "qrels.txt")
+
+
+def test_queries_of_a_run_without_judgements_are_left_out_with_a_warning(files):
+    (files / "run.txt").write_text(RUN + "999 Q0 FT-1 1 3 bm25\n")
+    with pytest.warns(UserWarning, match="1 queries of the run, such as '999'"):
+        assert len(read(files / "qrels.txt", files / "run.txt")) == 3
+    (files / "run.txt").write_text("999 Q0 FT-1 1 3 bm25\n")
+    with (
+        pytest.warns(UserWarning, match="999"),
+        pytest.raises(ValueError, match="run has no query"),
+    ):
+        read(files / "qrels.txt", files / "run.txt")
+
+
+def test_qrels_as_beir_has_them_and_packed_files_are_read_too(files):
+    lines = [line.split() for line in QRELS.splitlines()]
+    text = "query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{s}\n" for q, _, d, s in lines)
+    (files / "qrels.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    expected = read(files / "qrels.txt", files / "run.txt")
+    assert read(files / "qrels.tsv.gz", files / "run.txt") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("run.txt", "301 Q0 FT-1 5 1 bm25\n", "retrieves 'FT-1' twice"),
+        ("run.txt", "301 Q0 FT-8 x 1 bm25\n", "run.txt, line 6: rank is 'x'"),
+        ("run.txt", "301 FT-8 5\n", "line 6: 3 columns"),
+        ("qrels.txt", "301 0 FT-8 nan\n", "qrels.txt, line 6: score is 'nan'"),
+        ("corpus.tsv", "FT-1\tagain\n", "line 7"),
+        ("queries.tsv", "no tab\n", "line 4"),
+    ],
+)
+def test_a_broken_line_is_refused_with_file_and_line(name, line, message, files):
+    with (files / name).open("a") as file:
+        file.write(line)
+    with pytest.raises(ValueError, match=message):
+        read_trec(
+            files / "qrels.txt",
+            files / "run.txt",
+            queries=files / "queries.tsv",
+            corpus=files / "corpus.tsv",
+        )
+
+
+def test_a_run_alone_is_not_judged(files):
+    with pytest.raises(ValueError, match=r"run\.txt is a run.*read\(qrels, run\)"):
+        read(files / "run.txt")
+    with pytest.raises(ValueError, match="k is 0"):
+        read(files / "qrels.txt", files / "run.txt", k=0)
