@@ -220,7 +220,7 @@ def _in_csv(path: str | Path) -> Iterator[Record]:
                 )
             yield Record(place, {name: cell or None for name, cell in row.items()})
     except csv.Error as error:
-        place = f"{path}, line {reader.line_num}"
+        place = f"{path}, line {reader.line_num + 1}"
         raise ValueError(f"{place} is not CSV ({error}); give JSON lines") from None
 
 

@@ -1,0 +1,101 @@
+"""Files of other tools in the commands, wherever JSON lines go."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commands import as_json, error_of, run
+
+from conformal_retrievers import Calibration, JudgedQuery, Snippet, write_jsonl
+from conformal_retrievers.data.queries import with_hits
+
+N, DEPTH = 120, 4
+
+
+def judged(start=0):
+    """Return queries of which every other has its relevant snippet first, and the others last."""
+    queries = []
+    for i in range(start, start + N):
+        first = i % 2 == 0
+        texts = [f"text {i} {j}" for j in range(DEPTH)]
+        scores = [1 - j / 10 - i / 10_000 for j in range(DEPTH)]
+        snippets = [
+            Snippet(text, id=f"d{i}-{j}", retrieval_score=score)
+            for j, (text, score) in enumerate(zip(texts, scores, strict=True))
+        ]
+        relevant = [j == (0 if first else DEPTH - 1) for j in range(DEPTH)]
+        queries.append(
+            JudgedQuery(f"query {i}", with_hits(snippets), relevant, id=f"q{i}", missed=0)
+        )
+    return queries
+
+
+def as_ragas(queries, path):
+    rows = [
+        {
+            "id": query.id,
+            "user_input": query.query,
+            "retrieved_contexts": [s.text for s in query.snippets],
+            "retrieved_context_ids": [s.id for s in query.snippets],
+            "reference_context_ids": [
+                s.id for s, r in zip(query.snippets, query.relevant, strict=True) if r
+            ],
+        }
+        for query in queries
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def as_table(queries, path):
+    lines = ["query_id,query,id,text,relevant,rank,score"]
+    for query in queries:
+        for s, relevant in zip(query.snippets, query.relevant, strict=True):
+            lines.append(
+                f"{query.id},{query.query},{s.id},{s.text},{relevant},{s.hits[0].rank},"
+                f"{s.retrieval_score!r}"
+            )
+    path.write_text("\n".join(lines))
+
+
+def thresholds(path):
+    calibration = Calibration.load(path)
+    return calibration.threshold(), calibration.n_queries
+
+
+@pytest.mark.parametrize(("write", "name"), [(as_ragas, "set.jsonl"), (as_table, "table.csv")])
+def test_a_file_of_another_tool_calibrates_and_is_evaluated_as_json_lines(write, name, tmp_path):
+    options = ("--alpha", "0.2", "--scorer", "rank", "--out")
+    write(judged(), tmp_path / name)
+    write(judged(start=N), tmp_path / f"new-{name}")
+    write_jsonl(judged(), tmp_path / "ours.jsonl")
+    run("calibrate", tmp_path / name, *options, tmp_path / "theirs.json")
+    run("calibrate", tmp_path / "ours.jsonl", *options, tmp_path / "ours.json")
+    assert thresholds(tmp_path / "theirs.json") == thresholds(tmp_path / "ours.json")
+    found = as_json("evaluate", tmp_path / "theirs.json", tmp_path / f"new-{name}")
+    assert found["evaluation"]["n_queries"] == N
+    assert "--run" in error_of("calibrate", tmp_path / name, "--run", "x", *options, "y", code=2)
+
+
+def test_qrels_and_a_run_calibrate_on_ranks(tmp_path):
+    qrels, runs = [], []
+    for query in judged():
+        for s, relevant in zip(query.snippets, query.relevant, strict=True):
+            qrels.append(f"{query.id} 0 {s.id} {int(relevant)}")
+            runs.append(f"{query.id} Q0 {s.id} {s.hits[0].rank + 1} {s.retrieval_score} bm25")
+    (tmp_path / "qrels.txt").write_text("\n".join(qrels))
+    (tmp_path / "run.txt").write_text("\n".join(runs))
+    options = ("--alpha", "0.2", "--scorer", "rank", "--out", tmp_path / "c.json")
+    run("calibrate", tmp_path / "qrels.txt", "--run", tmp_path / "run.txt", *options)
+    write_jsonl(judged(), tmp_path / "ours.jsonl")
+    run("calibrate", tmp_path / "ours.jsonl", *options[:-1], tmp_path / "ours.json")
+    assert thresholds(tmp_path / "c.json") == thresholds(tmp_path / "ours.json")
+    assert "--run FILE" in error_of("calibrate", tmp_path / "qrels.txt", *options, code=2)
+    assert "a run" in error_of("calibrate", tmp_path / "run.txt", *options)
+
+
+def test_an_unknown_file_is_an_error_of_one_line_that_lists_the_formats(tmp_path):
+    (tmp_path / "x.json").write_text('{"question": "?"}')
+    message = error_of("calibrate", tmp_path / "x.json", "--alpha", "0.1", "--scorer", "rank")
+    assert "RAGAS" in message
+    assert "question" in message
