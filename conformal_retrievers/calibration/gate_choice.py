@@ -28,6 +28,8 @@ from conformal_retrievers.scoring.hits import HitScorer
 from conformal_retrievers.scoring.learned_gate import (
     LearnedQueryScorer,
     by_kind,
+    filled,
+    least_of,
     read_in,
     regress_kinds,
     table_of,
@@ -238,8 +240,9 @@ def cross_validated(candidate: Candidate, kinds: Kinds) -> list[Scores]:
             inside = [of == i for of in folds]
             rest = [table[~own] for table, own in zip(tables, inside, strict=True)]
             regression = regress_kinds(rest)
+            least = least_of(regression, rest)
             for of, table, own in zip(scores, tables, inside, strict=True):
-                of[own] = -regression.log_odds(table[own])
+                of[own] = -regression.log_odds(filled(table[own], least, len(of_queries)))
     return [np.where(np.isnan(of), -np.inf, of) for of in scores]
 
 

@@ -11,10 +11,10 @@ v_1 ≤ … ≤ v_n, lower = more relevant, and has three features, or four if t
     best elsewhere  log(1 + rank) of its best snippet by another source, the mean over these
 
 Best and last are absolute: they alone can see that everything is far away. The others are the best
-by fusion, if there is one, the share of the query's words that its snippets have, and each given
-score of the query. Nothing else of the query counts: its length alone would tell the questions of
-one source from those of another. A retriever that found nothing has the features that speak least
-for an answer in the fit.
+by fusion, if there is one; the share of the query's words that the first five snippets have, by the
+fusion or else the first source; and each given score of the query. Nothing else of the query
+counts: its length alone would tell the questions of one source from those of another. A retriever
+that found nothing has the features that speak least for an answer in the fit.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from conformal_retrievers.scoring.sources import Sources, Values, numbers_of, so
 FORMAT, VERSION = "conformal-retrievers/learned-gate", 1
 OF_SOURCES = ("best", "last", "fall")
 TENTH = 10
+FIRST = 5
 
 
 class Stored(Fitted):
@@ -103,10 +104,8 @@ class LearnedQueryScorer(CombinedQueryScorer):
         tables = [table_of(sources, of_snippets, of_queries, queries) for queries in kinds]
         digests = frozenset(query_digest(query.query) for query in everything)
         regression = regress_kinds(tables)
-        known = np.concatenate(tables)
-        rising = np.array(regression.coefficients) > 0
-        least = np.where(rising, np.nanmin(known, axis=0), np.nanmax(known, axis=0))
-        return cls(of_snippets, of_queries, sources, regression, tuple(least.tolist()), digests)
+        least = tuple(least_of(regression, tables).tolist())
+        return cls(of_snippets, of_queries, sources, regression, least, digests)
 
     @classmethod
     def from_provenance(
@@ -166,10 +165,9 @@ class LearnedQueryScorer(CombinedQueryScorer):
 
     def combine(self, query: str, found: Sequence[Any], snippets: Sequence[Snippet]) -> float:
         """Return −log-odds from the scores of the snippets (n,) each, and those of the query."""
-        row = query_features(self.sources, query, found, snippets)
-        if not np.isnan(row).all() and not np.isnan(found[len(self.scorers) :]).any():
-            row = np.where(np.isnan(row), self.least, row)
-        return -float(self.regression.log_odds(row[np.newaxis])[0])
+        row = query_features(self.sources, query, found, snippets)[np.newaxis]
+        row = filled(row, np.array(self.least), len(self.query_scorers))
+        return -float(self.regression.log_odds(row)[0])
 
 
 def by_kind(
@@ -231,6 +229,26 @@ def regress_kinds(tables: Sequence[Values]) -> Regression:
     return regress(np.concatenate([answerable, *others]), labels, weights / weights.mean())
 
 
+def least_of(regression: Regression, tables: Sequence[Values]) -> Values:
+    """Return the value of each feature (d,) that speaks least for an answer, of those in a fit."""
+    known, rising = np.concatenate(tables), np.array(regression.coefficients) > 0
+    return np.asarray(np.where(rising, np.nanmin(known, axis=0), np.nanmax(known, axis=0)))
+
+
+def filled(table: Values, least: Values, query_scorers: int) -> Values:
+    """Return features (n, d) with the least (d,) for those of retrievers that found nothing.
+
+    A row stays as it is if all of it is unknown, or one of the last columns, the query scores.
+
+    >>> filled(np.array([[1.0, np.nan], [np.nan, np.nan]]), np.array([8.0, 9.0]), 0)
+    array([[ 1.,  9.],
+           [nan, nan]])
+    """
+    unknown = np.isnan(table)
+    lost = unknown.all(axis=1) | unknown[:, table.shape[1] - query_scorers :].any(axis=1)
+    return np.where(unknown & ~lost.reshape(-1, 1), least, table)
+
+
 # --- features -------------------------------------------------------------------------------------
 
 
@@ -263,15 +281,18 @@ def query_features(
     if not known.any():
         return np.full(len(feature_names(sources)) + len(found) - m, np.nan)
     values, ranks = numbers.values, np.log1p(numbers.ranks)
-    fusion = values[r : r + 1].min(axis=1) if r > 1 else np.empty(0)
+    fusion, of_order = np.empty(0), values[0]
     if r > 1:
+        fusion, of_order = values[r].min(keepdims=True), values[r]
         values, ranks = np.delete(values, r, axis=0), np.delete(ranks, r, axis=0)
     ordered = np.sort(values, axis=1)
     words = [*dict.fromkeys(w for w in WORD.findall(query.lower()) if w not in STOP_WORDS)]
     best, last = ordered[:, 0], ordered[:, -1]
     fall = (ordered[:, :TENTH][:, -1] - best) / (1 + np.log1p(len(words)))
     elsewhere = _elsewhere(values, ranks) if len(values) > 1 else np.empty(0)
-    text = "\n".join(texts_in(snippets)).lower()
+    first = np.flatnonzero(known)[of_order <= np.sort(of_order)[:FIRST][-1]]  # and equal ones
+    texts = texts_in(snippets)
+    text = "\n".join([texts[i] for i in first]).lower()
     share = sum(word in text for word in words) / len(words) if words else 1.0
     if not (lists := numbers.found.any(axis=1)).all():
         empty = np.append(~lists, np.zeros(m, dtype=bool))

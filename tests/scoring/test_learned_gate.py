@@ -103,6 +103,15 @@ def test_the_fall_is_to_the_tenth_snippet():
     assert found == pytest.approx([-1, 0.1, 0.9, 1])
 
 
+def test_words_are_sought_in_the_first_five_snippets():
+    texts = ["red", "…", "…", "…", "WINES", "river", "river"]
+    for scores, share in (([1, 2, 3, 4, 5, 6, 7], 2 / 3), ([1, 2, 3, 4, 5, 5, 7], 1)):
+        hits = [(Hit("dense", i, -float(s)),) for i, s in enumerate(scores)]
+        snippets = [Snippet(t, hits=h) for t, h in zip(texts, hits, strict=True)]
+        found = query_features(DENSE, "the red wine and the river", [], snippets[::-1])
+        assert found[-1] == pytest.approx(share)  # those that share the fifth place count too
+
+
 def test_one_retriever_has_no_features_of_several():
     assert feature_names(DENSE) == [
         "best by dense",
