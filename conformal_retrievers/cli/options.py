@@ -46,7 +46,9 @@ def passes(check: Callable[[float], object]) -> Callable[[str], float]:
 
 ALPHA = "The risk, in (0, 1): the guarantee holds at 1 - RATE."
 _JUDGED = path(
-    "JUDGED", "Judged queries: a file of JSON lines (.jsonl, .jsonl.gz), or a BEIR folder."
+    "JUDGED",
+    "Judged queries: JSON lines, a BEIR folder, or a file of RAGAS, LlamaIndex, LangSmith, Phoenix, "
+    "TREC qrels or a CSV table; what it is is recognised.",
 )
 
 CalibrationFile = Annotated[
@@ -85,7 +87,7 @@ Run = Annotated[
     list[str] | None,
     option(
         "[NAME=]FILE",
-        "For a BEIR folder: the run of a retriever. Repeat it to unite several. Hits have its "
+        "For a BEIR folder or TREC qrels: the run of a retriever. Repeat it to unite several. Hits have its "
         'NAME; without one that of the file, or "retriever" if it is the only run.',
     ),
 ]
@@ -93,8 +95,8 @@ Depth = Annotated[
     int | None,
     option(
         "NUMBER",
-        "For a BEIR folder: the snippets per query of each run. Default: all of them; for "
-        "evaluate and diagnose, as many as were calibrated.",
+        "For a BEIR folder or TREC qrels: the snippets per query of each run. Default: all of "
+        "them; for evaluate and diagnose, as many as were calibrated.",
         min=1,
     ),
 ]
