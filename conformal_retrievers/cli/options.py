@@ -47,8 +47,8 @@ def passes(check: Callable[[float], object]) -> Callable[[str], float]:
 ALPHA = "The risk, in (0, 1): the guarantee holds at 1 - RATE."
 _JUDGED = path(
     "JUDGED",
-    "Judged queries: JSON lines, a BEIR folder, or a file of RAGAS, LlamaIndex, LangSmith, Phoenix, "
-    "TREC qrels or a CSV table; what it is is recognised.",
+    "Judged queries: JSON lines, a BEIR folder, or a file of another tool, which is recognised "
+    "(RAGAS, LlamaIndex, LangSmith, Phoenix, TREC, a CSV table).",
 )
 
 CalibrationFile = Annotated[
@@ -87,8 +87,8 @@ Run = Annotated[
     list[str] | None,
     option(
         "[NAME=]FILE",
-        "For a BEIR folder or TREC qrels: the run of a retriever. Repeat it to unite several. Hits have its "
-        'NAME; without one that of the file, or "retriever" if it is the only run.',
+        "For a BEIR folder or TREC qrels: the run of a retriever. Repeat it to unite several. Hits "
+        'have its NAME; without one that of the file, or "retriever" if it is the only run.',
     ),
 ]
 Depth = Annotated[
