@@ -1,0 +1,299 @@
+"""How often a gate is silent: on answerable questions, without their answers, and off the topic.
+
+Each data set is a folder in the BEIR layout. A dense retriever (all-MiniLM-L6-v2 over the whole
+corpus) and BM25 (bm25s) return 20 snippets each, and their union is what was retrieved. Questions
+to which something relevant was retrieved are answerable. The unanswerable ones are
+
+    gold removed   the same questions, retrieved deeper, without their relevant snippets
+    off topic      questions of another set; "in the fit" if others of that set were fitted on, and
+                   "new" if none was, the mean over three such sets
+
+All are dealt at random into three parts, 20 times, a question with and without its answers into
+one. The first part fits, with the questions of one other set, another one in turn; the second
+calibrates the gate at alpha = 0.05; the third is gated. In %, the mean over the deals, with the
+interval of Clopper and Pearson for so many questions. False silence is ± its standard error over
+the deals, which are independent draws given the set; "holds" if it is at most alpha + 3 of these.
+
+"chosen" is calibrate_gate on the first two parts, which chooses on a third of them. "Answerable to
+dense" counts as answerable only what the dense retriever finds, where that differs by over 5 %.
+Three rules do not calibrate on the set: the threshold of the best cosine that is silent on 5 % of
+the answerable questions of each other set, the mean over these; the mean and one standard deviation
+of the best cosine of the off-topic questions in the fit; a cosine of 0.3.
+
+    python -m benchmarks.gate --data FOLDER [--sets scifact nq-open] [--cache FOLDER] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.default import cosines, united
+from conformal_retrievers import JudgedQuery, Snippet, __version__
+from conformal_retrievers.calibration.gate_choice import RememberedQuery
+from conformal_retrievers.calibration.gating import calibrate_gate
+from conformal_retrievers.data import read_beir
+from conformal_retrievers.data.beir import read_corpus
+from conformal_retrievers.data.hits import fuse
+from conformal_retrievers.data.unanswerable import without_relevant
+from conformal_retrievers.scoring import (
+    HitScorer,
+    LearnedQueryScorer,
+    QueryScorer,
+    RankAgreement,
+    ScoreSummary,
+)
+from conformal_retrievers.scoring.answerability import query_scores
+from conformal_retrievers.scoring.bm25 import BM25Scorer
+from conformal_retrievers.theory.tolerance import binomial_interval
+
+SETS = ("scifact", "nq-open", "pubmedqa", "ragbench-hotpotqa")
+QUESTIONS = (*SETS, "wice")  # whose questions are off the topic of the other sets
+# Silent on gold removed, and on questions of one other set, at which a first measurement was made.
+TARGETS = {"scifact": (23, "nq-open"), "nq-open": (69, "pubmedqa"), "pubmedqa": (89, "scifact")}
+OFF_TOPIC = 95
+K = 20
+MOST = 450  # questions of another set
+ALPHA = 0.05
+COSINE = ScoreSummary(HitScorer("dense"), "best")
+SIMPLE: dict[str, QueryScorer] = {
+    "best cosine": COSINE,
+    "best cosine against mean": ScoreSummary(HitScorer("dense"), "best against mean"),
+    "best BM25 against mean": ScoreSummary(HitScorer("bm25"), "best against mean"),
+    "rank agreement": RankAgreement(["bm25", "dense"]),
+}
+POPULATIONS: dict[str, Callable[[JudgedQuery], bool]] = {
+    "": lambda query: any(query.relevant),
+    ", answerable to dense": lambda q: bool((q.hits["dense"].ranks[[*q.relevant]] < K).any()),
+}
+RULES = ("one cosine for all sets", "mean + sd of off-topic", "cosine 0.3")
+RESULTS = Path(__file__).parent / "results" / "gate.md"
+
+
+def main() -> None:
+    arguments = parsed_arguments()
+    console = Console(record=True, width=170)
+    for part in sections(arguments):
+        console.print(part, markup=False, highlight=False, soft_wrap=True)
+    if arguments.write:
+        lines = (line.rstrip() for line in console.export_text().splitlines())
+        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.gate", description=__doc__.splitlines()[0])
+    data = os.environ.get("CONFORMAL_DATA")
+    parser.add_argument("--data", type=Path, default=data, required=data is None)
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--deals", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, help="folder that keeps embeddings")
+    parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
+    return parser.parse_args()
+
+
+def sections(arguments: argparse.Namespace) -> Iterator[str | Table]:
+    """Yield the facts, and for each set and population its tables."""
+    yield (
+        f"# A gate for questions that nothing retrieved answers\n\nOver {arguments.deals} random "
+        f"deals (seed {arguments.seed}), in %; {K} snippets each of dense and BM25; alpha = "
+        f"{ALPHA:g}; conformal_retrievers {__version__}. `benchmarks/gate.py` says what is what."
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        cache = arguments.cache or Path(temporary)
+        deep = {name: united(arguments.data / name, cache) for name in SETS}
+        everything = {n: data_of(arguments.data, n, deep[n], cache) for n in arguments.sets}
+    thresholds = {name: threshold_of(queries) for name, queries in deep.items()}
+    for name, data in everything.items():
+        elsewhere = np.mean([other for key, other in thresholds.items() if key != name])
+        for population, counts in POPULATIONS.items():
+            answerable = np.array([counts(query) for query in data.asked])
+            if population and answerable.sum() > 0.95 * sum(any(q.relevant) for q in data.asked):
+                continue
+            yield f"\n## {name}{population}\n"
+            yield f"{len(answerable)} questions, {answerable.sum()} of them answerable."
+            rng = np.random.default_rng(arguments.seed)
+            deals = [
+                one_deal(data, answerable, i, rng, float(elsewhere)) for i in range(arguments.deals)
+            ]
+            yield from tables(name, data, deals)
+
+
+# --- the data -------------------------------------------------------------------------------------
+
+
+class Data(NamedTuple):
+    """The questions of a set, with and without their answers, and those of other sets."""
+
+    asked: list[JudgedQuery]  # also those to which nothing relevant was retrieved
+    removed: list[JudgedQuery]
+    off_topic: dict[str, list[JudgedQuery]]
+    simple: dict[str, QueryScorer]  # which have scored all of them
+
+
+def threshold_of(queries: Sequence[JudgedQuery]) -> float:
+    """Return the threshold of the best cosine that is silent on a share alpha of the queries."""
+    best = query_scores(COSINE, [query for query in queries if any(query.relevant)])
+    return float(np.quantile(best, 1 - ALPHA))
+
+
+def data_of(folder: Path, name: str, deep: Sequence[JudgedQuery], cache: Path) -> Data:
+    asked, removed = [first(query) for query in deep], [without_relevant(q, K) for q in deep]
+    off_topic = {s: foreign(folder, name, s, cache) for s in QUESTIONS if s != name}
+    everything = [*asked, *removed, *(query for of in off_topic.values() for query in of)]
+    simple = {key: RememberedQuery(scorer, everything) for key, scorer in SIMPLE.items()}
+    return Data(asked, removed, off_topic, simple)
+
+
+def first(query: JudgedQuery) -> JudgedQuery:
+    """Return the query as retrieved at depth K."""
+    relevant = {s.id for s, r in zip(query.snippets, query.relevant, strict=True) if r}
+    cut = without_relevant(replace(query, relevant=(False,) * len(query.snippets)), K)
+    return replace(cut, relevant=tuple(s.id in relevant for s in cut.snippets), answerable=True)
+
+
+def foreign(folder: Path, name: str, source: str, cache: Path) -> list[JudgedQuery]:
+    """Return questions of another set with what is retrieved for them."""
+    corpus = read_corpus(folder / name)
+    asked = {q.query: q.query for q in read_beir(folder / source, "run-bm25.tsv", k=1)}
+    ids, bm25 = [*corpus], BM25Scorer(corpus.values())
+    place = {text: i for i, text in enumerate(bm25.corpus)}
+    places = [place[text] for text in corpus.values()]
+    chosen = {*np.random.default_rng(0).permutation([*asked])[:MOST].tolist()}
+    queries = []
+    for query, cosine in zip(asked, cosines(corpus, asked, cache), strict=True):
+        if query in chosen:
+            similarities = {"dense": cosine, "bm25": bm25.similarities(query)[places]}
+            lists = {}
+            for retriever, of in similarities.items():
+                best = np.argsort(-of, kind="stable")[:K]
+                lists[retriever] = [(ids[i], float(of[i])) for i in best if of[i] > 0]
+            snippets = [Snippet(corpus[d], d, hits=hits) for d, hits in fuse(lists).items()]
+            queries.append(JudgedQuery(query, snippets, [False] * len(snippets), answerable=False))
+    return queries
+
+
+# --- one deal -------------------------------------------------------------------------------------
+
+
+class Deal(NamedTuple):
+    """The rates of silence of one deal, by score and by kind of question."""
+
+    source: str  # the other set that was fitted on
+    silent: dict[str, dict[str, float]]
+    chosen: str
+
+
+def one_deal(
+    data: Data, answerable: NDArray[np.bool_], i: int, rng: np.random.Generator, elsewhere: float
+) -> Deal:
+    dealt = np.array_split(rng.permutation(len(data.asked)), 3)
+    others = {s: np.array_split(rng.permutation(len(q)), 3) for s, q in data.off_topic.items()}
+    source = [*others][i % len(others)]
+
+    def part(j: int) -> tuple[list[JudgedQuery], dict[str, list[JudgedQuery]]]:
+        removed = {"gold removed": [data.removed[k] for k in dealt[j]]}
+        foreign = {s: [of[k] for k in others[s][j]] for s, of in data.off_topic.items()}
+        return [data.asked[k] for k in dealt[j] if answerable[k]], removed | foreign
+
+    (fit, fit_not), (calibrating, calibrating_not), (new, new_not) = map(part, range(3))
+    known = ("gold removed", source)
+    both = {s: [*fit_not[s], *calibrating_not[s]] for s in known}
+    learned = {
+        "learned, gold removed only": LearnedQueryScorer.fit(fit, {known[0]: fit_not[known[0]]}),
+        "learned": LearnedQueryScorer.fit(fit, {s: fit_not[s] for s in known}),
+    }
+    gates = {
+        name: calibrate_gate(calibrating, {s: calibrating_not[s] for s in known}, one, alpha=ALPHA)
+        for name, one in {**data.simple, **learned}.items()
+    }
+    gates["chosen"] = calibrate_gate([*fit, *calibrating], both, alpha=ALPHA)
+    cosine = data.simple["best cosine"]
+    off_topic = query_scores(cosine, fit_not[source])
+    thresholds = (elsewhere, float(np.nanmean(off_topic) - np.nanstd(off_topic)), -0.3)
+    silent = {
+        name: silence(gate.scorer, gate.calibration.threshold(), new, new_not)
+        for name, gate in gates.items()
+    }
+    for name, threshold in zip(RULES, thresholds, strict=True):
+        silent[name] = silence(cosine, threshold, new, new_not)
+    provenance: Any = gates["chosen"].calibration.scorer_provenance
+    return Deal(source, silent, provenance["choice"]["chosen"])
+
+
+def silence(
+    scorer: QueryScorer,
+    threshold: float,
+    answerable: Sequence[JudgedQuery],
+    unanswerable: Mapping[str, Sequence[JudgedQuery]],
+) -> dict[str, float]:
+    return {
+        kind: float(np.mean(query_scores(scorer, queries) > threshold))
+        for kind, queries in {"answerable": answerable, **unanswerable}.items()
+    }
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def tables(name: str, data: Data, deals: Sequence[Deal]) -> Iterator[str | Table]:
+    """Yield the rates of each score, those of the learned one by set, and what was chosen."""
+    of_scores, of_sets = Table(box=box.MARKDOWN), Table(box=box.MARKDOWN)
+    for heading in ("score", "false silence", "holds", "gold removed", "off topic: in fit", "new"):
+        of_scores.add_column(heading, no_wrap=True)
+    for heading in ("learned, off topic", "in the fit", "new"):
+        of_sets.add_column(heading, no_wrap=True)
+    sizes = {source: len(queries) for source, queries in data.off_topic.items()}
+    for score in deals[0].silent:
+        of = [(deal.source, deal.silent[score]) for deal in deals]
+        false = np.array([silent["answerable"] for _, silent in of])
+        se = false.std(ddof=1) / np.sqrt(len(false))
+        holds = "yes" if false.mean() <= ALPHA + 3 * se else "NO"
+        new = [float(np.mean([silent[s] for s in sizes if s != source])) for source, silent in of]
+        of_scores.add_row(
+            score,
+            f"{100 * false.mean():.1f} ± {100 * se:.1f}",
+            "" if score in RULES else holds,
+            interval([silent["gold removed"] for _, silent in of], len(data.removed)),
+            interval([silent[source] for source, silent in of], sum(sizes.values())),
+            interval(new, sum(sizes.values())),
+        )
+    rates = [(deal.source, deal.silent["learned"]) for deal in deals]
+    for one, n in sizes.items():
+        fitted, others = (
+            [silent[one] for source, silent in rates if (source == one) == inside]
+            for inside in (True, False)
+        )
+        of_sets.add_row(one, *(interval(of, n) if of else "" for of in (fitted, others)))
+    yield of_scores
+    yield of_sets
+    counted = Counter(deal.chosen for deal in deals).most_common()
+    yield "- chosen: " + ", ".join(f"{chosen} ({times})" for chosen, times in counted)
+    if name in TARGETS:
+        least, source = TARGETS[name]
+        for kind, target in (("gold removed", least), (source, OFF_TOPIC)):
+            mean = 100 * np.mean([silent[kind] for _, silent in rates])
+            reached = "yes" if mean >= target else "NO"
+            yield f"- learned, silent on {kind}: {mean:.1f}; target {target}: {reached}"
+
+
+def interval(rates: Sequence[float], n: int) -> str:
+    mean = float(np.mean(rates))
+    _, low, high = binomial_interval(round(mean * n), n)
+    return f"{100 * mean:.1f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+if __name__ == "__main__":
+    main()
