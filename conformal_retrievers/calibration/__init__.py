@@ -6,7 +6,8 @@ from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.gate import Gate, Gated
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.planning import Plan, plan, smallest_alpha
+from conformal_retrievers.calibration.outlook import Plan
+from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import (
     CLAIMS,

@@ -1,16 +1,38 @@
-"""`conformal-retrievers plan`: how many judged queries a guarantee needs."""
+"""`conformal-retrievers plan`: what judged queries give, and how many a guarantee needs."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from conformal_retrievers.calibration import planning
+from conformal_retrievers.calibration.pilot import scored_pilot
 from conformal_retrievers.cli import options
+from conformal_retrievers.cli.inputs import judged_queries
+from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import print_json, say
 
 
 def plan(
     alpha: options.Alpha,
+    have: Annotated[
+        int | None,
+        options.option(
+            "NUMBER", "The judged queries you have. Default: as many as in --pilot.", min=1
+        ),
+    ] = None,
+    pilot: Annotated[
+        Path | None,
+        options.option(
+            "FILE",
+            "Judged queries, as for calibrate: how much less do more of them keep?",
+            exists=True,
+        ),
+    ] = None,
+    run: options.Run = None,
+    k: options.Depth = None,
+    model: options.GateModel = None,
+    corpus: options.GateCorpus = None,
     delta: options.Delta = None,
     within: Annotated[
         float | None,
@@ -19,23 +41,24 @@ def plan(
         ),
     ] = None,
     guarantee: options.Guarantee = "query-recall",
-    have: Annotated[
-        int | None,
-        options.option(
-            "NUMBER", "The number of judged queries you have: what can they guarantee?", min=1
-        ),
-    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print how many judged queries a guarantee needs."""
+    """Print what judged queries give, what delta costs, and how many a guarantee needs."""
     try:
-        needed = planning.plan(alpha, delta=delta, within=within, guarantee=guarantee)
-        smallest = have and planning.smallest_alpha(have, delta=delta, guarantee=guarantee)
+        planned = planning.plan(alpha, have, delta=delta, within=within, guarantee=guarantee)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"--{str(error).split()[0]}") from None
+    if pilot is None:
+        for option, value in (("--run", run), ("--k", k), ("--model", model), ("--corpus", corpus)):
+            if value is not None:
+                raise typer.BadParameter(f"there is no --pilot that needs it; leave {option} out")
+    else:
+        scorers = Models(model, None, corpus, pilot).given()
+        scored = scored_pilot(judged_queries(pilot, run, k), alpha, guarantee, delta, scorers)
+        planned = planning.plan(
+            alpha, have, delta=delta, within=within, guarantee=guarantee, pilot=scored
+        )
     if as_json:
-        print_json({"plan": needed, "smallest_alpha": smallest})
-        return
-    say(f"{needed}.")
-    if smallest:
-        say(f"With {have} of them, the smallest possible alpha is {smallest:.4g}.")
+        print_json(planned)
+    else:
+        say(planned)

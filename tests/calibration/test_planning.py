@@ -1,15 +1,22 @@
-"""How many judged queries a guarantee needs, and the smallest alpha that n queries allow."""
+"""What n judged queries give, how many a guarantee needs, and the smallest alpha for n."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from pathlib import Path
+from textwrap import indent
 
 import pytest
 from calibrations import calibration_of, every_guarantee, relevant
 from scipy.stats import beta
 
-from conformal_retrievers.calibration.planning import chance_within, plan, smallest_alpha
+from conformal_retrievers.calibration.planning import (
+    chance_within,
+    coverage_of,
+    plan,
+    smallest_alpha,
+)
 
 
 @every_guarantee
@@ -39,7 +46,9 @@ def test_the_numbers_for_a_coverage_near_90_percent(within, n):
     ends = beta(k, n + 1 - k).cdf([0.9 - within, 0.9 + within])  # the law of the coverage
     assert chance_within(n, 0.1, within) == pytest.approx(ends[1] - ends[0], abs=1e-9)
     assert chance_within(n, 0.1, within) >= 0.9 > chance_within(n - 1, 0.1, within)
-    assert f"{n} for a coverage within ± {within:g} of 0.9" in str(plan(0.1, within=within))
+    assert f"{n} for a coverage within ± {within:g} of 0.9" in " ".join(
+        plan(0.1, within=within).told.split()
+    )
 
 
 @pytest.mark.parametrize("delta", [None, 0.1])
@@ -101,3 +110,56 @@ def test_a_number_of_units_below_one_is_named():
     for n in (0, 2.5, "x"):
         with pytest.raises(ValueError, match="n is"):
             smallest_alpha(n)
+        with pytest.raises(ValueError, match="n is"):
+            plan(0.1, n)
+
+
+# --- what n queries give --------------------------------------------------------------------------
+
+
+def test_the_coverage_of_nine_queries_by_hand():
+    """The threshold is the largest of nine scores: P(coverage ≤ x) = x^9."""
+    assert coverage_of(9, 0.1) == pytest.approx((0.9, 0.1 ** (1 / 9), 0.9 ** (1 / 9)))
+    assert coverage_of(8, 0.1) == (1, 1, 1)  # everything is kept
+
+
+def test_delta_raises_the_coverage_of_eight_in_ten_calibrations_to_its_target():
+    for n in (22, 50, 100, 500):
+        mean, low, _ = coverage_of(n, 0.1, delta=0.1, guarantee="all")
+        k = round(mean * (n + 1))
+        assert beta(k - 1, n + 2 - k).ppf(0.1) < 0.9 <= low  # the lowest rank that does
+    assert coverage_of(21, 0.1, delta=0.1, guarantee="all").low == 1
+
+
+def test_what_delta_costs_by_hand():
+    """Of 22 queries, delta takes the largest score, which covers 22/23 on average."""
+    assert plan(0.1, 21, guarantee="all").outlooks[0].as_alpha is None
+    of_22, of_44, of_88 = plan(0.1, 22, guarantee="all").outlooks
+    assert of_22.as_alpha == pytest.approx(1 / 23)
+    assert (of_22.n, of_44.n, of_88.n) == (22, 44, 88)
+    assert of_22.as_alpha < of_44.as_alpha < of_88.as_alpha < 0.1
+    assert plan(0.1, 24).outlooks[0].as_alpha is None  # its bound needs 25
+    assert plan(0.1, 1000, guarantee="snippet").outlooks[0].as_alpha is None
+
+
+def test_fifty_queries_in_words():
+    told = " ".join(plan(0.1, 50).told.split())
+    assert "With 50 judged queries, coverage is about 90.2 % on average" in told
+    assert "85 to 95 % in 8 of 10" in told
+    assert "It needs 25 judged queries" in told
+    assert "about" not in plan(0.1, 50, guarantee="all").told
+    assert "everything is kept" in plan(0.1, 8).told
+    assert "With" not in plan(0.1).told  # nothing is known of n
+
+
+def test_the_plan_in_the_documentation_is_what_is_printed():
+    page = Path(__file__).parents[2] / "docs/guarantees.md"
+    assert indent(str(plan(0.1, 50)), "    ") in page.read_text(encoding="utf-8")
+
+
+@every_guarantee
+@pytest.mark.parametrize("n", [None, 3, 50, 123456])
+def test_a_plan_fits_into_80_columns(guarantee, n):
+    planned = plan(0.001, n, within=0.01, guarantee=guarantee)
+    assert max(map(len, str(planned).split("\n"))) <= 80
+    assert len(planned.table.split("\n")) == 1 + (6 if n is None else 3)

@@ -615,13 +615,26 @@ def test_depths_are_those_of_the_library(tmp_path):
 
 def test_a_plan_is_that_of_the_library():
     command = ("plan", "--alpha", 0.1, "--within", 0.02, "--have", 300)
-    shown = " ".join(run(*command).stdout.split())
-    assert shown.startswith(str(plan(0.1, within=0.02)))
+    expected = plan(0.1, 300, within=0.02)
+    assert run(*command).stdout == f"{expected}\n"
     found = as_json(*command)
-    assert found["plan"]["enough"] == plan(0.1, within=0.02).enough
+    assert found["enough"] == expected.enough
     assert found["smallest_alpha"] == smallest_alpha(300)
-    for odd in (("--have", 0), ("--within", 2), ("--delta", 2)):
+    for odd in (("--have", 0), ("--within", 2), ("--delta", 2), ("--k", 3)):
         assert odd[0] in error_of("plan", "--alpha", 0.1, *odd, code=2)
+
+
+def test_a_plan_of_a_pilot_is_that_of_the_library(tmp_path):
+    judged = [
+        JudgedQuery(f"q{i}", with_hits(["a", "b", "c"]), [i % 2 > 0, i % 3 == 0, i % 2 == 0])
+        for i in range(90)
+    ]
+    write_jsonl(judged, tmp_path / "pilot.jsonl")
+    expected = plan(0.2, 30, pilot=judged)
+    assert "By the pilot" in str(expected)
+    command = ("plan", "--alpha", "0.2", "--have", "30", "--pilot", tmp_path / "pilot.jsonl")
+    assert run(*command).stdout == f"{expected}\n"
+    assert as_json(*command)["outlooks"][2]["fewer"] == list(expected.outlooks[2].fewer)
 
 
 def test_the_version_and_help_fit_into_80_columns():

@@ -1,0 +1,147 @@
+"""What a plan is, and how it reads."""
+
+from dataclasses import dataclass
+from textwrap import fill
+
+from conformal_retrievers.calibration.choosing import FEWEST, SHARE
+from conformal_retrievers.calibration.guarantees import Guarantee, n_needed
+from conformal_retrievers.theory.intervals import Interval, percent
+from conformal_retrievers.theory.ranks import exact_alpha
+
+DELTA = 0.1  # whose cost is stated if none is given
+PROBABILITY = 0.9  # that the coverage of a calibration is `within` its target
+FIT = (
+    f"From {SHARE * FEWEST} judged queries on, calibrate() chooses a score on a third of them, "
+    "which are not counted here."
+)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What calibrations with n units give."""
+
+    n: int
+    coverage: Interval  # on average over calibrations, and the ends of 8 in 10 of them
+    as_alpha: float | None  # without delta, it keeps as much as delta does; None: all is kept
+    kept: Interval | None = None  # share of the snippets, expected from a pilot
+    fewer: Interval | None = None  # how much less of them is kept than with the first n
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many units are needed, and what n give: judged queries, or snippets for "snippet"."""
+
+    alpha: float
+    delta: float | None
+    guarantee: Guarantee
+    within: float | None
+    n: int | None
+    feasible: int  # with fewer units everything is kept
+    enough: int | None  # from here on the coverage is `within` its target with probability 0.9
+    smallest_alpha: float | None  # that n units allow
+    outlooks: tuple[Outlook, ...]  # of n, 2n and 4n units, or of some sizes
+
+    @property
+    def needed(self) -> str:
+        """How many units are needed."""
+        text = f"{self.feasible} {self.unit} before any snippet can be dropped"
+        if self.enough is None:
+            return f"{text}."
+        return (
+            f"{text}; {self.about}{self.enough} for a coverage within ± {self.within:g} of "
+            f"{1 - self.alpha:g} in {percent(PROBABILITY, exact=True)} of calibrations."
+        )
+
+    @property
+    def given(self) -> str:
+        """What n units give."""
+        first = self.outlooks[0]
+        least = f"The smallest possible alpha is {self.smallest_alpha:.3g}."
+        if first.n < self.feasible:
+            return f"With {first.n} {self.unit}, everything is kept. {least}"
+        text = (
+            f"With {first.n} {self.unit}, coverage is {self.about}"
+            f"{percent(first.coverage.estimate)} on average over calibrations, and "
+            f"{_range(first.coverage)} in 8 of 10 of them"
+        )
+        if self.guarantee == "snippet":
+            return f"{text}, or less often, because snippets cluster by query. {least}"
+        return f"{text}. {least}"
+
+    @property
+    def cost(self) -> str:
+        """What delta costs."""
+        delta = self.delta or DELTA
+        needed = n_needed(self.guarantee, self.alpha, delta)
+        target = percent(1 - exact_alpha(self.alpha), exact=True)
+        text = (
+            f"With delta = {delta:g}, all but {percent(delta, exact=True)} of calibrations cover "
+            f"{target} or more. It needs {needed} {self.unit}"
+        )
+        same = self.outlooks[0].as_alpha
+        if same is None:
+            return f"{text}."
+        return f"{text}, and keeps {self.about}as much on average as alpha = {same:.2g} alone."
+
+    @property
+    def more(self) -> str:
+        """What more units remove more, by the pilot; empty without one."""
+        first, last = self.outlooks[0], self.outlooks[-1]
+        if first.kept is None or last.fewer is None:
+            return ""
+        return (
+            f"By the pilot, {first.n} keep {first.kept} of the snippets, and {last.n} keep "
+            f"{_points(last.fewer)} points less (80 % intervals)."
+        )
+
+    @property
+    def told(self) -> str:
+        """The plan in sentences, in lines of at most 80 characters."""
+        sentences = [self.needed]
+        if self.n is not None:
+            sentences += [self.given, *[self.cost] * (self.guarantee != "snippet"), self.more]
+        return "\n".join(fill(sentence, 80) for sentence in sentences if sentence)
+
+    @property
+    def table(self) -> str:
+        """The outlooks, a line each, of at most 80 characters."""
+        costs = self.guarantee != "snippet"
+        kept = self.outlooks[0].kept is not None
+        head = [self.unit, "8 in 10 cover"]
+        rows = [head + [f"delta = {self.delta or DELTA:g} is"] * costs]
+        rows[0] += ["kept, %", "points less"] * kept
+        for o in self.outlooks:
+            row = [f"{o.n:,}", "keep all" if o.n < self.feasible else _range(o.coverage)]
+            row += ["keep all" if o.as_alpha is None else f"alpha = {o.as_alpha:.2g}"] * costs
+            if o.kept is not None:
+                row += [f"{100 * o.kept.estimate:.1f}", _points(o.fewer) if o.fewer else ""]
+            rows.append(row)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (zip(row, widths, strict=True) for row in rows)
+        return "\n".join("  ".join(f"{c:>{w}}" for c, w in line).rstrip() for line in lines)
+
+    def __str__(self) -> str:
+        """Write the sentences and the table."""
+        return f"{self.told}\n\n{self.table}\n\n{fill(FIT, 80)}"
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "relevant snippets" if self.guarantee == "snippet" else "judged queries"
+
+    @property
+    def about(self) -> str:
+        """Whether numbers are exact, or a guide."""
+        return "" if self.guarantee in ("all", "any") else "about "
+
+
+def _points(share: Interval) -> str:
+    estimate, low, high = (round(100 * value, 1) + 0.0 for value in share)  # 0.0, not -0.0
+    return f"{estimate:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _range(coverage: Interval) -> str:
+    """Write the ends of an interval, such as "85 to 95 %"."""
+    low, high = 100 * coverage.low, 100 * coverage.high
+    digits = 0 if high - low >= 4 else 1
+    return f"{low:.{digits}f} to {high:.{digits}f} %"
