@@ -251,11 +251,11 @@ def test_another_file_in_the_journals_place_is_refused(other, out):
 
 
 def test_a_second_judging_of_the_same_file_is_refused_until_the_first_ends(out):
-    first = Judging(queries(), out)
-    with pytest.raises(BlockingIOError, match="--out"):
-        Judging(queries(), out)
-    first.close()
-    Judging(queries(), out).close()
+    for _ in ("a new file", "one that was begun"):
+        first = Judging(queries(), out)
+        with pytest.raises(BlockingIOError, match="--out"):
+            Judging(queries(), out)
+        first.close()
 
 
 def test_evidence_and_a_name_with_control_characters_are_refused(out):

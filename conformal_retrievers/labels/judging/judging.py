@@ -190,7 +190,7 @@ class Judging:
             if event.done and None not in event.marks:
                 query = self.queries[place]
                 seen = dict(zip(self.sample.shown[place], event.marks, strict=True))
-                relevant = tuple(bool(seen.get(i, r)) for i, r in enumerate(query.relevant))
+                relevant = tuple(seen.get(i) is True for i in range(len(query.snippets)))
                 # Where nothing was marked, no snippet could be known to be missed.
                 missed = query.missed if self.marked else query.missed or None
                 query = replace(query, answerable=query.answerable or any(relevant), missed=missed)
