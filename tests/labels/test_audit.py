@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.labels import audit_report, audit_sample
+from conformal_retrievers.labels import AuditReport, audit_report, audit_sample
 
 
 def population(rng, n_queries=60, k=20):
@@ -96,6 +97,29 @@ def test_unscorable_snippets_are_a_stratum_of_their_own_and_kept(tmp_path, rng):
     report = audit(JUDGED, scored, [[True] * 5], tmp_path / "a.csv", share=0.1, rng=rng)
     assert sorted(report.weights) == [1, 1, 3]
     assert report.coverage(0).estimate == pytest.approx(4 / 5)
+
+
+def test_what_stays_labelled_irrelevant_by_hand(by_hand):
+    """Of the two relevant ones that are not labelled so, one was audited: 1 of 3 is left."""
+    report = audit_report(by_hand, JUDGED, SCORED)
+    assert report.remaining_miss_rate.estimate == pytest.approx(1 / 3)
+    everything = replace(report, weights=np.ones(3))
+    assert everything.remaining_miss_rate == (0, 0, 0)
+
+
+def test_a_small_audit_that_finds_no_miss_does_not_say_that_there_is_none():
+    """In 60 queries with a relevant snippet and 20 others, one of these is audited each.
+
+    The share of misses among them may be 1 − 0.025^(1/60), so 68 of the 1,140 that nobody saw.
+    """
+    labelled, n = np.array([True, False] * 60), 60
+    weights, queries = np.where(labelled, 1.0, 20.0), np.repeat(np.arange(n), 2)
+    report = AuditReport(labelled, labelled, np.zeros(2 * n), queries, weights)
+    estimate, low, high = report.remaining_miss_rate
+    missed = (1 - 0.025 ** (1 / n)) * 19 * n
+    assert (estimate, low) == (0, 0)
+    assert high == pytest.approx(missed / (missed + n))
+    assert report.corrected_labels["audit"]["remaining_miss_rate"] == [0, 0, high]
 
 
 # --- the sample -----------------------------------------------------------------------------------

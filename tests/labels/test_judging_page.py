@@ -66,7 +66,9 @@ def test_questions_are_judged_by_keyboard_alone(browser, tmp_path):
         assert browser.js(MARKS) == [False] * 4
         browser.press("Enter", "Enter")
         assert "All questions" in browser.js(QUESTION)
-        assert "1 with an unsure" in browser.js("document.querySelector('main').innerText")
+        assert "Left out as unsure, and counted: 1." in browser.js(
+            "document.querySelector('main').innerText"
+        )
         written = {query.id: query.relevant for query in read_jsonl(out)}
         assert written == {
             first.id: (False, False, True, False),
