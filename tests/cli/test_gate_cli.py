@@ -134,9 +134,19 @@ def test_what_is_held_out_is_new_to_the_gate_and_the_rest_is_left_out(files, tmp
     used = Gate.load(tmp_path / "half.json").calibration.used_ids
     n = sum("asked" in id for id in used)
     assert 40 <= n <= 80  # of 120, each with probability 1/2
+    assert (
+        as_json("show", tmp_path / "half.json")["silent_on"]["hard"]["n"] <= 30
+    )  # of 60, less a third
     found = as_json("evaluate", tmp_path / "half.json", judged, *sources(files))
     assert found["evaluation"]["answerable"]["n"] == 120 - n
     assert "no answerable query is new" in error_of("evaluate", files / "gate.json", judged)
+
+
+def test_questions_without_ids_are_known_by_their_texts(files, tmp_path):
+    old = [replace(q, id=None) for q in read_jsonl(files / "judged.jsonl")]
+    write_jsonl([*old, *read_jsonl(files / "new-judged.jsonl")], tmp_path / "both.jsonl")
+    done = run("evaluate", files / "gate.json", tmp_path / "both.jsonl")
+    assert "calibration: 120." in done.stdout
 
 
 def test_gate_and_filter_hold_out_the_same_queries(files, tmp_path):
@@ -211,10 +221,17 @@ def test_the_gate_in_front_of_a_filter_is_measured_too(files, both, tmp_path):
 
 
 def test_a_gate_in_front_that_is_silent_too_often_exits_with_1(files, both, tmp_path):
-    far = [*queries(60, "far", 0, relevant=True), *read_jsonl(files / "new-judged.jsonl")]
+    far = [*queries(20, "far", 0, relevant=True), *read_jsonl(files / "new-judged.jsonl")]
     write_jsonl(far, tmp_path / "far.jsonl")
     given = (files / "both.json", tmp_path / "far.jsonl", *sources(files, "new-"))
-    assert as_json("evaluate", *given, code=1)["gate"]["evaluation"]["verdict"]["p_value"] < 0.05
+    found = as_json("evaluate", *given, code=1)
+    assert found["evaluation"]["verdict"]["p_value"] > 0.05 > p_value(found["gate"]["evaluation"])
+    found = as_json("diagnose", *given, code=1)
+    assert p_value(found["gate"]["evaluation"]) < 0.05
+
+
+def p_value(evaluation):
+    return evaluation["verdict"]["p_value"]
 
 
 def test_questions_that_calibrated_the_gate_are_not_new_to_the_filter(files, tmp_path):
