@@ -171,8 +171,8 @@ MUTANTS = {
     ],
     "data/queries.py": [
         (
-            "missed=(self.missed or 0) + not_returned",
-            "missed=not_returned",
+            "missed=(self.missed or 0) + len(known)",
+            "missed=len(known)",
             "missed ones forgotten",
         ),
         ('scores") + 0.0', 'scores")', "a score of minus zero"),

@@ -14,7 +14,7 @@ def query(name, score, relevant=(1.0,), irrelevant=(), **fields):
     """Return a query with a query score, and the scores of its snippets."""
     texts = [f"{score!r} {name} {s!r}" for s in (*relevant, *irrelevant)]
     flags = [True] * len(relevant) + [False] * len(irrelevant)
-    return JudgedQuery(name, texts, flags, id=name, **fields)
+    return JudgedQuery(name, texts, flags, id=name, **{"retriever": "mine", **fields})
 
 
 def unanswerable(name, score, **fields):

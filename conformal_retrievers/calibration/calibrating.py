@@ -24,6 +24,7 @@ from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import OnUnscorable
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -107,7 +108,9 @@ def calibrate(
     TypeError
         Unless either alpha or tokens is given.
     ValueError
-        As in `Calibration.from_scores` and `by_sentence`, for snippets without hits where no
+        For queries that are not retrieved yet: of `JudgedQuery.from_ids`, or with nothing but
+        relevant snippets, without hits, retriever and k. As in `Calibration.from_scores` and
+        `by_sentence`, for snippets without hits where no
         scorer is given, for a
         number of tokens that keeps everything or certifies nothing, for a query that the scorer
         was fitted on, and for queries that were retrieved by different retrievers or at different
@@ -139,6 +142,7 @@ def calibrate(
         raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
     if split is not None:
         judged = by_sentence(judged, split)
+    check_not_only_relevant(judged)
     checks.split_of(judged)  # raises for a mixture
     retrieval, labels = checks.with_retrieval(judged, retrieval), checks.json_copy("labels", labels)
     if isinstance(scorer, Scorer):

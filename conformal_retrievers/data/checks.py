@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -78,6 +78,23 @@ def as_flag(where: str, name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{where}: {name} is {value!r:.60}; give True or False")
     return bool(value)
+
+
+def as_ids(where: str, name: str, ids: Iterable[str]) -> tuple[str, ...]:
+    """Return different ids, in order; raise TypeError or ValueError unless each is visible text."""
+    if isinstance(ids, (str, bytes, Mapping)):
+        raise TypeError(
+            f"{where}: {name} is the {type(ids).__name__} {ids!r:.60}; give a list of ids, and of "
+            "those with grades the ones that count as relevant"
+        )
+    found = tuple(dict.fromkeys(ids))
+    for id in found:
+        if not isinstance(id, str):
+            raise TypeError(f"{where}: {name} has {id!r:.60}; give each id as a str")
+        check_texts(where, **{name: id})
+        if not id.strip():
+            raise ValueError(f"{where}: {name} has the blank id {id!r}; remove it")
+    return found
 
 
 def as_count(where: str, name: str, value: Any, *, least: int) -> int | None:

@@ -17,6 +17,7 @@ import numpy as np
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence, Range
+from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import Split, Splitter, cut, splitter
 
 __all__ = ["Evidence", "by_sentence"]
@@ -43,7 +44,7 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
     ValueError
         For a query with relevant snippets and no evidence; for evidence that is not in the text it
         names, or is in a document whose retrieved snippets have no position; for a query that was
-        cut in another way.
+        cut in another way, or is not retrieved yet.
 
     Warns
     -----
@@ -52,6 +53,7 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
         third of the relevant snippets hold no evidence.
     """
     cuts, queries = splitter(split), all_of(JudgedQuery, judged, "judged")
+    check_retrieved(queries)
     of_sentences = [_cut(query, cuts) for query in queries]
     _warn_of_unknown_documents(queries)
     _warn_of_documents_without(queries, of_sentences)

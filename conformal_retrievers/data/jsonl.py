@@ -58,7 +58,11 @@ class QueryRow(_Row):
     split: str | None = None
     answerable: Any = None  # written if it is False
     evidence: list[EvidenceRow] | None = None
-    snippets: list[SnippetRow]
+    relevant_ids: list[str] | None = None  # in place of snippets
+    snippets: list[SnippetRow] | None = None  # required without relevant_ids
+
+
+_GIVEN = ("query", "snippets", "evidence", "answerable", "relevant_ids")
 
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
@@ -75,22 +79,26 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     "text" and "relevant" are required, of a hit all but "score", and all of evidence. "missed" is
     the number of known relevant snippets that were not retrieved: 0 if there are none, absent if
     that is unknown. "split" names what cut the snippets into sentences. "answerable" is false if
-    nothing in the corpus answers the query. Ranks count from 0, the best; the order of the snippets
-    is not taken for ranks. Blank lines are skipped. Raises ValueError naming the file, the line and
-    the field.
+    nothing in the corpus answers the query. "relevant_ids" stands in place of "snippets" before
+    anything is retrieved, see `JudgedQuery.from_ids`. Ranks count from 0, the best; the order of
+    the snippets is not taken for ranks. Blank lines are skipped. Raises ValueError naming the file,
+    the line and the field.
     """
     for place, row in rows(path, QueryRow):
+        if row.snippets is None and not row.relevant_ids:
+            raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
         try:
             query = JudgedQuery(
                 row.query,
                 [
                     Snippet(s.text, s.id, s.document, s.position, s.retrieval_score, s.hits or ())
-                    for s in row.snippets
+                    for s in row.snippets or ()
                 ],
-                [s.relevant for s in row.snippets],
+                [s.relevant for s in row.snippets or ()],
                 evidence=[Evidence(e.document, e.start, e.end) for e in row.evidence or ()],
                 answerable=True if row.answerable is None else row.answerable,
-                **row.model_dump(exclude={"query", "snippets", "evidence", "answerable"}),
+                relevant_ids=row.relevant_ids or (),
+                **row.model_dump(exclude={*_GIVEN}),
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{place}: {error}") from None
@@ -112,12 +120,15 @@ def _line(query: JudgedQuery) -> str:
     fields = {name: getattr(query, name) for name in QueryRow.model_fields}
     fields["answerable"] = None if query.answerable else False
     fields["evidence"] = [one._asdict() for one in query.evidence] or None
+    fields["relevant_ids"] = query.relevant_ids or None
     fields["snippets"] = [
         {"relevant": r}
         | {name: getattr(s, name) for name in SnippetRow.model_fields if name != "relevant"}
         | {"hits": s.hits or None}
         for s, r in zip(query.snippets, query.relevant, strict=True)
     ]
+    if query.relevant_ids:
+        del fields["snippets"]
     try:
         return QueryRow.model_validate(fields).model_dump_json(exclude_none=True) + "\n"
     except ValidationError as error:

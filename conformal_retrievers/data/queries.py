@@ -18,68 +18,20 @@ from numpy.typing import ArrayLike, NDArray
 from conformal_retrievers.data.checks import (
     as_count,
     as_flag,
+    as_ids,
     as_judgement,
     check_hits,
     check_names,
     check_texts,
     query_name,
 )
-from conformal_retrievers.data.hits import RETRIEVER, Hit, HitColumns, Retrieved, hit_columns
+from conformal_retrievers.data.hits import Hit, HitColumns, hit_columns
 from conformal_retrievers.data.ranges import Evidence, as_evidence
 from conformal_retrievers.data.recognition import places_of
+from conformal_retrievers.data.snippets import Snippet, as_snippets, retrieved_in, with_hits
 
-
-@dataclass(frozen=True)
-class Snippet:
-    """A retrieved piece of text, which stands for a LangChain Document or a LlamaIndex Node."""
-
-    text: str
-    id: str | None = None
-    document: str | None = None  # the document that it was cut from
-    position: int | None = None  # its first character in the document
-    retrieval_score: float | None = None  # the retriever's own, on the retriever's own scale
-    hits: tuple[Hit, ...] = ()  # of each retriever that found it; () if that is unknown
-    embedding: Sequence[float] | NDArray[np.floating[Any]] | None = field(
-        default=None, compare=False, repr=False
-    )  # (d,)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.text, str):
-            raise TypeError(f"text is {self.text!r:.60}; give a str, such as document.page_content")
-
-
-def as_snippets(
-    snippets: Iterable[Snippet | str], name: str = "snippets"
-) -> tuple[Snippet, ...] | Retrieved[Snippet]:
-    """Return the snippets as a tuple, or as they were retrieved; a plain string becomes one."""
-    if isinstance(snippets, Retrieved) or (
-        type(snippets) is tuple and {*map(type, snippets)} <= {Snippet}
-    ):
-        return snippets
-    if isinstance(snippets, (str, Snippet)):
-        raise TypeError(f"{name} is one {type(snippets).__name__}; give a list of snippets")
-    return tuple([s if isinstance(s, Snippet) else Snippet(s) for s in snippets])
-
-
-def with_hits(snippets: Iterable[Snippet | str], retriever: str = RETRIEVER) -> list[Snippet]:
-    """Return snippets in the order in which one retriever returned them, each with its hit.
-
-    >>> with_hits(["a", "b"])[1].hits
-    (Hit(retriever='retriever', rank=1, score=None),)
-    """
-    return [
-        replace(snippet, hits=(Hit(retriever, rank, snippet.retrieval_score),))
-        for rank, snippet in enumerate(as_snippets(snippets))
-    ]
-
-
-def retrieved_in(sentence: Snippet) -> tuple[str | None, str]:
-    """Return what names the retrieved document of a sentence, see `Sentences.snippets`.
-
-    >>> retrieved_in(Snippet("Ann did.", id="chunk 3:10", document="page", position=510))
-    ('page', 'chunk 3')
-    """
-    return sentence.document, (sentence.id or "").rpartition(":")[0]
+__all__ = ["Hit", "JudgedQuery", "ScoredQuery", "Snippet", "as_numbers", "as_scores", "as_snippets"]
+__all__ += ["retrieved_in", "with_hits"]
 
 
 @dataclass(frozen=True, init=False)
@@ -88,8 +40,9 @@ class JudgedQuery:
 
     Its parameters are its fields. Raises ValueError or TypeError, naming the field, if snippets and
     judgements differ in number, an id occurs twice, a judgement is not true or false, there are
-    more than k snippets (or documents, of sentences), evidence is not a range, or a query that is
-    not answerable has relevant snippets, missed ones or evidence.
+    more than k snippets (or documents, of sentences), evidence is not a range, relevant ids stand
+    beside snippets, or a query that is not answerable has relevant snippets, missed ones or
+    evidence.
     """
 
     query: str
@@ -103,6 +56,7 @@ class JudgedQuery:
     evidence: tuple[Evidence, ...] = ()  # where documents answer the query
     split: str | None = None  # what cut the snippets into sentences; None: they are whole
     answerable: bool = True  # False: nothing in the corpus answers it
+    relevant_ids: tuple[str, ...] = ()  # see `from_ids`; () once it is retrieved
 
     def __init__(
         self,
@@ -118,6 +72,7 @@ class JudgedQuery:
         evidence: Iterable[tuple[str, int, int]] = (),
         split: str | None = None,
         answerable: bool = True,
+        relevant_ids: Iterable[str] = (),
     ) -> None:
         if not isinstance(query, str):
             raise TypeError(f"query is {query!r}; give the text of the query as a str")
@@ -136,13 +91,20 @@ class JudgedQuery:
             "evidence": tuple([as_evidence(where, one) for one in evidence]),
             "split": split,
             "answerable": as_flag(where, "answerable", answerable),
+            "relevant_ids": as_ids(where, "relevant_ids", relevant_ids),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        if not self.answerable and (any(self.relevant) or self.missed or self.evidence):
+        known = any(self.relevant) or self.missed or self.evidence or self.relevant_ids
+        if known and not self.answerable:
             raise ValueError(
                 f"{where}: answerable is False, but it has relevant snippets, missed ones or "
                 "evidence; give these only for a query that the corpus answers"
+            )
+        if self.relevant_ids and self.snippets:
+            raise ValueError(
+                f"{where}: relevant_ids stand beside {len(self.snippets)} snippets; give either, "
+                "and turn the ids into judgements with JudgedQuery.from_ids(…).retrieved_as(…)"
             )
         for i, s in enumerate(self.snippets):
             check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
@@ -169,6 +131,32 @@ class JudgedQuery:
                 f"{where}: id {twice!r} occurs twice in snippets; give each snippet its own id"
             )
 
+    @classmethod
+    def from_ids(
+        cls,
+        query: str,
+        relevant_ids: Iterable[str],
+        *,
+        id: str | None = None,
+        group: str | None = None,
+    ) -> JudgedQuery:
+        """Return a query whose relevant snippets are known by id, as in qrels, and not their texts.
+
+        It is to be retrieved: `judge_retriever` of both packages and `retrieved_as` recognise the
+        snippets, or with `key=` the documents that they were cut from, and count the others in
+        `missed`. Nothing else takes it.
+
+        Raises TypeError for ids that are not a list of str, such as a mapping to grades, and
+        ValueError for none, or a blank one.
+        """
+        made = cls(query, (), (), id=id, group=group, relevant_ids=relevant_ids)
+        if not made.relevant_ids:
+            raise ValueError(
+                f"{made.name}: relevant_ids is empty; leave the query out, or, if nothing in the "
+                "corpus answers it, give JudgedQuery(query, [], [], answerable=False)"
+            )
+        return made
+
     @property
     def name(self) -> str:
         """The query's name in messages."""
@@ -192,6 +180,7 @@ class JudgedQuery:
         self,
         snippets: Iterable[Snippet | str],
         *,
+        values: Sequence[str | None] | None = None,
         retriever: str | None = None,
         k: int | None = None,
     ) -> JudgedQuery:
@@ -200,37 +189,55 @@ class JudgedQuery:
         A snippet is recognised by its id. It is recognised by its text if either side has no id or
         the id was not judged for this query, because some stores assign ids of their own. Snippets
         of equal text count as different ones. Snippets without a judgement count as irrelevant, and
-        relevant ones that were not returned add to `missed`. `k` is how many were asked for.
-        Evidence stays as it is, and a snippet recognised by its text gets the id that it names.
-        Raises ValueError for a query whose snippets are sentences.
+        relevant ones that were not returned add to `missed`. Evidence stays as it is, and a snippet
+        recognised by its text gets the id that it names.
+
+        Parameters
+        ----------
+        snippets
+            What was returned, best first.
+        values
+            The value of each that is compared with the relevant ids in place of its text, such as
+            the document that it was cut from: several are relevant then, and only a document of
+            which none is returned is missed. Of a query with snippets, a judged id still decides.
+        retriever, k
+            The retriever's name, and how many it was asked for.
+
+        Raises
+        ------
+        ValueError
+            For a query whose snippets are sentences.
         """
         if self.split:
             raise ValueError(
                 f"{self.name}: split is {self.split!r}, so its snippets are sentences, which a "
                 "retriever does not return; give the query with the documents, and evidence"
             )
-        retrieved = tuple(as_snippets(snippets))
+        retrieved, by_text = tuple(as_snippets(snippets)), values is None
+        named = [s.text for s in retrieved] if values is None else values
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
+        known = [(s.id, s.text if by_text else s.id) for s in relevant]
+        known += [(id, None) if by_text else (None, id) for id in self.relevant_ids]
         found = places_of(
-            [(s.id, s.text) for s in retrieved],
-            [(s.id, s.text) for s in relevant],
-            {s.id for s in self.snippets},
+            [(s.id, value) for s, value in zip(retrieved, named, strict=True)],
+            known,
+            {s.id for s in self.snippets} | set(self.relevant_ids if by_text else ()),
         )
-        not_returned = len(relevant) - len({j for j in found if j is not None})
+        ids = [None if j is None or not by_text else known[j][0] for j in found]
         return replace(
             self,
-            snippets=self._with_ids_of_evidence(retrieved, relevant, found),
+            snippets=self._with_ids_of_evidence(retrieved, ids),
             relevant=tuple(j is not None for j in found),
-            missed=(self.missed or 0) + not_returned,
+            missed=(self.missed or 0) + len(known) - len({*found} - {None}),
             retriever=retriever,
             k=k,
+            relevant_ids=(),
         )
 
     def _with_ids_of_evidence(
-        self, retrieved: Sequence[Snippet], relevant: Sequence[Snippet], found: Sequence[int | None]
+        self, retrieved: Sequence[Snippet], ids: Sequence[str | None]
     ) -> tuple[Snippet, ...]:
         named = {one.document for one in self.evidence} - {s.id for s in retrieved}
-        ids = [None if j is None else relevant[j].id for j in found]
         return tuple(
             replace(s, id=id) if id in named and id not in ids[:i] else s
             for i, (s, id) in enumerate(zip(retrieved, ids, strict=True))

@@ -1,14 +1,15 @@
-"""Recognising judged snippets among retrieved ones, by their id or, where ids differ, by text."""
+"""Recognising judged snippets among retrieved ones: by id, or else by text or another value."""
 
 from collections.abc import Collection, Sequence
 
-Known = tuple[str | None, str]  # id and text of a snippet
+# The id of a snippet, and its text, or another value that is compared where ids do not decide.
+Known = tuple[str | None, str | None]
 
 
 def places_of(
     retrieved: Sequence[Known], relevant: Sequence[Known], judged: Collection[str | None]
 ) -> list[int | None]:
-    """Return the place in `relevant` of each retrieved snippet; of equal texts, different ones.
+    """Return the place in `relevant` of each retrieved snippet; of equal values, different ones.
 
     The ids in `judged` are those of all snippets that were judged for the query.
 
@@ -30,4 +31,4 @@ def places_of(
 def _same(known: Known, snippet: Known, judged: Collection[str | None]) -> bool:
     if None not in (known[0], snippet[0]) and snippet[0] in judged:
         return known[0] == snippet[0]
-    return known[1] == snippet[1]
+    return known[1] is not None and known[1] == snippet[1]

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
-from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import (
     JudgedQuery,
     ScoredQuery,
@@ -36,6 +35,7 @@ from conformal_retrievers.data.queries import (
     as_scores,
     as_snippets,
 )
+from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.once import aonce, once
 
@@ -234,14 +234,14 @@ def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
 def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
     """Return the queries; TypeError for anything but a JudgedQuery, ValueError for a blank text.
 
+    Queries of `JudgedQuery.from_ids` that are not retrieved yet raise ValueError, too.
+
     >>> judged_queries(["q"])
     Traceback (most recent call last):
     TypeError: judged[0] is 'q'; give JudgedQuery objects
     """
-    queries = all_of(JudgedQuery, judged, "judged")
-    for i, query in enumerate(queries):
-        if not query.query.strip():
-            raise ValueError(f"judged[{i}]: query is {query.query!r}; give the text of the query")
+    queries = queries_to_judge(judged)
+    check_retrieved(queries)
     return queries
 
 

@@ -209,7 +209,7 @@ def test_a_threshold_that_drops_nothing_warns():
     judged = [JudgedQuery(f"q{i}", ["near", "far"], [True, False]) for i in range(9)]
     with pytest.warns(UserWarning, match=r"drops none .* alpha = 0\.3"):
         calibrate(judged, LookupScorer({"near": 0.1, "far": 0.1}), alpha=0.3)
-    only_relevant = [JudgedQuery(f"q{i}", ["near"], [True]) for i in range(9)]
+    only_relevant = [JudgedQuery(f"q{i}", ["near"], [True], k=1) for i in range(9)]
     for rightly in (judged, only_relevant, judged[:1]):  # the last has no threshold
         calibrate(rightly, LookupScorer({"near": 0.1, "far": 0.9}), alpha=0.3)  # no warning
 
@@ -299,7 +299,7 @@ def test_an_argument_out_of_range_is_named(error, options):
     unpaid = {"alpha", "guarantee", "delta", "retrieval", "labels"}
     if options.keys() <= unpaid and options != {"delta": 0.1}:
         with pytest.raises(error, match=f"{next(iter(options))}(: k)? is"):
-            calibrate([JudgedQuery("q", ["a"], [True])], Unpaid(), **shared)
+            calibrate([JudgedQuery("q", ["a", "b"], [True, False])], Unpaid(), **shared)
     if "alpha" in options:
         with pytest.raises(error, match="alpha is"):
             calibration_of().at(options["alpha"])

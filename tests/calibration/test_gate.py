@@ -31,7 +31,7 @@ def judged(name, score, relevant=(1.0,), irrelevant=(), **fields):
     """Return a query with a query score, and snippets with scores of their own."""
     texts = [f"{score} {name} {s}" for s in (*relevant, *irrelevant)]
     flags = [True] * len(relevant) + [False] * len(irrelevant)
-    return JudgedQuery(name, texts, flags, id=name, **fields)
+    return JudgedQuery(name, texts, flags, id=name, **{"retriever": "mine", **fields})
 
 
 def unanswerable(name, score, **fields):
@@ -278,7 +278,9 @@ def test_a_filter_is_calibrated_on_all_or_none_of_the_queries_of_its_gate():
 def test_a_gate_of_other_sentences_is_refused():
     queries = [judged(f"q{i}", i) for i in range(20)]
     gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
-    cut = [JudgedQuery(q.query, q.snippets, q.relevant, id=q.id, split="by_line") for q in queries]
+    cut = [
+        JudgedQuery(q.query, q.snippets, q.relevant, id=q.id, k=9, split="by_line") for q in queries
+    ]
     with pytest.raises(CalibrationMismatch, match="split"):
         calibrate(cut, LAST, alpha=0.2, gate=gate)
     behind = calibrate(cut, LAST, alpha=0.2, gate=calibrate_gate(cut, (), FIRST, alpha=0.1))

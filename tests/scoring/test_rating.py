@@ -134,7 +134,7 @@ async def test_a_reply_that_did_not_end_by_itself_has_no_rating(finish, reason):
 
 
 def test_a_calibration_error_states_why_a_relevant_snippet_has_no_score():
-    judged = [JudgedQuery("q", ["Everest", "b"], [True, True])]
+    judged = [JudgedQuery("q", ["Everest", "b"], [True, True], k=2)]
     with pytest.raises(ValueError, match="snippet 'Everest': unreadable"):
         calibrate(
             judged, LLMScorer(replying("no idea", '{"rating": 0.5}'), concurrency=1), alpha=0.5

@@ -15,11 +15,12 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from conformal_retrievers import ConformalFilter, JudgedQuery, Scorer
 from conformal_retrievers.data import by_sentence
 from conformal_retrievers.data.hits import RETRIEVER
+from conformal_retrievers.data.retrieved import queries_to_judge
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import name_and_depth, parts_in
 from conformal_retrievers.llm import wire
-from conformal_retrievers.scoring import QueryScorer, judged_queries, retrievers_of
+from conformal_retrievers.scoring import QueryScorer, retrievers_of
 from langchain_conformal.around import with_scores
 from langchain_conformal.documents import to_snippets
 from langchain_conformal.hybrid import HybridRetriever
@@ -75,7 +76,7 @@ def judge_retriever(
             "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
         )
     check_unfiltered(retriever)
-    queries = judged_queries(judged)
+    queries = queries_to_judge(judged)
     retrieved = with_scores(retriever).batch(
         [query.query for query in queries], config={"max_concurrency": max_concurrency}
     )

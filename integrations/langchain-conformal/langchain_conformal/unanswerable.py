@@ -10,8 +10,8 @@ from langchain_core.runnables.configurable import DynamicRunnable
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import unanswerable
+from conformal_retrievers.data.retrieved import queries_to_judge
 from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.scoring import judged_queries
 from langchain_conformal.hybrid import HybridRetriever
 from langchain_conformal.judge import depth_of, judge_retriever, name_of
 
@@ -61,7 +61,7 @@ def without_answers(
             one, queries, name=name, max_concurrency=max_concurrency, split=split
         )
 
-    queries = judged_queries(judged)
+    queries = queries_to_judge(judged)
     retrieved = judge(retriever)
     if deeper is not None:
         deep = judge(deeper)

@@ -8,10 +8,10 @@ from llama_index.core.base.base_retriever import BaseRetriever
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import by_sentence
+from conformal_retrievers.data.retrieved import queries_to_judge
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import name_and_depth
-from conformal_retrievers.scoring import judged_queries
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.nodes import to_snippets
 
@@ -62,7 +62,7 @@ def judge_retriever(
             f"retriever is a {type(retriever).__name__}; give the retriever that the engine or "
             "tool asks, such as index.as_retriever(similarity_top_k=20)"
         )
-    queries = judged_queries(judged)
+    queries = queries_to_judge(judged)
     with ThreadPoolExecutor(max_concurrency) as threads:
         # Each in a copy of the context, which holds LlamaIndex's current span.
         running = [

@@ -7,8 +7,8 @@ from llama_index.core.base.base_retriever import BaseRetriever
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import unanswerable
+from conformal_retrievers.data.retrieved import queries_to_judge
 from conformal_retrievers.data.sentences import Split
-from conformal_retrievers.scoring import judged_queries
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.judge import judge_retriever
 
@@ -58,7 +58,7 @@ def without_answers(
             one, queries, name=name, max_concurrency=max_concurrency, split=split
         )
 
-    queries = judged_queries(judged)
+    queries = queries_to_judge(judged)
     retrieved = judge(retriever)
     if deeper is not None:
         deep = judge(deeper)

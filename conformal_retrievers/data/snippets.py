@@ -1,0 +1,84 @@
+"""What a retriever returns: snippets, made of texts or of the documents of a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.data.hits import RETRIEVER, Hit, Retrieved
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A retrieved piece of text, which stands for a LangChain Document or a LlamaIndex Node."""
+
+    text: str
+    id: str | None = None
+    document: str | None = None  # the document that it was cut from
+    position: int | None = None  # its first character in the document
+    retrieval_score: float | None = None  # the retriever's own, on the retriever's own scale
+    hits: tuple[Hit, ...] = ()  # of each retriever that found it; () if that is unknown
+    embedding: Sequence[float] | NDArray[np.floating[Any]] | None = field(
+        default=None, compare=False, repr=False
+    )  # (d,)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"text is {self.text!r:.60}; give a str, such as document.page_content")
+
+
+def as_snippets(
+    snippets: Iterable[Snippet | str], name: str = "snippets"
+) -> tuple[Snippet, ...] | Retrieved[Snippet]:
+    """Return the snippets as a tuple, or as they were retrieved.
+
+    A plain string becomes one, and so does a Document of LangChain or a node of LlamaIndex.
+    """
+    if isinstance(snippets, Retrieved) or (
+        type(snippets) is tuple and {*map(type, snippets)} <= {Snippet}
+    ):
+        return snippets
+    if isinstance(snippets, (str, Snippet)):
+        raise TypeError(f"{name} is one {type(snippets).__name__}; give a list of snippets")
+    return tuple([s if isinstance(s, Snippet) else _snippet(s) for s in snippets])
+
+
+def _snippet(given: Any) -> Snippet:
+    """Return a text, a Document of LangChain or a node of LlamaIndex as a snippet."""
+    if hasattr(given, "page_content"):
+        known, start = given.metadata, given.metadata.get("start_index")
+        source = known.get("source")
+        position = int(start) if isinstance(start, (int, float)) and start >= 0 else None
+        source = source if source is None else str(source)
+        return Snippet(given.page_content, given.id, source, position)
+    node = getattr(given, "node", given)  # a NodeWithScore has a node
+    if hasattr(node, "node_id"):
+        start, score = getattr(node, "start_char_idx", None), getattr(given, "score", None)
+        hits = getattr(given, "hits", ())
+        return Snippet(node.get_content(), node.node_id, node.ref_doc_id, start, score, hits)
+    return Snippet(given)
+
+
+def with_hits(snippets: Iterable[Snippet | str], retriever: str = RETRIEVER) -> list[Snippet]:
+    """Return snippets in the order in which one retriever returned them, each with its hit.
+
+    >>> with_hits(["a", "b"])[1].hits
+    (Hit(retriever='retriever', rank=1, score=None),)
+    """
+    return [
+        replace(snippet, hits=(Hit(retriever, rank, snippet.retrieval_score),))
+        for rank, snippet in enumerate(as_snippets(snippets))
+    ]
+
+
+def retrieved_in(sentence: Snippet) -> tuple[str | None, str]:
+    """Return what names the retrieved document of a sentence, see `Sentences.snippets`.
+
+    >>> retrieved_in(Snippet("Ann did.", id="chunk 3:10", document="page", position=510))
+    ('page', 'chunk 3')
+    """
+    return sentence.document, (sentence.id or "").rpartition(":")[0]
