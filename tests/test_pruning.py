@@ -151,7 +151,10 @@ def test_another_alpha_at_which_nothing_drops_is_logged(caplog):
 
 
 def calibrated_whole():
-    first = [replace(q, snippets=[page(q.id, q.id)], evidence=(), k=None) for q in JUDGED]
+    first = [
+        replace(q, snippets=[page(q.id, q.id)], evidence=(), k=None, retriever="mine")
+        for q in JUDGED
+    ]
     return calibrate(first, NUMBER, alpha=0.4)
 
 

@@ -1,11 +1,13 @@
-"""Judged queries of sentences, from the ranges of text that answer them.
+"""Judged queries of sentences, or of whole chunks, from the ranges of text that answer them.
 
     relevant   a sentence that shares three visible characters or more with the evidence of its
                query, or all that it has; if none does, the one that shares the most
     missed     a piece of evidence of which ten characters or more were not retrieved: it counts as
                one sentence, because the number of sentences in it is unknown
 
-Ranges are often a character or two off, and between two chunks white space may be lost.
+A chunk is relevant if it has half of a piece of evidence, or is half evidence, and a piece of
+which no chunk that was retrieved has so much is missed. Ranges are often a character or two off,
+and between two chunks white space may be lost, so that 45 % is half.
 """
 
 import warnings
@@ -23,6 +25,7 @@ from conformal_retrievers.data.sentences import Split, Splitter, cut, splitter
 __all__ = ["Evidence", "by_sentence"]
 
 FEWEST = 3  # visible characters that a sentence shares with evidence
+HALF = 0.45  # of the characters of a piece of evidence, or of a chunk
 BETWEEN = 10  # characters that were not retrieved; fewer may be white space between two chunks
 MANY, LEAST = 1 / 3, 10  # a warning needs more than this share, of so many or more
 
@@ -131,6 +134,41 @@ def _cut(query: JudgedQuery, cuts: Splitter) -> JudgedQuery:
         missed=max(missed, query.missed or 0),
         evidence=(),
         split=sentences.split,
+    )
+
+
+def by_chunk(query: JudgedQuery, snippets: Sequence[Snippet]) -> JudgedQuery:
+    """Return a query with the snippets that were retrieved, relevant where they have its evidence.
+
+    >>> query = JudgedQuery("Who?", [], [], evidence=[Evidence("d", 10, 13), Evidence("d", 80, 90)])
+    >>> found = by_chunk(query, [Snippet("It rains. Ann did.", document="d", position=0)])
+    >>> found.relevant, found.missed
+    ((True,), 1)
+
+    Raises ValueError for a query with relevant snippets and no evidence, and for evidence as
+    `by_sentence` does.
+    """
+    if query.split or (query.answerable and not query.evidence):
+        raise ValueError(
+            f"{query.name}: evidence is empty, so it is unknown which chunks answer it. Give "
+            "evidence=[Evidence(document, start, end)]"
+        )
+    left, relevant = dict.fromkeys(query.evidence), []
+    for snippet in snippets:
+        has = [
+            one
+            for one, (first, last) in _within(query.name, snippet, query.evidence)
+            for shared in [snippet.text[max(0, first) : max(0, last)]]
+            if shared.strip() and len(shared) >= HALF * min(one.end - one.start, len(snippet.text))
+        ]
+        relevant.append(bool(has))
+        left = {one: None for one in left if one not in has}
+    return replace(
+        query,
+        snippets=tuple(snippets),
+        relevant=tuple(relevant),
+        missed=max(len(left), query.missed or 0),
+        relevant_ids=(),
     )
 
 

@@ -1,10 +1,11 @@
 """Judged queries as a LangChain retriever returns their documents."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
+from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
@@ -13,8 +14,8 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from conformal_retrievers import ConformalFilter, JudgedQuery, Scorer
-from conformal_retrievers.data import by_sentence
 from conformal_retrievers.data.hits import RETRIEVER
+from conformal_retrievers.data.judging import judge_retrieved
 from conformal_retrievers.data.retrieved import queries_to_judge
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
@@ -34,6 +35,7 @@ def judge_retriever(
     judged: Iterable[JudgedQuery],
     *,
     name: str | None = None,
+    key: str | None = None,
     max_concurrency: int | None = None,
     split: Split | None = None,
 ) -> list[JudgedQuery]:
@@ -43,6 +45,7 @@ def judge_retriever(
     what it returns. A document is recognised by its id, or by its text if either side has no id or
     its id was not judged for the query, as in a store that assigns ids of its own. Unknown
     documents count as irrelevant; relevant ones that are not returned are counted in `missed`.
+    Relevant ids that nothing retrieved has are reported with those that are most like them.
     Snippets have the hits of the retriever, or of each one in a `HybridRetriever`: the rank, and
     the score where a vector store tells it, or metadata["relevance_score"] has it.
 
@@ -54,6 +57,11 @@ def judge_retriever(
         The judged queries.
     name
         The retriever's name in the calibration, by default its class, or store and model.
+    key
+        The field of the metadata, such as "source", "page" or "url", that has the relevant ids, as
+        str: all of its chunks are relevant, and `missed` counts documents of which none came back.
+        "text" recognises documents by text alone. "evidence" takes a chunk for relevant that has
+        half of a piece of evidence, or is half evidence, and counts the other pieces as missed.
     max_concurrency
         The largest number of queries that run at a time.
     split
@@ -66,28 +74,52 @@ def judge_retriever(
     TypeError
         For anything but a retriever and judged queries.
     ValueError
-        For a retriever that is filtered already. With `split`, for a query with relevant documents
-        and no evidence, or evidence that does not fit what is retrieved.
+        For a retriever that is filtered already; for a key that no metadata have; if nothing that
+        was retrieved has any of ten relevant ids or more. With `split` or key="evidence", for a
+        query with relevant documents and no evidence, or evidence that does not fit what is
+        retrieved.
+
+    Warns
+    -----
+    UserWarning
+        If nothing retrieved has more than half of ten relevant ids or more, or any of fewer.
     """
     splitter = None if split is None else as_splitter(split)
+    queries = queries_to_judge(judged)
+    retrieved, name, k = retrieve(
+        retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
+    )
+    found = [
+        [*zip(to_snippets(documents), ({"id": d.id, **d.metadata} for d in documents), strict=True)]
+        for documents in retrieved
+    ]
+    return judge_retrieved(queries, found, key=key, split=splitter, retriever=name, k=k)
+
+
+def retrieve(
+    retriever: RetrieverLike,
+    questions: Sequence[str],
+    *,
+    name: str | None = None,
+    max_concurrency: int | None = None,
+) -> tuple[list[list[Document]], str, int | None]:
+    """Return the documents for each question, the retriever's name, and its depth if it is known.
+
+    Raises TypeError for anything but a retriever, and ValueError for a filtered one.
+    """
     if not isinstance(retriever, Runnable):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give a retriever, such as "
             "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
         )
     check_unfiltered(retriever)
-    queries = queries_to_judge(judged)
     retrieved = with_scores(retriever).batch(
-        [query.query for query in queries], config={"max_concurrency": max_concurrency}
+        list(questions), config={"max_concurrency": max_concurrency}
     )
     asked = depth_of(retriever)
     # A retriever may return more than it is asked for.
     k = None if asked is None else max([asked, *map(len, retrieved)])
-    found = [
-        query.retrieved_as(to_snippets(documents), retriever=name or name_of(retriever), k=k)
-        for query, documents in zip(queries, retrieved, strict=True)
-    ]
-    return found if splitter is None else by_sentence(found, splitter)
+    return retrieved, name or name_of(retriever), k
 
 
 def check_unfiltered(retriever: RetrieverLike) -> None:

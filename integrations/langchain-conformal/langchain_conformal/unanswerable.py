@@ -22,6 +22,7 @@ def without_answers(
     *,
     deeper: RetrieverLike | None = None,
     name: str | None = None,
+    key: str | None = None,
     max_concurrency: int | None = None,
     split: Split | None = None,
 ) -> list[JudgedQuery]:
@@ -39,7 +40,7 @@ def without_answers(
     deeper
         The same retriever, set to return more documents. It is needed only if the depth is not `k`
         or search_kwargs["k"].
-    name, max_concurrency, split
+    name, key, max_concurrency, split
         As in `judge_retriever`.
 
     Raises
@@ -58,7 +59,7 @@ def without_answers(
 
     def judge(one: RetrieverLike) -> list[JudgedQuery]:
         return judge_retriever(
-            one, queries, name=name, max_concurrency=max_concurrency, split=split
+            one, queries, name=name, key=key, max_concurrency=max_concurrency, split=split
         )
 
     queries = queries_to_judge(judged)

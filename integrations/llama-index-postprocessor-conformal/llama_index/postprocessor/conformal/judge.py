@@ -1,13 +1,15 @@
 """Judged queries as a LlamaIndex retriever returns their nodes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import NodeWithScore
 
 from conformal_retrievers import JudgedQuery
-from conformal_retrievers.data import by_sentence
+from conformal_retrievers.data.judging import judge_retrieved
 from conformal_retrievers.data.retrieved import queries_to_judge
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
@@ -21,6 +23,7 @@ def judge_retriever(
     judged: Iterable[JudgedQuery],
     *,
     name: str | None = None,
+    key: str | None = None,
     max_concurrency: int | None = None,
     split: Split | None = None,
 ) -> list[JudgedQuery]:
@@ -29,8 +32,9 @@ def judge_retriever(
     Calibrate on the result, with the very retriever that will be filtered: the guarantee is about
     what it returns. A node is recognised by its id, or by its text if the judged snippet has no id
     or the node's was not judged for the query, as in a store that assigns ids of its own. Unknown
-    nodes count as irrelevant; relevant ones that are not returned are counted in `missed`. Snippets
-    have the hits of the retriever, or of each one in a `HybridRetriever`: rank and score.
+    nodes count as irrelevant; relevant ones that are not returned are counted in `missed`. Relevant
+    ids that nothing retrieved has are reported with those that are most like them. Snippets have
+    the hits of the retriever, or of each one in a `HybridRetriever`: rank and score.
 
     Parameters
     ----------
@@ -41,6 +45,12 @@ def judge_retriever(
         The judged queries.
     name
         The retriever's name in the calibration, by default its class, store and embedding model.
+    key
+        The field of the metadata, such as "file_name", "page_label" or "url", or "ref_doc_id", that
+        has the relevant ids, as str: all of its nodes are relevant, and `missed` counts documents
+        of which none came back. "text" recognises nodes by text alone. "evidence" takes a node for
+        relevant that has half of a piece of evidence, or is half evidence, and counts the other
+        pieces as missed.
     max_concurrency
         The largest number of queries that run at a time, in threads.
     split
@@ -53,30 +63,55 @@ def judge_retriever(
     TypeError
         For anything but a retriever and judged queries.
     ValueError
-        With `split`, for a query with relevant nodes and no evidence, or evidence that does not
-        fit what is retrieved.
+        For a key that no metadata have; if nothing that was retrieved has any of ten relevant ids
+        or more. With `split` or key="evidence", for a query with relevant nodes and no evidence, or
+        evidence that does not fit what is retrieved.
+
+    Warns
+    -----
+    UserWarning
+        If nothing retrieved has more than half of ten relevant ids or more, or any of fewer.
     """
     splitter = None if split is None else as_splitter(split)
+    queries = queries_to_judge(judged)
+    retrieved, name, k = retrieve(
+        retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
+    )
+    found = [[*zip(to_snippets(nodes), map(_fields, nodes), strict=True)] for nodes in retrieved]
+    return judge_retrieved(queries, found, key=key, split=splitter, retriever=name, k=k)
+
+
+def _fields(found: NodeWithScore) -> dict[str, Any]:
+    node = found.node
+    return {"id": node.node_id, "ref_doc_id": node.ref_doc_id, **node.metadata}
+
+
+def retrieve(
+    retriever: BaseRetriever,
+    questions: Sequence[str],
+    *,
+    name: str | None = None,
+    max_concurrency: int | None = None,
+) -> tuple[list[list[NodeWithScore]], str, int | None]:
+    """Return the nodes for each question, the retriever's name, and its depth if it is known.
+
+    Raises TypeError for anything but a retriever.
+    """
     if not isinstance(retriever, BaseRetriever):
         raise TypeError(
             f"retriever is a {type(retriever).__name__}; give the retriever that the engine or "
             "tool asks, such as index.as_retriever(similarity_top_k=20)"
         )
-    queries = queries_to_judge(judged)
     with ThreadPoolExecutor(max_concurrency) as threads:
         # Each in a copy of the context, which holds LlamaIndex's current span.
         running = [
-            threads.submit(copy_context().run, retriever.retrieve, query.query) for query in queries
+            threads.submit(copy_context().run, retriever.retrieve, text) for text in questions
         ]
-        found = [to_snippets(one.result()) for one in running]
+        found = [one.result() for one in running]
     known, asked = _name_and_depth(retriever)
     # A node that stands for several is returned as those: more than were asked for.
     k = None if asked is None else max([asked, *map(len, found)])
-    retrieved = [
-        query.retrieved_as(snippets, retriever=name or known, k=k)
-        for query, snippets in zip(queries, found, strict=True)
-    ]
-    return retrieved if splitter is None else by_sentence(retrieved, splitter)
+    return found, name or known, k
 
 
 def _name_and_depth(retriever: BaseRetriever) -> tuple[str, int | None]:

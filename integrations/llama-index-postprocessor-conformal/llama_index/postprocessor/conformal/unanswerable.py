@@ -19,6 +19,7 @@ def without_answers(
     *,
     deeper: BaseRetriever | None = None,
     name: str | None = None,
+    key: str | None = None,
     max_concurrency: int | None = None,
     split: Split | None = None,
 ) -> list[JudgedQuery]:
@@ -36,7 +37,7 @@ def without_answers(
     deeper
         The same retriever, set to return more nodes. It is needed only if the retriever has no
         `similarity_top_k`.
-    name, max_concurrency, split
+    name, key, max_concurrency, split
         As in `judge_retriever`.
 
     Raises
@@ -55,7 +56,7 @@ def without_answers(
 
     def judge(one: BaseRetriever) -> list[JudgedQuery]:
         return judge_retriever(
-            one, queries, name=name, max_concurrency=max_concurrency, split=split
+            one, queries, name=name, key=key, max_concurrency=max_concurrency, split=split
         )
 
     queries = queries_to_judge(judged)

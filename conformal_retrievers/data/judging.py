@@ -1,0 +1,208 @@
+"""Judgements carried over to what a retriever returns: by id, text, metadata or evidence.
+
+    key            what is relevant of what was retrieved
+    None           what has a relevant id, or else the text of a relevant snippet (`retrieved_as`)
+    "text"         what has the text of a relevant snippet
+    "evidence"     what has enough of the evidence (`by_chunk`)
+    a field        what has a relevant id as str(metadata[field]): all chunks of a document
+
+Ids that are in nothing retrieved are reported with those that are most like them.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any
+
+from conformal_retrievers.data.evidence import LEAST, by_chunk, by_sentence
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.sentences import Split
+
+Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
+Names = Mapping[str, str]  # what something relevant is looked for by, such as "id"
+SHOWN = 3  # names in a message
+PREFIX = 80  # characters of a text that are compared with others
+
+
+def judge_retrieved(
+    judged: Sequence[JudgedQuery],
+    retrieved: Sequence[Sequence[Found]],
+    *,
+    key: str | None = None,
+    split: Split | None = None,
+    retriever: str | None = None,
+    k: int | None = None,
+) -> list[JudgedQuery]:
+    """Return judged queries with what a retriever returned for each, and judgements of that.
+
+    Parameters
+    ----------
+    judged
+        Queries with relevant snippets, relevant ids or evidence.
+    retrieved
+        For each the snippets that were returned, best first, with the fields of their metadata.
+    key
+        What they are recognised by, see above.
+    split
+        Cuts them into sentences, see `by_sentence`.
+    retriever, k
+        The retriever's name, and how many snippets it was asked for.
+
+    Raises
+    ------
+    ValueError
+        If no metadata have the field; if a query lacks what the key compares; if all relevant ids,
+        ten or more, are in nothing that was retrieved for any query.
+
+    Warns
+    -----
+    UserWarning
+        If more than half of ten or more relevant ids, or all of fewer, are in nothing that was
+        retrieved for any query.
+    """
+    everything = [*chain.from_iterable(retrieved)]
+    fields = _values(everything)
+    _check_key(key, fields)
+    results = [
+        replace(_judged(query, found, key, split), retriever=retriever, k=k)
+        for query, found in zip(judged, retrieved, strict=True)
+    ]
+    if everything:
+        looked_for = [(q.name, names) for q in judged for names in _names(q, key)]
+        _report(looked_for, [snippet for snippet, _ in everything], fields, key)
+    return results if split is None else by_sentence(results, split)
+
+
+def _check_key(key: str | None, fields: Mapping[str, set[str]]) -> None:
+    if not isinstance(key, str | None):
+        raise TypeError(f"key is {key!r:.60}; give the name of a field of the metadata, or None")
+    if fields and key not in (None, "text", "evidence", *fields):
+        near = get_close_matches(key or "", fields, 1)
+        raise ValueError(
+            f"key is {key!r}, which no metadata of what was retrieved have; give "
+            f"{' or '.join(map(repr, near or (*sorted(fields), 'text', 'evidence')))}"
+        )
+
+
+def _judged(
+    query: JudgedQuery, found: Sequence[Found], key: str | None, split: Split | None
+) -> JudgedQuery:
+    snippets = [snippet for snippet, _ in found]
+    if key == "evidence":
+        return by_chunk(query, snippets)
+    names = [*_names(query, key)]
+    if query.evidence and not names and split is None:
+        raise ValueError(
+            f"{query.name} has evidence, but neither relevant snippets nor relevant_ids; give "
+            "key='evidence', or split='sentences'"
+        )
+    if key is None:
+        return query.retrieved_as(snippets)
+    if key == "text":
+        if query.relevant_ids:
+            raise ValueError(
+                f"{query.name}: relevant_ids have no texts, which key='text' compares; leave key "
+                "out, or give the field of the metadata that has the ids"
+            )
+        without_ids = tuple(replace(s, id=None) for s in query.snippets)
+        return replace(query, snippets=without_ids).retrieved_as(snippets)
+    if not all("id" in one for one in names):
+        raise ValueError(
+            f"{query.name}: a relevant snippet has no id, which key={key!r} compares; give "
+            "JudgedQuery.from_ids(query, relevant_ids)"
+        )
+    return query.retrieved_as(snippets, values=[_value(fields, key) for _, fields in found])
+
+
+def _value(fields: Mapping[str, Any], key: str) -> str | None:
+    value = fields.get(key)
+    return str(value) if isinstance(value, (str, int, float)) else None
+
+
+def _values(found: Sequence[Found]) -> dict[str, set[str]]:
+    """Return the values of each field that has a text or a number."""
+    values: dict[str, set[str]] = {}
+    for _, fields in found:
+        for key in fields:
+            if value := _value(fields, key):
+                values.setdefault(key, set()).add(value)
+    return values
+
+
+# --- what nothing was found for -------------------------------------------------------------------
+
+
+def _names(query: JudgedQuery, key: str | None) -> Iterator[Names]:
+    """Yield what each of the relevant ones is looked for by."""
+    if key == "evidence":
+        yield from ({"document": one.document} for one in query.evidence)
+        return
+    yield from ({"id": id} for id in query.relevant_ids)
+    for snippet, relevant in zip(query.snippets, query.relevant, strict=True):
+        if relevant:
+            ids = {} if snippet.id is None or key == "text" else {"id": snippet.id}
+            if key in (None, "text"):
+                yield ids | {"text": snippet.text}
+            else:
+                yield {**ids, "chunk": snippet.id or ""}
+
+
+def _report(
+    relevant: Sequence[tuple[str, Names]],
+    snippets: Sequence[Snippet],
+    fields: Mapping[str, set[str]],
+    key: str | None,
+) -> None:
+    """Warn of relevant ones that nothing retrieved has, and raise ValueError if it has none."""
+    ids = {s.id for s in snippets if s.id is not None}
+    known = {
+        "id": ids if key is None else fields.get(key, set()),
+        "chunk": ids,
+        "text": {s.text for s in snippets},
+        "document": ids | {s.document for s in snippets if s.document is not None},
+    }
+    unknown = [
+        (query, names)
+        for query, names in relevant
+        if not any(name in known[kind] for kind, name in names.items())
+    ]
+    none = 0 < len(unknown) == len(relevant)
+    # Retrievers do miss some.
+    if not none and (len(relevant) < LEAST or len(unknown) <= len(relevant) / 2):
+        return
+    kind = next(iter(unknown[0][1]))
+    such = ", ".join(_nearest(query, names, known) for query, names in unknown[:SHOWN])
+    message = (
+        f"{len(unknown)} of {len(relevant)} relevant {kind}s are in nothing that was retrieved, "
+        f"such as {such}. {_remedy([names for _, names in unknown], fields, key)}"
+    )
+    if none and len(unknown) >= LEAST:
+        raise ValueError(message)
+    warnings.warn(f"{message}; as it is, they count as missed", stacklevel=4)
+
+
+def _nearest(query: str, names: Names, known: Mapping[str, set[str]]) -> str:
+    kind, name = next(iter(names.items()))
+    candidates = sorted({one[:PREFIX] for one in known[kind]})
+    near = get_close_matches(name[:PREFIX], candidates, 1)
+    return f"{name[:PREFIX]!r} of {query}" + (f" (nearest: {near[0]!r})" if near else "")
+
+
+def _remedy(unknown: Sequence[Names], fields: Mapping[str, set[str]], key: str | None) -> str:
+    """Return what to do about names that nothing has where they were looked for."""
+    given = [next(iter(names.values())) for names in unknown]
+    shares = {field: sum(name in values for name in given) for field, values in fields.items()}
+    field = max(shares, key=shares.__getitem__, default="")
+    if not shares.get(field):
+        others = " or ".join(sorted(repr(name) for name in fields if name not in (key, "id")))
+        return "Check them" + (f", or give the field that has them: key={others}" if others else "")
+    by_field = "leave key out" if field == "id" else f"give key={field!r}"
+    if "id" in unknown[0]:
+        return f"{shares[field]} of them are the {field} of what was retrieved: {by_field}"
+    more = "" if field == "id" else f" and key={field!r}"
+    return (
+        f"{shares[field]} of them are not texts but the {field} of what was retrieved: give "
+        f"JudgedQuery.from_ids(query, ids){more}"
+    )

@@ -1,0 +1,185 @@
+"""Judgements of what was retrieved: by text, a field, evidence; and what nothing was found for."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from conformal_retrievers.data.judging import judge_retrieved
+from conformal_retrievers.data.queries import JudgedQuery, Snippet
+
+TEXT = "".join(f"{i:09d} " for i in range(100))  # a document of 1,000 characters
+
+
+def chunk(start, end, **fields):
+    return Snippet(TEXT[start:end], document="page", position=start, **fields)
+
+
+def found(*pairs):
+    """Return a retrieved list: of each snippet the text, the id and the fields."""
+    return [(Snippet(text, id=id), {"id": id, **fields}) for text, id, fields in pairs]
+
+
+# --- evidence -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("evidence", "chunks", "relevant", "missed"),
+    [
+        ([(100, 150)], [(0, 200), (200, 400)], [True, False], 0),
+        ([(100, 300)], [(0, 200), (200, 400)], [True, True], 0),  # half in each
+        ([(100, 300)], [(0, 198), (202, 400)], [True, True], 0),  # white space between is lost
+        ([(140, 300)], [(0, 200), (200, 400)], [False, True], 0),
+        ([(140, 300)], [(0, 200)], [False], 1),  # less than half of it was retrieved
+        (
+            [(100, 900)],
+            [(0, 200), (200, 400), (880, 1000)],
+            [True, True, False],
+            0,
+        ),
+        ([(100, 150), (700, 750)], [(0, 200), (100, 300)], [True, True], 1),
+        ([(100, 150), (100, 150)], [(500, 600)], [False], 1),  # one piece, given twice
+        ([(109, 110)], [(0, 200)], [False], 1),  # a blank
+        ([(100, 109)], [], [], 1),
+    ],
+)
+def test_a_chunk_is_relevant_that_has_half_of_the_evidence_or_is_half_evidence(
+    evidence, chunks, relevant, missed
+):
+    judged = JudgedQuery("q", [], [], evidence=[("page", *one) for one in evidence])
+    retrieved = [[(chunk(*one), {}) for one in chunks]]
+    (again,) = judge_retrieved([judged], retrieved, key="evidence", retriever="store", k=4)
+    assert (list(again.relevant), again.missed) == (relevant, missed)
+    assert (again.retriever, again.k, again.evidence) == ("store", 4, judged.evidence)
+
+
+def test_evidence_in_a_chunk_by_its_id_is_in_that_chunk_alone():
+    judged = JudgedQuery("q", ["old"], [True], missed=3, evidence=[("7", 0, 20)])
+    retrieved = [[(chunk(0, 200, id="7"), {}), (chunk(0, 200, id="8"), {})]]
+    (again,) = judge_retrieved([judged], retrieved, key="evidence")
+    assert (again.relevant, again.missed) == ((True, False), 3)
+
+
+@pytest.mark.parametrize(
+    ("judged", "key"),
+    [
+        (JudgedQuery("q", ["a"], [True], id="q1"), "evidence"),
+        (JudgedQuery.from_ids("q", ["a"], id="q1"), "evidence"),
+        (JudgedQuery("q", [], [], id="q1", evidence=[("page", 0, 9)]), None),
+        (JudgedQuery("q", [], [], id="q1", evidence=[("page", 0, 9)]), "source"),
+    ],
+)
+def test_a_query_needs_evidence_where_evidence_counts_and_otherwise_more(judged, key):
+    with pytest.raises(ValueError, match="'q1'.*evidence"):
+        judge_retrieved([judged], [found(("a", "1", {"source": "s"}))], key=key)
+
+
+def test_a_query_that_nothing_answers_needs_no_evidence():
+    judged = JudgedQuery("q", [], [], answerable=False)
+    (again,) = judge_retrieved([judged], [[(chunk(0, 200), {})]], key="evidence")
+    assert (again.relevant, again.missed, again.answerable) == ((False,), 0, False)
+
+
+# --- text and fields ------------------------------------------------------------------------------
+
+
+def test_by_text_no_id_counts():
+    judged = JudgedQuery("q", [Snippet("a", id="1"), Snippet("b", id="2")], [True, True])
+    retrieved = [found(("b", "1", {}), ("c", "2", {}))]
+    (again,) = judge_retrieved([judged], retrieved, key="text")
+    assert (again.relevant, again.missed) == ((True, False), 1)
+    assert [s.id for s in again.snippets] == ["1", "2"]
+    (by_id,) = judge_retrieved([judged], retrieved)
+    assert by_id.relevant == (True, True)
+
+
+def test_numbers_in_the_metadata_are_compared_as_texts():
+    judged = JudgedQuery.from_ids("q", ["3", "4"])
+    retrieved = [found(("a", "4", {"page": 3}), ("b", "3", {}), ("c", "9", {"page": None}))]
+    (again,) = judge_retrieved([judged], retrieved, key="page")
+    assert (again.relevant, again.missed) == ((True, False, False), 1)  # "3" is an id of no page
+
+
+@pytest.mark.parametrize(
+    ("judged", "key", "field"),
+    [
+        (JudgedQuery.from_ids("q", ["a"]), "sorce", "key is 'sorce'.*'source'"),
+        (JudgedQuery.from_ids("q", ["a"]), "tags", "key is 'tags'"),  # which have lists
+        (JudgedQuery.from_ids("q", ["a"], id="q1"), "text", "'q1': relevant_ids"),
+        (JudgedQuery("q", ["a"], [True], id="q1"), "source", "'q1'.*id.*from_ids"),
+    ],
+)
+def test_a_key_that_compares_nothing_is_refused(judged, key, field):
+    retrieved = [found(("a", "1", {"source": "s", "tags": ["t"]}))]
+    with pytest.raises(ValueError, match=field):
+        judge_retrieved([judged], retrieved, key=key)
+    with pytest.raises(TypeError, match="key is 5"):
+        judge_retrieved([judged], retrieved, key=5)
+
+
+# --- what nothing was found for -------------------------------------------------------------------
+
+
+def queries(n, name="doc-{}"):
+    return [JudgedQuery.from_ids(f"q{i}", [name.format(i)], id=f"q{i}") for i in range(n)]
+
+
+def lists(n, name="doc-{}", **fields):
+    return [found((f"t{i}", name.format(i), fields)) for i in range(n)]
+
+
+def test_ten_ids_that_nothing_has_are_an_error_with_the_nearest():
+    with pytest.raises(ValueError, match=r"'doc-0' of query 'q0' \(nearest: 'doc_0'\)") as error:
+        judge_retrieved(queries(10), lists(10, "doc_{}", source="s"))
+    assert "10 of 10" in str(error.value)
+    assert "key='source'" in str(error.value)
+    assert str(error.value).count("of query") == 3  # the first few
+
+
+def test_fewer_ids_that_nothing_has_are_a_warning_as_retrievers_miss_some():
+    with pytest.warns(UserWarning, match=r"9 of 9 relevant ids.*nearest: 'doc_0'"):
+        (first, *_) = judge_retrieved(queries(9), lists(9, "doc_{}"))
+    assert (first.relevant, first.missed) == ((False,), 1)
+
+
+def test_a_warning_counts_the_ids_that_nothing_has_if_they_are_more_than_half():
+    judged = queries(12)
+    retrieved = lists(5) + lists(7, "other-{}")
+    with pytest.warns(UserWarning, match="7 of 12") as record:
+        judge_retrieved(judged, retrieved)
+    assert len(record) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        judge_retrieved(judged, lists(6) + lists(6, "other-{}"))
+        judge_retrieved(judged, lists(12)[::-1])  # all are in the store, and none is found
+        judge_retrieved(judged, [[] for _ in judged])  # which a calibration tells
+
+
+def test_the_field_that_has_the_ids_is_named():
+    fields = [{"source": f"doc-{i}", "page": i} for i in range(10)]
+    retrieved = [found((f"t{i}", str(i), one)) for i, one in enumerate(fields)]
+    with pytest.raises(ValueError, match=r"10 of them are the source .* key='source'"):
+        judge_retrieved(queries(10), retrieved)
+    with pytest.raises(ValueError, match=r"10 of them are the source .* key='source'"):
+        judge_retrieved(queries(10), retrieved, key="page")
+    with pytest.raises(ValueError, match=r"10 of them are the id .* leave key out"):
+        judge_retrieved(queries(10, "{}"), retrieved, key="source")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("t-{}", r"from_ids\(query, ids\)$"), ("s-{}", r"from_ids\(query, ids\) and key='source'$")],
+)
+def test_ids_that_are_given_as_texts_are_told(name, remedy):
+    judged = [JudgedQuery(f"q{i}", [name.format(i)], [True]) for i in range(10)]
+    retrieved = [found(("text", f"t-{i}", {"source": f"s-{i}"})) for i in range(10)]
+    with pytest.raises(ValueError, match=f"10 of 10 relevant texts.*{remedy}"):
+        judge_retrieved(judged, retrieved)
+
+
+def test_a_document_of_evidence_that_nothing_has_is_named():
+    judged = [JudgedQuery("q", [], [], evidence=[(f"page {i}", 0, 9)]) for i in range(10)]
+    retrieved = [[(chunk(0, 200), {})] for _ in judged]
+    with pytest.raises(ValueError, match=r"'page 0' of query 'q' \(nearest: 'page'\)"):
+        judge_retrieved(judged, retrieved, key="evidence")
