@@ -69,10 +69,12 @@ def judge_retrieved(
         replace(_judged(query, found, key, split), retriever=retriever, k=k)
         for query, found in zip(judged, retrieved, strict=True)
     ]
+    if split is not None:
+        return by_sentence(results, split)
     if everything:
         looked_for = [(q.name, names) for q in judged for names in _names(q, key)]
         _report(looked_for, [snippet for snippet, _ in everything], fields, key)
-    return results if split is None else by_sentence(results, split)
+    return results
 
 
 def _check_key(key: str | None, fields: Mapping[str, set[str]]) -> None:

@@ -50,8 +50,8 @@ def as_snippets(
 def _snippet(given: Any) -> Snippet:
     """Return a text, a Document of LangChain or a node of LlamaIndex as a snippet."""
     if hasattr(given, "page_content"):
-        known, start = given.metadata, given.metadata.get("start_index")
-        source = known.get("source")
+        metadata = given.metadata or {}
+        source, start = metadata.get("source"), metadata.get("start_index")
         position = int(start) if isinstance(start, (int, float)) and start >= 0 else None
         source = source if source is None else str(source)
         return Snippet(given.page_content, given.id, source, position)

@@ -9,6 +9,8 @@ relevant by its source (Geissler et al. 2026, arXiv 2605.05244, eq. 1) iff
 with the β-quantile P_β over the snippets of all queries. Both methods err; `audit.py` measures how.
 """
 
+import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache as computed_once
@@ -27,6 +29,8 @@ from conformal_retrievers.llm.ask import LLM, ask_verdicts
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.llm.prompt import Prompt, Request
 from conformal_retrievers.llm.reply import VERDICT, Usage
+
+logger = logging.getLogger("conformal_retrievers")
 
 
 @dataclass(frozen=True, init=False)
@@ -92,6 +96,7 @@ def label_by_llm(
     concurrency: int = 8,
     cache: Cache | None = None,
     progress: bool = False,
+    most_calls: int | None = None,
 ) -> Labelled:
     """Let an LLM judge whether each snippet contains or supports the query's answer.
 
@@ -108,18 +113,24 @@ def label_by_llm(
         count, or several times where there are more than 50, and the judged queries are of
         sentences.
     concurrency, cache, progress
-        As for `ask`. With a cache, a repeated run asks only for what is unlabelled.
+        As for `ask`. With a cache, a repeated run asks only for what is unlabelled. The number of
+        calls is logged before the first, or printed on stderr above the progress bar.
+    most_calls
+        If more calls are needed than this, ValueError is raised with their number, and none is
+        made. Give 0 to learn the number.
 
     Raises
     ------
     TypeError
         For other objects than `AnsweredQuery`, such as queries that are judged already.
     ValueError
-        For a prompt with other fields, and for a blank answer; the error names its query.
+        For a prompt with other fields, and for a blank answer; the error names its query. If more
+        calls are needed than `most_calls`.
     """
     queries = all_of(AnsweredQuery, queries, "queries")
     prompt = prompt or Prompt.load("label_sentences" if split else "label")
     options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
+    options["before"] = _Announced(queries, llm, most_calls, progress)
     cuts = [cut(query.snippets, split) for query in queries] if split else []
     found: Sequence[bool | str | list[bool]]
     if split:
@@ -139,6 +150,33 @@ def label_by_llm(
     labels: dict[str, JsonValue] = {"source": "LLM", "llm": llm.name, "prompt": prompt.hash}
     labels |= {"queries": len(judged), "queries_without_verdict": len(unlabelled)}
     return Labelled(tuple(judged), labels, tuple(unlabelled), usage)
+
+
+@dataclass(frozen=True)
+class _Announced:
+    """Says how many calls are to be made, and refuses too many."""
+
+    queries: Sequence[AnsweredQuery]
+    llm: LLM
+    most_calls: int | None
+    shown: bool
+
+    def __call__(self, n: int, missing: int) -> None:
+        snippets = sum(len(query.snippets) for query in self.queries)
+        text = (
+            f"{len(self.queries):,} questions with {snippets:,} snippets take {n:,} calls of "
+            f"{self.llm.name}, {n - missing:,} of them in the cache"
+        )
+        if self.most_calls is not None and missing > self.most_calls:
+            raise ValueError(
+                f"most_calls is {self.most_calls}, but {text}; allow {missing}, or give fewer "
+                "questions"
+            )
+        if self.shown:
+            require("cli", "rich")  # before a call is made
+            print(text, file=sys.stderr)
+        else:
+            logger.info(text)
 
 
 def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:

@@ -59,6 +59,7 @@ def ask(
     concurrency: int = 8,
     cache: Cache | None = None,
     progress: bool = False,
+    before: Callable[[int, int], None] | None = None,
 ) -> list[Reply | Unanswered]:
     """Return the reply to each request (n,) in order, or its `Unanswered` if no reply came.
 
@@ -80,8 +81,11 @@ def ask(
         Known replies. A reply is stored as it comes: an interrupted run continues where it stopped.
     progress
         Whether to show a progress bar.
+    before
+        Called with the number of requests, and of those that the cache does not answer, before any
+        is sent. An exception of it is raised, and then none is.
     """
-    return _Run(llm, requests, is_answer, concurrency, cache).in_threads(progress)
+    return _Run(llm, requests, is_answer, concurrency, cache).in_threads(progress, before)
 
 
 async def aask(
@@ -127,7 +131,9 @@ class _Run:
         self.missing = list(range(len(self.requests)))  # what the cache does not answer
         self.lack_model: list[bool] = []  # whether each answer so far says so
 
-    def in_threads(self, progress: bool = False) -> list[Reply | Unanswered]:
+    def in_threads(
+        self, progress: bool = False, before: Callable[[int, int], None] | None = None
+    ) -> list[Reply | Unanswered]:
         slots = _slots(threading.Semaphore, None, self.llm, self.concurrency)
 
         def answer(i: int) -> None:
@@ -143,6 +149,8 @@ class _Run:
             self.store(i)
 
         self.read_cache()
+        if before is not None:
+            before(len(self.requests), len(self.missing))
         with ThreadPoolExecutor(min(self.concurrency, max(1, len(self.missing)))) as pool:
             # Each in a copy of the context, where frameworks keep the run that calls belong to.
             futures = [pool.submit(contextvars.copy_context().run, answer, i) for i in self.missing]

@@ -6,6 +6,7 @@ from langchain_conformal.confidence import confidence_runnable
 from langchain_conformal.events import ConformalCallbackHandler
 from langchain_conformal.hybrid import HybridRetriever
 from langchain_conformal.judge import judge_retriever
+from langchain_conformal.label import label_retriever
 from langchain_conformal.retriever import ConformalRetriever
 from langchain_conformal.scorers import (
     as_llm,
@@ -27,6 +28,7 @@ __all__ = [
     "confidence_runnable",
     "embedding_scorer",
     "judge_retriever",
+    "label_retriever",
     "llm_scorer",
     "reranker_scorer",
     "without_answers",

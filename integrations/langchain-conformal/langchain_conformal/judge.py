@@ -90,7 +90,10 @@ def judge_retriever(
         retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
     )
     found = [
-        [*zip(to_snippets(documents), ({"id": d.id, **d.metadata} for d in documents), strict=True)]
+        [
+            (snippet, {"id": document.id, **(document.metadata or {})})
+            for snippet, document in zip(to_snippets(documents), documents, strict=True)
+        ]
         for documents in retrieved
     ]
     return judge_retrieved(queries, found, key=key, split=splitter, retriever=name, k=k)

@@ -11,6 +11,7 @@ from llama_index.postprocessor.conformal.events import (
 )
 from llama_index.postprocessor.conformal.hybrid import HybridRetriever
 from llama_index.postprocessor.conformal.judge import judge_retriever
+from llama_index.postprocessor.conformal.label import label_retriever
 from llama_index.postprocessor.conformal.nodes import NodeWithHits
 from llama_index.postprocessor.conformal.scorers import (
     as_llm,
@@ -35,6 +36,7 @@ __all__ = [
     "as_scorer",
     "embedding_scorer",
     "judge_retriever",
+    "label_retriever",
     "llm_scorer",
     "reranker_scorer",
     "without_answers",

@@ -1,0 +1,77 @@
+"""Plain questions with what was retrieved for them, judged by an LLM."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, label_by_llm
+from conformal_retrievers.llm.ask import LLM, check_llm
+
+
+def checked_questions(
+    questions: Iterable[str], answers: Sequence[str | None] | None, llm: LLM
+) -> list[str]:
+    """Return the questions; raise as `label_questions`, before anything is retrieved for them."""
+    check_llm(llm)
+    texts = all_of(str, questions, "questions")
+    places: dict[str, int] = {}
+    for i, text in enumerate(texts):
+        if not text.strip():
+            raise ValueError(f"questions[{i}] is {text!r}; remove it, or give its text")
+        if (first := places.setdefault(text, i)) < i:
+            raise ValueError(
+                f"questions[{i}] is questions[{first}], {text!r:.80}; give each question once"
+            )
+    if isinstance(answers, str) or (answers is not None and len(answers) != len(texts)):
+        raise ValueError(
+            f"answers is {answers!r:.60} for {len(texts)} questions; give one for each, None where "
+            "it is unknown"
+        )
+    return texts
+
+
+def label_questions(
+    questions: Iterable[str],
+    retrieved: Sequence[Sequence[Snippet]],
+    llm: LLM,
+    *,
+    answers: Sequence[str | None] | None = None,
+    retriever: str | None = None,
+    k: int | None = None,
+    **options: Any,
+) -> Labelled:
+    """Let an LLM judge what was retrieved for each question, which becomes the query's id.
+
+    `label_retriever` of both packages retrieves and calls it.
+
+    Parameters
+    ----------
+    questions, retrieved
+        Different questions, and the snippets that were returned for each, best first.
+    llm, answers
+        The judge, and the reference answer to each question, None where there is none.
+    retriever, k
+        The retriever's name, and how many snippets it was asked for.
+    options
+        Those of `label_by_llm`.
+
+    Raises
+    ------
+    TypeError
+        For anything but texts and an LLM.
+    ValueError
+        For a question that is blank or occurs twice, another number of answers, and as in
+        `label_by_llm`.
+    """
+    texts = checked_questions(questions, answers, llm)
+    queries = [
+        AnsweredQuery(text, snippets, answer, id=text)
+        for text, snippets, answer in zip(
+            texts, retrieved, answers or [None] * len(texts), strict=True
+        )
+    ]
+    labelled = label_by_llm(queries, llm, **options)
+    judged = tuple(replace(query, retriever=retriever, k=k) for query in labelled.judged)
+    return replace(labelled, judged=judged)

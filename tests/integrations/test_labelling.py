@@ -1,0 +1,171 @@
+"""`label_retriever`: plain questions through real retrievers, judged by an LLM over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from frameworks import K, MiniLMEmbedding, judged, langchain_retriever, snippets
+from langchain_core.language_models import FakeListChatModel
+from langchain_openai import ChatOpenAI
+from llama_index.core import VectorStoreIndex
+from llama_index.core.schema import TextNode
+from llama_index.llms.openai_like import OpenAILike
+from llama_index.postprocessor import conformal as llama_index_conformal
+from llm_server import fields_of, overlap
+
+import langchain_conformal
+from conformal_retrievers import calibrate
+from conformal_retrievers.llm import Cache, openai_llm
+
+QUESTIONS = [query.query for query in judged()[:20]]
+
+
+def verdict_of(body):
+    fields = fields_of(body)
+    verdict = "yes" if overlap(fields["fact"], fields["snippet"]) >= 0.5 else "no"
+    return json.dumps({"reasoning": "The words say so.", "verdict": verdict})
+
+
+@pytest.fixture
+def server(llm_server):
+    llm_server.reply = verdict_of
+    return llm_server
+
+
+@pytest.fixture
+def llm(server):
+    return openai_llm("judge", base_url=server.url, max_retries=0)
+
+
+def nodes_retriever():
+    nodes = [TextNode(text=s.text, id_=s.id) for s in snippets()]
+    index = VectorStoreIndex(nodes, embed_model=MiniLMEmbedding())
+    return index.as_retriever(similarity_top_k=K)
+
+
+EACH = pytest.mark.parametrize(
+    ("package", "make"),
+    [(langchain_conformal, langchain_retriever), (llama_index_conformal, nodes_retriever)],
+    ids=["langchain", "llama-index"],
+)
+
+
+@EACH
+def test_questions_become_judged_queries_with_hits_that_calibrate(package, make, llm, server):
+    labelled = package.label_retriever(make(), QUESTIONS, llm, progress=False)
+    assert len(server.bodies) == len(QUESTIONS) * K
+    assert [(q.query, q.id, q.k) for q in labelled.judged] == [(q, q, K) for q in QUESTIONS]
+    for query in labelled.judged:
+        assert list(query.relevant) == [overlap(query.query, s.text) >= 0.5 for s in query.snippets]
+        assert [s.hits[0].rank for s in query.snippets] == [*range(K)]
+        assert query.missed is None  # what is not retrieved was not judged
+    assert any(any(query.relevant) for query in labelled.judged)
+    calibration = calibrate(labelled.judged, alpha=0.3, labels=labelled.labels)
+    assert calibration.retrieval["k"] == K
+    assert (calibration.labels["source"], calibration.labels["llm"]) == ("LLM", llm.name)
+
+
+@EACH
+def test_a_repeated_run_asks_only_for_what_it_lacks(package, make, llm, server, tmp_path):
+    cache = Cache(tmp_path / "labels.db")
+    retriever = make()
+    first = package.label_retriever(retriever, QUESTIONS[:3], llm, cache=cache, progress=False)
+    before = len(server.bodies)
+    again = package.label_retriever(retriever, QUESTIONS[:4], llm, cache=cache, progress=False)
+    assert again.judged[:3] == first.judged
+    assert len(server.bodies) - before == K
+
+
+def test_an_interrupted_run_continues(llm, server, tmp_path):
+    cache = Cache(tmp_path / "labels.db")
+    server.trouble = lambda body, times: "401" if len(server.bodies) > 10 else None
+    options = {"cache": cache, "progress": False, "concurrency": 1}
+    one = langchain_conformal.label_retriever(langchain_retriever(), QUESTIONS[:3], llm, **options)
+    assert [len(why) for _, why in one.unlabelled] == [2 * K - 10, K]
+    server.trouble = lambda body, times: None
+    before = len(server.bodies)
+    two = langchain_conformal.label_retriever(langchain_retriever(), QUESTIONS[:3], llm, **options)
+    assert len(server.bodies) - before == 3 * K - 10
+    assert (len(two.judged), two.unlabelled) == (3, ())
+
+
+@EACH
+def test_the_number_of_calls_is_told_before_the_first_and_can_be_refused(
+    package, make, llm, server, tmp_path, capsys, caplog
+):
+    cache = Cache(tmp_path / "labels.db")
+    retriever = make()
+    text = rf"6 questions with {6 * K} snippets take {6 * K} calls of .*judge.*, 0 of them"
+    with pytest.raises(ValueError, match=f"most_calls is 0, but {text}"):
+        package.label_retriever(retriever, QUESTIONS[:6], llm, most_calls=0)
+    assert not server.bodies
+    package.label_retriever(retriever, QUESTIONS[:2], llm, cache=cache, most_calls=2 * K)
+    error = capsys.readouterr().err
+    assert f"2 questions with {2 * K} snippets take {2 * K} calls" in error
+    with pytest.raises(ValueError, match=f"most_calls is {K}.*{2 * K} of them.*allow {4 * K}"):
+        package.label_retriever(retriever, QUESTIONS[:6], llm, cache=cache, most_calls=K)
+    with caplog.at_level(logging.INFO, "conformal_retrievers"):
+        package.label_retriever(
+            retriever, QUESTIONS[:2], llm, cache=cache, most_calls=0, progress=False
+        )
+    assert f"{2 * K} of them in the cache" in caplog.text
+    assert len(server.bodies) == 2 * K
+
+
+@EACH
+def test_a_reference_answer_is_what_a_snippet_must_support(package, make, llm, server):
+    answers = [snippets()[0].text[:60], None]
+    package.label_retriever(make(), QUESTIONS[:2], llm, answers=answers, progress=False)
+    facts = {(fields_of(b)["query"], fields_of(b)["fact"]) for b in server.bodies}
+    assert facts == {(QUESTIONS[0], answers[0]), (QUESTIONS[1], QUESTIONS[1])}
+
+
+@EACH
+def test_sentences_are_labelled_with_one_call_a_snippet(package, make, llm, server):
+    server.reply = lambda body: json.dumps({"reasoning": "The first.", "sentences": [1]})
+    labelled = package.label_retriever(
+        make(), QUESTIONS[:2], llm, split="sentences", progress=False, most_calls=2 * K
+    )
+    for query in labelled.judged:
+        assert sum(query.relevant) == len({*query.document_of.tolist()}) == K
+        assert query.k == K
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("error", "field", "questions", "options"),
+    [
+        (TypeError, "questions is one str", "Who?", {}),
+        (TypeError, r"questions\[0\]", [judged()[0]], {}),
+        (ValueError, r"questions\[1\]", ["Who?", " "], {}),
+        (ValueError, r"questions\[1\] is questions\[0\]", ["Who?", "Who?"], {}),
+        (ValueError, "answers", ["Who?"], {"answers": []}),
+        (ValueError, "answers", ["Who?"], {"answers": "A"}),
+        (ValueError, "answer", ["Who?"], {"answers": [" "]}),
+    ],
+)
+def test_what_cannot_be_labelled_is_refused_before_a_call(
+    package, make, llm, server, error, field, questions, options
+):
+    with pytest.raises(error, match=field):
+        package.label_retriever(make(), questions, llm, progress=False, **options)
+    assert not server.bodies
+
+
+def test_models_of_both_frameworks_are_judges(server):
+    keys = {"api_key": "none", "max_retries": 0}
+    chat = ChatOpenAI(model="judge", base_url=server.url, **keys)
+    like = OpenAILike(model="judge", api_base=server.url, is_chat_model=True, **keys)
+    one = langchain_conformal.label_retriever(
+        langchain_retriever(), QUESTIONS[:2], langchain_conformal.as_llm(chat), progress=False
+    )
+    other = llama_index_conformal.label_retriever(
+        nodes_retriever(), QUESTIONS[:2], llama_index_conformal.as_llm(like), progress=False
+    )
+    assert [q.relevant for q in one.judged] == [q.relevant for q in other.judged]
+    with pytest.raises(TypeError, match="llm is a FakeListChatModel.*as_llm"):
+        langchain_conformal.label_retriever(
+            langchain_retriever(), QUESTIONS, FakeListChatModel(responses=["yes"])
+        )
