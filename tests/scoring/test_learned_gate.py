@@ -23,6 +23,7 @@ from conformal_retrievers.scoring import (
     retrievers_of,
     score_query,
 )
+from conformal_retrievers.scoring.learned import regress
 from conformal_retrievers.scoring.learned_gate import (
     feature_names,
     query_features,
@@ -169,16 +170,18 @@ def test_it_separates_new_queries_of_all_kinds():
         assert np.mean(scores > threshold) > 0.8
 
 
-def test_each_source_counts_as_much_as_another_and_both_kinds_do():
+def test_both_kinds_weigh_the_same_and_each_source_as_much_as_another():
     rng = np.random.default_rng(0)
-    tables = [rng.normal(size=(n, 3)) for n in (10, 7, 20)]
-    doubled = [tables[0], np.vstack([tables[1]] * 4), np.vstack([tables[2]] * 2)]
-    one, other = regress_kinds(tables), regress_kinds(doubled)
-    assert one.coefficients != other.coefficients  # means and the penalty depend on the sizes
-    weighted = LearnedQueryScorer.fit(*drawn(20)).regression
+    tables = [rng.normal(size=(n, 3)) for n in (10, 8, 20)]
+    weights = np.array([*[1 / 10] * 10, *[1 / 16] * 8, *[1 / 40] * 20]) * 19  # their mean is 1
+    expected = regress(np.vstack(tables), np.arange(38) < 10, weights)
+    np.testing.assert_allclose(np.hstack(regress_kinds(tables)), np.hstack(expected), rtol=1e-9)
+
+
+def test_a_source_without_queries_is_none():
     answerable, unanswerable = drawn(20)
-    again = LearnedQueryScorer.fit(answerable, {**unanswerable, "none": []}).regression
-    assert weighted == again  # an empty source is none
+    learned = LearnedQueryScorer.fit(answerable, {**unanswerable, "none": []})
+    assert learned == LearnedQueryScorer.fit(answerable, unanswerable)
 
 
 def test_queries_without_a_relevant_snippet_do_not_count_as_answerable():
