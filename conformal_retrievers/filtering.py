@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -23,7 +22,7 @@ from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.data.sentences import Splitter
 from conformal_retrievers.decisions import Filtered, NothingKept, Unscorable
 from conformal_retrievers.scoring.answerability import QueryScorer
-from conformal_retrievers.scoring.once import scored_once
+from conformal_retrievers.scoring.once import ascored_once, at_once, scored_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
@@ -267,8 +266,8 @@ class ConformalFilter:
         """Return the scores of the snippets, and what the gate decides at the same time."""
         if self.gate is None:
             return await ascore_snippets(self.scorer, query, snippets), None
-        with scored_once():
-            scores, gated = await asyncio.gather(
+        async with ascored_once():
+            scores, gated = await at_once(
                 ascore_snippets(self.scorer, query, snippets),
                 self.gate.acall(query, snippets, group, failed=failed),
             )

@@ -22,6 +22,7 @@ from pydantic import JsonValue
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, as_scores, as_snippets
 from conformal_retrievers.llm.ask import with_bar
 from conformal_retrievers.scoring.combine import lexicographic
+from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Named,
     Scorer,
@@ -154,13 +155,8 @@ class CombinedQueryScorer(ABC):
     async def ascore_query(self, query: str, snippets: Sequence[Snippet | str]) -> float:
         """Asynchronous twin of `score_query`; it awaits all parts at once."""
         given = as_snippets(snippets)
-        tasks = [asyncio.ensure_future(_aof_part(part, query, given)) for part in self.parts]
-        try:
-            return self.combine(query, await asyncio.gather(*tasks), given)
-        finally:
-            for task in tasks:  # if one has failed
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        found = await at_once(*(_aof_part(part, query, given) for part in self.parts))
+        return self.combine(query, found, given)
 
 
 def _of_part(part: Any, query: str, snippets: Sequence[Snippet]) -> Any:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.scoring.once import at_once
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     Scores,
@@ -46,13 +47,8 @@ class CombinedScorer(ABC):
     async def ascore(self, query: str, snippets: Sequence[Snippet | str]) -> Scores:
         """Asynchronous twin of `score`; it awaits all parts at once, and stops all if one fails."""
         given = as_snippets(snippets)
-        tasks = [asyncio.ensure_future(ascore_snippets(p, query, given)) for p in self.parts]
-        try:
-            return self.combine(await asyncio.gather(*tasks), given)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        found = await at_once(*(ascore_snippets(part, query, given) for part in self.parts))
+        return self.combine(found, given)
 
 
 @dataclass(frozen=True)

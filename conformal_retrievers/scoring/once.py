@@ -4,8 +4,8 @@ A model may be a part of both their scores. It is asked once for the snippets of
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,11 +21,44 @@ _known: ContextVar[dict[Key, tuple[Any, Any]] | None] = ContextVar("known scores
 @contextmanager
 def scored_once() -> Iterator[None]:
     """Let each scorer score the same snippets of a query once, in this block and its tasks."""
-    token = _known.set({})
-    try:
+    with _block():
         yield
+
+
+@asynccontextmanager
+async def ascored_once() -> AsyncIterator[None]:
+    """Be `scored_once`, and stop at the end what is still awaited, as it is if another failed."""
+    with _block() as known:
+        try:
+            yield
+        finally:
+            await stop([scores for (awaited, *_), (scores, _) in known.items() if awaited])
+
+
+@contextmanager
+def _block() -> Iterator[dict[Key, tuple[Any, Any]]]:
+    known: dict[Key, tuple[Any, Any]] = {}
+    token = _known.set(known)
+    try:
+        yield known
     finally:
         _known.reset(token)
+
+
+async def at_once(*calls: Awaitable[Any]) -> list[Any]:
+    """Return what the calls return, awaited at once; if one fails, the others are stopped."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await stop(tasks)
+
+
+async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel tasks that have not ended, and wait until all have."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def once(scorer: Any, query: str, snippets: Sequence[Any], score: Callable[[], Scores]) -> Scores:
@@ -58,4 +91,6 @@ async def aonce(
     key = (True, scorer.name, query, id(snippets))
     if key not in known:
         known[key] = (asyncio.ensure_future(score()), snippets)
-    return np.array(await known[key][0], dtype=np.float64)
+    scores: asyncio.Future[Scores] = known[key][0]
+    await asyncio.wait([scores])  # a task that is cancelled must not cancel what others await
+    return np.array(scores.result(), dtype=np.float64)

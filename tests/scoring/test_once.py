@@ -81,6 +81,45 @@ def test_an_error_reaches_the_caller_and_is_not_kept():
     assert len(asked) == 4
 
 
+def endless(asked):
+    """A scorer that sets `asked`, and returns nothing."""
+
+    async def ascore(query, texts):
+        asked.set()
+        await asyncio.Event().wait()
+
+    return FunctionScorer(None, "endless", ascore)
+
+
+def failing(after):
+    async def ascore(query, texts):
+        await after.wait()
+        raise TimeoutError
+
+    return FunctionScorer(None, "failing", ascore)
+
+
+async def test_the_gates_own_error_is_raised_while_a_score_of_both_is_awaited():
+    asked = asyncio.Event()
+    of_both = endless(asked)
+    with pytest.raises(TimeoutError):
+        await behind(of_both, TieBreak(of_both, then=failing(asked))).acall("q", TEXTS)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_the_gates_model_is_not_awaited_after_a_failure_or_a_cancellation(cancelled):
+    asked = asyncio.Event()
+    conformal = behind(failing(asyncio.Event() if cancelled else asked), endless(asked))
+    call = asyncio.ensure_future(conformal.acall("q", TEXTS))
+    await asked.wait()
+    if cancelled:
+        call.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else TimeoutError):
+        await call
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_queries_at_once_do_not_share_scores():
     scorer, asked = counting()
     conformal = behind(scorer, scorer)
