@@ -643,8 +643,8 @@ MUTANTS = {
             "two tails where one is meant",
         ),
         (
-            "fewest = m + 1 - np.count_nonzero(ruled_out(m))",
-            "fewest = m - np.count_nonzero(ruled_out(m))",
+            "fewest = m + 1 - np.count_nonzero(",
+            "fewest = m - np.count_nonzero(",
             "one query fewer rules a coverage out",
         ),
         (

@@ -7,11 +7,20 @@ from typing import Literal
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
+from conformal_retrievers.evaluation.telling import n_to_rule_out, shortfall
 from conformal_retrievers.theory.exchangeability import Comparison
-from conformal_retrievers.theory.intervals import Interval
+from conformal_retrievers.theory.intervals import Interval, percent
+from conformal_retrievers.theory.ranks import exact_alpha
 
 Band = tuple[float, float]
 Severity = Literal["problem", "notice", "fine"]
+
+MEANING = {
+    "query-recall": "the mean share of a query's relevant snippets that is kept",
+    "snippet": "the share of all relevant snippets that is kept",
+    "all": "the share of queries that keep every relevant snippet",
+    "any": "the share of queries that keep at least one relevant snippet",
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,22 @@ class Diagnosis:
         return any(finding.severity == "problem" for finding in self.findings)
 
     @property
+    def few_scores(self) -> str:
+        """Whether these are too few to tell that their scores differ, in a sentence."""
+        if self.comparison is None or self.comparison.p_value <= 1 - self.level:
+            return ""
+        needed, reference = self.comparison.needed(self.level)
+        if self.comparison.n_new >= needed:
+            return ""
+        at_least = (
+            f"{needed} queries" if needed < math.inf else f"a calibration on {reference} or more"
+        )
+        return (
+            "Too few to tell whether the scores differ from the calibration's: "
+            f"{at_least} would show an m1 that differs by 25 points."
+        )
+
+    @property
     def summary(self) -> str:
         """One sentence that sums the findings up."""
         verdict = self.evaluation.verdict
@@ -98,9 +123,12 @@ class Diagnosis:
         if not math.isnan(self.coverage.estimate):
             return "Everything is kept, so these queries say nothing about the guarantee."
         if self.comparison is not None:
+            target = 1 - exact_alpha(self.calibration.alpha)
+            least = percent(shortfall(target), exact=True)
             return (
-                "Nothing contradicts the guarantee, but these queries have no judgements to "
-                "confirm it. Judge some of them to measure coverage."
+                f"{self.few_scores or 'Nothing contradicts the guarantee.'} These queries have no "
+                f"judgements to confirm it: judge {n_to_rule_out(target):,} of them to tell a "
+                f"coverage of {percent(target, exact=True)} from one of {least}."
             )
         return (
             "These queries say nothing about the guarantee: they have no judgements, and there "

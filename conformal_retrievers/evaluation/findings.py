@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.statement import WHY_NONE_KEPT
-from conformal_retrievers.evaluation.diagnosis import Diagnosis, Finding, Severity
+from conformal_retrievers.evaluation.diagnosis import MEANING, Diagnosis, Finding, Severity
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.evaluation.share import Share
@@ -30,13 +30,6 @@ LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
 MANY_IRRELEVANT = 0.05  # share of queries that keep irrelevant snippets only
 MANY_TIES = 0.01  # share of scores that equal the threshold
 WEAK_AUC = 0.6
-
-MEANING = {
-    "query-recall": "the mean share of a query's relevant snippets that is kept",
-    "snippet": "the share of all relevant snippets that is kept",
-    "all": "the share of queries that keep every relevant snippet",
-    "any": "the share of queries that keep at least one relevant snippet",
-}
 
 
 def findings(d: Diagnosis) -> tuple[Finding, ...]:
@@ -157,6 +150,9 @@ def _scores(d: Diagnosis) -> Iterator[Finding]:
         yield Finding("scores", "notice", sentence)
         return
     tested = f"{_counted(c.n_new)} against {c.n_reference}, p = {c.p_value:.2g}"
+    if c.p_value > 1 - d.level and d.few_scores:
+        yield Finding("scores", "notice", f"{d.few_scores[:-1]} ({tested}).")
+        return
     if c.p_value > 1 - d.level:
         sentence = "The lowest scores of these queries look like those of the calibration"
         yield Finding("scores", "fine", f"{sentence} ({tested}).")
@@ -188,7 +184,9 @@ def _silence(d: Diagnosis) -> Iterator[Finding]:
         )
         verdict = verdict_on(gate, passes)
         sentence = f"{seen}, and on {wrongly} of the answerable ones: {most} at most is guaranteed"
-        if verdict is None or verdict.p_value > 1 - d.level:
+        if verdict is not None and verdict.too_few:
+            yield Finding("silence", "notice", f"{sentence}. {verdict.shortage}")
+        elif verdict is None or verdict.p_value > 1 - d.level:
             yield Finding("silence", "fine", f"{sentence}.")
         else:
             chance = f"and more than chance explains (p = {verdict.p_value:.2g})"

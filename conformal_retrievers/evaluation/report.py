@@ -19,9 +19,8 @@ from conformal_retrievers.calibration.subjects import Scores
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnose import diagnose
-from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis
+from conformal_retrievers.evaluation.diagnosis import MEANING, Band, Diagnosis
 from conformal_retrievers.evaluation.equal_recall import marked
-from conformal_retrievers.evaluation.findings import MEANING
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.extras import require

@@ -72,26 +72,40 @@ def n_to_tell(
     short = float(shortfall(target))
     m = independent(calibration, coverage)
 
-    def ruled_out(m: int) -> NDArray[np.bool_]:
-        """Return whether 0 … m of m kept rule the coverage 5 points below out, (m + 1,)."""
-        below = np.concatenate([[0.0], tolerance.binomial_cdf(m, short)[:-1]])
-        return 1 - below < level
-
     def tell(m: int) -> bool:
         kept = coverage.estimate * m
-        if ruled_out(m)[math.floor(kept + 1e-9)]:
+        if _rule_out(m, short, level)[math.floor(kept + 1e-9)]:
             return True
         return bool(_cdf_of_kept(calibration, m, group)[math.ceil(kept - 1e-9)] < level)
 
+    if short == 0 or tell(m):
+        return m
+    enough = n_to_rule_out(target, level)
+    return enough if m < enough else _first(tell, m)
+
+
+def n_to_rule_out(target: Fraction, level: float = SIGNIFICANT) -> float:
+    """Return how many units rule 5 points less out in 80 % of cases if coverage is the target.
+
+    It is a multiple of 20.
+
+    >>> n_to_rule_out(Fraction(9, 10))
+    300
+    """
+    short = float(shortfall(target))
+
     def likely(m: int) -> bool:
-        fewest = m + 1 - np.count_nonzero(ruled_out(m))
+        fewest = m + 1 - np.count_nonzero(_rule_out(m, short, level))
         fewer = np.append(0.0, tolerance.binomial_cdf(m, float(target)))
         return bool(1 - fewer[fewest] >= POWER)
 
-    if short == 0 or tell(m):
-        return m
-    enough = _first(likely, 0)
-    return enough if m < enough else _first(tell, m)
+    return _first(likely, 0)
+
+
+def _rule_out(m: int, short: float, level: float) -> NDArray[np.bool_]:
+    """Return whether 0 … m of m kept rule the coverage `short` out, (m + 1,)."""
+    below = np.concatenate([[0.0], tolerance.binomial_cdf(m, short)[:-1]])
+    return 1 - below < level
 
 
 def n_to_calibrate(calibration: Calibration, level: float) -> float:

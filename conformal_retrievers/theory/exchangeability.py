@@ -19,6 +19,7 @@ Ties make both tests conservative. The tests find a change of scores. Such a cha
 necessary nor sufficient for a loss of coverage, which only judgements can show.
 """
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.theory.intervals import auc
 
+DISTANCE = 0.25  # of two m1, that should not pass unseen
 MAX_EXACT = 10_000  # queries of a sample; beyond, the limiting distribution is as good
 
 
@@ -48,6 +50,20 @@ class Comparison:
         if self.p_at_threshold is None:
             return self.p_everywhere
         return min(1.0, 2 * min(self.p_everywhere, self.p_at_threshold))
+
+    def needed(self, level: float = 0.95) -> tuple[float, int]:
+        """Return how many new queries show m1 that differ by 25 points, and how many in reference.
+
+        A distance D has p ≤ q from √(N n/(N + n)) D ≥ K_q on, with the quantile K_q of Kolmogorov's
+        law, and q = 1 − level, or half that for two tests. The new ones are inf if the reference is
+        smaller than the second number.
+        """
+        from scipy.special import kolmogi
+
+        q = (1 - level) / (1 if self.p_at_threshold is None else 2)
+        least = (float(kolmogi(q)) / DISTANCE) ** 2
+        room = 1 / least - 1 / self.n_reference
+        return math.ceil(1 / room) if room > 0 else math.inf, math.floor(least) + 1
 
 
 def two_sample_test(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
 import numpy as np
 import pytest
@@ -622,6 +623,12 @@ def test_a_plan_is_that_of_the_library():
     assert found["smallest_alpha"] == smallest_alpha(300)
     for odd in (("--have", 0), ("--within", 2), ("--delta", 2), ("--k", 3)):
         assert odd[0] in error_of("plan", "--alpha", 0.1, *odd, code=2)
+
+
+def test_the_plan_in_the_documentation_is_what_is_printed():
+    page = Path(__file__).parents[2] / "docs/guarantees.md"
+    shown = run("plan", "--alpha", 0.1, "--have", 50).stdout
+    assert indent(shown, "    ") in page.read_text(encoding="utf-8")
 
 
 def test_a_plan_of_a_pilot_is_that_of_the_library(tmp_path):

@@ -223,6 +223,16 @@ def test_too_few_queries_are_noticed(rng):
     assert enough.summary.startswith("Coverage on these queries")
 
 
+@pytest.mark.parametrize(
+    ("reference", "new", "needed"), [(60, 84, 85), (60, 85, None), (35, 999, 36)]
+)
+def test_too_few_queries_to_compare_scores_are_noticed(rng, reference, new, needed):
+    d = diagnose(calibrated(draw(rng, reference)), unjudged(draw(rng, new)))
+    assert by_name(d, "scores").severity == ("notice" if needed else "fine")
+    assert d.few_scores in d.summary
+    assert (f"{needed}" in d.few_scores) == bool(needed)
+
+
 def test_reversed_scores_are_a_problem(rng):
     d = diagnose(calibrated(draw(rng, 50)), [replace(q, scores=-q.scores) for q in draw(rng, 50)])
     assert by_name(d, "direction").severity == "problem"
@@ -334,11 +344,12 @@ def test_queries_that_may_belong_to_the_calibration_are_noticed(rng):
 
 
 def test_queries_without_judgements_or_without_a_retrieved_relevant_snippet_confirm_nothing(rng):
-    d = diagnose(calibrated(draw(rng, 60)), unjudged(draw(rng, 60)))
+    d = diagnose(calibrated(draw(rng, 60)), unjudged(draw(rng, 100)))
     assert str(d).startswith("Nothing contradicts")
+    assert "judge 300 of them to tell a coverage of 90 % from one of 85 %" in d.summary
     assert str(d).count(by_name(d, "scores").sentence) == 1
     lost = [replace(q, relevant=np.zeros(10, bool), missed=1) for q in draw(rng, 30)]
     d = diagnose(calibrated(draw(rng, 60)), lost)
     assert d.evaluation.recall_at_k.estimate == 0
     assert "coverage" not in names(d)
-    assert d.summary.startswith("Nothing contradicts")
+    assert "have no judgements to confirm it" in d.summary

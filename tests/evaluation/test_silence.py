@@ -148,6 +148,9 @@ def test_a_diagnosis_states_how_often_the_gate_is_silent(gate, calibration):
     assert found.severity == "fine"
     assert str(d.evaluation.silent) in found.sentence
     assert "10 % at most is guaranteed" in found.sentence
+    few = finding(diagnose(calibration, score_queries(LAST, new()[:8], gate=gate)), "silence")
+    assert few.severity == "notice"
+    assert "Too few to tell" in few.sentence
     harder = finding(
         diagnose(calibration, score_queries(LAST, new(shift=1.0), gate=gate)), "silence"
     )

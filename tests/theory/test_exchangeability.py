@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.special import kolmogorov
 from scipy.stats import binomtest
 
 from conformal_retrievers.theory.exchangeability import (
@@ -86,3 +88,18 @@ def test_the_band_of_m2_has_95_percent_of_exchangeable_queries():
     )
     assert binomtest(int(hits), 1000, 0.93, alternative="less").pvalue > 1e-4
     assert binomtest(int(hits), 1000, 0.97, alternative="greater").pvalue > 1e-4
+
+
+def test_the_number_of_queries_that_shows_a_difference_of_25_points():
+    """From √(N n/(N + n)) · 0.25 on that Kolmogorov's law exceeds in 2.5 % (5 % of one test)."""
+
+    def shows(reference, new, level):
+        return kolmogorov((reference * new / (reference + new)) ** 0.5 * 0.25) <= level
+
+    for passed, level in (((30, 5), 0.025), (None, 0.05)):
+        found = two_sample_test(np.arange(60.0), np.arange(10.0), passed)
+        needed, least = found.needed()
+        assert (shows(60, needed, level), shows(60, needed - 1, level)) == (True, False)
+        assert (shows(least, 1e9, level), shows(least - 1, 1e9, level)) == (True, False)
+    few = two_sample_test(np.arange(20.0), np.arange(10.0), None)
+    assert few.needed()[0] == math.inf
