@@ -32,6 +32,26 @@ def check_unfiltered(place: str, fields: Iterable[str]) -> None:
             raise refused(place, mark)
 
 
+def ids_above(steps: Iterable[tuple[Any, Any, bool]]) -> set[Any]:
+    """Return the ids of all runs or spans that a filter is inside of.
+
+    >>> sorted(ids_above([("filter", "retriever", True), ("retriever", "chain", False)]))
+    ['chain', 'retriever']
+
+    Parameters
+    ----------
+    steps
+        The id of each run or span, that of its parent or None, and whether it is a filter.
+    """
+    steps = [*steps]
+    parents, found = {id: parent for id, parent, _ in steps}, set[Any]()
+    for _, parent, is_filter in steps:
+        while is_filter and parent is not None and parent not in found:
+            found.add(parent)
+            parent = parents.get(parent)
+    return found
+
+
 def snippet_of(record: Record, name: str, given: Any) -> Snippet:
     """Return a document as a snippet: a text, or LangChain's Document as JSON has it.
 

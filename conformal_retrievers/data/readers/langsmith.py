@@ -17,6 +17,7 @@ from typing import Any
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers.documents import (
     RUN,
+    ids_above,
     judged_by,
     made,
     refused,
@@ -128,14 +129,16 @@ def _judged_runs(
     query: str | None,
     relevant: str | None,
 ) -> list[JudgedQuery]:
-    references = {one.name("id"): one for one in examples}
-    filtered = {run.name("parent_run_id") for run in runs if run.get("name") == RUN}
+    references = {id: one for one in examples if (id := one.name("id")) is not None}
+    filtered = ids_above(
+        (run.name("id"), run.name("parent_run_id"), run.get("name") == RUN) for run in runs
+    )
     of_run = _by_run(feedback, relevant)
     queries, left_out = [], []
     for run in runs:
         marks, example = (
             of_run.get(run.name("id")),
-            references.get(run.name("reference_example_id")),
+            references.get(run.name("reference_example_id") or ""),
         )
         documents = _documents(run, run.mapping("outputs")) if marks or example else None
         if documents is None:

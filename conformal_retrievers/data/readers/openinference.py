@@ -16,6 +16,7 @@ from conformal_retrievers.data.readers.documents import (
     RUN,
     SPAN,
     check_unfiltered,
+    ids_above,
     made,
     refused,
 )
@@ -68,7 +69,7 @@ def of_records(
     given = [one for one in records if _is_annotation(one)]
     given += [one for span in spans for one in _inside(span)]
     judgements = _judgements(_chosen(given, relevant), min_score)
-    filtered = {span.get("parent_id") for span in spans if span.get("name") == RUN}
+    filtered = ids_above((s.get("id"), s.get("parent_id"), _mark(s) is not None) for s in spans)
     queries: list[JudgedQuery] = []
     left_out: list[Record] = []
     for span in spans:
@@ -76,7 +77,8 @@ def of_records(
         if marks is None:
             left_out += [span] if any(name.startswith(DOCUMENTS) for name in span.fields) else []
             continue
-        _check_unfiltered(span, filtered)
+        if mark := _mark(span) or (RUN if span.get("id") in filtered else None):
+            raise refused(span.place, mark)
         documents = _documents(span)
         if extra := [i for i in marks if not 0 <= i < len(documents)]:
             raise ValueError(
@@ -200,13 +202,12 @@ def _snippet(span: Record, i: int, fields: Mapping[str, Any]) -> Snippet:
     )
 
 
-def _check_unfiltered(span: Record, filtered: Iterable[Any]) -> None:
-    for name in span.fields:
-        if name.startswith(SPAN):
-            raise refused(span.place, name)
-    names = [one.get("name") for one in span.get("events") if isinstance(one, Mapping)]
-    if RUN in names or span.get("id") in filtered:
-        raise refused(span.place, RUN)
+def _mark(span: Record) -> str | None:
+    """Return what says that a span is one of a conformal filter, None for another span."""
+    events = [one.get("name") for one in span.get("events") if isinstance(one, Mapping)]
+    if RUN in (span.get("name"), *events):
+        return RUN
+    return next((name for name in span.fields if name.startswith(SPAN)), None)
 
 
 def _query(span: Record) -> str:

@@ -130,7 +130,13 @@ def read(
     records = records_of(source)
     found = _recognised(records, options)
     _check_options(found.name, options, found.options)
-    return found.judged(records, **options)
+    try:
+        return found.judged(records, **options)
+    except RecursionError:
+        raise ValueError(
+            f"{records[0].place}, or one after it, has objects that are nested too deeply; export "
+            "it again"
+        ) from None
 
 
 def takes_runs(path: str | Path) -> bool:

@@ -84,6 +84,14 @@ def test_a_relevant_row_without_a_rank_was_missed():
     assert (second.missed, EXPECTED[0].missed) == (0, None)
 
 
+def test_missing_values_of_every_kind_are_none():
+    for missing in (None, np.nan, pd.NA, pd.NaT):
+        ranks = pd.Series([2, 1, missing], dtype=object)
+        groups = pd.Series(["g", "g", missing], dtype=object)
+        first, second = read(frame().assign(rank=ranks, group=groups))
+        assert (first.missed, second.missed, second.snippets, second.group) == (0, 1, (), None)
+
+
 def test_several_retrievers_have_a_row_each():
     rows = [
         ("Who?", "a", 1, 1, "bm25", 7.0),

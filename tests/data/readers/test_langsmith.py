@@ -11,6 +11,7 @@ import pytest
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tracers.langchain import get_client
 from langsmith import run_trees, schemas
 from langsmith.utils import get_env_var, get_tracer_project
@@ -152,16 +153,19 @@ def test_the_fields_of_examples_may_be_named(tmp_path):
     assert (query.query, [s.text for s in query.snippets]) == ("Who?", ["x"])
 
 
-@pytest.mark.parametrize("prefix", ["conformal_", None])
-def test_what_a_conformal_filter_kept_is_refused(prefix, sent, tmp_path):
+def filtering(prefix):
     scores = {"Ann did.": 0.1, "Wann? 🥐": 0.9, "It rains.": 0.2}
     scorer = FunctionScorer(lambda query, texts: [scores[text] for text in texts], name="lookup")
     judged = [ScoredQuery([0.3 * i / 20, 1.0], [True, False]) for i in range(20)]
     calibration = Calibration.from_scores(judged, alpha=0.1, scorer="lookup")
-    retriever = ConformalRetriever(
+    return ConformalRetriever(
         retriever=Fixed(), filter=ConformalFilter(scorer, calibration), metadata_prefix=prefix
     )
-    runs = {run.name: run for run in sent(retriever)}
+
+
+@pytest.mark.parametrize("prefix", ["conformal_", None])
+def test_what_a_conformal_filter_kept_is_refused(prefix, sent, tmp_path):
+    runs = {run.name: run for run in sent(filtering(prefix))}
     outer, inner = runs["ConformalRetriever"], runs["Fixed"]
     assert len(outer.outputs["documents"]) == 2
     marks = feedback_on(outer, value={"a": 1, "1": 0})
@@ -171,6 +175,23 @@ def test_what_a_conformal_filter_kept_is_refused(prefix, sent, tmp_path):
     with pytest.warns(UserWarning, match="not judged"):
         [one] = read(written(tmp_path, *runs.values(), found))
     assert (one.snippets, one.relevant) == (tuple(SNIPPETS), (True, False, False))
+
+
+def test_a_chain_around_a_conformal_retriever_is_refused_too(sent, tmp_path):
+    chain = filtering(None) | RunnableLambda(lambda found: {"documents": found})
+    runs = sent(chain)
+    [root] = [run for run in runs if run.parent_run_id is None]
+    reference = example({"question": "Who?"}, {"documents": ["Ann did."]})
+    root.reference_example_id = reference.id
+    with pytest.raises(ValueError, match="'conformal_filter' says"):
+        read(written(tmp_path, *runs, reference))
+
+
+def test_an_example_without_an_id_judges_no_run(sent):
+    [run] = sent(Fixed())
+    one = {"inputs": {"question": "?"}, "outputs": {"documents": ["Ann did."]}}
+    with pytest.raises(ValueError, match="none of 1 runs"):
+        read([run, one])
 
 
 @pytest.mark.parametrize(
