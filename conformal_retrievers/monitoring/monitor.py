@@ -30,7 +30,7 @@ import json
 import math
 import threading
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from conformal_retrievers.calibration.checks import (
 )
 from conformal_retrievers.calibration.gate import Gated
 from conformal_retrievers.calibration.guarantees import in_hashed_order, loss
+from conformal_retrievers.calibration.speech import speaks_below
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
@@ -78,6 +79,8 @@ class Monitor:
         if not isinstance(seed, (int, np.integer)):
             raise TypeError(f"seed is {seed!r:.40}; give an integer")
         self._of_gate = calibration.subject == QUERIES
+        self._limited = calibration.details.get("false_speech") is not None
+        self._speaks_below = cache(partial(speaks_below, calibration))
         if not (calibration.lowest_scores or self._of_gate):
             raise ValueError(
                 "the calibration has no lowest scores; calibrate again with the scores of all "
@@ -93,11 +96,32 @@ class Monitor:
         self._lock = threading.Lock()
 
     def observe(
-        self, scores: ArrayLike, group: str | None = None, *, gated: Gated | None = None
+        self,
+        scores: ArrayLike,
+        group: str | None = None,
+        *,
+        gated: Gated | None = None,
+        silenced: bool | None = None,
     ) -> MonitorStatus:
-        """Observe the scores (n,) of all snippets that were retrieved for a new query.
+        """Observe the scores of all snippets that were retrieved for a new query.
 
-        `gated` is the gate's decision if the calibration holds a gate: `Filtered.gated`.
+        Parameters
+        ----------
+        scores, group
+            The scores (n,) of the snippets, and the query's group.
+        gated
+            The gate's decision if the calibration holds a gate: `Filtered.gated`.
+        silenced
+            Whether the gate dropped all snippets: `Filtered.silenced`. None: it does if it is
+            silent, as it is not with on_silence="flag".
+
+        Raises
+        ------
+        ValueError
+            For scores of another shape, a missing or needless `gated`, or a `silenced` without a
+            silent gate.
+        CalibrationMismatch
+            For the decision of another gate.
         """
         s = as_scores(scores, "scores")
         if s.ndim != 1 or (self._of_gate and len(s) != 1):
@@ -105,12 +129,16 @@ class Monitor:
             raise ValueError(f"scores has shape {s.shape}; give {which}")
         self._check_gated(gated)
         silent = gated is not None and gated.silent
-        kept = 0 if silent else int(np.count_nonzero(self.calibration.keep(s, group)))
+        if silenced and not silent:
+            raise ValueError(f"silenced is {silenced!r}, but gated is {gated!r:.60}; give both")
+        dropped = silent if silenced is None else silenced
+        kept = 0 if dropped else int(np.count_nonzero(self.calibration.keep(s, group)))
         one = Counts.of_query(len(s), kept, int(np.count_nonzero(np.isnan(s))))
         if gated is not None:
             one += Counts.of_gate(gated.decision)
         if self._of_gate:
-            one += Counts.of_gate("speaks" if kept else "silent")
+            undecided = self._limited and not s[0] < self._speaks_below(group)
+            one += Counts.of_gate("silent" if not kept else "undecided" if undecided else "speaks")
         finite = s[np.isfinite(s)]
         with self._lock:
             if self._gate is not None and gated is not None:
@@ -125,9 +153,11 @@ class Monitor:
     def observe_judged(self, query: ScoredQuery) -> MonitorStatus:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
 
-        Choose the queries to judge at random, whatever is kept of them. Raises ValueError if the
-        guarantee is "snippet" or by group, for a query of the calibration, by its id, and for one
-        scored without the gate that the calibration holds. A gate by group has no alarm of harm.
+        Choose the queries to judge at random, whatever is kept of them. One that is silenced, but
+        has its scores instead of +inf, was only flagged, and loses what these lose. Raises
+        ValueError if the guarantee is "snippet" or by group, for a query of the calibration, by its
+        id, and for one scored without the gate that the calibration holds. A gate by group has no
+        alarm of harm.
         """
         check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")

@@ -226,6 +226,8 @@ def test_a_query_without_what_the_gate_decided_is_refused(filtering):
     monitor = Monitor(filtering.calibration)
     with pytest.raises(ValueError, match="gated"):
         monitor.observe([0.1])
+    with pytest.raises(ValueError, match="silenced"):
+        monitor.observe([0.1], gated=filtering.gate.decide(-99.0), silenced=True)
     with pytest.raises(CalibrationMismatch, match="gated"):
         monitor.observe([0.1], gated=gate_of([0.1, 0.2]).decide(0.3))
     with pytest.raises(CalibrationMismatch, match="gate"):
