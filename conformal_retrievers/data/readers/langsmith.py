@@ -65,7 +65,8 @@ def read_langsmith(
     """Read the judged queries of a LangSmith export: a file, a frame, or a list of its objects.
 
     Documents are recognised by id, or else by text. Relevant ones that a run did not return are
-    counted in `missed`. Runs that nothing judges are left out with a warning.
+    counted in `missed`. Runs that nothing judges are left out with a warning. An example's
+    metadata["group"] is the group of the query.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ def of_records(
     runs = [*_runs(record for record in records if "run_type" in record.fields)]
     known = {id(record) for record in (*feedback, *runs)}
     examples = [
-        record for record in records if id(record) not in known and "run_type" not in record.fields
+        _grouped(one) for one in records if id(one) not in known and "run_type" not in one.fields
     ]
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
@@ -112,6 +113,12 @@ def of_records(
             for one in examples
         ]
     return _judged_runs(runs, feedback, examples, query, relevant)
+
+
+def _grouped(example: Record) -> Record:
+    """Return an example with the group that its metadata names."""
+    group = example.mapping("metadata").get("group")
+    return example if group is None else Record(example.place, {**example.fields, "group": group})
 
 
 def _runs(records: Iterable[Record]) -> Iterator[Record]:
@@ -152,7 +159,8 @@ def _judged_runs(
             queries.append(_marked(run, text, documents, marks))
         elif example is not None:
             known = _relevant(example, example.mapping("outputs"), relevant)
-            queries.append(judged_by(run, text, documents, known, id=run.name("id")))
+            its = Record(run.place, {**run.fields, "group": example.get("group")})
+            queries.append(judged_by(its, text, documents, known, id=run.name("id")))
     if not queries:
         raise ValueError(
             f"{runs[0].place}: none of {len(runs)} runs has documents that are judged. Give "

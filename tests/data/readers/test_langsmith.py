@@ -114,10 +114,14 @@ def test_a_correction_names_the_relevant_documents(sent, tmp_path):
 
 def test_runs_are_judged_by_the_examples_that_they_refer_to(sent, tmp_path):
     [run] = sent(Fixed())
-    reference = example({"question": "Who?"}, {"answer": "Ann", "documents": ["Ann did.", "No."]})
+    outputs = {"answer": "Ann", "documents": ["Ann did.", "No."]}
+    reference = example({"question": "Who?"}, outputs, metadata={"group": "people"})
+    assert read([reference])[0].group == "people"
     run.reference_example_id = reference.id
     assert read(written(tmp_path, run, reference)) == [
-        JudgedQuery("Who?", SNIPPETS, [True, False, False], id=str(run.id), missed=1)
+        JudgedQuery(
+            "Who?", SNIPPETS, [True, False, False], id=str(run.id), group="people", missed=1
+        )
     ]
 
 
