@@ -19,6 +19,7 @@ from conformal_retrievers.data.beir import run_name
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.readers.reading import read, takes_runs
+from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.data.text import visible
 from conformal_retrievers.monitoring.events import is_silent, scores_of
@@ -37,13 +38,18 @@ def load_calibration(path: Path, alpha: float | None, *about: Subject) -> Calibr
 
 
 def judged_queries(path: Path, run: list[str] | None, k: int | None) -> Iterable[JudgedQuery]:
-    """Return the judged queries of what `read` recognises, as in the runs if some are given."""
+    """Return the judged queries of what `read` recognises, as in the runs if some are given.
+
+    Raises ValueError for one of relevant ids that is not retrieved yet.
+    """
     of_runs = takes_runs(path)
     if of_runs and not run:
         raise OptionNeeded(f"{path} has judgements, which need a run", "--run FILE")
     if (run or k is not None) and not of_runs:
         raise typer.BadParameter(f"{path}: --run and --k are for BEIR folders and TREC qrels")
-    return read(path, named_runs(path, run) if run else None, k=k)
+    found = read(path, named_runs(path, run) if run else None, k=k)
+    check_retrieved(found)
+    return found
 
 
 def named_runs(folder: Path, given: list[str]) -> list[str] | dict[str, str]:

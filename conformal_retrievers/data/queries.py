@@ -217,7 +217,7 @@ class JudgedQuery:
         named = [s.text for s in retrieved] if values is None else values
         relevant = [s for s, r in zip(self.snippets, self.relevant, strict=True) if r]
         known = [(s.id, s.text if by_text else s.id) for s in relevant]
-        known += [(id, None) if by_text else (None, id) for id in self.relevant_ids]
+        known += [(id, None if by_text else id) for id in self.relevant_ids]
         found = places_of(
             [(s.id, value) for s, value in zip(retrieved, named, strict=True)],
             known,

@@ -144,15 +144,15 @@ def test_fewer_ids_that_nothing_has_are_a_warning_as_retrievers_miss_some():
 
 
 def test_a_warning_counts_the_ids_that_nothing_has_if_they_are_more_than_half():
-    judged = queries(12)
-    retrieved = lists(5) + lists(7, "other-{}")
-    with pytest.warns(UserWarning, match="7 of 12") as record:
+    judged = queries(24)
+    retrieved = lists(11) + lists(13, "other-{}")
+    with pytest.warns(UserWarning, match="13 of 24") as record:
         judge_retrieved(judged, retrieved)
     assert len(record) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        judge_retrieved(judged, lists(6) + lists(6, "other-{}"))
-        judge_retrieved(judged, lists(12)[::-1])  # all are in the store, and none is found
+        judge_retrieved(judged, lists(12) + lists(12, "other-{}"))
+        judge_retrieved(judged, lists(24)[::-1])  # all are in the store, and none is found
         judge_retrieved(judged, [[] for _ in judged])  # which a calibration tells
 
 

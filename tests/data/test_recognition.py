@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from commands import error_of
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
@@ -12,7 +13,9 @@ from conformal_retrievers import calibrate
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
+from conformal_retrievers.data.readers import read
 from conformal_retrievers.data.unanswerable import without_relevant
+from conformal_retrievers.labels.judging import Judging
 from conformal_retrievers.scoring import FunctionScorer, score_queries
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -83,13 +86,29 @@ def test_relevant_ids_come_back_from_a_file(tmp_path):
     path = tmp_path / "judged.jsonl"
     queries = [JudgedQuery.from_ids("q", ["doc-1", "ü"], id="q1"), JudgedQuery("r", [], [])]
     write_jsonl(queries, path)
-    assert read_jsonl(path) == queries
+    assert read_jsonl(path) == read(path) == queries
     assert '"snippets"' not in path.read_text().splitlines()[0]
     path.write_text('{"query": "q", "relevant_ids": ["a"], "snippets": []}')
     assert read_jsonl(path)[0].relevant_ids == ("a",)
     path.write_text('{"query": "q", "relevant_ids": []}')
     with pytest.raises(ValueError, match="line 1: snippets is missing"):
         read_jsonl(path)
+
+
+def test_a_person_is_not_asked_about_what_is_not_retrieved_yet(tmp_path):
+    with pytest.raises(ValueError, match="'new'.*not retrieved"):
+        Judging([JudgedQuery.from_ids("new", ["a"])], tmp_path / "judged.jsonl")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("calibrate", "--alpha", 0.1, "--out", "c.json"), ("depth",), ("judge", "--out", "j.jsonl")],
+)
+def test_the_command_line_refuses_a_file_of_relevant_ids_by_name(command, tmp_path):
+    path = tmp_path / "judged.jsonl"
+    write_jsonl([JudgedQuery.from_ids("q", ["a"], id="new")], path)
+    assert "'new' is not retrieved yet" in error_of(command[0], path, *command[1:])
 
 
 # --- by another value -----------------------------------------------------------------------------
@@ -107,6 +126,12 @@ def test_all_chunks_of_a_relevant_document_are_relevant(values, relevant, missed
     judged = JudgedQuery.from_ids("q", ["a", "c"])
     again = judged.retrieved_as(found("c", "2", "3"), values=values)  # "c" is an id of a chunk
     assert (again.relevant, again.missed) == (relevant, missed)
+
+
+def test_an_unknown_value_is_not_that_of_a_snippet_without_an_id():
+    judged = JudgedQuery("q", ["a"], [True])
+    again = judged.retrieved_as(found("1"), values=[None])
+    assert (again.relevant, again.missed) == ((False,), 1)
 
 
 def test_where_chunks_are_judged_their_ids_decide():

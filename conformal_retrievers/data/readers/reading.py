@@ -78,11 +78,11 @@ def read(
 
     A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Of JSON lines, a JSON file, a
     CSV file, a pandas frame or a list of objects, the names of all fields count: "query" and
-    "snippets" are judged queries of `write_jsonl`; "user_input", RAGAS; "queries", "corpus" and
-    "relevant_docs", or "examples", LlamaIndex; "inputs" and "outputs", LangSmith; "attributes" or
-    "document_position", OpenInference; "query" with "id" or "text", a table with a row for each
-    snippet. What holds relevant documents and nothing retrieved gives queries whose snippets are
-    all relevant, for `judge_retriever`.
+    "snippets" or "relevant_ids" are judged queries of `write_jsonl`; "user_input", RAGAS;
+    "queries", "corpus" and "relevant_docs", or "examples", LlamaIndex; "inputs" and "outputs",
+    LangSmith; "attributes" or "document_position", OpenInference; "query" with "id" or "text", a
+    table with a row for each snippet. What holds relevant documents and nothing retrieved gives
+    queries whose snippets are all relevant, for `judge_retriever`.
 
     Parameters
     ----------
@@ -179,4 +179,5 @@ def _is_ours(line: str) -> bool:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(fields, dict) and {"query", "snippets"} <= fields.keys()
+    known = fields.keys() if isinstance(fields, dict) else set()
+    return "query" in known and not {"snippets", "relevant_ids"}.isdisjoint(known)

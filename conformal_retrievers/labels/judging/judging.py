@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from conformal_retrievers.data.checks import all_of, check_names
 from conformal_retrievers.data.files import checksum
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.labels.audit import AuditReport
 from conformal_retrievers.labels.judging.journal import Event, Journal, as_marks
 from conformal_retrievers.labels.judging.sample import Sample, draw
@@ -60,6 +61,7 @@ class Judging:
     ) -> None:
         self.queries, self.out, self.by = all_of(JudgedQuery, queries, "queries"), Path(out), by
         check_names("judging", by=by)
+        check_retrieved(self.queries)
         for query in self.queries:
             if query.evidence:
                 raise ValueError(
