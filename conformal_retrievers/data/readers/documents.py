@@ -94,7 +94,8 @@ def judged_by(
     """Return a query with what was retrieved for it, judged by the documents that answer it.
 
     The order of what was retrieved is that of the hits, and reference documents that are not there
-    are counted in `missed`. Without retrieved documents the reference documents are the snippets.
+    are counted in `missed`. Without retrieved documents the reference documents are the snippets,
+    or the query has only their ids, as those of `JudgedQuery.from_ids`.
     Ids that repeat in a query are those of the documents that its snippets were cut from.
 
     Parameters
@@ -108,6 +109,8 @@ def judged_by(
     id
         The id of the query.
     """
+    if retrieved is None and not any(s.text for s in relevant):
+        return to_retrieve(record, query, [s.id or "" for s in relevant], id=id)
     snippets = [*dict.fromkeys(relevant)] if retrieved is None else with_hits(retrieved)
     by_id = all(s.id is not None for s in (*snippets, *relevant))
     if not by_id and any(s.id is not None and not s.text for s in (*snippets, *relevant)):
@@ -121,6 +124,17 @@ def judged_by(
     if by_id and len({*keys}) < len(keys):  # they name the documents that chunks were cut from
         snippets = [replace(one, id=None, document=one.id) for one in snippets]
     return made(record, query, snippets, [key in wanted for key in keys], id=id, missed=missed)
+
+
+def to_retrieve(
+    record: Record, query: str, relevant_ids: Iterable[str], *, id: str | None
+) -> JudgedQuery:
+    """Return a query with the ids of its relevant snippets; errors of it name the place."""
+    try:
+        ids = [*dict.fromkeys(relevant_ids)]
+        return JudgedQuery.from_ids(query, ids, id=id, group=record.name("group"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{record.place}: {error}") from None
 
 
 def made(

@@ -7,7 +7,8 @@
     document   that the snippet was cut from    position   of its first character there
 
 `query` and `relevant`, and `id` or `text`, are required. A row with a rank in other rows and none
-of its own was not retrieved: if it is relevant, it is missed. Columns of Phoenix's
+of its own was not retrieved: if it is relevant, it is missed. Without text, rank and score nothing
+was retrieved, and queries have the ids of their relevant snippets. Columns of Phoenix's
 `get_retrieved_documents` are read under their own names.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.readers.documents import check_unfiltered, made
+from conformal_retrievers.data.readers.documents import check_unfiltered, made, to_retrieve
 from conformal_retrievers.data.readers.records import Record, as_relevant, columns, records_of
 
 PHOENIX = {
@@ -120,12 +121,14 @@ def _query(
     known_missed: bool,
     min_score: float | None,
 ) -> JudgedQuery:
+    if not known & {"text", "rank", "score"}:  # qrels as a table
+        ids = [row.name("id") or "" for row in rows if _relevant(row, min_score)]
+        return to_retrieve(rows[0], rows[0].text("query"), ids, id=rows[0].name("query_id"))
     several = "retriever" in known
     found: dict[str, tuple[Snippet, bool]] = {}
     missed, taken = 0, set[tuple[str, float]]()
     for row in rows:
-        check_unfiltered(row.place, [*row.fields, *row.mapping("metadata")])
-        relevant = as_relevant(f"{row.place}: relevant", row.get("relevant"), min_score)
+        relevant = _relevant(row, min_score)
         rank, name = row.number("rank"), row.name("retriever") or RETRIEVER
         if rank is None and "rank" in known:
             missed += relevant
@@ -153,6 +156,11 @@ def _query(
         id=rows[0].name("query_id"),
         missed=missed if known_missed else None,
     )
+
+
+def _relevant(row: Record, min_score: float | None) -> bool:
+    check_unfiltered(row.place, [*row.fields, *row.mapping("metadata")])
+    return as_relevant(f"{row.place}: relevant", row.get("relevant"), min_score)
 
 
 def _snippet(row: Record, several: bool) -> Snippet:

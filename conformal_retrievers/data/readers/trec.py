@@ -6,6 +6,7 @@ where ranks are equal.
 """
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from conformal_retrievers.data.beir import (
@@ -47,8 +48,8 @@ def read_trec(
     """Read the judged queries of qrels, retrieved as in one run or several.
 
     Without texts, a query has its id as the text and its snippets have none: scores of hits need
-    none. Relevant documents that no run has are counted in `missed`. Without a run, the snippets
-    are the relevant documents, for `judge_retriever`.
+    none. Relevant documents that no run has are counted in `missed`. Without a run, queries have
+    the ids of their relevant documents, or these with their texts, for `judge_retriever`.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def read_trec(
                 f"{qrels} has qrels, which tell the ids of queries and not their texts. Give the "
                 "run of a retriever, or the texts: read_trec(qrels, queries=FILE)"
             )
-        return [_relevant(id, texts[id], found, documents) for id, found in relevant.items()]
+        return _to_retrieve(relevant, texts, documents)
     paths = by_name(run)
     runs = {name: read_run(Path(), path) for name, path in paths.items()}
     made = []
@@ -113,12 +114,26 @@ def _documents(corpus: str | Path) -> dict[str, str]:
     return read_corpus(corpus) if json_lines else read_texts(corpus)
 
 
-def _relevant(
-    id: str, text: str, relevant: list[str], documents: dict[str, str] | None
-) -> JudgedQuery:
-    check_found(f"query {id!r}", relevant, documents)
-    snippets = [Snippet("" if documents is None else documents[d], id=d) for d in relevant]
-    return JudgedQuery(text, snippets, [True] * len(snippets), id=id)
+def _to_retrieve(
+    relevant: Mapping[str, list[str]],
+    texts: Mapping[str, str],
+    documents: Mapping[str, str] | None,
+) -> list[JudgedQuery]:
+    if without := [id for id, found in relevant.items() if not found]:
+        warnings.warn(
+            f"{len(without)} queries, such as {without[0]!r}, have no relevant document, and are "
+            "left out",
+            stacklevel=3,
+        )
+    made = []
+    for id, found in relevant.items():
+        check_found(f"query {id!r}", found, documents)
+        if found and documents is None:
+            made.append(JudgedQuery.from_ids(texts[id], found, id=id))
+        elif found and documents is not None:
+            snippets = [Snippet(documents[one], id=one) for one in found]
+            made.append(JudgedQuery(texts[id], snippets, [True] * len(found), id=id))
+    return made
 
 
 def _is_number(text: str) -> bool:

@@ -124,11 +124,21 @@ def test_judgements_may_be_words_or_flags():
         assert read(frame().assign(relevant=words)) == EXPECTED
 
 
+def test_qrels_as_a_frame_are_ids_of_relevant_snippets():
+    qrels = frame()[["query_id", "query", "id", "relevant"]].assign(group="g")
+    assert read(qrels) == [
+        JudgedQuery.from_ids("Wann?", ["a"], id="q1", group="g"),
+        JudgedQuery.from_ids("Who?", ["7"], id="q2", group="g"),
+    ]
+    with pytest.raises(ValueError, match="row 0: query 'q1': relevant_ids is empty"):
+        read(qrels.assign(relevant=[0, 0, 1]))
+
+
 @pytest.mark.parametrize("dtype", ["float64", "Int64", "object", "string"])
 def test_ids_are_texts_whatever_their_type_in_a_frame(dtype):
-    rows = pd.DataFrame({"query": ["q", "q"], "id": [12, 13], "relevant": [1, 0]})
+    rows = pd.DataFrame({"query": ["q", "q"], "id": [12, 13], "relevant": [1, 1]})
     [one] = read(rows.assign(id=rows["id"].astype(dtype)))
-    assert [s.id for s in one.snippets] == ["12", "13"]
+    assert one.relevant_ids == ("12", "13")
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,11 @@ def test_ids_alone_are_enough():
     assert (one.relevant, one.missed, one.id, one.group) == ((False, True), 1, "q1", "g")
 
 
+def test_references_by_id_are_retrieved_by_judge_retriever():
+    samples = [{"user_input": "q", "reference_context_ids": [7, "b"], "group": "g"}]
+    assert read(samples) == [JudgedQuery.from_ids("q", ["7", "b"], group="g")]
+
+
 def test_ids_that_repeat_are_those_of_documents():
     [one] = read_ragas(
         [

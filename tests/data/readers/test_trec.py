@@ -91,12 +91,18 @@ def test_the_grade_that_counts_is_min_score(files):
 
 
 def test_qrels_alone_are_relevant_snippets_for_judge_retriever(files):
-    first, *_, third = read_trec(files / "qrels.txt", queries=files / "queries.tsv")
-    assert (first.query, first.id, first.missed) == ("Who?", "301", None)
-    assert [s.id for s in first.snippets] == ["FT-1", "FT-4"]
-    assert (first.relevant, third.relevant) == ((True, True), ())
+    with pytest.warns(UserWarning, match="1 queries, such as '303'"):
+        found = read_trec(files / "qrels.txt", queries=files / "queries.tsv")
+    assert found == [
+        JudgedQuery.from_ids("Who?", ["FT-1", "FT-4"], id="301"),
+        JudgedQuery.from_ids("Was früh?", ["FT-3"], id="302"),
+    ]
     texts = {"queries": files / "queries.tsv", "corpus": files / "corpus.tsv"}
-    assert [s.text for s in read_trec(files / "qrels.txt", **texts)[0].snippets][1] == "Bob."
+    with pytest.warns(UserWarning, match="left out"):
+        first, _ = read_trec(files / "qrels.txt", **texts)
+    assert first == JudgedQuery(
+        "Who?", [Snippet("Ann\tdid.", "FT-1"), Snippet("Bob.", "FT-4")], [True, True], id="301"
+    )
     with pytest.raises(ValueError, match="queries=FILE"):
         read(files / "qrels.txt")
 
