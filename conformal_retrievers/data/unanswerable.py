@@ -9,6 +9,7 @@ tells that something was taken out. A gate must not learn from anything else.
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeAlias
 
 from conformal_retrievers.data.checks import as_count
@@ -52,7 +53,8 @@ def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQu
     ValueError
         For a k that is not a whole number from 1, or lacks a retriever.
     """
-    whole, rest = _lists(query), _lists(query, _answers(query, query))
+    order = _order([query])
+    whole, rest = _lists(query, order), _lists(query, order, _answers(query, query))
     parts = parts_in(query.retriever or "")
     depths = _depths(query, k, parts or whole)
     if any(len(rest[name]) < min(len(found), depths[name]) for name, found in whole.items()):
@@ -90,12 +92,15 @@ def without_answers(
                 "are unknown and cannot be taken out. Give all of its relevant snippets, or leave "
                 "the query out"
             )
-    lengths = [{name: len(found) for name, found in _lists(q).items()} for q in retrieved]
+    lengths = [{name: len(found) for name, found in _lists(q, ()).items()} for q in retrieved]
     more, found, before = max([1, *(sum(query.relevant) for query in judged)]), 0, -1
     lacks = [1]
     while max(lacks, default=0) > 0 and found > before:
         deep = deeper(more)
-        rests = [_lists(q, _answers(q, known)) for q, known in zip(deep, judged, strict=True)]
+        order = _order([*retrieved, *deep])
+        rests = [
+            _lists(q, order, _answers(q, known)) for q, known in zip(deep, judged, strict=True)
+        ]
         lacks = [
             max(n - len(rest.get(name, ())) for name, n in own.items())
             for rest, own in zip(rests, lengths, strict=True)
@@ -139,13 +144,34 @@ def _answers(query: JudgedQuery, judged: JudgedQuery) -> set[int]:
     return {unit for unit, snippet, relevant in columns if relevant or snippet.text in texts}
 
 
-def _lists(query: JudgedQuery, gone: Collection[int] = ()) -> Lists:
-    """Return what each retriever found, but for the units that are gone."""
+def _order(queries: Iterable[JudgedQuery]) -> list[str]:
+    """Return the order of the retrievers, which hits have and by which equal sums of fusion go.
+
+    Where no query shows it, as few do for two retrievers of three or more, it is alphabetical.
+    """
+    before: dict[str, set[str]] = {}
+    for query in queries:
+        found = [snippet.hits for snippet in query.snippets if snippet.hits]
+        shown = [[hit.retriever for hit in hits] for hits in found]
+        sums = [fusion(hits) for hits in found]
+        if sums == sorted(sums, reverse=True):
+            ties = [i for i, (one, other) in enumerate(pairwise(sums)) if one == other]
+            shown += [[shown[i][0], shown[i + 1][0]] for i in ties]
+        for names in shown:
+            for i, name in enumerate(names):
+                before.setdefault(name, set()).update({*names[:i]} - {name})
+    order: list[str] = []
+    while left := before.keys() - order:
+        first = [name for name in left if before[name].isdisjoint(left)]
+        order.append(min(first or left))
+    return order
+
+
+def _lists(query: JudgedQuery, order: Sequence[str], gone: Collection[int] = ()) -> Lists:
+    """Return what each retriever found, in their order, but for the units that are gone."""
+    found = {hit.retriever for snippet in query.snippets for hit in snippet.hits}
     ranked: dict[str, dict[int, Hit]] = {
-        # The longest hits have the order of the retrievers, by which equal sums of fusion go.
-        hit.retriever: {}
-        for snippet in sorted(query.snippets, key=lambda snippet: -len(snippet.hits))
-        for hit in snippet.hits
+        name: {} for name in (*order, *sorted(found)) if name in found
     }
     if not ranked:
         return {

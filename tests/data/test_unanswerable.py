@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +115,31 @@ def test_equal_sums_of_fusion_go_by_the_order_of_the_retrievers():
     query = united(lists, "x")
     assert texts(query)[0] == "x"
     assert texts(without_relevant(query, 1)) == ["y", "z", "c0"]
+
+
+@pytest.mark.parametrize("names", ["ab", "cab", "dbca"])
+def test_the_order_of_ties_and_hits_does_not_tell_that_something_was_removed(names):
+    """200 queries of 60 documents, one of which is taken out of lists of which few share one."""
+    rng = np.random.default_rng(1)
+    judged, whole, deep, real = [], [], [], []
+    for i in range(200):
+        ranked = {name: [*map(str, rng.permutation(60))] for name in names}
+        gone = ranked[names[0]][int(rng.integers(5))]
+        rest = {name: [text for text in found if text != gone] for name, found in ranked.items()}
+        judged.append(JudgedQuery(f"q{i}", [gone], [True]))
+        for queries, lists, k in ((whole, ranked, 5), (deep, ranked, 6), (real, rest, 5)):
+            queries.append(united({name: found[:k] for name, found in lists.items()}, {gone}))
+    for made, expected in zip(without_answers(judged, whole, lambda _: deep), real, strict=True):
+        ranks = [[hit[:2] for hit in snippet.hits] for snippet in made.snippets]
+        assert texts(made) == texts(expected)
+        assert ranks == [[hit[:2] for hit in snippet.hits] for snippet in expected.snippets]
+
+
+def test_a_query_alone_shows_the_order_of_its_ties_and_hits():
+    # No snippet has the hits of all three: b before a by the hits of w, a before c by y and z.
+    lists = {"b": ["x", "w", "u", "v"], "a": ["y", "w", "p", "q"], "c": ["z", "s", "t", "r"]}
+    made = without_relevant(united(lists, "w"), 2)
+    assert texts(made) == [*"xyzups"]
 
 
 def test_documents_with_a_relevant_sentence_go_whole():
