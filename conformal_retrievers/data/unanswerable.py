@@ -22,6 +22,11 @@ from conformal_retrievers.data.union import name_and_depth, parts_in
 Lists: TypeAlias = dict[str, list[tuple[int, float | None]]]
 NAMELESS = ""
 
+FUSED = (
+    "retriever is {0}, which fuses lists before the answers are taken out: the ranks and scores of "
+    "the rest would tell that they were there, also with deeper=. Put the retrievers of the {0} "
+    "into a HybridRetriever, which keeps their lists apart"
+)
 SHORTER = (
     "{} fewer snippets than before, by which a gate can tell that some were taken out; retrieve "
     "deeper, or from a larger corpus"
@@ -32,9 +37,10 @@ def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQu
     """Return a query that was retrieved deeper than k as it looks if nothing answers it, at k.
 
     Relevant snippets are taken out, and others with the text of one. The list of each retriever has
-    its first k of the rest, with new ranks and the same scores; lists are united in the order of
-    rank fusion. Without hits, the order stays. Of sentences, documents with a relevant one go
-    whole. Warns, once, if a list is shorter than at k before.
+    its first k of the rest, with new ranks and the same scores, which must not depend on the other
+    snippets, as fused and scaled scores do; lists are united in the order of rank fusion. Without
+    hits, the order stays. Of sentences, documents with a relevant one go whole. Warns, once, if a
+    list is shorter than at k before.
 
     >>> query = JudgedQuery("q", ["a", "b", "c"], [True, False, False], k=3)
     >>> made = without_relevant(query, 2)
@@ -50,9 +56,13 @@ def without_relevant(query: JudgedQuery, k: int | Mapping[str, int]) -> JudgedQu
 
     Raises
     ------
+    TypeError
+        For anything but a judged query.
     ValueError
         For a k that is not a whole number from 1, or lacks a retriever.
     """
+    if not isinstance(query, JudgedQuery):
+        raise TypeError(f"query is {query!r:.60}; give a JudgedQuery")
     order = _order([query])
     whole, rest = _lists(query, order), _lists(query, order, _answers(query, query))
     parts = parts_in(query.retriever or "")

@@ -136,10 +136,10 @@ def test_the_order_of_ties_and_hits_does_not_tell_that_something_was_removed(nam
 
 
 def test_a_query_alone_shows_the_order_of_its_ties_and_hits():
-    # No snippet has the hits of all three: b before a by the hits of w, a before c by y and z.
-    lists = {"b": ["x", "w", "u", "v"], "a": ["y", "w", "p", "q"], "c": ["z", "s", "t", "r"]}
+    # No snippet has the hits of all three: c before b by x and y, b before a by the hits of w.
+    lists = {"c": ["x", "s", "t", "r"], "b": ["y", "w", "u", "v"], "a": ["z", "w", "p", "q"]}
     made = without_relevant(united(lists, "w"), 2)
-    assert texts(made) == [*"xyzups"]
+    assert texts(made) == [*"xyzsup"]
 
 
 def test_documents_with_a_relevant_sentence_go_whole():
@@ -183,6 +183,11 @@ def test_the_warning_is_shown_once_for_many_queries():
 def test_an_invalid_depth_is_refused(k):
     with pytest.raises(ValueError, match="k is"):
         without_relevant(united({"a": "xyz", "b": "xuv"}, "x"), k)
+
+
+def test_anything_but_a_judged_query_is_refused():
+    with pytest.raises(TypeError, match="query is 'a'.*JudgedQuery"):
+        without_relevant("a", 3)
 
 
 def test_runs_of_a_beir_folder_that_are_deeper_than_k_can_be_used(tmp_path):

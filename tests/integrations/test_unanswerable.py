@@ -21,7 +21,6 @@ from frameworks import (
     snippets,
     vector_index,
 )
-from langchain_classic.retrievers import EnsembleRetriever
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
@@ -29,8 +28,6 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
-from llama_index.core.llms import MockLLM
-from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.postprocessor import conformal as llama_index_conformal
 from llama_index.retrievers.bm25 import BM25Retriever
@@ -88,17 +85,6 @@ def index(k=K):
     return vector_index().as_retriever(similarity_top_k=k)
 
 
-def fused():
-    return QueryFusionRetriever(
-        [index(2 * K), chroma().as_retriever(similarity_top_k=2 * K)],
-        llm=MockLLM(),
-        mode="reciprocal_rerank",
-        num_queries=1,
-        similarity_top_k=K,
-        use_async=False,
-    )
-
-
 def hybrid(package, **parts):
     return package.HybridRetriever(parts)
 
@@ -130,7 +116,6 @@ IN_LLAMA_INDEX = {
     "Chroma": lambda: chroma().as_retriever(similarity_top_k=K),
     "BM25": words,
     "hybrid": lambda: hybrid(llama_index_conformal, dense=index(), bm25=words()),
-    "fusion": fused,
 }
 EACH = pytest.mark.parametrize(
     ("package", "make"),
@@ -269,15 +254,20 @@ def function(k):
     return RunnableLambda(lambda query: store(k).invoke(query), name="mine")
 
 
-def ensemble(k):
-    return EnsembleRetriever(retrievers=[store(k)], weights=[1.0])
+class Named(LangChainRetriever):
+    """Has no depth that can be set."""
+
+    inside: LangChainRetriever
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        return self.inside.invoke(query)
 
 
 @pytest.mark.parametrize(
     ("package", "make", "name"),
     [
         (langchain_conformal, function, "mine"),
-        (langchain_conformal, ensemble, "EnsembleRetriever"),
+        (langchain_conformal, lambda k: Named(inside=store(k)), "Named"),
         (llama_index_conformal, lambda k: OfNodes(small(k)), "OfNodes"),
         (
             langchain_conformal,

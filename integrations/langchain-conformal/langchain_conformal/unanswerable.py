@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
@@ -14,6 +14,8 @@ from conformal_retrievers.data.retrieved import queries_to_judge
 from conformal_retrievers.data.sentences import Split
 from langchain_conformal.hybrid import HybridRetriever
 from langchain_conformal.judge import depth_of, judge_retriever, name_of
+
+FUSES = "EnsembleRetriever"  # of LangChain, in packages that need not be installed
 
 
 def without_answers(
@@ -33,6 +35,9 @@ def without_answers(
     have no gap, scores are unchanged, and `answerable` is False: calibrate a gate on the result,
     beside `judge_retriever(retriever, judged)`, which has its name and k.
 
+    The score of a document must not depend on the other documents: fused and scaled scores tell
+    that others were there. A store whose own search fuses is not recognised.
+
     Parameters
     ----------
     retriever, judged
@@ -48,8 +53,9 @@ def without_answers(
     TypeError
         For anything but a retriever and judged queries.
     ValueError
-        As in `judge_retriever`; for a retriever whose depth cannot be set, without `deeper`; and
-        for a query with missed snippets, which cannot be recognised.
+        As in `judge_retriever`; for an `EnsembleRetriever`, also inside another retriever; for one
+        whose depth cannot be set, without `deeper`; and for a query with missed snippets, which
+        cannot be recognised.
 
     Warns
     -----
@@ -62,6 +68,8 @@ def without_answers(
             one, queries, name=name, key=key, max_concurrency=max_concurrency, split=split
         )
 
+    if fused := _fused_in(retriever):
+        raise ValueError(unanswerable.FUSED.format(fused))
     queries = queries_to_judge(judged)
     retrieved = judge(retriever)
     if deeper is not None:
@@ -70,6 +78,22 @@ def without_answers(
     return unanswerable.without_answers(
         queries, retrieved, lambda more: judge(_deepened(retriever, more))
     )
+
+
+def _fused_in(runnable: object, config: RunnableConfig | None = None) -> str | None:
+    """Return the name of a class in a retriever, as it is configured, that fuses lists."""
+    if isinstance(runnable, DynamicRunnable):
+        return _fused_in(*runnable.prepare(config))
+    if isinstance(runnable, RunnableBindingBase):
+        config = merge_configs(runnable.config, config)
+    if any(one.__name__ == FUSES for one in type(runnable).__mro__):
+        return type(runnable).__name__
+    for field in getattr(runnable, "__dict__", {}).values():
+        parts = [*field.values()] if isinstance(field, dict) else field
+        for part in parts if isinstance(parts, list | tuple) else [parts]:
+            if isinstance(part, Runnable) and (found := _fused_in(part, config)):
+                return found
+    return None
 
 
 def _deepened(

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from copy import copy
 
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.retrievers import QueryFusionRetriever
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data import unanswerable
@@ -30,6 +31,9 @@ def without_answers(
     have no gap, scores are unchanged, and `answerable` is False: calibrate a gate on the result,
     beside `judge_retriever(retriever, judged)`, which has the same name and k.
 
+    The score of a node must not depend on the other nodes: fused and scaled scores tell that others
+    were there. A store whose own search fuses is not recognised.
+
     Parameters
     ----------
     retriever, judged
@@ -45,8 +49,9 @@ def without_answers(
     TypeError
         For anything but a retriever and judged queries.
     ValueError
-        As in `judge_retriever`; for a retriever whose depth cannot be set, without `deeper`; and
-        for a query with missed snippets, which cannot be recognised.
+        As in `judge_retriever`; for a `QueryFusionRetriever`, also inside another retriever; for
+        one whose depth cannot be set, without `deeper`; and for a query with missed snippets, which
+        cannot be recognised.
 
     Warns
     -----
@@ -59,6 +64,8 @@ def without_answers(
             one, queries, name=name, key=key, max_concurrency=max_concurrency, split=split
         )
 
+    if fused := _fused_in(retriever):
+        raise ValueError(unanswerable.FUSED.format(fused))
     queries = queries_to_judge(judged)
     retrieved = judge(retriever)
     if deeper is not None:
@@ -67,6 +74,18 @@ def without_answers(
     return unanswerable.without_answers(
         queries, retrieved, lambda more: judge(_deepened(retriever, more))
     )
+
+
+def _fused_in(retriever: object) -> str | None:
+    """Return the name of a class in a retriever that fuses lists."""
+    if isinstance(retriever, QueryFusionRetriever):
+        return type(retriever).__name__
+    for field in getattr(retriever, "__dict__", {}).values():
+        parts = [*field.values()] if isinstance(field, dict) else field
+        for part in parts if isinstance(parts, list | tuple) else [parts]:
+            if isinstance(part, BaseRetriever) and (found := _fused_in(part)):
+                return found
+    return None
 
 
 def _deepened(retriever: BaseRetriever, more: int) -> BaseRetriever:
