@@ -216,6 +216,8 @@ def by_source(
     sources = {JUDGED: [query for query in given if not query.answerable]}
     for name, queries in named.items():
         check_names("unanswerable", source=name)
+        if not name:
+            raise ValueError("unanswerable has a source without a name; give each one")
         sources.setdefault(name, []).extend(judged_queries(queries))
     for name, queries in sources.items():
         for query in queries:

@@ -66,11 +66,15 @@ def evaluate_gate(
 
     Raises
     ------
+    TypeError
+        For anything but a gate and judged queries.
     ValueError
         For no answerable query, an id that occurs twice, an unanswerable query with a relevant
         snippet, and a question that the gate was calibrated or fitted on, by its id or its text.
     """
     check_level(level)
+    if not isinstance(gate, Gate):
+        raise TypeError(f"gate is {gate!r:.60}; give a Gate, such as Gate.load(path)")
     given = judged_queries(answerable)
     sources = by_source(given, unanswerable)
     known = [query for query in given if any(query.relevant)]

@@ -12,9 +12,9 @@ v_1 ≤ … ≤ v_n, lower = more relevant, and has three features, or four if t
 
 Best and last are absolute: they alone can see that everything is far away. The others are the best
 by fusion, if there is one; the share of the query's words that the first five snippets have, by the
-fusion or else the first source; and each given score of the query. Nothing else of the query
-counts: its length alone would tell the questions of one source from those of another. A retriever
-that found nothing has the features that speak least for an answer in the fit.
+fusion, else the first source, else as retrieved; and each given score of the query. Nothing else of
+the query counts: its length alone would tell the questions of one source from those of another. A
+retriever that found nothing has the features that speak least for an answer in the fit.
 """
 
 from __future__ import annotations
@@ -80,10 +80,16 @@ class LearnedQueryScorer(CombinedQueryScorer):
 
         All answerable queries count as much as all unanswerable ones, and of these each source, by
         its name, as much as another. Queries without a relevant snippet do not count as answerable,
-        and those whose score would be NaN do not enter. Raises ValueError if there are neither hits
-        nor scorers, if scorers share a name, if an unanswerable query has a relevant snippet, and
-        unless there are queries of both kinds; ModuleNotFoundError without the extra `learned`.
+        and those whose score would be NaN do not enter. Raises TypeError for unanswerable queries
+        without sources; ValueError if there are neither hits nor scorers, if scorers share a name,
+        if an unanswerable query has a relevant snippet, and unless there are queries of both kinds;
+        ModuleNotFoundError without the extra `learned`.
         """
+        if not isinstance(unanswerable, Mapping):
+            raise TypeError(
+                f"unanswerable is {unanswerable!r:.60}; give queries by the name of their source, "
+                'such as {"answers removed": queries}'
+            )
         of_snippets, of_queries = by_kind(scorers)
         kinds = [[q for q in answerable if any(q.relevant)], *unanswerable.values()]
         everything = [query for queries in kinds for query in queries]
@@ -281,7 +287,8 @@ def query_features(
     if not known.any():
         return np.full(len(feature_names(sources)) + len(found) - m, np.nan)
     values, ranks = numbers.values, np.log1p(numbers.ranks)
-    fusion, of_order = np.empty(0), values[0]
+    fusion = np.empty(0)
+    of_order = values[0] if len(values) else np.arange(len(snippets), dtype=np.float64)
     if r > 1:
         fusion, of_order = values[r].min(keepdims=True), values[r]
         values, ranks = np.delete(values, r, axis=0), np.delete(ranks, r, axis=0)

@@ -28,7 +28,7 @@ from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.hits import hits_in
 from conformal_retrievers.data.queries import Snippet, as_scores, as_snippets
 from conformal_retrievers.scoring.answerability import CombinedQueryScorer
-from conformal_retrievers.scoring.hits import Columns, check_found, retrievers_of
+from conformal_retrievers.scoring.hits import Columns, check_found, named_in, retrievers_of
 from conformal_retrievers.scoring.scorer import Scorer, Scores, check_scorer, reference
 
 Number = Literal["best", "best against mean", "margin", "share of best"]
@@ -120,7 +120,7 @@ class RankAgreement:
     retrievers: tuple[str, ...]  # in alphabetical order, whatever order is given
 
     def __init__(self, retrievers: Iterable[str]) -> None:
-        names = (retrievers,) if isinstance(retrievers, str) else tuple(sorted(retrievers))
+        names = named_in(retrievers)
         if len(names) < 2 or len(set(names)) < len(names):
             raise ValueError(f"retrievers is {names!r}; give two or more names, each once")
         check_names("RankAgreement", retrievers=", ".join(names))

@@ -70,6 +70,9 @@ class LLMVerdict:
     def __post_init__(self) -> None:
         check_llm(self.llm)
         check_count(self.concurrency, "concurrency")
+        check_count(self.top_logprobs, "top_logprobs")
+        if self.max_tokens is not None:
+            check_count(self.max_tokens, "max_tokens")
         if not isinstance(self.cache, Cache | None):
             raise TypeError(f"cache is {self.cache!r:.80}; give Cache(path), or None")
         if self.by not in get_args(By):

@@ -147,6 +147,25 @@ def drawn(n, *, best, n_relevant=0, of="q", seed=0):
     return made
 
 
+@pytest.mark.parametrize(
+    ("n", "others", "chooses", "learns"),
+    [
+        (60, {"a": 60}, True, True),
+        (59, {"a": 60}, False, False),
+        (60, {"a": 59}, True, False),
+        (60, {"a": 30}, True, False),
+        (60, {"a": 29}, False, False),
+        (60, {"a": 30, "b": 30}, True, True),
+        (60, {"a": 31, "b": 29}, True, False),
+    ],
+)
+def test_to_choose_and_to_learn_takes_so_many_queries(n, others, chooses, learns):
+    found = {name: drawn(m, best=0, of=name, seed=m) for name, m in others.items()}
+    gate = calibrate_gate(drawn(n, best=2, n_relevant=1), found, alpha=0.1)
+    costs = gate.calibration.scorer_provenance["choice"].get("costs") or {}
+    assert (bool(costs), any("learned" in name for name in costs)) == (chooses, learns)
+
+
 def test_the_score_is_chosen_on_a_third_of_the_questions_and_they_do_not_calibrate():
     yes = drawn(120, best=5, n_relevant=1)
     no = drawn(120, best=0, seed=1)
@@ -207,6 +226,7 @@ def test_a_gate_of_hits_needs_nothing_but_its_file(tmp_path):
         ({"false_speech": 0.1, "unanswerable": ()}, ValueError, "unanswerable"),
         ({"unanswerable": {"removed": ANSWERABLE}}, ValueError, "removed.*relevant"),
         ({"unanswerable": ["q"]}, TypeError, "judged"),
+        ({"unanswerable": {"": REMOVED}}, ValueError, "unanswerable.*name"),
         ({"answerable": REMOVED}, ValueError, "answerable"),
         ({"scorer": LAST}, TypeError, "scorer"),
         ({"scorer": None}, ValueError, "hit"),

@@ -216,6 +216,11 @@ def test_invalid_queries_are_named(given, others, named):
         evaluate_gate(GATE, ANSWERABLE, level=1.0)
 
 
+def test_anything_but_a_gate_is_refused():
+    with pytest.raises(TypeError, match="gate is"):
+        evaluate_gate(GATE.calibration, ANSWERABLE)
+
+
 def test_queries_without_ids_are_not_verified_as_held_out():
     without = [JudgedQuery("no id", ["0.1 1.0"], [True])]
     e = evaluate_gate(GATE, without)

@@ -219,6 +219,8 @@ def test_what_cannot_be_fitted_is_an_error():
     answerable, unanswerable = drawn(3)
     with pytest.raises(ValueError, match="unanswerable"):
         LearnedQueryScorer.fit(answerable, {})
+    with pytest.raises(TypeError, match="unanswerable is.*source"):
+        LearnedQueryScorer.fit(answerable, next(iter(unanswerable.values())))
     with pytest.raises(ValueError, match="answerable"):
         LearnedQueryScorer.fit([], unanswerable)
     with pytest.raises(ValueError, match="relevant"):

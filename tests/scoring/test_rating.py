@@ -249,7 +249,13 @@ def test_a_name_changes_with_everything_that_changes_a_score():
 
 def test_options_are_checked(tmp_path):
     llm = replying("")
-    for name, wrong in (("snippets_per_call", 0), ("by", "yes"), ("concurrency", 0)):
+    for name, wrong in (
+        ("snippets_per_call", 0),
+        ("by", "yes"),
+        ("concurrency", 0),
+        ("max_tokens", -1),
+        ("top_logprobs", 0),
+    ):
         with pytest.raises(ValueError, match=name):
             LLMScorer(llm, **{name: wrong})
     with pytest.raises(ValueError, match="snippets_per_call"):

@@ -20,7 +20,7 @@ from conformal_retrievers.scoring import (
     ascore_query,
     score_query,
 )
-from conformal_retrievers.scoring.hits import HitScorer
+from conformal_retrievers.scoring.hits import FusionScorer, HitScorer
 from conformal_retrievers.scoring.summary import NUMBERS, summary
 
 LENGTH = FunctionScorer(lambda query, texts: [len(text) for text in texts], "length")
@@ -171,6 +171,13 @@ def test_agreement_is_none_if_a_retriever_found_nothing():
 def test_agreement_needs_two_retrievers(retrievers):
     with pytest.raises(ValueError, match="retrievers is"):
         RankAgreement(retrievers)
+
+
+@pytest.mark.parametrize("retrievers", [3, None, [1, 2], ["a", None]])
+@pytest.mark.parametrize("scorer", [RankAgreement, FusionScorer])
+def test_retrievers_are_names(scorer, retrievers):
+    with pytest.raises(TypeError, match="retrievers is"):
+        scorer(retrievers)
 
 
 @pytest.mark.slow

@@ -172,7 +172,13 @@ def test_a_wrong_argument_is_named():
         LLMVerdict(len)
     with pytest.raises(TypeError, match="cache is"):
         LLMVerdict(llm, cache="replies.db")
-    for name, wrong in (("by", "yes"), ("concurrency", 0)):
+    for name, wrong in (
+        ("by", "yes"),
+        ("concurrency", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 2.5),
+        ("top_logprobs", 0),
+    ):
         with pytest.raises(ValueError, match=name):
             LLMVerdict(llm, **{name: wrong})
     with pytest.raises(ValueError, match="prompt"):
