@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate, Gated
+from conformal_retrievers.calibration.gate import Gate, Gated, gate_for
 from conformal_retrievers.calibration.scorer import scorer_for
 from conformal_retrievers.calibration.statement import why_none
 from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, OnUnscorable
@@ -234,17 +234,24 @@ class ConformalFilter:
 
     @property
     def statement(self) -> str:
-        """The calibration's statement, with that of a gate which it was calibrated without."""
-        of_filter = self.calibration.statement
-        if self.gate is None or self.calibration.gate is not None:
-            return of_filter
-        lost = percent(
-            exact_alpha(self.calibration.alpha) + exact_alpha(self.gate.calibration.alpha),
-            exact=True,
-        )
+        """The calibration's statement, with that of a gate which it was calibrated without.
+
+        By the union bound, both together lose at most the sum of their alphas, on average.
+        """
+        c, gate = self.calibration, self.gate
+        if gate is None or c.gate is not None:
+            return c.statement
+        both = "Nothing is guaranteed of both together"
+        lost = exact_alpha(c.alpha) + exact_alpha(gate.calibration.alpha)
+        of_groups = c.by_group and not gate.calibration.by_group
+        if c.guarantee != "snippet" and c.fixed is None and not of_groups and lost < 1:
+            both = (
+                f"Both together lose at most {percent(lost, exact=True)}, the sum of their alphas, "
+                "on average over queries and calibrations"
+            )
         return (
-            f"{of_filter}\n\nA gate that the filter was not calibrated with is in front, so both "
-            f"together lose at most {lost}, the sum of their alphas.\n\n{self.gate.statement}"
+            f"{c.statement}\n\nThe filter was calibrated without the gate that is in front of it. "
+            f"{both}.\n\n{gate.statement}"
         )
 
     def _as_taken(self, snippets: Iterable[Snippet | str]) -> Sequence[Any]:
@@ -282,14 +289,14 @@ class ConformalFilter:
                 "gated=filter.gate(query, snippets) for a filter with a gate, and none without"
             )
         self.calibration.warn_if_unknown(filtered.group, f"all {item}s are kept")
+        if filtered.gated is not None and filtered.gated.silent and self.on_silence == "drop":
+            return replace(filtered, keeps=np.zeros(len(s), dtype=bool), silenced=True)
         if self.on_unscorable == "raise" and len(lost):
             text = f"{self.scorer.name!r} gave no score to {item}s {lost.tolist()}"
             raise Unscorable(f"{text}. To keep such {item}s, set on_unscorable='keep'", filtered)
         if len(s) and len(lost) == len(s):  # the same text and place: Python shows it once
             text = f"{self.scorer.name!r} could not score any {item} of a query, so all are kept"
             warnings.warn(text, stacklevel=1)
-        if filtered.gated is not None and filtered.gated.silent and self.on_silence == "drop":
-            return replace(filtered, keeps=np.zeros(len(s), dtype=bool), silenced=True)
         if filtered.keeps.any() or not len(s) or self.on_empty == "allow":
             return filtered
         best = int(np.argmin(s))  # none is NaN here: it would have been kept
@@ -318,29 +325,9 @@ class ConformalFilter:
         calibration = self.calibration
         if calibration.keeps_everything:
             why = why_none(calibration, next(iter(calibration.n_units)))
-            logger.warning("this filter drops nothing: %s", why)
+            behind = " that its gate lets pass" if self.gate else ""
+            logger.warning("this filter drops nothing%s: %s", behind, why)
 
     def __repr__(self) -> str:
         c = self.calibration
         return f"{type(self).__name__}({self.scorer.name!r}, alpha={c.alpha:g}, {c.guarantee!r})"
-
-
-def gate_for(
-    calibration: Calibration, gate: Gate | None, scorers: Iterable[Scorer | QueryScorer] = ()
-) -> Gate | None:
-    """Return the gate in front of a filter: the given one, or else that of its calibration.
-
-    Raises `CalibrationMismatch` for another than the one that the filter was calibrated with, or
-    for a missing scorer.
-    """
-    calibrated = calibration.gate
-    if gate is None:
-        return None if calibrated is None else Gate.of(calibrated, scorers)
-    if not isinstance(gate, Gate):
-        raise TypeError(f"gate is {gate!r:.60}; give a Gate, such as Gate.load(path)")
-    if calibrated is not None and gate.calibration != calibrated:
-        raise checks.CalibrationMismatch(
-            f"gate is {gate.calibration!r}, but the filter was calibrated behind {calibrated!r}; "
-            "leave gate= out, or calibrate the filter with this gate"
-        )
-    return gate

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.gate import Gate, Gated
+from conformal_retrievers.calibration.gate import Gate, Gated, gate_for
 from conformal_retrievers.calibration.scorer import needed_scorers, scorer_for
 from conformal_retrievers.calibration.subjects import RETRIEVED, OnUnscorable
 from conformal_retrievers.data.queries import Snippet, as_scores
@@ -34,7 +34,7 @@ from conformal_retrievers.data.sentences import (
     with_neighbours,
 )
 from conformal_retrievers.decisions import Filtered
-from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty, OnSilence, gate_for
+from conformal_retrievers.filtering import ConformalFilter, GroupOf, OnEmpty, OnSilence
 from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.scorer import Scorer
 

@@ -39,7 +39,7 @@ def gate_of(scores, sources=(), alpha=0.2, **options):
     """Return the gate of answerable queries with these scores, and unanswerable ones by source."""
     given = [query(f"q{i}", score) for i, score in enumerate(scores)]
     others = {
-        name: [unanswerable(f"{name}{i}", score) for i, score in enumerate(of)]
+        name: [unanswerable(f"{name} of gate {i}", score) for i, score in enumerate(of)]
         for name, of in dict(sources).items()
     }
     return calibrate_gate(given, others, FIRST, alpha=alpha, **options)

@@ -10,10 +10,16 @@ import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import budget, checks
+from conformal_retrievers.calibration.behind import (
+    APART,
+    check_behind,
+    check_same_queries,
+    check_same_retrieval,
+)
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.choosing import choose
 from conformal_retrievers.calibration.costs import Aim
-from conformal_retrievers.calibration.gate import Gate, GateInFront
+from conformal_retrievers.calibration.gate import Gate, check_gate
 from conformal_retrievers.calibration.guarantees import (
     Guarantee,
     check_guarantee,
@@ -96,8 +102,9 @@ def calibrate(
     labels
         Facts about the judgements (source, prompt, audit), written into the file.
     gate
-        A gate in front of the filter, calibrated on the same queries or on others. The file holds
-        both, and the guarantee is about both together: what the gate silences counts as dropped.
+        A gate in front of the filter, calibrated on the same queries with a smaller alpha. The file
+        holds both, and the guarantee is about both together: what the gate silences counts as
+        dropped. Questions that chose the gate's score do not calibrate the filter.
     count_tokens
         Returns the number of tokens of a text; by default that of its characters.
     progress
@@ -129,6 +136,8 @@ def calibrate(
     """
     if (alpha is None) == (tokens is None):
         raise TypeError(f"alpha is {alpha!r} and tokens is {tokens!r}; give one of them")
+    if gate is not None:
+        check_gate(gate)
     if alpha is not None:
         exact_alpha(alpha)  # before anything is paid for
     else:
@@ -136,15 +145,27 @@ def calibrate(
     check_guarantee(guarantee, delta)
     checks.check_flags(by_group=by_group, count_missed=count_missed)
     if gate is not None:
-        checks.check_behind(gate.calibration.subject, guarantee, delta)
+        if alpha is None:
+            raise ValueError(f"tokens is {tokens!r} behind a gate; give alpha. {APART}")
+        check_behind(
+            gate.calibration,
+            alpha=alpha,
+            guarantee=guarantee,
+            delta=delta,
+            by_group=by_group,
+            merge_groups=merge_groups,
+        )
     judged, merged = judged_queries(judged), merge_groups or {}
     if not judged:
         raise ValueError("judged is empty; give judged queries, such as judge_retriever returns")
     if split is not None:
         judged = by_sentence(judged, split)
     check_not_only_relevant(judged)
-    checks.split_of(judged)  # raises for a mixture
+    split_name = checks.split_of(judged)  # raises for a mixture
     retrieval, labels = checks.with_retrieval(judged, retrieval), checks.json_copy("labels", labels)
+    if gate is not None:
+        facts = checks.with_split(retrieval, split_name)
+        check_same_retrieval(gate.calibration, facts, "judged")
     if isinstance(scorer, Scorer):
         check_relative(guarantee, relative_to_query(scorer), scorer.name)
         check_not_fitted_on(scorer, judged)
@@ -157,12 +178,12 @@ def calibrate(
         count_tokens=count_tokens,
         progress=progress,
     )
-    calibrating, front = chosen.calibration, None
-    if gate is not None:
-        checks.check_split(gate.calibration.split, checks.split_of(judged), "judged")
+    calibrating = chosen.calibration
+    if gate is not None and alpha is not None:
         calibrating = [query for query in calibrating if not gate.calibration.chosen_on(query)]
-        front = GateInFront.of(gate, calibrating)
-    scored = score_queries(chosen.scorer, calibrating, gate=front, progress=progress)
+        check_not_fitted_on(gate.scorer, calibrating)
+        check_same_queries(gate.calibration, calibrating, alpha)
+    scored = score_queries(chosen.scorer, calibrating, gate=gate, progress=progress)
     calibration = Calibration.from_scores(
         scored,
         alpha=0.5 if alpha is None else alpha,
@@ -191,7 +212,9 @@ def _warn_if_nothing_drops(calibration: Calibration, scored: Sequence[ScoredQuer
     enough = [group for group, n in calibration.n_units.items() if n >= calibration.n_needed]
     if calibration.keeps_everything and enough:
         why = why_none(calibration, enough[0])
-        warnings.warn(f"the threshold is infinite and drops nothing: {why}", stacklevel=3)
+        beyond = " beyond what the gate silences" if calibration.gate else ""
+        text = f"the threshold is infinite and drops nothing{beyond}: {why}"
+        warnings.warn(text, stacklevel=3)
     queries = [q for q in scored if calibration.threshold(q.group) < math.inf]
     droppable = any(not np.isnan(q.scores[~q.relevant]).all() for q in queries)
     if droppable and all(calibration.keep(q.scores, q.group).all() for q in queries):

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, record
+from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.record import Record
 from conformal_retrievers.calibration.statement import statement
@@ -78,6 +79,9 @@ class Calibration(Thresholds):
         checks.check_on_unscorable(on_unscorable, subject)
         checks.check_scorable(scored, scorer, on_unscorable)
         checks.check_scored(scored, subject)
+        if gate is not None and not isinstance(gate, Calibration):
+            raise TypeError(f"gate is {gate!r:.60}; give gate.calibration")
+        check_silenced(scored, gate)
         checks.warn_if_reversed(scored)
         checks.warn_if_path(scorer)
         known = [query for query in scored if query.relevant.any() or query.missed]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration.subjects import QUERIES, SENTENCES, Subject
+from conformal_retrievers.calibration.subjects import SENTENCES, Subject
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.theory.intervals import auc
@@ -174,18 +174,6 @@ def check_one_score(
         raise ValueError(
             f"guarantee is {guarantee!r} and count_missed is {count_missed} for {subject.name}; "
             f"give 'all', False and one score for each {subject.unit}, without missed"
-        )
-
-
-def check_behind(gate: Subject, guarantee: str, delta: float | None) -> None:
-    """Raise ValueError for a gate of another subject, or what has no guarantee behind a gate."""
-    if gate != QUERIES:
-        raise ValueError(f"gate is about {gate.name}; give one that calibrate_gate made")
-    if guarantee == "snippet" or delta is not None:
-        raise ValueError(
-            f"guarantee is {guarantee!r} and delta is {delta!r} behind a gate, which holds for "
-            "queries and on average only. Leave gate= out here and give it to the filter: what the "
-            "gate silences is lost in addition"
         )
 
 

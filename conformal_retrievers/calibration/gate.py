@@ -21,6 +21,7 @@ from typing import Any, Literal
 from pydantic_core import CoreSchema, core_schema
 
 from conformal_retrievers.calibration import checks
+from conformal_retrievers.calibration.behind import answerable_in, check_same_retrieval
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.scorer import query_scorer_for
 from conformal_retrievers.calibration.speech import speaks_below
@@ -158,11 +159,20 @@ class Gate:
         return Gated(float(score), decision, c, group)
 
     def silenced(self, judged: Sequence[JudgedQuery]) -> list[bool]:
-        """Return for each judged query whether the gate is silent."""
-        return [self.decide(score, query.group).silent for score, query in self._scored(judged)]
+        """Return for each judged query whether the gate is silent.
 
-    def _scored(self, judged: Sequence[JudgedQuery]) -> list[tuple[float, JudgedQuery]]:
-        return [*zip(query_scores(self.scorer, judged).tolist(), judged, strict=True)]
+        One that calibrated the gate counts as silenced above the score that the threshold may fall
+        to with one query more, which makes what is calibrated on it behind the gate exact (see
+        `behind.py`).
+        """
+        c, own = self.calibration, answerable_in(self.calibration)
+        scores = query_scores(self.scorer, judged).tolist()
+        return [
+            score > c.threshold_without_one(query.group)
+            if query_digest(query.query) in own
+            else self.decide(score, query.group).silent
+            for score, query in zip(scores, judged, strict=True)
+        ]
 
     @cached_property
     def _limited(self) -> bool:
@@ -180,42 +190,30 @@ class Gate:
         return {}
 
 
-@dataclass(frozen=True)
-class GateInFront:
-    """A gate in front of a filter that is being calibrated on judged queries.
+def check_gate(gate: object) -> None:
+    """Raise TypeError unless it is a gate."""
+    if not isinstance(gate, Gate):
+        raise TypeError(
+            f"gate is {gate!r:.60}; give a Gate, such as calibrate_gate(…) or Gate.load(path)"
+        )
 
-    The guarantee of both together is exact on the very queries that calibrated the gate, if these
-    are silenced above the score that its threshold may fall to with one query more. Seen from the
-    queries and a new one together, the gate's threshold is the k-th smallest of n + 1 scores: that
-    lies between the (k − 1)-th and the k-th of n, and silences the new query iff the gate does. So
-    no query loses more under it than it is counted for here, and what is counted does not depend on
-    which of them is new.
+
+def gate_for(
+    calibration: Calibration, gate: Gate | None, scorers: Iterable[Scorer | QueryScorer] = ()
+) -> Gate | None:
+    """Return the gate in front of a filter: the given one, or else that of its calibration.
+
+    Raises `CalibrationMismatch` for another than the one that the filter was calibrated with, or
+    for a missing scorer.
     """
-
-    gate: Gate
-    same: bool  # whether the queries calibrated the gate too
-
-    @classmethod
-    def of(cls, gate: Gate, judged: Sequence[JudgedQuery]) -> GateInFront:
-        """Return the gate in front of a filter that these queries calibrate.
-
-        Raises ValueError if some of them calibrated the gate, and others did not.
-        """
-        known = gate.calibration.details.get("answerable")
-        calibrated = {*known} if isinstance(known, list) else set()
-        answerable = [query_digest(query.query) for query in judged if any(query.relevant)]
-        n = sum(digest in calibrated for digest in answerable)
-        if 0 < n < len(answerable):
-            raise ValueError(
-                f"gate was calibrated on {n} of the {len(answerable)} answerable queries of judged "
-                "and not on the others; calibrate gate and filter on the same queries, or on "
-                "different ones"
-            )
-        return cls(gate, same=n > 0)
-
-    def silenced(self, judged: Sequence[JudgedQuery]) -> list[bool]:
-        """Return for each judged query whether it counts as silenced."""
-        if not self.same:
-            return self.gate.silenced(judged)
-        threshold = self.gate.calibration.threshold_without_one
-        return [score > threshold(query.group) for score, query in self.gate._scored(judged)]
+    calibrated = calibration.gate
+    if gate is None:
+        return None if calibrated is None else Gate.of(calibrated, scorers)
+    check_gate(gate)
+    check_same_retrieval(gate.calibration, calibration.retrieval, "the filter's calibration")
+    if calibrated is not None and gate.calibration != calibrated:
+        raise checks.CalibrationMismatch(
+            f"gate is {gate.calibration!r}, but the filter was calibrated behind {calibrated!r}; "
+            "leave gate= out, or calibrate the filter with this gate"
+        )
+    return gate

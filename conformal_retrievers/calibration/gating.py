@@ -33,6 +33,7 @@ from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
 from conformal_retrievers.scoring.scorer import (
     Scorer,
     check_not_fitted_on,
+    check_scorer,
     judged_queries,
     provenance_of,
     query_digest,
@@ -102,7 +103,7 @@ def calibrate_gate(
     """
     exact_alpha(alpha)
     checks.check_flags(by_group=by_group)
-    given = judged_queries(answerable)
+    given = judged_queries(answerable, "answerable")
     sources = by_source(given, unanswerable)
     if false_speech is not None:
         check_probability("false_speech", false_speech, "a limit of the rate of false speech")
@@ -158,7 +159,6 @@ def calibrate_gate(
                 name: _stored(
                     of_source,
                     query_scores(own, of_source, title=f"Scoring: {name}", progress=progress),
-                    digests,
                 )
                 for name, of_source in rest.unanswerable.items()
             },
@@ -216,10 +216,15 @@ def by_source(
     sources = {JUDGED: [query for query in given if not query.answerable]}
     for name, queries in named.items():
         check_names("unanswerable", source=name)
-        if not name:
-            raise ValueError("unanswerable has a source without a name; give each one")
-        sources.setdefault(name, []).extend(judged_queries(queries))
+        found = judged_queries(queries, f"unanswerable[{name!r}]")
+        if not name or (not found and isinstance(unanswerable, Mapping)):
+            raise ValueError(
+                f"unanswerable[{name!r}] has {len(found)} queries; give each source a name and "
+                "one query or more"
+            )
+        sources.setdefault(name, []).extend(found)
     for name, queries in sources.items():
+        checks.check_unique_ids(query.id for query in queries)
         for query in queries:
             if any(query.relevant):
                 raise ValueError(
@@ -244,8 +249,11 @@ def _parts(
     fit = {query_digest(q.query) for q in by_hash(given, needed=needed, groups=groups).fit}
     known = {query_digest(query.query) for query in given}
     for queries in sources.values():
-        new = sorted({query_digest(query.query) for query in queries} - known)
-        fit.update(new[: min(len(new) // SHARE, MOST)])
+        digests = {query_digest(query.query) for query in queries}
+        new = sorted(digests - known)
+        chosen = new[: min(len(new) // SHARE, MOST)]
+        if len(chosen) + len(digests & fit) >= FEWEST // 2:  # fewer would not be chosen on
+            fit.update(chosen)
 
     def part(chooses: bool) -> Part:
         def of(queries: Sequence[JudgedQuery]) -> list[JudgedQuery]:
@@ -269,13 +277,27 @@ def _chosen(
             f"scorer is {scorer.name!r}, which scores snippets; give it in a list, or "
             "ScoreSummary(scorer, 'best')"
         )
+    of_all: object = scorer
+    if isinstance(of_all, str) or not isinstance(of_all, Iterable | None):
+        raise TypeError(f"scorer is {scorer!r:.60}; give a QueryScorer, or a list of scorers")
     given = [*(scorer or ())]
+    for one in given:
+        if not isinstance(one, QueryScorer):
+            check_scorer(one)
     names = [one.name for one in given]
+    if len(set(names)) < len(names):
+        raise ValueError(f"scorer has {names}; give each scorer once")
     answerable = [query for query in parts.fit.given if any(query.relevant)]
     enough = {name: qs for name, qs in parts.fit.unanswerable.items() if len(qs) >= FEWEST // 2}
     if len(answerable) < FEWEST or not enough:
         simple = default_gate(_all(*parts.both), given)
         return Chosen(simple, parts.both, Choice(chosen=simple.name, given=names))
+    for name, queries in parts.calibration.unanswerable.items():
+        if not queries:
+            raise ValueError(
+                f"unanswerable[{name!r}] has {len(parts.fit.unanswerable[name])} queries, all with "
+                "questions that choose the score; give more, or a scorer"
+            )
     made = choose_gate(answerable, enough, given, alpha)
     fitted = {query_digest(q.query): q.id for q in _all(*parts.fit)}
     choice = Choice(
@@ -291,14 +313,11 @@ def _chosen(
     return Chosen(made.scorer, parts.calibration, choice)
 
 
-def _stored(
-    queries: Sequence[JudgedQuery], scores: NDArray[np.float64], calibrated: Sequence[str]
-) -> JsonValue:
+def _stored(queries: Sequence[JudgedQuery], scores: NDArray[np.float64]) -> JsonValue:
     """Return what a calibration has of one source; without a score, a query passes: −inf."""
     passes = np.where(np.isnan(scores), -np.inf, scores).tolist()
-    digests = {*calibrated}
     return Unanswerable(
         scores=passes,
         groups=[query.group for query in queries],
-        same=sum(query_digest(query.query) in digests for query in queries),
+        questions=[query_digest(query.query) for query in queries],
     ).model_dump(mode="json")

@@ -134,19 +134,21 @@ class Unanswerable(Fields):
 
     scores: list[Score]
     groups: list[str | None]
-    same: int = pydantic.Field(ge=0)  # how many are questions that calibrate, too
+    questions: list[str]  # the `query_digest` of each
 
     @pydantic.model_validator(mode="after")
-    def _has_groups(self) -> Unanswerable:
-        if len(self.groups) != len(self.scores):
-            raise ValueError(f"{len(self.scores)} scores but {len(self.groups)} groups")
+    def _has_one_of_each(self) -> Unanswerable:
+        n, lengths = len(self.scores), {len(self.groups), len(self.questions)}
+        if n == 0 or lengths != {n}:
+            raise ValueError(f"there are {n} scores, but {lengths} groups and questions")
         return self
 
 
 class GateDetails(Fields):
     """What only calibrations of gates have, as `calibrate_gate` writes it."""
 
-    unanswerable: dict[Name, Unanswerable] = {}  # by source
+    # By source.
+    unanswerable: dict[Annotated[Name, pydantic.Field(min_length=1)], Unanswerable] = {}
     false_speech: float | None = pydantic.Field(default=None, gt=0, lt=1)  # the limit
     answerable: list[str] = []  # the `query_digest` of each query that calibrates
 
@@ -199,7 +201,12 @@ def checked(fields: dict[str, Any], where: str) -> Record:
     """
     try:
         record = Record.model_validate(fields)
-        for one in (record, record.gate) if record.gate else (record,):
+        gate = record.gate
+        if gate is not None and (
+            gate.gate is not None or (gate.format, gate.version) != (KIND.format, KIND.version)
+        ):
+            raise ValueError(f"{where}: gate is not a gate's calibration; calibrate and save again")
+        for one in (record, gate) if gate else (record,):
             DETAILS[one.subject].model_validate(one.details)
             Choice.of(one.scorer_provenance)
         return record

@@ -30,16 +30,29 @@ class Source(NamedTuple):
     name: str
     scores: NDArray[np.float64]  # (m,)
     groups: tuple[str | None, ...]
-    same: int  # how many are questions that calibrate, too
+    same: int  # how many are questions that calibrate the threshold, too
 
 
 def sources_of(calibration: Thresholds) -> list[Source]:
     """Return the unanswerable queries of a gate's calibration, by source."""
     details = GateDetails.model_validate(calibration.details)
+    known = {*details.answerable}
     return [
-        Source(name, np.array(one.scores, dtype=np.float64), tuple(one.groups), one.same)
+        Source(
+            name,
+            np.array(one.scores, dtype=np.float64),
+            tuple(one.groups),
+            sum(question in known for question in one.questions),
+        )
         for name, one in details.unanswerable.items()
     ]
+
+
+def questions_in(calibration: Thresholds) -> frozenset[str]:
+    """Return the `query_digest` of each query that a gate's calibration was made from."""
+    details = GateDetails.model_validate(calibration.details)
+    unanswerable = (one.questions for one in details.unanswerable.values())
+    return frozenset(details.answerable).union(*unanswerable)
 
 
 def silent_on(calibration: Thresholds, source: Source, level: float = 0.95) -> Interval:
@@ -69,6 +82,13 @@ def false_speech(calibration: Thresholds) -> str:
     most = percent(exact_alpha(limit), exact=True)
     if all(speaks_below(c, group) > c.threshold(group) for group in c.n_units):
         return f"Unanswerable queries: it speaks on at most {most}; {text}"
+    if never := [group for group in c.n_units if speaks_below(c, group) == -math.inf]:
+        where = f" in {', '.join(map(repr, never))}" if c.by_group else ""
+        n = math.ceil(1 / exact_alpha(limit)) - 1
+        return (
+            f"Unanswerable queries: {text} To speak on at most {most}, it takes {n} of each source"
+            f"{where}; with fewer, it leaves every query{where} that is not silenced undecided."
+        )
     below = "" if c.by_group else f" The gate speaks below {speaks_below(c):.6g}."
     return (
         f"Unanswerable queries: not separable here: {text} To speak on at most {most}, it leaves "

@@ -46,8 +46,6 @@ def _guarantee(c: Thresholds) -> str:
         text += f". This holds for at least {confident} of calibrations like this one"
     if c.out_of_reach:
         at = "at this depth" if c.k is None else f"at K = {c.k}"
-        if c.gate is not None:
-            at += " behind this gate"
         if c.units().reach <= 1 - c.alpha and not _dropped_by_scorer(c.units()):
             at += ", so retrieve deeper"
         return f"Out of reach {at}: no threshold {text}."
@@ -97,9 +95,11 @@ def _gate(c: Thresholds) -> Iterator[str]:
     if c.subject == QUERIES:
         yield false_speech(c)
     elif c.gate is not None:
+        made = c.gate.choice
+        chose = f" {made.n_fit} queries chose its score and do not calibrate." if made else ""
         yield (
             f"Gate: in front of the filter. {_guarantee(c.gate)} What it silences counts as "
-            "dropped, so the guarantee is about gate and filter together."
+            f"dropped, so the guarantee is about gate and filter together.{chose}"
         )
         yield false_speech(c.gate)
 
@@ -121,22 +121,26 @@ def _choice(c: Thresholds) -> Iterator[str]:
     if not made.n_fit:
         return
     costs = made.costs
-    if len(costs) == 1 and c.subject == QUERIES:
+    if c.subject == QUERIES:
+        other = made.best != made.chosen
+        but = f", but for {made.best} by less than the noise" if other else ""
+        if len(costs) > 1:
+            yield (
+                f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} "
+                f"queries that do not calibrate: it speaks least on the unanswerable ones{but}."
+            )
         return
     if len(costs) == 1:
         yield f"{made.n_fit} judged queries that do not calibrate give the threshold."
         return
     at, does = f"alpha = {made.alpha!r}", "keeps {} of their text"
-    if c.subject == QUERIES:
-        does = "speaks on {} of the unanswerable queries"
     if made.tokens is not None:
         at, does = f"{made.tokens:g} {_counted(c)} a query", LOSES[c.guarantee]
         does = does.format("{}", item=c.subject.item, items=c.subject.name)
-    around = "" if c.subject == QUERIES else " and others around it"
     others = sorted((cost, name) for name, cost in costs.items() if name != made.chosen)
     yield (
         f"{made.chosen}, chosen among {len(costs)} by cross-validation on {made.n_fit} judged "
-        f"queries that do not calibrate, at {at}{around}. At {at} it "
+        f"queries that do not calibrate, at {at} and others around it. At {at} it "
         f"{does.format(percent(costs[made.chosen]))}"
         + "".join(f", {name} {percent(cost)}" for cost, name in others[:3])
         + "."
@@ -149,7 +153,7 @@ def _choice(c: Thresholds) -> Iterator[str]:
             f"{percent(cost.without)}."
         )
     if c.keeps_everything:
-        yield f"The queries that calibrate give no finite threshold, so {c.subject.keep_all}."
+        yield f"The queries that calibrate give no finite threshold, so {_effect(c, math.inf)}."
 
 
 def _counted(c: Thresholds) -> str:
@@ -177,7 +181,8 @@ def _no_rule(c: Thresholds, group: str | None) -> str:
 
 def _effect(c: Thresholds, infinite: float) -> str:
     keeps_all = c.subject.threshold_name(infinite) == "keep_all"
-    return c.subject.keep_all if keeps_all else c.subject.keep_none
+    unless = ", unless the gate is silent" if c.gate else ""
+    return c.subject.keep_all + unless if keeps_all else c.subject.keep_none
 
 
 def why_none(c: Thresholds, group: str | None) -> str:
@@ -225,7 +230,7 @@ def _assumptions(c: Thresholds) -> str:
     what = "average" if c.guarantee == "query-recall" else "probability"
     calibrations = " and calibrations like this one" if c.delta is None else ""
     text += f" The {what} is over new {c.subject.units}{calibrations}."
-    if (c.count_missed or c.gate) and c.delta is None and not c.out_of_reach:
+    if c.count_missed and c.delta is None and not c.out_of_reach:
         text += " A calibration that keeps everything counts as reaching the target."
     if failed := c.details.get("n_unscorable"):
         text += f" Scoring fails as often for new claims as for these ({failed} failed)."

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, guarantees
+from conformal_retrievers.calibration.behind import check_behind
 from conformal_retrievers.calibration.record import Choice
 from conformal_retrievers.calibration.subjects import (
     QUERIES,
@@ -72,7 +73,14 @@ class Thresholds:
         checks.check_groups(self.queries, self.by_group, self.merge_groups, self.subject)
         checks.check_missed(self.queries, self.count_missed)
         if self.gate is not None:
-            checks.check_behind(self.gate.subject, self.guarantee, self.delta)
+            check_behind(
+                self.gate,
+                alpha=self.alpha,
+                guarantee=self.guarantee,
+                delta=self.delta,
+                by_group=self.by_group,
+                merge_groups=self.merge_groups,
+            )
         if self.subject not in RETRIEVED:
             checks.check_one_score(self.queries, self.guarantee, self.count_missed, self.subject)
         if self.fixed is not None:
@@ -177,14 +185,16 @@ class Thresholds:
 
     @cached_property
     def used_ids(self) -> frozenset[str]:
-        """The ids of all judged queries: of the calibration part, and of the fit part if any."""
-        return self.ids.union(self.choice.fit_ids if self.choice else ())
+        """The ids of all judged queries: of both parts, and of those of a gate in front."""
+        gate = self.gate.used_ids if self.gate else frozenset[str]()
+        return gate.union(self.ids, self.choice.fit_ids if self.choice else ())
 
     @property
     def n_without_id(self) -> int:
         """The number of judged queries that have no id."""
         n_fit = self.choice.n_fit if self.choice else 0
-        return len(self.queries) + self.n_without_relevant + n_fit - len(self.used_ids)
+        own = self.ids.union(self.choice.fit_ids if self.choice else ())
+        return len(self.queries) + self.n_without_relevant + n_fit - len(own)
 
     @cached_property
     def choice(self) -> Choice | None:
@@ -193,6 +203,8 @@ class Thresholds:
 
     def chosen_on(self, query: JudgedQuery) -> bool:
         """Return whether the score was chosen on a query, by its id or its text."""
+        if self.gate is not None and self.gate.chosen_on(query):
+            return True
         if self.choice is None:
             return False
         return query.id in self.choice.fit_ids or query_digest(query.query) in self._fit_digests
@@ -204,12 +216,8 @@ class Thresholds:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether no threshold gives the guarantee, because of missed snippets or of the gate.
-
-        False by group.
-        """
-        lost = self.count_missed or self.gate is not None
-        return lost and not self.by_group and self.keeps_everything
+        """Whether missed snippets count and no threshold gives the guarantee; False by group."""
+        return self.count_missed and not self.by_group and self.keeps_everything
 
     @property
     def k(self) -> int | None:

@@ -12,6 +12,7 @@ import typer
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_split, check_subject
+from conformal_retrievers.calibration.speech import questions_in
 from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models, filter_of
 from conformal_retrievers.cli.terminal import OptionNeeded
@@ -141,8 +142,7 @@ def depth_of(calibration: Calibration, run: list[str] | None, k: int | None) -> 
 
 def asked_of(gate: Calibration, judged: Iterable[JudgedQuery]) -> set[str]:
     """Return the digests of the questions that a gate was calibrated on, or its score chosen."""
-    stored = gate.details.get("answerable")
-    calibrated = {*map(str, stored)} if isinstance(stored, list) else set()
+    calibrated = questions_in(gate)
     return {
         digest
         for query in judged

@@ -11,12 +11,12 @@ REMEDY = (
 )
 
 
-def queries_to_judge(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
+def queries_to_judge(judged: Iterable[JudgedQuery], name: str = "judged") -> list[JudgedQuery]:
     """Return the queries; TypeError for anything but a JudgedQuery, ValueError for a blank text."""
-    queries = all_of(JudgedQuery, judged, "judged")
+    queries = all_of(JudgedQuery, judged, name)
     for i, query in enumerate(queries):
         if not query.query.strip():
-            raise ValueError(f"judged[{i}]: query is {query.query!r}; give the text of the query")
+            raise ValueError(f"{name}[{i}]: query is {query.query!r}; give the text of the query")
     return queries
 
 

@@ -127,8 +127,9 @@ def _sweep(
 
 
 def possible_alphas(calibration: Calibration, alphas: Iterable[float]) -> list[float]:
-    """Return some alphas and the calibration's own, ascending, if its delta allows them."""
-    chosen = sorted({*alphas, calibration.alpha})
+    """Return some alphas and the calibration's own, ascending, if delta and gate allow them."""
+    least = calibration.gate.alpha if calibration.gate else 0.0
+    chosen = sorted(alpha for alpha in {*alphas, calibration.alpha} if alpha > least)
     if calibration.delta is None or calibration.by_group:
         return chosen
     units = calibration.units()

@@ -18,9 +18,9 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_new, check_unique_ids
-from conformal_retrievers.calibration.gate import Gate
+from conformal_retrievers.calibration.gate import Gate, check_gate
 from conformal_retrievers.calibration.gating import by_source
-from conformal_retrievers.calibration.speech import limit_of
+from conformal_retrievers.calibration.speech import limit_of, questions_in
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.evaluation.diagnose import possible_alphas
@@ -73,9 +73,8 @@ def evaluate_gate(
         snippet, and a question that the gate was calibrated or fitted on, by its id or its text.
     """
     check_level(level)
-    if not isinstance(gate, Gate):
-        raise TypeError(f"gate is {gate!r:.60}; give a Gate, such as Gate.load(path)")
-    given = judged_queries(answerable)
+    check_gate(gate)
+    given = judged_queries(answerable, "answerable")
     sources = by_source(given, unanswerable)
     known = [query for query in given if any(query.relevant)]
     if not known:
@@ -121,8 +120,7 @@ def _check_new(gate: Gate, queries: Sequence[JudgedQuery]) -> None:
     c = gate.calibration
     check_new((query.id for query in queries), c.used_ids, QUERIES)
     check_not_fitted_on(gate.scorer, queries)
-    stored = c.details.get("answerable")
-    calibrated = {*map(str, stored)} if isinstance(stored, list) else set()
+    calibrated = questions_in(c)
     for query in queries:
         if query_digest(query.query) in calibrated or c.chosen_on(query):
             raise ValueError(

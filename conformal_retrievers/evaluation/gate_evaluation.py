@@ -123,12 +123,12 @@ class GateEvaluation:
         """How often the gate is silent on unanswerable queries, and whether that is enough.
 
         It is not, on some source, if it speaks on more than the limit of false speech, or without a
-        limit on more than half of the queries.
+        limit on more than half of the queries, by the whole interval of that share.
         """
         if not self.unanswerable:
             return "How often the gate speaks on unanswerable queries is unknown: none were given."
         most = 1 - SEPARATES if self.false_speech is None else self.false_speech
-        short = any(1 - of.silent.estimate > most for of in self.unanswerable.values())
+        short = any(1 - of.silent.interval.high > most for of in self.unanswerable.values())
         lead = "Not separable here: at" if short else "At"
         shares = [
             f"{of.silent} of {'the unanswerable' if name == UNNAMED else repr(name)}"

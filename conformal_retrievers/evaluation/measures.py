@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_split, check_unique_ids, split_of
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
@@ -34,7 +35,6 @@ from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.share import Share
-from conformal_retrievers.evaluation.silence import check_silenced
 
 Column = NDArray[np.float64]
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
@@ -112,7 +112,7 @@ class Columns:
         split = split_of(given)
         if calibration is not None:
             check_split(calibration.split, split, name)
-            check_silenced(given, calibration)
+            check_silenced(given, calibration.gate)
         groups = [calibration.merged(q.group) if calibration else q.group for q in given]
         sizes = np.array([len(query.scores) for query in given], dtype=np.intp)
         return cls(

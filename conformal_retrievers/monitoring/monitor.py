@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import TypeAdapter, ValidationError
 
+from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import (
     CalibrationMismatch,
@@ -51,7 +52,6 @@ from conformal_retrievers.calibration.speech import speaks_below
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
-from conformal_retrievers.evaluation.silence import check_silenced
 from conformal_retrievers.monitoring.state import RECENT, STAKES, State
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
 from conformal_retrievers.theory.ranks import check_probability
@@ -161,7 +161,7 @@ class Monitor:
         """
         check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")
-        check_silenced([query], self.calibration)
+        check_silenced([query], self.calibration.gate)
         u, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:

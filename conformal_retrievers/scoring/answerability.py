@@ -57,16 +57,16 @@ def check_query_scorer(scorer: object) -> None:
 
 
 def score_query(scorer: QueryScorer, query: str, snippets: Sequence[Snippet | str]) -> float:
-    """Return the score of a query; NaN without snippets, and then the scorer is not called.
+    """Return the score of a query; +inf if nothing was retrieved: then nothing answers it.
 
     Raises ValueError unless the scorer returns one number.
 
     >>> longest = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longest")
     >>> score_query(longest, "q", ["a", "bcd"]), score_query(longest, "q", [])
-    (-3.0, nan)
+    (-3.0, inf)
     """
     given = as_snippets(snippets)
-    return _checked(scorer, scorer.score_query(query, given)) if given else np.nan
+    return _checked(scorer, scorer.score_query(query, given)) if given else np.inf
 
 
 async def ascore_query(scorer: QueryScorer, query: str, snippets: Sequence[Snippet | str]) -> float:
@@ -80,7 +80,7 @@ async def ascore_query(scorer: QueryScorer, query: str, snippets: Sequence[Snipp
     """
     given = as_snippets(snippets)
     if not given:
-        return np.nan
+        return np.inf
     if hasattr(scorer, "ascore_query"):
         return _checked(scorer, await scorer.ascore_query(query, given))
     if hasattr(scorer, "of_columns"):

@@ -231,16 +231,17 @@ def _checked(scorer: Scorer, scores: ArrayLike, n: int) -> Scores:
     return array
 
 
-def judged_queries(judged: Iterable[JudgedQuery]) -> list[JudgedQuery]:
+def judged_queries(judged: Iterable[JudgedQuery], name: str = "judged") -> list[JudgedQuery]:
     """Return the queries; TypeError for anything but a JudgedQuery, ValueError for a blank text.
 
-    Queries of `JudgedQuery.from_ids` that are not retrieved yet raise ValueError, too.
+    Queries of `JudgedQuery.from_ids` that are not retrieved yet raise ValueError, too. `name` is
+    that of the argument in messages.
 
     >>> judged_queries(["q"])
     Traceback (most recent call last):
     TypeError: judged[0] is 'q'; give JudgedQuery objects
     """
-    queries = queries_to_judge(judged)
+    queries = queries_to_judge(judged, name)
     check_retrieved(queries)
     return queries
 

@@ -4,8 +4,8 @@ import json
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
+from answerable import FIRST, LAST, drawn, judged, unanswerable
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
@@ -14,8 +14,6 @@ from conformal_retrievers import (
     Calibration,
     CalibrationMismatch,
     ConformalFilter,
-    JudgedQuery,
-    Snippet,
     calibrate,
 )
 from conformal_retrievers.calibration import needed_scorers
@@ -23,11 +21,9 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.gating import JUDGED, calibrate_gate
 from conformal_retrievers.calibration.speech import silent_on, sources_of, speaks_below
 from conformal_retrievers.data import files
-from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 from conformal_retrievers.scoring.hits import HitScorer
 from conformal_retrievers.scoring.scorer import query_digest
-from tests.calibration.test_gate import FIRST, LAST, judged, unanswerable
 
 ANSWERABLE = [judged(f"q{i}", i / 20, (float(i),)) for i in range(20)]
 REMOVED = [unanswerable(f"q{i}", 0.5 + i / 20) for i in range(20)]
@@ -135,18 +131,6 @@ def test_delta_takes_a_higher_rank():
     assert (marginal.calibration.threshold(), sure.calibration.threshold()) == (90, 94)
 
 
-def drawn(n, *, best, n_relevant=0, of="q", seed=0):
-    """Return queries whose best similarity is around `best`, and the others around 0."""
-    rng = np.random.default_rng(seed)
-    made = []
-    for i in range(n):
-        scores = sorted([*rng.normal(size=9), best + rng.normal()], reverse=True)
-        found = [Snippet(f"{of}{i} {s}", retrieval_score=s) for s in scores]
-        relevant = [place < n_relevant for place in range(10)]
-        made.append(JudgedQuery(f"{of}{i}", with_hits(found), relevant, id=f"{of}{i}"))
-    return made
-
-
 @pytest.mark.parametrize(
     ("n", "others", "chooses", "learns"),
     [
@@ -225,8 +209,13 @@ def test_a_gate_of_hits_needs_nothing_but_its_file(tmp_path):
         ({"false_speech": 2}, ValueError, "false_speech"),
         ({"false_speech": 0.1, "unanswerable": ()}, ValueError, "unanswerable"),
         ({"unanswerable": {"removed": ANSWERABLE}}, ValueError, "removed.*relevant"),
-        ({"unanswerable": ["q"]}, TypeError, "judged"),
-        ({"unanswerable": {"": REMOVED}}, ValueError, "unanswerable.*name"),
+        ({"unanswerable": ["q"]}, TypeError, "unanswerable"),
+        ({"unanswerable": None}, TypeError, "unanswerable"),
+        ({"unanswerable": {"x": []}}, ValueError, "'x'"),
+        ({"unanswerable": {"": REMOVED}}, ValueError, "name"),
+        ({"unanswerable": [*OTHER, *OTHER]}, ValueError, "id"),
+        ({"scorer": 3}, TypeError, "scorer"),
+        ({"scorer": [FIRST, FIRST]}, ValueError, "scorer"),
         ({"answerable": REMOVED}, ValueError, "answerable"),
         ({"scorer": LAST}, TypeError, "scorer"),
         ({"scorer": None}, ValueError, "hit"),
@@ -283,5 +272,5 @@ def test_a_gate_within_a_file_is_checked_as_one_of_its_own():
     fields = json.loads(calibrate(ANSWERABLE, LAST, alpha=0.2, gate=gate).to_json())
     fields["gate"]["details"]["unanswerable"]["unanswerable"]["groups"].pop()
     del fields["sha256"]
-    with pytest.raises(ValueError, match="20 scores but 19 groups"):
+    with pytest.raises(ValueError, match="there are 20 scores"):
         Calibration.from_json(json.dumps({**fields, "sha256": files.checksum(fields)}))

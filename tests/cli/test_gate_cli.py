@@ -235,9 +235,8 @@ def p_value(evaluation):
 
 
 def test_questions_that_calibrated_the_gate_are_not_new_to_the_filter(files, tmp_path):
-    judged = files / "new-judged.jsonl"
     options = ("--alpha", "0.3", "--scorer", "zscore", "--gate", files / "gate.json")
-    run("calibrate", judged, *options, *out(tmp_path, "c"))
+    run("calibrate", files / "judged.jsonl", *options, *out(tmp_path, "c"))
     message = error_of("evaluate", tmp_path / "c.json", files / "judged.jsonl")
     assert "120 queries belong to the calibration" in message
 

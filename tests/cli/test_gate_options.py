@@ -214,14 +214,14 @@ def test_a_gate_of_sentences_is_in_front_of_a_filter_of_sentences(tmp_path):
     none = [scored(asked(f"u{i}", of, {}, answerable=False), 0) for i, of in enumerate(pages[60:])]
     for name, judged in (("known", known), ("none", none)):
         write_jsonl(judged, tmp_path / f"{name}.jsonl")
-    judged, split = tmp_path / "known.jsonl", ("--split", "sentences", "--alpha", "0.3")
+    judged, split = tmp_path / "known.jsonl", ("--split", "sentences")
     given = ("--unanswerable", tmp_path / "none.jsonl", *out(tmp_path, "g"))
-    run("gate", judged, *split, *given)
+    run("gate", judged, *split, "--alpha", "0.3", *given)
     gate = ("--gate", tmp_path / "g.json", *out(tmp_path, "c"))
-    run("calibrate", judged, *split, *gate)
+    run("calibrate", judged, *split, "--alpha", "0.4", *gate)
     made = Calibration.load(tmp_path / "c.json")
     assert made.split == made.gate.split == SPLIT
-    assert "split" in error_of("calibrate", judged, "--alpha", "0.3", *gate)
+    assert "split" in error_of("calibrate", judged, "--alpha", "0.4", *gate)
     evaluated = ("evaluate", tmp_path / "g.json", judged, *given[:2])
     assert "no answerable query is new" in error_of(*evaluated)
 

@@ -137,10 +137,11 @@ def test_the_first_lines_say_whether_the_gate_separates_here():
         "At 20 % false silence it is silent on 66.7 % [9.4, 99.2] of 'removed' and 100.0 % "
         "[15.8, 100.0] of 'other'." in said
     )
-    few = [unanswerable(f"few{i}", score) for i, score in enumerate((0.0, 0.1, 0.9))]
-    said = " ".join(str(evaluate_gate(GATE, ANSWERABLE, few)).split())
+    near = [unanswerable(f"near{i}", score) for i, score in enumerate([0.1] * 8)]
+    assert "Not separable" not in str(evaluate_gate(GATE, ANSWERABLE, near[:3]))  # 70.8 may be it
+    said = " ".join(str(evaluate_gate(GATE, ANSWERABLE, near)).split())
     assert (
-        "Not separable here: at 20 % false silence it is silent on 33.3 % [0.8, 90.6] of the "
+        "Not separable here: at 20 % false silence it is silent on 0.0 % [0.0, 36.9] of the "
         "unanswerable." in said
     )
     assert "is unknown: none were given" in " ".join(str(evaluate_gate(GATE, ANSWERABLE)).split())

@@ -210,8 +210,9 @@ def behind_a_gate():
         return [unanswerable(f"{HOSTILE} {name} {i}", score) for i, score in enumerate(scores)]
 
     known = {"$x_1$ removed": source("r", 1), "_other": source("o", 4)}
-    gate = calibrate_gate(drawn_judged(rng, 90, "gate"), known, FIRST, alpha=0.1, false_speech=0.2)
-    made = calibrate(drawn_judged(rng, 90, "own"), LAST, alpha=0.2, gate=gate)
+    own = drawn_judged(rng, 90, "own")
+    gate = calibrate_gate(own, known, FIRST, alpha=0.1, false_speech=0.2)
+    made = calibrate(own, LAST, alpha=0.2, gate=gate)
     new = drawn_judged(rng, 90, "new", answerable=0.7)
     measured = evaluate_gate(gate, new, {"$x_1$ removed": source("n", 1), "_other": source("m", 4)})
     return made, score_queries(LAST, new, gate=gate), measured

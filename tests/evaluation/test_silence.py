@@ -10,8 +10,10 @@ from gates import FIRST, LAST, drawn
 from scipy.stats import binomtest
 
 from conformal_retrievers import (
+    Calibration,
     CalibrationMismatch,
     ConformalFilter,
+    Gate,
     ScoredQuery,
     calibrate,
     compare,
@@ -34,7 +36,7 @@ def gate():
 
 @pytest.fixture(scope="module")
 def calibration(gate):
-    return calibrate(drawn(np.random.default_rng(4), 200, "own"), LAST, alpha=0.2, gate=gate)
+    return calibrate(drawn(np.random.default_rng(3), 200, "gate"), LAST, alpha=0.2, gate=gate)
 
 
 def new(n=200, seed=5, **options):
@@ -76,7 +78,11 @@ def test_what_the_gate_silences_is_dropped_as_the_filter_drops_it(gate, calibrat
 
 
 def test_it_is_dropped_at_an_infinite_threshold_too(gate, calibration):
-    everything = calibration.at(0.001)
+    few = drawn(np.random.default_rng(3), 3, "few")  # too few for a finite threshold of either
+    of_few = calibrate_gate(few, (), FIRST, alpha=0.1).calibration
+    assert of_few.keeps_everything
+    own = score_queries(LAST, few, gate=Gate(FIRST, of_few))
+    everything = Calibration.from_scores(own, alpha=0.2, scorer=LAST.name, gate=of_few)
     assert everything.keeps_everything
     e = evaluate(everything, score_queries(LAST, new(answerable=0.5), gate=gate))
     assert e.m1.estimate == pytest.approx(1 - e.silent.estimate)
@@ -96,7 +102,7 @@ def test_a_filter_compares_with_itself_behind_a_gate_and_with_one_without(gate, 
     behind, plain = score_queries(LAST, queries, gate=gate), score_queries(LAST, queries)
     without = calibrate(drawn(np.random.default_rng(4), 200, "own"), LAST, alpha=0.2)
     rng = np.random.default_rng(0)
-    same = compare(calibration, calibration.at(0.1), behind, rng=rng)
+    same = compare(calibration, calibration.at(0.15), behind, rng=rng)
     assert same["silent"].estimate == 0
     more = compare(calibration, without, behind, plain, rng=rng)
     assert more["removal"].estimate == pytest.approx(
@@ -118,8 +124,9 @@ def test_the_band_of_m1_follows_the_share_that_is_silenced():
     outside = 0
     rng = np.random.default_rng(10)
     for _ in range(100):
-        gate = calibrate_gate(drawn(rng, 60, "gate"), (), FIRST, alpha=0.1)
-        calibration = calibrate(drawn(rng, 60, "own"), LAST, alpha=0.3, gate=gate)
+        own = drawn(rng, 60, "own")
+        gate = calibrate_gate(own, (), FIRST, alpha=0.1)
+        calibration = calibrate(own, LAST, alpha=0.3, gate=gate)
         answerable = drawn(rng, 60, "new")
         scored = score_queries(LAST, answerable, gate=gate)
         scored += [ScoredQuery([math.inf] * 5, [False] * 5, silenced=True)] * 90

@@ -16,10 +16,11 @@ from conformal_retrievers.monitoring.log import Observer
 
 @pytest.fixture(scope="module")
 def behind():
-    """A filter of 200 queries behind a gate of 200 others."""
+    """A filter behind a gate, both of 200 queries."""
     rng = np.random.default_rng(3)
-    gate = calibrate_gate(drawn(rng, 200, "gate"), (), FIRST, alpha=0.1)
-    calibration = calibrate(drawn(rng, 200, "filter"), LAST, alpha=0.2, gate=gate)
+    queries = drawn(rng, 200, "gate")
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
     return ConformalFilter(LAST, calibration, gate=gate)
 
 

@@ -9,7 +9,7 @@ import pickle
 
 import numpy as np
 import pytest
-from gates import FIRST, LAST, drawn, gate_of
+from gates import FIRST, LAST, drawn, gate_of, query
 from scipy.stats import binomtest
 
 from conformal_retrievers import (
@@ -36,10 +36,11 @@ SCORED = [ScoredQuery([0.5], [True])] * 20
 
 @pytest.fixture(scope="module")
 def filtering():
-    """A filter of 200 queries behind a gate of 200 others."""
+    """A filter behind a gate, both of 200 queries."""
     rng = np.random.default_rng(3)
-    gate = calibrate_gate(drawn(rng, 200, "gate"), (), FIRST, alpha=0.1)
-    calibration = calibrate(drawn(rng, 200, "filter"), LAST, alpha=0.2, gate=gate)
+    queries = drawn(rng, 200, "gate")
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
     return ConformalFilter(LAST, calibration, gate=gate)
 
 
@@ -187,8 +188,10 @@ def test_false_alarms_of_false_silence_are_no_more_frequent_than_the_level():
     assert binomtest(alarms, 60, 0.1, alternative="greater").pvalue > FALSE_ALARM
 
 
-def test_a_silenced_query_is_lost_where_no_threshold_is_finite(filtering):
-    everything = filtering.calibration.at(0.001)
+def test_a_silenced_query_is_lost_where_no_threshold_is_finite():
+    few = calibrate_gate([query("a", 0.5)], (), FIRST, alpha=0.1)  # never silent
+    one = score_queries(LAST, [query("a", 0.5)], gate=few)
+    everything = Calibration.from_scores(one, alpha=0.2, scorer="last", gate=few.calibration)
     assert everything.threshold() == math.inf
     silenced = ScoredQuery([math.inf], [True], silenced=True)
     passed = ScoredQuery([1e9], [True], silenced=False)

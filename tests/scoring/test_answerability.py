@@ -39,16 +39,14 @@ LONGEST = FunctionQueryScorer(lambda query, texts: -max(map(len, texts)), "longe
 # --- what enters, and what comes out --------------------------------------------------------------
 
 
-def test_a_query_without_snippets_is_unknown_and_asks_nobody():
+def test_nothing_retrieved_is_no_answer_and_asks_nobody():
     def broken(query, texts):
         raise AssertionError
 
     scorer = FunctionQueryScorer(broken, "broken")
-    assert math.isnan(score_query(scorer, "q", []))
-    assert math.isnan(asyncio.run(ascore_query(scorer, "q", [])))
-    assert query_scores(scorer, [JudgedQuery("q", [], [])]).tolist() == pytest.approx(
-        [math.nan], nan_ok=True
-    )
+    assert score_query(scorer, "q", []) == math.inf
+    assert asyncio.run(ascore_query(scorer, "q", [])) == math.inf
+    assert query_scores(scorer, [JudgedQuery("q", [], [])]).tolist() == [math.inf]
 
 
 @pytest.mark.parametrize(

@@ -257,9 +257,8 @@ def test_a_retriever_that_found_nothing_speaks_against_an_answer():
     assert alone == -float(learned.regression.log_odds(filled[np.newaxis])[0])
 
 
-def test_it_is_unknown_without_snippets():
+def test_it_needs_hits():
     learned = LearnedQueryScorer.fit(*drawn(20))
-    assert math.isnan(score_query(learned, "q", []))
     with pytest.raises(ValueError, match="'bm25', 'dense'"):
         score_query(learned, "q", ["no hits"])
 

@@ -1,0 +1,105 @@
+"""What may stand behind a gate: a filter of the same queries, retrieval and groups.
+
+The guarantee of gate and filter together is exact on the queries that calibrated both: seen from
+these n and a new one together, the gate's threshold is the k-th smallest of n + 1 scores. That lies
+between the (k − 1)-th and the k-th of n, and silences the new query iff the gate does. So each
+calibrating query counts as silenced above the (k − 1)-th, and no query loses more than that. Of
+n + 1 queries at most (n + 1) α_gate are silent, so some threshold reaches every α ≥ α_gate.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import floor
+from typing import Any
+
+from pydantic import JsonValue
+
+from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.scoring.scorer import query_digest
+from conformal_retrievers.theory.ranks import exact_alpha
+
+APART = "Leave gate= out here and give it to the filter: then it loses up to its own alpha more"
+
+
+def check_behind(
+    gate: Any,
+    *,
+    alpha: float,
+    guarantee: str,
+    delta: float | None,
+    by_group: bool,
+    merge_groups: Mapping[str, str] | None,
+) -> None:
+    """Raise ValueError for a calibration that has no guarantee behind this gate."""
+    if gate.subject != QUERIES:
+        raise ValueError(f"gate is about {gate.subject.name}; give one that calibrate_gate made")
+    if guarantee == "snippet":
+        raise ValueError(f"guarantee is 'snippet' behind a gate, which silences queries. {APART}")
+    if delta is not None:
+        raise ValueError(
+            f"delta is {delta!r} behind a gate, where guarantees hold on average only. {APART}"
+        )
+    if exact_alpha(alpha) <= exact_alpha(gate.alpha):
+        raise ValueError(
+            f"alpha is {alpha!r} behind a gate that is silent on up to {gate.alpha!r} of the "
+            "answerable queries; give a gate with a smaller alpha, or raise alpha"
+        )
+    if by_group and (not gate.by_group or (gate.merge_groups or {}) != (merge_groups or {})):
+        raise ValueError(
+            "by_group is True, but the gate may be silent more often in some groups; give "
+            "calibrate_gate the same by_group and merge_groups"
+        )
+
+
+def check_same_queries(gate: Any, judged: Sequence[JudgedQuery], alpha: float) -> None:
+    """Raise ValueError unless the answerable ones of the queries calibrated the gate.
+
+    Some of the gate's may be missing, such as those that chose the filter's score.
+    """
+    known = answerable_in(gate)
+    answerable = [query for query in judged if any(query.relevant)]
+    others = [query for query in answerable if query_digest(query.query) not in known]
+    silent = floor((gate.n_queries + 1) * exact_alpha(gate.alpha))
+    if others or silent > (len(answerable) + 1) * exact_alpha(alpha):
+        raise ValueError(
+            f"gate was calibrated on {gate.n_queries} queries, and {len(answerable) - len(others)} "
+            f"of the {len(answerable)} that calibrate the filter are among them; calibrate both on "
+            f"the same queries. {APART}"
+        )
+
+
+def answerable_in(gate: Any) -> frozenset[str]:
+    """Return the `query_digest` of each answerable query that calibrated a gate."""
+    known = gate.details.get("answerable")
+    return frozenset(map(str, known) if isinstance(known, list) else ())
+
+
+def check_same_retrieval(gate: Any, retrieval: Mapping[str, JsonValue] | None, what: str) -> None:
+    """Raise `CalibrationMismatch` for a gate of another retriever, depth or splitter."""
+    ours, theirs = retrieval or {}, gate.retrieval or {}
+    for name in ("retriever", "k", "split"):
+        known = None not in (ours.get(name), theirs.get(name)) or name == "split"
+        if known and ours.get(name) != theirs.get(name):
+            raise CalibrationMismatch(
+                f"{what} has {name} {ours.get(name)!r}, but the gate was calibrated with "
+                f"{theirs.get(name)!r}; calibrate both on what the same retriever returns"
+            )
+
+
+def check_silenced(scored: Iterable[ScoredQuery], gate: object | None) -> None:
+    """Raise `CalibrationMismatch` unless queries are scored with a gate iff there is one.
+
+    What a gate silences counts as dropped, so the queries must be scored as they were calibrated.
+    """
+    for query in scored:
+        if gate is not None and query.silenced is None:
+            raise CalibrationMismatch(
+                f"{query.name} was scored without the gate that the calibration holds; give "
+                "score_queries(scorer, judged, gate=gate)"
+            )
+        if gate is None and query.silenced is not None:
+            raise CalibrationMismatch(
+                f"{query.name} was scored with a gate, but the calibration holds none; give "
+                "score_queries(scorer, judged), or calibrate(..., gate=gate)"
+            )
