@@ -188,7 +188,7 @@ MUTANTS = {
     "data/unanswerable.py": [
         ("if relevant or snippet.text in texts", "if relevant", "an equal text stays"),
         ("for one in (query, judged) for", "for one in (query,) for", "a text that was judged"),
-        ("-len(snippet.hits)", "len(snippet.hits)", "another order of the retrievers"),
+        ("order.append(min(first or left))", "order.append(max(first or left))", "another order"),
         (
             "fusion(hits) if score == fusion(snippet.hits) else score",
             "score",
@@ -400,8 +400,8 @@ MUTANTS = {
     "calibration/gate.py": [
         ("if score > c.threshold(group):", "if score >= c.threshold(group):", "silent on a tie"),
         (
-            "return [score > threshold(query.group) for score, query in",
-            "return [self.gate.decide(score).silent for score, query in",
+            "score > c.threshold_without_one(query.group)",
+            "score > c.threshold(query.group)",
             "a filter behind the gate of its own queries, as if they were others",
         ),
     ],
