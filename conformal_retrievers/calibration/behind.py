@@ -65,7 +65,7 @@ def check_same_queries(gate: Any, judged: Sequence[JudgedQuery], alpha: float) -
         raise ValueError(
             f"gate was calibrated on {gate.n_queries} queries, and {len(answerable) - len(others)} "
             f"of the {len(answerable)} that calibrate the filter are among them; calibrate both on "
-            f"the same queries. {APART}"
+            f"the same queries (on the command line, with the same --hold-out). {APART}"
         )
 
 

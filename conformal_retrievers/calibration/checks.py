@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from conformal_retrievers.calibration.subjects import SENTENCES, Subject
+from conformal_retrievers.calibration.subjects import QUERIES, SENTENCES, Subject
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.theory.intervals import auc
@@ -31,6 +31,11 @@ def check_subject(calibration: object, *expected: Subject) -> None:
         raise TypeError(
             f"calibration is {calibration!r:.60}; give a Calibration, such as "
             "Calibration.load(path)"
+        )
+    if found == QUERIES and found not in expected:
+        raise CalibrationMismatch(
+            f"this calibration is of a gate, about queries, but one about {expected[0].name} is "
+            "needed. Give it as gate=, beside the calibration of the filter"
         )
     if found not in expected:
         raise CalibrationMismatch(

@@ -223,9 +223,21 @@ def by_source(
                 "one query or more"
             )
         sources.setdefault(name, []).extend(found)
+    answers = {
+        query_digest(query.query): {
+            s.text for s, r in zip(query.snippets, query.relevant, strict=True) if r
+        }
+        for query in given
+    }
     for name, queries in sources.items():
         checks.check_unique_ids(query.id for query in queries)
         for query in queries:
+            known = answers.get(query_digest(query.query), set())
+            if known & {snippet.text for snippet in query.snippets}:
+                raise ValueError(
+                    f"unanswerable[{name!r}]: {query.name} has a snippet that is relevant for the "
+                    "same question; take the answers out with without_answers"
+                )
             if any(query.relevant):
                 raise ValueError(
                     f"unanswerable[{name!r}]: {query.name} has a relevant snippet; give queries "

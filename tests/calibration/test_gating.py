@@ -14,6 +14,7 @@ from conformal_retrievers import (
     Calibration,
     CalibrationMismatch,
     ConformalFilter,
+    JudgedQuery,
     calibrate,
 )
 from conformal_retrievers.calibration import needed_scorers
@@ -274,3 +275,18 @@ def test_a_gate_within_a_file_is_checked_as_one_of_its_own():
     del fields["sha256"]
     with pytest.raises(ValueError, match="there are 20 scores"):
         Calibration.from_json(json.dumps({**fields, "sha256": files.checksum(fields)}))
+
+
+def test_unanswerable_queries_that_still_have_their_answer_are_refused():
+    stripped = [
+        JudgedQuery(q.query, q.snippets, [False] * len(q.snippets), id=q.id, retriever="mine")
+        for q in ANSWERABLE
+    ]
+    with pytest.raises(ValueError, match=r"'q0'.*without_answers"):
+        calibrate_gate(ANSWERABLE, stripped, FIRST, alpha=0.1)
+
+
+def test_a_gate_in_place_of_a_filter_is_named():
+    gate = calibrate_gate(ANSWERABLE, (), FIRST, alpha=0.1)
+    with pytest.raises(CalibrationMismatch, match="gate="):
+        ConformalFilter(LAST, gate.calibration)

