@@ -185,7 +185,7 @@ def chunked():
 
 
 def chunks_in_langchain():
-    store = FAISS.from_documents(
+    store = InMemoryVectorStore.from_documents(
         [
             Document(
                 node.text,
