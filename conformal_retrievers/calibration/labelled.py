@@ -17,6 +17,11 @@ def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
     >>> print(*judged_by({"source": "person", "by": "Ann"}, "snippets"))
     Relevance was judged by a person ('Ann').
     """
+    if labels.get("questions") == "synthetic":
+        yield (
+            "The questions are synthetic: the guarantee is about real ones only if these look like "
+            "them, which diagnose tells on logged real questions."
+        )
     if labels.get("source") == "LLM":
         yield f"Relevance was labelled by {_llm(labels)} ({_audited(labels)})."
         yield "The guarantee is about what the LLM calls relevant, which a person may not."

@@ -171,6 +171,7 @@ LLM = {"source": "LLM", "llm": "m-4"}
             ["a random 20 % of each query", "10.0 % [4.0, 20.0]", "not about these"],
         ),
         ({**PERSON, "unsure": 1}, ["1 query was left out"]),
+        ({**PERSON, "questions": "synthetic"}, ["synthetic", "judged by a person ('Ann')"]),
         ({**PERSON, "unsure": 3}, ["3 queries were left out", "that a person can judge"]),
     ],
 )
@@ -179,6 +180,7 @@ def test_who_judged_is_stated(labels, stated):
     for fact in stated:
         assert fact in basis
     assert ("LLM" in basis) == any("LLM" in fact for fact in [*stated, str(labels)])
+    assert ("synthetic" in basis) == ("synthetic" in str(labels))
     assert ("random" in basis) == any("random" in fact for fact in stated)
     assert ("left out" in basis) == any("left out" in fact for fact in stated)
 
