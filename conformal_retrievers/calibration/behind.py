@@ -52,16 +52,23 @@ def check_behind(
         )
 
 
-def check_same_queries(gate: Any, judged: Sequence[JudgedQuery], alpha: float) -> None:
+def check_same_queries(
+    gate: Any, judged: Sequence[JudgedQuery], alpha: float, *, by_group: bool
+) -> None:
     """Raise ValueError unless the answerable ones of the queries calibrated the gate.
 
-    Some of the gate's may be missing, such as those that chose the filter's score.
+    Some of the gate's may be missing, such as those that chose the filter's score, if even then a
+    threshold of the filter, or of each group, makes up for as many as the gate may silence.
     """
     known = answerable_in(gate)
     answerable = [query for query in judged if any(query.relevant)]
     others = [query for query in answerable if query_digest(query.query) not in known]
-    silent = floor((gate.n_queries + 1) * exact_alpha(gate.alpha))
-    if others or silent > (len(answerable) + 1) * exact_alpha(alpha):
+    members = {group: len(of) for group, of in gate.by_threshold(answerable).items()}
+    silent = {g: floor((n + 1) * exact_alpha(gate.alpha)) for g, n in gate.n_units.items()}
+    parts = [(silent[g], members.get(g, 0)) for g in silent]
+    if not by_group:
+        parts = [(sum(silent.values()), len(answerable))]
+    if others or any(lost > (n + 1) * exact_alpha(alpha) for lost, n in parts if n):
         raise ValueError(
             f"gate was calibrated on {gate.n_queries} queries, and {len(answerable) - len(others)} "
             f"of the {len(answerable)} that calibrate the filter are among them; calibrate both on "

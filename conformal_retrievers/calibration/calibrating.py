@@ -182,7 +182,7 @@ def calibrate(
     if gate is not None and alpha is not None:
         calibrating = [query for query in calibrating if not gate.calibration.chosen_on(query)]
         check_not_fitted_on(gate.scorer, calibrating)
-        check_same_queries(gate.calibration, calibrating, alpha)
+        check_same_queries(gate.calibration, calibrating, alpha, by_group=by_group)
     scored = score_queries(chosen.scorer, calibrating, gate=gate, progress=progress)
     calibration = Calibration.from_scores(
         scored,

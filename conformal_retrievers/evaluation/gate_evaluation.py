@@ -23,7 +23,7 @@ from conformal_retrievers.theory.ranks import exact_alpha
 Array = NDArray[np.float64]
 Decided = tuple[JudgedQuery, Gated]
 UNNAMED = "unanswerable"  # the source of a list without a name
-NOTHING = "nothing relevant retrieved"  # that of answerable queries of which nothing was retrieved
+NOTHING = "nothing relevant retrieved"  # the source of queries whose answer was not retrieved
 WORST, SHOWN = 10, 3  # queries of each kind: how many are kept, and written
 COLUMNS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3)  # alphas of which the text has the curve
 SEPARATES = 0.5  # without a limit of false speech: the share that it should be silent on at least

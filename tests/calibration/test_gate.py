@@ -263,6 +263,19 @@ def test_a_filter_is_calibrated_on_the_queries_of_its_gate():
         calibrate(queries[:18], LAST, alpha=0.2, gate=gate)
 
 
+def test_a_gate_by_group_may_silence_too_many_in_small_groups():
+    # ⌊10 · 0.1⌋ = 1 of 9 in each of two groups, and 2 of 18 are more than 0.1 · 19.
+    queries = [judged(f"q{i}", i, (float(i),), group="ab"[i % 2]) for i in range(18)]
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1, by_group=True)
+    assert calibrate(queries, LAST, alpha=0.11, gate=gate, by_group=True).by_group
+    with pytest.raises(ValueError, match="gate was calibrated on 18"):
+        calibrate(queries, LAST, alpha=0.101, gate=gate)
+    # Of the group b, whose gate may silence 1, too few are left: 1 is more than 0.15 · 5.
+    few = [query for query in queries if query.group == "a"] + queries[1:8:2]
+    with pytest.raises(ValueError, match="gate was calibrated on 18"):
+        calibrate(few, LAST, alpha=0.15, gate=gate, by_group=True)
+
+
 @pytest.mark.parametrize("alpha", [0.05, 0.1])
 def test_a_filter_needs_a_larger_alpha_than_its_gate(alpha):
     queries = [judged(f"q{i}", i, (float(i),)) for i in range(40)]
