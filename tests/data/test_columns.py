@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+
+from conformal_retrievers import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.hits import HitColumns
+
+GIVEN = {"scores": [0.1, 0.7, 0.4, 0.2, 0.9], "relevant": [1, 0, 0, 1, 0], "offsets": [0, 3, 5]}
+
+
+def test_columns_of_queries_give_the_queries_back():
+    dense = HitColumns(np.array([0.0, np.inf]), np.array([0.9, np.nan]))
+    queries = [
+        ScoredQuery([0.1, 0.7, 0.4], [1, 0, 0], id="a", group="g", missed=2, tokens=[3, 1, 2]),
+        ScoredQuery([], [], id="b", missed=0, silenced=True),
+        ScoredQuery([0.2, np.nan], [1, 0], hits={"dense": dense}, unscorable={1: "empty"}),
+    ]
+    again = list(ScoredQueries.of(queries))
+    assert str(again) == str(queries)  # its scores, judgements, names and flags
+    for query, other in zip(queries, again, strict=True):
+        assert (query.missed, query.unscorable) == (other.missed, other.unscorable)
+        np.testing.assert_equal(query.tokens, other.tokens)
+        np.testing.assert_equal(dict(query.hits), dict(other.hits))
+
+
+def test_columns_do_not_change_with_the_arrays_that_they_were_made_from():
+    given = {name: np.array(values) for name, values in GIVEN.items()}
+    queries = ScoredQueries(**given, missed=(missed := np.zeros(2)))
+    for array in (*given.values(), missed):
+        array[:] = 1
+    assert queries.scores.tolist() == GIVEN["scores"]
+    assert queries.relevant.tolist() == [True, False, False, True, False]
+    assert queries.missed.tolist() == [0, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        queries.scores[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("scores", [0.1]),
+        ("scores", ["a"] * 5),
+        ("relevant", [2, 0, 0, 1, 0]),
+        ("relevant", [True]),
+        ("offsets", [0, 3, 2]),
+        ("offsets", [1, 5]),
+        ("offsets", []),
+        ("offsets", [0.0, 5.0]),
+        ("ids", ["a"]),
+        ("ids", ["a", "\ud800"]),
+        ("groups", ["a", "\n"]),
+        ("missed", [-1, 0]),
+        ("missed", [0.5, 0]),
+        ("silenced", [2, 0]),
+        ("tokens", [1, 2, 3, 4, -5]),
+        ("hits", {"dense": HitColumns(np.zeros(1), np.zeros(1))}),
+    ],
+)
+def test_a_wrong_column_is_refused_by_its_name(field, value):
+    with pytest.raises(ValueError, match=rf"{field}|{field.removesuffix('s')}"):
+        ScoredQueries(**{**GIVEN, field: value})
+
+
+def test_ids_that_are_not_text_are_refused():
+    with pytest.raises(TypeError, match=r"ids\[1\] is 2"):
+        ScoredQueries(**GIVEN, ids=["a", 2])
+
+
+@pytest.mark.parametrize(
+    ("queries", "field"),
+    [
+        ([JudgedQuery("q", ["a"], [True])], "JudgedQuery"),
+        ([ScoredQuery([1], [1]), ScoredQuery([1], [1], split="s")], "split"),
+        ([ScoredQuery([1], [1], tokens=[1], token_unit=u) for u in ("a", "b")], "token_unit"),
+    ],
+)
+def test_queries_that_do_not_go_together_are_refused(queries, field):
+    with pytest.raises((TypeError, ValueError), match=field):
+        ScoredQueries.of(queries)
