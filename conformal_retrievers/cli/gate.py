@@ -13,6 +13,7 @@ from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.cli.unanswerable import Queries, Sources, read_queries
 from conformal_retrievers.data.evidence import by_sentence
+from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.theory.ranks import check_probability, exact_alpha
 
 
@@ -77,7 +78,7 @@ def gate(
         delta=delta,
         by_group=by_group,
         retrieval=retrieval_of(judged, run),
-        labels={"source": judged.name},
+        labels=read_labels(judged) or {"source": judged.name},
         progress=sys.stderr.isatty(),
     )
     save(made.calibration, out, as_json)

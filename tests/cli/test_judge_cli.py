@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.client import HTTPException
 
 import pytest
@@ -99,17 +100,18 @@ def test_a_second_process_is_refused_and_the_first_ends_with_what_to_do_next(ret
 
 def test_what_was_judged_goes_into_a_calibration_with_its_record(tmp_path):
     retrieved, out = tmp_path / "retrieved.jsonl", tmp_path / "judged.jsonl"
-    judged = [
-        type(q)(q.query, with_hits(q.snippets), q.relevant, id=q.id)
-        for q in queries(30, 12, marked=[0, 3])
-    ]
+    judged = []
+    for q in queries(30, 12, marked=[0, 3]):
+        found = [replace(s, retrieval_score=1 / (1 + i)) for i, s in enumerate(q.snippets)]
+        judged.append(replace(q, snippets=with_hits(found)))
     write_labelled(judged, {"source": "LLM", "llm": "m"}, retrieved)
     judging = Judging(read_jsonl(retrieved), out, given={"source": "LLM", "llm": "m"})
     finish(judging)
     judging.close()
-    shown = as_json("calibrate", out, "--alpha", "0.2", "--out", tmp_path / "c.json")
-    assert shown["labels"]["source"] == "person"
-    assert shown["labels"]["given"] == {"source": "LLM", "llm": "m"}
+    for name in ("calibrate", "gate"):
+        shown = as_json(name, out, "--alpha", "0.2", "--out", tmp_path / f"{name}.json")
+        assert shown["labels"]["source"] == "person"
+        assert shown["labels"]["given"] == {"source": "LLM", "llm": "m"}
     out.write_text(out.read_text().replace('"relevant":true', '"relevant":false', 1))
     arguments = ("calibrate", out, "--alpha", "0.2", "--out", tmp_path / "c.json")
     assert "judged.labels.json" in error_of(*arguments)
