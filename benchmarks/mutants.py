@@ -273,13 +273,13 @@ MUTANTS = {
             "'all' lost only where everything is",
         ),
         (
-            "sorted(range(len(ids)), key=digest)",
+            "sorted(range(len(ids)), key=digests.__getitem__)",
             "list(range(len(ids)))",
             "bets in the order that the caller gave",
         ),
         (
-            'return len(self.scores) if self.guarantee == "snippet" else len(self.contributing)',
-            "return len(self.contributing)",
+            'return len(self.scores) if self.guarantee == "snippet" else len(self.sizes)',
+            "return len(self.sizes)",
             "snippets counted in queries",
         ),
     ],

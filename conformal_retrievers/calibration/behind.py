@@ -7,14 +7,16 @@ calibrating query counts as silenced above the (k − 1)-th, and no query loses 
 n + 1 queries at most (n + 1) α_gate are silent, so some threshold reaches every α ≥ α_gate.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import floor
 from typing import Any
 
+import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.calibration.subjects import QUERIES
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory.ranks import exact_alpha
@@ -94,19 +96,22 @@ def check_same_retrieval(gate: Any, retrieval: Mapping[str, JsonValue] | None, w
             )
 
 
-def check_silenced(scored: Iterable[ScoredQuery], gate: object | None) -> None:
+def check_silenced(queries: ScoredQueries | ScoredQuery, gate: object | None) -> None:
     """Raise `CalibrationMismatch` unless queries are scored with a gate iff there is one.
 
     What a gate silences counts as dropped, so the queries must be scored as they were calibrated.
     """
-    for query in scored:
-        if gate is not None and query.silenced is None:
-            raise CalibrationMismatch(
-                f"{query.name} was scored without the gate that the calibration holds; give "
-                "score_queries(scorer, judged, gate=gate)"
-            )
-        if gate is None and query.silenced is not None:
-            raise CalibrationMismatch(
-                f"{query.name} was scored with a gate, but the calibration holds none; give "
-                "score_queries(scorer, judged), or calibrate(..., gate=gate)"
-            )
+    if isinstance(queries, ScoredQueries):
+        without = np.isnan(queries.silenced)
+        for i in np.flatnonzero(without if gate is not None else ~without)[:1].tolist():
+            check_silenced(queries[i], gate)
+    elif gate is not None and queries.silenced is None:
+        raise CalibrationMismatch(
+            f"{queries.name} was scored without the gate that the calibration holds; give "
+            "score_queries(scorer, judged, gate=gate)"
+        )
+    elif gate is None and queries.silenced is not None:
+        raise CalibrationMismatch(
+            f"{queries.name} was scored with a gate, but the calibration holds none; give "
+            "score_queries(scorer, judged), or calibrate(..., gate=gate)"
+        )

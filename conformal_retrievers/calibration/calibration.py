@@ -8,17 +8,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration import checks, record
 from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.record import Record
+from conformal_retrievers.calibration.reduced import Reduced, relevant_only
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SENTENCES, SNIPPETS, SUBJECTS, OnUnscorable
-from conformal_retrievers.calibration.thresholds import Thresholds, lowest_scores_of, relevant_only
+from conformal_retrievers.calibration.thresholds import Thresholds
 from conformal_retrievers.data import files
-from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 
 
@@ -31,7 +33,7 @@ class Calibration(Thresholds):
     @classmethod
     def from_scores(
         cls,
-        scored_queries: Iterable[ScoredQuery],
+        scored_queries: Iterable[ScoredQuery] | Reduced,
         *,
         alpha: float,
         scorer: str,
@@ -54,7 +56,8 @@ class Calibration(Thresholds):
         Parameters
         ----------
         scored_queries
-            A `ScoredQuery` for each judged query, with scores and judgements (n,).
+            A `ScoredQuery` for each judged query, with scores and judgements (n,), or all of them
+            as arrays, `ScoredQueries`, or reduced, `Reduced.merged`.
         scorer
             The name of the scorer; filters with a scorer of another name are refused.
         relative_to_query
@@ -73,35 +76,37 @@ class Calibration(Thresholds):
             sentences in one list.
         """
         checks.check_flags(by_group=by_group, count_missed=count_missed)
-        scored = all_of(ScoredQuery, scored_queries, "scored_queries")
-        split = checks.split_of(scored)
-        subject = SENTENCES if split else SNIPPETS
+        if isinstance(scored_queries, Reduced):
+            reduced = scored_queries
+        else:
+            reduced = Reduced.of(ScoredQueries.of(scored_queries, "scored_queries"))
+        queries = reduced.queries
+        subject = SENTENCES if queries.split else SNIPPETS
         checks.check_on_unscorable(on_unscorable, subject)
-        checks.check_scorable(scored, scorer, on_unscorable)
-        checks.check_scored(scored, subject)
+        checks.check_scorable(reduced, scorer, on_unscorable)
+        checks.check_scored(queries, subject)
         if gate is not None and not isinstance(gate, Calibration):
             raise TypeError(f"gate is {gate!r:.60}; give gate.calibration")
-        check_silenced(scored, gate)
-        checks.warn_if_reversed(scored)
+        check_silenced(queries, gate)
+        checks.warn_if_reversed(reduced)
         checks.warn_if_path(scorer)
-        known = [query for query in scored if query.relevant.any() or query.missed]
-        unknown = [query for query in scored if not (query.relevant.any() or query.missed)]
+        known = (queries.sizes > 0) | (queries.missed > 0)
         return cls(
             alpha,
             guarantee,
             scorer,
-            tuple(map(relevant_only, known)),
+            queries if known.all() else queries.select(known),
             subject=subject,
             delta=delta,
             by_group=bool(by_group),
-            merge_groups=checks.merges_of(merge_groups, [query.group for query in scored]),
+            merge_groups=checks.merges_of(merge_groups, queries.groups.tolist()),
             count_missed=bool(count_missed),
-            n_without_relevant=len(unknown),
-            other_ids=tuple(query.id for query in unknown if query.id),
-            lowest_scores=lowest_scores_of(scored),
+            n_without_relevant=int(np.count_nonzero(~known)),
+            other_ids=tuple(filter(None, queries.ids[~known].tolist())),
+            lowest_scores=tuple(np.sort(reduced.lowest_scores).tolist()),
             relative_to_query=bool(relative_to_query),
             scorer_provenance=checks.json_copy("scorer_provenance", scorer_provenance),
-            retrieval=checks.with_split(retrieval, split),
+            retrieval=checks.with_split(retrieval, queries.split),
             labels=checks.json_copy("labels", labels),
             gate=gate,
         )
@@ -160,7 +165,7 @@ class Calibration(Thresholds):
         try:
             calibration = cls(
                 **{name: getattr(stored, name) for name in record.SHARED},
-                queries=tuple(relevant_only(row.scored()) for row in stored.queries),
+                queries=relevant_only(ScoredQueries.of(row.scored() for row in stored.queries)),
                 subject=SUBJECTS[stored.subject],
                 other_ids=tuple(stored.other_ids),
                 lowest_scores=tuple(sorted(stored.lowest_scores)),

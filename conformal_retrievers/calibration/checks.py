@@ -1,6 +1,7 @@
 """What may enter a calibration or a filter: every check is made here, once."""
 
 import json
+import math
 import re
 import warnings
 from collections import Counter
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
+from conformal_retrievers.calibration.reduced import Reduced
 from conformal_retrievers.calibration.subjects import QUERIES, SENTENCES, Subject
 from conformal_retrievers.data.checks import check_names
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
-from conformal_retrievers.theory.intervals import auc
 
 
 class CalibrationMismatch(ValueError):
@@ -126,13 +128,15 @@ def check_on_unscorable(on_unscorable: object, subject: Subject) -> None:
 
 def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
     """Raise ValueError for an id that occurs twice; None is not an id."""
-    times = Counter(id for id in ids if id is not None)
-    twice = next((id for id, count in times.items() if count > 1), None)
-    if twice is not None:
-        raise ValueError(
-            f"{unit} id {twice!r} occurs {times[twice]} times. Remove the repetitions, or give "
-            f"each {unit} its own id"
-        )
+    given = [id for id in ids if id is not None]
+    if len(set(given)) == len(given):
+        return
+    times = Counter(given)
+    id = next(id for id, count in times.items() if count > 1)
+    raise ValueError(
+        f"{unit} id {id!r} occurs {times[id]} times. Remove the repetitions, or give each {unit} "
+        "its own id"
+    )
 
 
 def check_new(ids: Iterable[str | None], calibrated: frozenset[str], subject: Subject) -> None:
@@ -145,24 +149,22 @@ def check_new(ids: Iterable[str | None], calibrated: frozenset[str], subject: Su
             )
 
 
-def check_scored(
-    scored: Sequence[ScoredQuery], subject: Subject, other_ids: Sequence[str] = ()
-) -> None:
+def check_scored(queries: ScoredQueries, subject: Subject, other_ids: Sequence[str] = ()) -> None:
     """Raise ValueError for no queries, a repeated id, or nothing relevant."""
-    if not scored:
+    if not len(queries):
         raise ValueError(f"there are no {subject.judged}; at least one is needed to calibrate")
-    check_unique_ids([*(query.id for query in scored), *other_ids], subject.unit)
-    if not any(query.relevant.any() for query in scored):
+    check_unique_ids([*queries.ids.tolist(), *other_ids], subject.unit)
+    if not queries.relevant.any():
         raise ValueError(
-            f"none of the {len(scored)} {subject.judged} has a relevant retrieved {subject.item}. "
+            f"none of the {len(queries)} {subject.judged} has a relevant retrieved {subject.item}. "
             "Judge more queries, retrieve deeper, or check that relevant snippets, or evidence, "
             "have the ids or texts that the retriever returns"
         )
 
 
-def check_missed(queries: Sequence[ScoredQuery], count_missed: bool) -> None:
+def check_missed(queries: ScoredQueries, count_missed: bool) -> None:
     """Raise ValueError if missed snippets are to count, and a query does not state their number."""
-    unknown = sum(query.missed is None for query in queries)
+    unknown = np.count_nonzero(np.isnan(queries.missed))
     if count_missed and unknown:
         raise ValueError(
             f"count_missed is True, but {unknown} of {len(queries)} queries have no `missed`; give "
@@ -171,10 +173,10 @@ def check_missed(queries: Sequence[ScoredQuery], count_missed: bool) -> None:
 
 
 def check_one_score(
-    queries: Sequence[ScoredQuery], guarantee: str, count_missed: bool, subject: Subject
+    queries: ScoredQueries, guarantee: str, count_missed: bool, subject: Subject
 ) -> None:
     """Raise ValueError unless each unit has exactly one score, as claims and flags have."""
-    one = all(len(query.scores) == 1 and not query.missed for query in queries)
+    one = (queries.sizes == 1).all() and not (queries.missed > 0).any()
     if guarantee != "all" or count_missed or not one:
         raise ValueError(
             f"guarantee is {guarantee!r} and count_missed is {count_missed} for {subject.name}; "
@@ -191,45 +193,41 @@ def check_certified(alpha: float, share: float) -> None:
         )
 
 
-def check_scorable(scored: Sequence[ScoredQuery], scorer: str, on_unscorable: str) -> None:
+def check_scorable(reduced: Reduced, scorer: str, on_unscorable: str) -> None:
     """Raise ValueError for a relevant NaN, unless it counts as kept and others have a score."""
-    lost = [
-        (number, query, i)
-        for number, query in enumerate(scored, start=1)
-        for i in np.flatnonzero(query.relevant & np.isnan(query.scores)).tolist()
-    ]
-    n = sum(int(query.relevant.sum()) for query in scored)
-    if not lost or (on_unscorable == "keep" and len(lost) < n):
+    n, lost = len(reduced.queries.scores), reduced.first_lost
+    if lost is None or (on_unscorable == "keep" and reduced.n_lost < n):
         return
-    number, query, i = lost[0]
-    where = query.name if query.id is not None else f"query number {number}"
-    why = f" ({query.unscorable[i]})" if i in query.unscorable else ""
+    id = reduced.queries.ids[lost.query]
+    where = f"query number {lost.query + 1}" if id is None else f"query {id!r}"
+    why = "" if lost.why is None else f" ({lost.why})"
     remedy = "Fix the scorer, or calibrate with on_unscorable='keep' (--on-unscorable keep)"
-    if len(lost) == n:
+    if reduced.n_lost == n:
         remedy = (
             "Check what the scorer needs (texts, vectors, the model's replies; RetrievalScorer "
             'reads Snippet.retrieval_score, in LangChain metadata["relevance_score"])'
         )
     raise ValueError(
-        f"{where}: scores[{i}] is nan, so its relevant snippet has no score{why}; {len(lost)} of "
-        f"{n} relevant snippets have none from {scorer!r}. {remedy}"
+        f"{where}: scores[{lost.snippet}] is nan, so its relevant snippet has no score{why}; "
+        f"{reduced.n_lost} of {n} relevant snippets have none from {scorer!r}. {remedy}"
     )
 
 
 def check_groups(
-    queries: Sequence[ScoredQuery],
+    queries: ScoredQueries,
     by_group: bool,
     merge_groups: Mapping[str, str] | None,
     subject: Subject,
 ) -> None:
     """As `calibrate`, raise ValueError for groups that are missing or cannot be merged."""
-    for number, query in enumerate(queries if by_group else (), start=1):
-        if query.group is None:
-            which = f"number {number}" if query.id is None else repr(query.id)
-            raise ValueError(
-                f"{subject.unit} {which}: group is None, but by_group is True. Name the group of "
-                f"every {subject.unit}"
-            )
+    without = np.array([group is None for group in queries.groups.tolist()])
+    for place in np.flatnonzero(without)[:1].tolist() if by_group else ():
+        id = queries.ids[place]
+        which = f"number {place + 1}" if id is None else repr(id)
+        raise ValueError(
+            f"{subject.unit} {which}: group is None, but by_group is True. Name the group of "
+            f"every {subject.unit}"
+        )
     if merge_groups is not None and not by_group:
         raise ValueError("merge_groups is given without by_group=True; give both or neither")
     merged = merge_groups or {}
@@ -256,11 +254,9 @@ def merges_of(
     return merged
 
 
-def warn_if_reversed(scored: Sequence[ScoredQuery]) -> None:
+def warn_if_reversed(reduced: Reduced) -> None:
     """Warn if relevant snippets score higher than irrelevant ones, pooled over queries."""
-    relevant = np.concatenate([query.scores[query.relevant] for query in scored])
-    irrelevant = np.concatenate([query.scores[~query.relevant] for query in scored])
-    area = auc(relevant, irrelevant)
+    area = reduced.ordered / reduced.pairs if reduced.pairs else math.nan
     if area < 0.5:
         warnings.warn(
             f"relevant snippets score higher than irrelevant ones (AUC {area:.2f}, below 0.5). A "

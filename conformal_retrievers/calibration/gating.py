@@ -25,10 +25,11 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.gate_choice import choose_gate, default_gate
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.record import Choice, Unanswerable
+from conformal_retrievers.calibration.reduced import relevant_only
 from conformal_retrievers.calibration.subjects import QUERIES
-from conformal_retrievers.calibration.thresholds import lowest_scores_of, relevant_only
 from conformal_retrievers.data.checks import check_names
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -134,23 +135,27 @@ def calibrate_gate(
             "with a relevant snippet, retrieved as the score needs them, such as with hits"
         )
     digests = sorted({query_digest(query.query) for query in known})
-    one = np.ones(1, dtype=bool)
-    scored = [
-        ScoredQuery(np.array([score]), one, id=query.id, group=query.group)
-        for query, score in zip(known, scores.tolist(), strict=True)
-    ]
+    scored = relevant_only(
+        ScoredQueries(
+            scores,
+            np.ones(len(known), dtype=np.bool_),
+            np.arange(len(known) + 1),
+            ids=[query.id for query in known],
+            groups=[query.group for query in known],
+        )
+    )
     calibration = Calibration(
         alpha,
         "all",  # with one score a query, every guarantee has the same rank
         own.name,
-        tuple(map(relevant_only, scored)),
+        scored,
         subject=QUERIES,
         delta=delta,
         by_group=bool(by_group),
         merge_groups=checks.merges_of(merge_groups, [query.group for query in given]),
         n_without_relevant=len(unknown),
         other_ids=tuple(query.id for query in unknown if query.id),
-        lowest_scores=lowest_scores_of(scored),
+        lowest_scores=tuple(np.sort(scores[np.isfinite(scores)]).tolist()),
         scorer_provenance=checks.json_copy("scorer_provenance", chosen.provenance),
         retrieval=retrieval,
         labels=checks.json_copy("labels", labels),

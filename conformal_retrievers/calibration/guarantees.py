@@ -20,6 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.theory import ranks, tolerance
 from conformal_retrievers.theory.ranks import Masses
@@ -90,43 +91,40 @@ class Units:
     """The units of a guarantee in queries that hold only their relevant scores, ascending."""
 
     guarantee: Guarantee
-    queries: Sequence[ScoredQuery]
+    queries: ScoredQueries
     count_missed: bool
 
     @cached_property
-    def contributing(self) -> list[ScoredQuery]:
-        """The queries that have a relevant score."""
-        return [q for q in self.queries if len(q.scores) or (self.count_missed and q.n_missed)]
-
-    @cached_property
-    def scores_by_query(self) -> list[NDArray[np.float64]]:
-        """The scores of each contributing query's unit, or units, ascending."""
-        scores = [
-            np.append(q.scores, np.full(q.n_missed * self.count_missed, math.inf))
-            for q in self.contributing
-        ]
-        if self.guarantee == "all":
-            return [s[-1:] for s in scores]
-        if self.guarantee == "any":
-            return [s[:1] for s in scores]
-        return scores
+    def contributes(self) -> NDArray[np.bool_]:
+        """Whether each query has a relevant score, (K,)."""
+        return (self.queries.sizes > 0) | (self._missed > 0)
 
     @cached_property
     def scores(self) -> NDArray[np.float64]:
-        """The scores of all units."""
-        return np.concatenate([np.empty(0), *self.scores_by_query])
+        """The scores of all units, query by query and ascending in each; +inf if missed."""
+        scores = self.queries.scores
+        if self._missed.any():
+            scores = np.insert(scores, self.queries.offsets[1:].repeat(self._missed), math.inf)
+        ends = np.cumsum(self._known)
+        if self.guarantee == "all":
+            return scores[ends - 1]
+        return scores[ends - self._known] if self.guarantee == "any" else scores
+
+    @cached_property
+    def sizes(self) -> NDArray[np.intp]:
+        """The number of scores of each contributing query."""
+        return np.ones_like(self._known) if self.guarantee in ("all", "any") else self._known
 
     @property
     def n(self) -> int:
         """The number of units."""
-        return len(self.scores) if self.guarantee == "snippet" else len(self.contributing)
+        return len(self.scores) if self.guarantee == "snippet" else len(self.sizes)
 
     @cached_property
     def masses(self) -> Masses:
         """What each score counts: 1/N_q for "query-recall", 1 for the other guarantees."""
-        lengths = np.array([len(s) for s in self.scores_by_query], dtype=np.int64)
-        sizes = lengths if self.guarantee == "query-recall" else np.ones_like(lengths)
-        return Masses.of(sizes.repeat(lengths))
+        sizes = self.sizes if self.guarantee == "query-recall" else np.ones_like(self.sizes)
+        return Masses.of(sizes.repeat(self.sizes))
 
     @property
     def reach(self) -> float:
@@ -139,10 +137,8 @@ class Units:
         if delta is None:
             return ranks.mass_threshold(self.scores, self.masses, alpha)
         if self.guarantee == "query-recall":
-            # The order of the bets must not depend on the scores: it is that of a hash of the ids.
-            order = in_hashed_order([query.id for query in self.contributing])
-            in_order = [self.scores_by_query[i] for i in order]
-            return tolerance.query_recall_tolerance(in_order, alpha, delta)
+            parts = np.split(self.scores, np.cumsum(self.sizes)[:-1])
+            return tolerance.query_recall_tolerance([parts[i] for i in self._order], alpha, delta)
         k = tolerance.tolerance_rank(self.n, alpha, delta)
         return math.inf if k > self.n else float(np.partition(self.scores, k - 1)[k - 1])
 
@@ -152,10 +148,12 @@ class Units:
         It is no more than what is reached on these queries, on whose scores the threshold must not
         depend.
         """
-        shares = np.array([(s <= threshold).mean() for s in self.scores_by_query])
+        places = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        kept = np.bincount(places[self.scores <= threshold], minlength=len(self.sizes))
+        shares = kept / self.sizes
         if self.guarantee == "query-recall":
-            order = in_hashed_order([query.id for query in self.contributing])
-            return min(tolerance.betting_lower(shares[order], delta), float(shares.mean()))
+            lower = tolerance.betting_lower(shares[self._order], delta)
+            return min(lower, float(shares.mean()))
         return tolerance.binomial_lower(int(shares.sum()), len(shares), delta)
 
     def n_needed(self, alpha: float, delta: float | None) -> int:
@@ -167,6 +165,21 @@ class Units:
         return ranks.p_values(*self._ordered_with_steps, scores)
 
     @cached_property
+    def _missed(self) -> NDArray[np.intp]:
+        """How many missed snippets of each query count, (K,)."""
+        return np.nan_to_num(self.queries.missed).astype(np.intp) * self.count_missed
+
+    @cached_property
+    def _known(self) -> NDArray[np.intp]:
+        """How many relevant snippets of each contributing query count."""
+        return (self.queries.sizes + self._missed)[self.contributes]
+
+    @cached_property
+    def _order(self) -> list[int]:
+        """The contributing queries in the order of bets, which must not depend on the scores."""
+        return in_hashed_order(self.queries.ids[self.contributes].tolist())
+
+    @cached_property
     def _ordered_with_steps(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         order = np.argsort(self.scores)
         ordered = Masses(self.masses.parts[order], self.masses.new)
@@ -176,7 +189,7 @@ class Units:
 def in_hashed_order(ids: Sequence[str | None]) -> list[int]:
     """Return the places of ids in an order that is the same in every run: that of their hashes."""
 
-    def digest(place: int) -> str:
-        return hashlib.sha256((ids[place] or f"#{place}").encode()).hexdigest()
-
-    return sorted(range(len(ids)), key=digest)
+    digests = [
+        hashlib.sha256((id or f"#{place}").encode()).digest() for place, id in enumerate(ids)
+    ]
+    return sorted(range(len(ids)), key=digests.__getitem__)

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.choosing import choose
 from conformal_retrievers.calibration.costs import Aim
 from conformal_retrievers.calibration.guarantees import Guarantee, Units, n_needed
-from conformal_retrievers.calibration.thresholds import relevant_only
+from conformal_retrievers.calibration.reduced import relevant_only
 from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.scoring.scorer import Scorer, judged_queries, score_queries
 from conformal_retrievers.theory.intervals import Interval
@@ -63,8 +64,9 @@ class Pilot:
             raise ValueError(
                 f"pilot has {len(some)} queries with a relevant snippet; give two or more"
             )
-        units = Units(guarantee, [relevant_only(query) for query in some], False).scores_by_query
-        values = np.sort(np.concatenate(units))
+        pooled = Units(guarantee, relevant_only(ScoredQueries.of(some)), False)
+        units = np.split(pooled.scores, np.cumsum(pooled.sizes)[:-1])
+        values = np.sort(pooled.scores)
         values = np.unique(values[np.linspace(0, len(values) - 1, STEPS).astype(int)])
         shares = np.zeros((len(queries), len(values)))
         shares[[query.relevant.any() for query in queries]] = [_at_most(values, u) for u in units]

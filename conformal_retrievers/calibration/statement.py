@@ -6,6 +6,8 @@ Line 1 is the guarantee, line 2 the threshold. The assumptions follow, then the 
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from conformal_retrievers.calibration.guarantees import Units
 from conformal_retrievers.calibration.labelled import judged_by
 from conformal_retrievers.calibration.speech import false_speech, sources_of
@@ -193,8 +195,8 @@ def why_none(c: Thresholds, group: str | None) -> str:
         return f"at least {needed} are needed, {c.n_needed - n} more than there are"
     if c.subject not in RETRIEVED:
         return "no finite threshold gives this guarantee"
-    found = sum(len(query.scores) for query in units.queries)
-    missed = sum(query.n_missed for query in units.queries) * c.count_missed
+    found = len(units.queries.scores)
+    missed = int(np.nansum(units.queries.missed)) * c.count_missed
     if dropped := _dropped_by_scorer(units):
         cause = f"the scorer gives {dropped} of {found} relevant {c.subject.name} a score of inf"
         remedy = "Make the scorer drop fewer, or raise alpha"
@@ -213,7 +215,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
 
 
 def _dropped_by_scorer(units: Units) -> int:
-    return sum(int((query.scores == math.inf).sum()) for query in units.queries)
+    return int(np.count_nonzero(units.queries.scores == math.inf))
 
 
 def _assumptions(c: Thresholds) -> str:
@@ -257,7 +259,7 @@ def _snippets(c: Thresholds) -> list[str]:
     queries = _count(c.n_queries, "query", "queries")
     worth = _count(round(c.effective_n), f"independent {c.subject.item}")
     sentences = [f"{relevant} of {queries}, worth {worth} (design effect {c.design_effect:.1f})."]
-    unscorable = sum(int((query.scores == -math.inf).sum()) for query in c.queries)
+    unscorable = int(np.count_nonzero(c.queries.scores == -math.inf))
     if unscorable:
         sentences.append(f"{unscorable} of them have no score, or −inf, and count as kept.")
     left_out = len(c.queries) - c.n_queries + c.n_without_relevant
@@ -296,7 +298,7 @@ def _not_covered(c: Thresholds) -> str:
         return f"relevant {c.subject.name} that were not judged"
     if c.subject == QUERIES:
         return "unanswerable queries of other kinds" if sources_of(c) else c.subject.not_covered
-    if any(query.missed is None for query in c.queries):
+    if np.isnan(c.queries.missed).any():
         return c.subject.not_covered
     return f"{c.subject.not_covered}, here {c.n_missed} of {c.n_relevant + c.n_missed} known ones"
 

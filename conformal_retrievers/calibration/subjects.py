@@ -28,8 +28,8 @@ def at_most(scores: Scores, threshold: float | Scores) -> NDArray[np.bool_]:
     return (scores <= threshold) | np.isnan(scores)
 
 
-def above(scores: Scores, threshold: float) -> NDArray[np.bool_]:
-    """Return which scores (n,) are above the threshold; NaN counts as dropped."""
+def above(scores: Scores, threshold: float | Scores) -> NDArray[np.bool_]:
+    """Return which scores (n,) are above a threshold, one or (n,); NaN counts as dropped."""
     return scores > threshold
 
 
@@ -53,7 +53,7 @@ class Subject:
     same: str
     not_covered: str
     known: str = "(retrieved or not)"  # which items a guarantee is about if missed ones count
-    keep: Callable[[Scores, float], NDArray[np.bool_]] = field(default=at_most, repr=False)
+    keep: Callable[[Scores, float | Scores], NDArray[np.bool_]] = field(default=at_most, repr=False)
     unscorable: Literal["keep", "drop"] = "keep"  # what happens to an item without a score
 
     @property

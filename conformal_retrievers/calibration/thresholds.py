@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,8 @@ from conformal_retrievers.calibration.subjects import (
     SNIPPETS,
     Subject,
 )
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, as_scores
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.queries import JudgedQuery, as_scores
 from conformal_retrievers.scoring.scorer import query_digest
 from conformal_retrievers.theory import ranks
 from conformal_retrievers.theory.intervals import effective_n
@@ -43,7 +44,7 @@ class Thresholds:
     alpha: float
     guarantee: guarantees.Guarantee
     scorer: str  # the name of what scored
-    queries: tuple[ScoredQuery, ...]  # with a known relevant snippet: its relevant scores, sorted
+    queries: ScoredQueries  # with a known relevant snippet: their relevant scores, ascending
     subject: Subject = SNIPPETS
     delta: float | None = None
     by_group: bool = False
@@ -66,6 +67,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", float(exact_alpha(self.alpha)))
         object.__setattr__(self, "delta", guarantees.check_guarantee(self.guarantee, self.delta))
+        object.__setattr__(self, "queries", ScoredQueries.of(self.queries, "queries"))
         checks.check_name(self.scorer)
         checks.check_retrieval(self.retrieval, self.subject)
         guarantees.check_relative(self.guarantee, self.relative_to_query, self.scorer)
@@ -107,6 +109,11 @@ class Thresholds:
         At +inf, the threshold of an unknown group, every snippet is kept and no claim.
         """
         return self._thresholds.get(self._key(group), math.inf)
+
+    def thresholds_of(self, groups: Sequence[str | None]) -> NDArray[np.float64]:
+        """Return the threshold of each of some queries, by their groups (n,)."""
+        found = {group: self.threshold(group) for group in {*groups}}
+        return np.array([found[group] for group in groups], dtype=np.float64)
 
     def threshold_without_one(self, group: str | None = None) -> float:
         """Return what the threshold may fall to if one more unit enters, of one score a unit.
@@ -176,12 +183,12 @@ class Thresholds:
     @property
     def n_queries(self) -> int:
         """K, the number of queries that contribute a score."""
-        return sum(len(units.contributing) for units in self._units.values())
+        return sum(int(units.contributes.sum()) for units in self._units.values())
 
     @cached_property
     def ids(self) -> frozenset[str]:
         """The ids of all judged queries, including those that do not contribute."""
-        return frozenset([*self.other_ids, *(query.id for query in self.queries if query.id)])
+        return frozenset([*self.other_ids, *filter(None, self.queries.ids.tolist())])
 
     @cached_property
     def used_ids(self) -> frozenset[str]:
@@ -234,12 +241,12 @@ class Thresholds:
     @property
     def n_relevant(self) -> int:
         """The number n of relevant retrieved snippets or sentences."""
-        return sum(len(query.scores) for query in self.queries)
+        return len(self.queries.scores)
 
     @property
     def n_missed(self) -> int:
         """The number of known relevant snippets that were not retrieved."""
-        return sum(query.n_missed for query in self.queries)
+        return int(np.nansum(self.queries.missed))
 
     @property
     def n_units(self) -> Mapping[str | None, int]:
@@ -254,8 +261,10 @@ class Thresholds:
     @cached_property
     def effective_n(self) -> float:
         """The number of independent relevant snippets that are worth as much as these."""
-        kept = [float(self.keep(q.scores, q.group).sum()) for q in self.queries]
-        n = effective_n(kept, [float(len(q.scores)) for q in self.queries])
+        queries = self.queries
+        thresholds = np.repeat(self.thresholds_of(queries.groups.tolist()), queries.sizes)
+        kept = queries.number_in(self.subject.keep(queries.scores, thresholds))
+        n = effective_n(kept, queries.sizes)
         return min(n, float(self.n_relevant))
 
     @property
@@ -265,9 +274,16 @@ class Thresholds:
 
     @cached_property
     def _units(self) -> Mapping[str | None, guarantees.Units]:
+        queries, numbers = self.queries, dict[str | None, int]()
+        if not self.by_group:
+            return {None: guarantees.Units(self.guarantee, queries, self.count_missed)}
+        keys = map(self.merged, queries.groups.tolist())
+        number_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+        ends = np.cumsum(np.bincount(number_of))[:-1]
+        members = np.split(np.argsort(number_of, kind="stable"), ends)
         return {
-            group: guarantees.Units(self.guarantee, queries, self.count_missed)
-            for group, queries in self.by_threshold(self.queries).items()
+            key: guarantees.Units(self.guarantee, queries.select(members[i]), self.count_missed)
+            for key, i in numbers.items()
         }
 
     @cached_property
@@ -286,17 +302,3 @@ class Thresholds:
                 f"group is {group!r}; give the name of a group (another alpha is .at({group!r}))"
             )
         return self.merged(group) if self.by_group else None
-
-
-def relevant_only(query: ScoredQuery) -> ScoredQuery:
-    """Return the query with only its relevant scores, ascending; NaN, which is kept, as −inf."""
-    scores = query.scores[query.relevant]
-    scores = np.sort(np.where(np.isnan(scores), -math.inf, scores))
-    relevant = np.ones(len(scores), dtype=bool)
-    return replace(query, scores=scores, relevant=relevant, tokens=None, unscorable={})
-
-
-def lowest_scores_of(scored: Iterable[ScoredQuery]) -> tuple[float, ...]:
-    """Return the lowest score of each query that has one, ascending."""
-    finite = (query.scores[np.isfinite(query.scores)] for query in scored)
-    return tuple(sorted(float(scores.min()) for scores in finite if len(scores)))

@@ -20,7 +20,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import CLAIMS, OnUnscorable
 from conformal_retrievers.claims.answers import AnnotatedAnswer, answer_scores
 from conformal_retrievers.data.checks import all_of
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.theory.ranks import exact_share
 
 
@@ -85,14 +85,16 @@ def calibrate_claims(
                 f"{name}: relevance[{lost[0]}] is nan, but the claim may not be factual. Score it "
                 "again, leave the answer out, or give on_unscorable='drop'"
             )
-    scores, one = answer_scores(used, share), np.ones(1, dtype=bool)
     return Calibration(
         alpha,
         "all",
         scorer,
-        tuple(
-            ScoredQuery(scores[i : i + 1], one, id=answer.id, group=answer.group)
-            for i, answer in enumerate(used)
+        ScoredQueries(
+            answer_scores(used, share),
+            np.ones(len(used), dtype=np.bool_),
+            np.arange(len(used) + 1),
+            ids=[answer.id for answer in used],
+            groups=[answer.group for answer in used],
         ),
         subject=CLAIMS,
         delta=delta,

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformal_retrievers.data.checks import (
-    MAX_COUNT,
-    all_of,
-    as_judgement,
-    check_names,
-    check_texts,
+from conformal_retrievers.data.arrays import (
+    Column,
+    Objects,
+    as_column,
+    as_counts,
+    as_judgements,
+    as_offsets,
+    as_texts,
+    as_tokens,
 )
+from conformal_retrievers.data.checks import MAX_COUNT, all_of, check_names
 from conformal_retrievers.data.hits import HitColumns
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, as_numbers, as_scores
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 
-Column = NDArray[np.float64]
-Objects = NDArray[np.object_]
+OF_QUERIES = ("ids", "groups", "missed", "silenced")
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -73,42 +76,33 @@ class ScoredQueries(Sequence[ScoredQuery]):
         unscorable: Mapping[int, str] | None = None,
         silenced: ArrayLike | None = None,
     ) -> None:
-        places = _offsets(offsets)
+        places = as_offsets(offsets)
         n, size = len(places) - 1, int(places[-1])
-        fields: dict[str, Any] = {
-            "scores": _column("scores", scores, size) + 0.0,  # −0 equals 0 in every way
-            "relevant": _judgements(relevant, size),
+        columns: dict[str, Any] = {
+            "scores": as_column("scores", scores, size) + 0.0,  # −0 equals 0 in every way
+            "relevant": as_judgements(relevant, size),
             "offsets": places,
-            "ids": _texts("ids", ids, n),
-            "groups": _texts("groups", groups, n),
-            "missed": _counts("missed", missed, n, MAX_COUNT),
-            "tokens": None if tokens is None else _column("tokens", tokens, size),
-            "silenced": _counts("silenced", silenced, n, 1),
+            "ids": as_texts("ids", ids, n),
+            "groups": as_texts("groups", groups, n),
+            "missed": as_counts("missed", missed, n, MAX_COUNT),
+            "tokens": None if tokens is None else as_tokens(tokens, size),
+            "token_unit": token_unit,
+            "hits": {
+                name: HitColumns(
+                    as_column(f"hits[{name!r}].ranks", of.ranks, size),
+                    as_column(f"hits[{name!r}].scores", of.scores, size),
+                )
+                for name, of in (hits or {}).items()
+            },
+            "split": split,
             "document_of": None if document_of is None else np.array(document_of, dtype=np.intp),
+            "unscorable": dict(unscorable or {}),
+            "silenced": as_counts("silenced", silenced, n, 1),
         }
-        found = fields["tokens"]
-        if found is not None and (bad := np.flatnonzero((found < 0) | np.isinf(found))).size:
-            raise ValueError(
-                f"tokens[{bad[0]}] is {found[bad[0]]:g}; give a finite number, 0 or more"
-            )
-        for name, array in fields.items():
-            if array is not None:
-                array.setflags(write=False)
-            object.__setattr__(self, name, array)
-        object.__setattr__(self, "token_unit", token_unit)
-        object.__setattr__(self, "split", split)
-        object.__setattr__(self, "unscorable", dict(unscorable or {}))
-        columns = {
-            name: HitColumns(
-                _column(f"hits[{name!r}].ranks", of.ranks, size),
-                _column(f"hits[{name!r}].scores", of.scores, size),
-            )
-            for name, of in (hits or {}).items()
-        }
-        object.__setattr__(self, "hits", columns)
-        for group in {*fields["groups"].tolist()}:
+        for group in {*columns["groups"].tolist()}:
             check_names("scored", group=group)
-        check_names("scored", split=split, **{f"hits {name!r}": name for name in columns})
+        check_names("scored", split=split, **{f"hits {name!r}": name for name in columns["hits"]})
+        self._set(columns)
 
     @classmethod
     def of(cls, queries: Iterable[ScoredQuery], name: str = "scored") -> ScoredQueries:
@@ -127,49 +121,83 @@ class ScoredQueries(Sequence[ScoredQuery]):
                     "judged), where scorer is ConformalFilter.of(calibration).scorer"
                 )
         given = all_of(ScoredQuery, queries, name)
-        sizes = [len(query.scores) for query in given]
-        starts = np.cumsum([0, *sizes])
-        with_tokens = any(query.tokens is not None for query in given)
         return cls(
-            _joined([query.scores for query in given], np.float64),
-            _joined([query.relevant for query in given], np.bool_),
-            starts,
+            offsets=np.cumsum([0, *[len(query.scores) for query in given]]),
             ids=[query.id for query in given],
             groups=[query.group for query in given],
             missed=np.array([query.missed for query in given], dtype=np.float64),  # None is NaN
-            tokens=_joined(
-                [np.full(len(q.scores), math.nan) if q.tokens is None else q.tokens for q in given],
-                np.float64,
-            )
-            if with_tokens
-            else None,
-            token_unit=_one(
-                "token_unit",
-                {query.token_unit for query in given if query.tokens is not None} or {"tokens"},
-                "count the tokens of all queries alike",
-            ),
-            hits=_hits(given),
-            split=_one(
-                "split",
-                {query.split for query in given} or {None},
-                "cut the snippets of all of them in one way, with by_sentence (None: whole)",
-            ),
-            document_of=_joined(
-                [
-                    np.arange(n) if q.document_of is None else q.document_of
-                    for q, n in zip(given, sizes, strict=True)
-                ],
-                np.intp,
-            )
-            if any(query.document_of is not None for query in given)
-            else None,
-            unscorable={
-                int(start) + i: why
-                for start, query in zip(starts[:-1], given, strict=True)
-                for i, why in query.unscorable.items()
-            },
             silenced=np.array([query.silenced for query in given], dtype=np.float64),
+            **_of_snippets(given),
         )
+
+    @classmethod
+    def joined(cls, parts: Iterable[ScoredQueries]) -> ScoredQueries:
+        """Return the queries of all parts, in their order.
+
+        Raises ValueError for parts that differ in split, or in what their tokens count.
+        """
+        every = list(parts)
+        given = [part for part in every if len(part)] or every[:1]
+        if len(given) == 1:
+            return given[0]
+        starts = np.cumsum([0, *[len(part.scores) for part in given]])
+        return cls(
+            offsets=np.concatenate(
+                [[0], *[part.offsets[1:] + at for part, at in zip(given, starts, strict=False)]]
+            ).astype(np.intp),
+            ids=[id for part in given for id in part.ids.tolist()],
+            groups=[group for part in given for group in part.groups.tolist()],
+            missed=_joined([part.missed for part in given], np.float64),
+            silenced=_joined([part.silenced for part in given], np.float64),
+            **_of_snippets(given),
+        )
+
+    def select(self, queries: ArrayLike) -> ScoredQueries:
+        """Return some of the queries, by a mask (n,) or by their places."""
+        of = np.asarray(queries)
+        places = np.flatnonzero(of) if of.dtype == np.bool_ else of.astype(np.intp)
+        offsets = np.concatenate([[0], np.cumsum(self.sizes[places])])
+        first = np.repeat(self.offsets[places] - offsets[:-1], self.sizes[places])
+        return self._taken(np.arange(offsets[-1]) + first, offsets, places)
+
+    def keeping(self, snippets: NDArray[np.bool_]) -> ScoredQueries:
+        """Return all queries with only the snippets of a mask (S,)."""
+        places = np.flatnonzero(snippets)
+        return self._taken(places, np.searchsorted(places, self.offsets), slice(None))
+
+    def _taken(
+        self,
+        snippets: NDArray[np.intp],
+        offsets: NDArray[np.intp],
+        queries: NDArray[np.intp] | slice,
+    ) -> ScoredQueries:
+        why = self.unscorable
+        return self._with(
+            **{name: getattr(self, name)[snippets] for name in ("scores", "relevant")},
+            **{name: getattr(self, name)[queries] for name in OF_QUERIES},
+            offsets=offsets,
+            tokens=None if self.tokens is None else self.tokens[snippets],
+            document_of=None if self.document_of is None else self.document_of[snippets],
+            hits={
+                name: HitColumns(ranks[snippets], scores[snippets])
+                for name, (ranks, scores) in self.hits.items()
+            },
+            unscorable={i: why[j] for i, j in enumerate(snippets.tolist()) if j in why}
+            if why
+            else {},
+        )
+
+    def _with(self, **changed: Any) -> ScoredQueries:
+        """Return the queries with some columns replaced, which are right."""
+        made = object.__new__(ScoredQueries)
+        made._set({one.name: getattr(self, one.name) for one in fields(self)} | changed)
+        return made
+
+    def _set(self, columns: Mapping[str, Any]) -> None:
+        for name, value in columns.items():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            object.__setattr__(self, name, value)
 
     @cached_property
     def sizes(self) -> NDArray[np.intp]:
@@ -180,6 +208,10 @@ class ScoredQueries(Sequence[ScoredQuery]):
     def query_of(self) -> NDArray[np.intp]:
         """The number of the query of each snippet, (S,)."""
         return np.repeat(np.arange(len(self)), self.sizes)
+
+    def number_in(self, snippets: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return how many snippets of each query are in a mask (S,): (n,)."""
+        return np.diff(np.searchsorted(np.flatnonzero(snippets), self.offsets))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -221,97 +253,53 @@ class ScoredQueries(Sequence[ScoredQuery]):
         return f"ScoredQueries({len(self)} queries, {len(self.scores)} snippets)"
 
 
-def _offsets(offsets: ArrayLike) -> NDArray[np.intp]:
-    found = as_numbers(offsets, "offsets")
-    ascending = found.ndim == 1 and len(found) and found.dtype.kind in "iu" and found[0] == 0
-    if not ascending or (np.diff(found) < 0).any():
-        raise ValueError(
-            f"offsets is {found!r:.60}; give whole numbers (n + 1,) that ascend from 0: where the "
-            "snippets of each query begin, and their number"
-        )
-    return found.astype(np.intp)
+def _of_snippets(parts: Sequence[ScoredQuery] | Sequence[ScoredQueries]) -> dict[str, Any]:
+    """Return what parts have of snippets, one after another, and what they have in common."""
+    sizes = [len(part.scores) for part in parts]
+    starts = np.cumsum([0, *sizes]).tolist()
 
+    def column(values: Sequence[NDArray[Any] | None], kind: type[Any], missing: Any) -> Any:
+        if all(value is None for value in values):
+            return None
+        pairs = zip(values, sizes, strict=True)
+        return _joined([missing(n) if value is None else value for value, n in pairs], kind)
 
-def _column(name: str, values: ArrayLike, size: int) -> Column:
-    found = as_scores(values, name)
-    if found.shape != (size,):
-        raise ValueError(
-            f"{name} has shape {found.shape}, but offsets end at {size}; give a value for each "
-            "snippet"
-        )
-    return _own(found)
+    def of_hits(retriever: str, field: int, missing: float) -> Column:
+        values = [part.hits[retriever][field] if retriever in part.hits else None for part in parts]
+        return np.asarray(column(values, np.float64, lambda n: np.full(n, missing)))
 
-
-def _judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
-    found = np.asarray(relevant)
-    if found.shape != (size,):
-        raise ValueError(
-            f"relevant has shape {found.shape}, but offsets end at {size}; give a judgement for "
-            "each snippet"
-        )
-    if found.dtype == np.bool_:
-        return _own(found)
-    for i in np.flatnonzero(~np.isin(found, (0, 1)))[:1].tolist():
-        as_judgement("scored", i, found[i])
-    return found.astype(np.bool_)
-
-
-def _texts(name: str, values: Iterable[str | None] | None, n: int) -> Objects:
-    found = np.full(n, None, dtype=np.object_)
-    if values is None:
-        return found
-    given = list(values)
-    if len(given) != n:
-        raise ValueError(f"{name} has {len(given)} entries for {n} queries; give one for each")
-    for kind in {*map(type, given)} - {str, type(None)}:
-        i = next(i for i, value in enumerate(given) if type(value) is kind)
-        if not isinstance(given[i], str):
-            raise TypeError(f"{name}[{i}] is {given[i]!r:.60}; give each as a str, or None")
-    check_texts("scored", **{name: "".join(filter(None, given))})
-    found[:] = given
-    return found
-
-
-def _counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
-    if values is None:
-        return np.full(n, math.nan)
-    found = as_scores(values, name)
-    if found.shape != (n,):
-        raise ValueError(f"{name} has shape {found.shape} for {n} queries; give one for each")
-    whole = np.isnan(found) | ((found >= 0) & (found <= most) & (found % 1 == 0))
-    if not whole.all():
-        i = int(np.argmin(whole))
-        raise ValueError(
-            f"{name}[{i}] is {found[i]:g}; give a whole number from 0 to {most}, or NaN if it is "
-            "unknown"
-        )
-    return _own(found)
-
-
-def _hits(given: Sequence[ScoredQuery]) -> dict[str, HitColumns]:
-    names = sorted({name for query in given for name in query.hits})
-
-    def column(retriever: str, field: int, missing: float) -> Column:
-        return _joined(
-            [
-                q.hits[retriever][field] if retriever in q.hits else np.full(len(q.scores), missing)
-                for q in given
-            ],
-            np.float64,
-        )
-
-    return {r: HitColumns(column(r, 0, math.inf), column(r, 1, math.nan)) for r in names}
+    retrievers = sorted({name for part in parts for name in part.hits})
+    units = {part.token_unit for part in parts if part.tokens is not None} or {"tokens"}
+    splits = {part.split for part in parts} or {None}
+    return {
+        "scores": _joined([part.scores for part in parts], np.float64),
+        "relevant": _joined([part.relevant for part in parts], np.bool_),
+        "tokens": column(
+            [part.tokens for part in parts], np.float64, lambda n: np.full(n, math.nan)
+        ),
+        "token_unit": _one("token_unit", units, "count the tokens of all queries alike"),
+        "hits": {
+            name: HitColumns(of_hits(name, 0, math.inf), of_hits(name, 1, math.nan))
+            for name in retrievers
+        },
+        "split": _one(
+            "split",
+            splits,
+            "cut the snippets of all of them in one way, with by_sentence (None: whole)",
+        ),
+        "document_of": column([part.document_of for part in parts], np.intp, np.arange),
+        "unscorable": {
+            start + i: why
+            for start, unscorable in zip(starts, [part.unscorable for part in parts], strict=False)
+            for i, why in unscorable.items()
+        },
+    }
 
 
 def _one(name: str, found: set[Any], remedy: str) -> Any:
     if len(found) > 1:
         raise ValueError(f"{name} is {' and '.join(sorted(map(repr, found)))}; {remedy}")
     return next(iter(found))
-
-
-def _own(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array that nobody else can write to."""
-    return array.copy() if array.flags.writeable else array
 
 
 def _joined(arrays: Sequence[NDArray[Any]], kind: type[Any]) -> NDArray[Any]:

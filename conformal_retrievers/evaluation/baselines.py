@@ -110,7 +110,7 @@ def borderline_mean(calibration: Calibration) -> float | None:
     first in the order of a hash of their ids.
     """
     queries = calibration.queries
-    in_order = [queries[i].scores for i in in_hashed_order([query.id for query in queries])]
+    in_order = [queries[i].scores for i in in_hashed_order(queries.ids.tolist())]
     worst = [float(s[np.isfinite(s)].max()) for s in in_order if np.isfinite(s).any()]
     least, most = BORDERLINE
     with np.errstate(over="ignore"):

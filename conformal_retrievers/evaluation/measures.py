@@ -32,6 +32,7 @@ from conformal_retrievers.calibration.checks import check_split, check_unique_id
 from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
 from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.share import Share
@@ -112,7 +113,7 @@ class Columns:
         split = split_of(given)
         if calibration is not None:
             check_split(calibration.split, split, name)
-            check_silenced(given, calibration.gate)
+            check_silenced(ScoredQueries.of(given), calibration.gate)
         groups = [calibration.merged(q.group) if calibration else q.group for q in given]
         sizes = np.array([len(query.scores) for query in given], dtype=np.intp)
         return cls(

@@ -135,7 +135,7 @@ def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, Scor
             ("irrelevant", np.concatenate([q.scores[~q.relevant] for q in scored])),
         ]
     return [
-        ("relevant, calibration", np.concatenate([q.scores for q in d.calibration.queries])),
+        ("relevant, calibration", d.calibration.queries.scores),
         ("all of these queries", np.concatenate([q.scores for q in scored])),
     ]
 

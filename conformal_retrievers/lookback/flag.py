@@ -22,7 +22,7 @@ from conformal_retrievers.calibration import checks
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import FLAGS
 from conformal_retrievers.data.checks import all_of
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import UNVERIFIED, Verdict, verdict_on, worst_of
 from conformal_retrievers.lookback.classifier import FactualityClassifier
@@ -160,17 +160,19 @@ def calibrate_flag(
             f"answers has {len(given)} consistent and no inconsistent ones; judge more, because "
             "the inconsistent ones set the threshold"
         )
+    inconsistent = [answer for answer in given if not answer.consistent]
     kinds = np.array([answer.consistent for answer in given], dtype=bool)
     _warn_if_reversed(confidence[kinds], confidence[~kinds])
-    one = np.ones(1, dtype=bool)
     calibration = Calibration(
         alpha,
         "all",  # with one score an answer, every guarantee has the same rank
         classifier.name,
-        tuple(
-            ScoredQuery(np.array([c]), one, id=answer.id, group=answer.group)
-            for c, answer in zip(confidence, given, strict=True)
-            if not answer.consistent
+        ScoredQueries(
+            confidence[~kinds],
+            np.ones(len(inconsistent), dtype=np.bool_),
+            np.arange(len(inconsistent) + 1),
+            ids=[answer.id for answer in inconsistent],
+            groups=[answer.group for answer in inconsistent],
         ),
         subject=FLAGS,
         delta=delta,

@@ -161,7 +161,7 @@ class Monitor:
         """
         check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")
-        check_silenced([query], self.calibration.gate)
+        check_silenced(query, self.calibration.gate)
         u, lost = self._tolerated, self._loss(query)
         with self._lock:
             if lost is not None:
@@ -250,7 +250,7 @@ class Monitor:
                 "query; calibrate for 'query-recall', 'all' or 'any' without groups"
             )
         # The bets are made in an order that does not depend on the scores.
-        order = in_hashed_order([query.id for query in c.queries])
+        order = in_hashed_order(c.queries.ids.tolist())
         losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]
         return 1 - betting_lower(1 - np.array(losses), self._state.level / 2)
 

@@ -140,9 +140,20 @@ def auc(lower: ArrayLike, higher: ArrayLike) -> float:
     >>> auc([0.1, 0.5], [0.5, 0.9])  # three of the four pairs are in order, and one is tied
     0.875
     """
+    ordered, pairs = ordered_pairs(lower, higher)
+    return ordered / pairs if pairs else math.nan
+
+
+def ordered_pairs(lower: ArrayLike, higher: ArrayLike) -> tuple[float, int]:
+    """Return how many pairs of X (m,) and Y (n,) have X < Y, ties as a half, and the number of all.
+
+    NaNs are left out.
+
+    >>> ordered_pairs([0.1, 0.5], [0.5, 0.9])
+    (3.5, 4)
+    """
     x, y = np.asarray(lower, dtype=np.float64), np.asarray(higher, dtype=np.float64)
-    x, y = np.sort(x[~np.isnan(x)]), y[~np.isnan(y)]
-    if not len(x) or not len(y):
-        return math.nan
-    below, up_to = np.searchsorted(x, y, side="left"), np.searchsorted(x, y, side="right")
-    return float((below + up_to).sum() / 2 / len(x) / len(y))
+    x, y = np.sort(x[~np.isnan(x)]), np.sort(y[~np.isnan(y)])
+    not_above = np.searchsorted(y, x, side="left") + np.searchsorted(y, x, side="right")
+    pairs = len(x) * len(y)
+    return pairs - int(not_above.sum()) / 2, pairs

@@ -16,7 +16,6 @@ from conformal_retrievers import (
     FunctionScorer,
     JudgedQuery,
     LearnedScorer,
-    ScoredQuery,
     Snippet,
     calibrate,
     evaluate,
@@ -27,7 +26,8 @@ from conformal_retrievers.calibration.candidates import from_hits
 from conformal_retrievers.calibration.choosing import choose, pick, split
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.calibration.thresholds import relevant_only
+from conformal_retrievers.calibration.reduced import relevant_only
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import with_hits
 from conformal_retrievers.scoring import FusionScorer, QueryZScore, RankScorer, relative_to_query
@@ -147,10 +147,10 @@ def test_the_choice_never_sees_the_calibration_part():
 @pytest.mark.parametrize("alpha", ["1/10", "1/5", "2/5"])
 def test_leaving_out_each_query_of_the_calibration_part_loses_at_most_alpha(alpha):
     chosen = choose(JUDGED, None, AIM, needed=9)
-    scored = [relevant_only(q) for q in score_queries(chosen.scorer, chosen.calibration)]
+    scored = relevant_only(ScoredQueries.of(score_queries(chosen.scorer, chosen.calibration)))
     lost = Fraction(0)
     for i, query in enumerate(scored):
-        others = Units("query-recall", scored[:i] + scored[i + 1 :], False)
+        others = Units("query-recall", scored.select(np.arange(len(scored)) != i), False)
         kept = int((query.scores <= others.threshold(float(Fraction(alpha)), None)).sum())
         lost += 1 - Fraction(kept, len(query.scores))
     assert lost <= Fraction(alpha) * len(scored)
@@ -320,8 +320,9 @@ def test_what_a_cost_allows_to_lose_is_what_a_finite_threshold_may_lose(n, alpha
     for delta in (None, 0.1):
         allowed = Aim("all", alpha, delta=delta, n=n).allowed
         for lost in range(n + 1):
-            scores = [ScoredQuery([math.inf if i < lost else 0.0], [True]) for i in range(n)]
-            finite = math.isfinite(Units("all", scores, False).threshold(alpha, delta))
+            scores = [math.inf if i < lost else 0.0 for i in range(n)]
+            queries = ScoredQueries(scores, np.ones(n, dtype=bool), range(n + 1))
+            finite = math.isfinite(Units("all", queries, False).threshold(alpha, delta))
             assert finite == (lost / n <= allowed + 1e-12)
 
 

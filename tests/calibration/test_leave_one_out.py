@@ -31,11 +31,12 @@ from hypothesis import strategies as st
 from benchmarks.quantile import conformal_quantile
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration.guarantees import Units
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.theory.ranks import Masses, mass_threshold
 
 
 def threshold_of(queries, alpha, guarantee, count_missed=False):
-    return Units(guarantee, queries, count_missed).threshold(float(alpha), None)
+    return Units(guarantee, ScoredQueries.of(queries), count_missed).threshold(float(alpha), None)
 
 
 def shares_left_out(queries, alpha, guarantee, count_missed=False):
@@ -217,8 +218,8 @@ def test_another_alpha_and_guarantee_are_those_of_calibrating_again(guarantee, d
 @every_guarantee
 @given(queries=judged(missed=True), alpha=alphas, random=st.randoms(use_true_random=False))
 def test_the_order_of_queries_does_not_matter(guarantee, queries, alpha, random):
-    one = Units(guarantee, queries, True)
-    other = Units(guarantee, random.sample(queries, len(queries)), True)
+    one = Units(guarantee, ScoredQueries.of(queries), True)
+    other = Units(guarantee, ScoredQueries.of(random.sample(queries, len(queries))), True)
     assert one.threshold(float(alpha), None) == other.threshold(float(alpha), None)
     assert one.p_values(AT).tolist() == other.p_values(AT).tolist()
 

@@ -1,0 +1,104 @@
+"""What may enter as a column of scored queries: every array is checked here, and copied.
+
+Errors are ValueError or TypeError and name the column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformal_retrievers.data.checks import as_judgement, check_texts
+from conformal_retrievers.data.queries import as_numbers, as_scores
+
+Column = NDArray[np.float64]
+Objects = NDArray[np.object_]
+
+
+def as_offsets(offsets: ArrayLike) -> NDArray[np.intp]:
+    """Return where the snippets of each query begin and where the last ones end, (n + 1,)."""
+    found = as_numbers(offsets, "offsets")
+    ascending = found.ndim == 1 and len(found) and found.dtype.kind in "iu" and found[0] == 0
+    if not ascending or (np.diff(found) < 0).any():
+        raise ValueError(
+            f"offsets is {found!r:.60}; give whole numbers (n + 1,) that ascend from 0: where the "
+            "snippets of each query begin, and their number"
+        )
+    return found.astype(np.intp)
+
+
+def as_column(name: str, values: ArrayLike, size: int) -> Column:
+    """Return one float for each of `size` snippets."""
+    found = as_scores(values, name)
+    if found.shape != (size,):
+        raise ValueError(
+            f"{name} has shape {found.shape}, but offsets end at {size}; give a value for each "
+            "snippet"
+        )
+    return _own(found)
+
+
+def as_tokens(tokens: ArrayLike, size: int) -> Column:
+    """Return the number of tokens of each snippet, NaN where it is unknown."""
+    found = as_column("tokens", tokens, size)
+    for i in np.flatnonzero((found < 0) | np.isinf(found))[:1].tolist():
+        raise ValueError(f"tokens[{i}] is {found[i]:g}; give a finite number, 0 or more")
+    return found
+
+
+def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
+    """Return whether each snippet is relevant."""
+    found = np.asarray(relevant)
+    if found.shape != (size,):
+        raise ValueError(
+            f"relevant has shape {found.shape}, but offsets end at {size}; give a judgement for "
+            "each snippet"
+        )
+    if found.dtype == np.bool_:
+        return _own(found)
+    for i in np.flatnonzero(~np.isin(found, (0, 1)))[:1].tolist():
+        as_judgement("scored", i, found[i])
+    return found.astype(np.bool_)
+
+
+def as_texts(name: str, values: Iterable[str | None] | None, n: int) -> Objects:
+    """Return one text or None for each of n queries."""
+    found = np.full(n, None, dtype=np.object_)
+    if values is None:
+        return found
+    given = list(values)
+    if len(given) != n:
+        raise ValueError(f"{name} has {len(given)} entries for {n} queries; give one for each")
+    for kind in {*map(type, given)} - {str, type(None)}:
+        i = next(i for i, value in enumerate(given) if type(value) is kind)
+        if not isinstance(given[i], str):
+            raise TypeError(f"{name}[{i}] is {given[i]!r:.60}; give each as a str, or None")
+    check_texts("scored", **{name: "".join(filter(None, given))})
+    found[:] = given
+    return found
+
+
+def as_counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
+    """Return one whole number up to `most` for each of n queries, NaN where it is unknown."""
+    if values is None:
+        return np.full(n, math.nan)
+    found = as_scores(values, name)
+    if found.shape != (n,):
+        raise ValueError(f"{name} has shape {found.shape} for {n} queries; give one for each")
+    whole = np.isnan(found) | ((found >= 0) & (found <= most) & (found % 1 == 0))
+    if not whole.all():
+        i = int(np.argmin(whole))
+        raise ValueError(
+            f"{name}[{i}] is {found[i]:g}; give a whole number from 0 to {most}, or NaN if it is "
+            "unknown"
+        )
+    return _own(found)
+
+
+def _own(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that nobody else can write to."""
+    return array.copy() if array.flags.writeable else array
