@@ -1,0 +1,302 @@
+"""Work in parts: a source that is cut into parts, and a folder that tells which of them are done.
+
+A source is a file or a folder of JSON lines (.jsonl), which are cut after a number of lines, or
+of .jsonl.gz and .parquet, of which each file is one part. The folder has
+
+    manifest.json         what was begun: the task, the source's files with their digests
+    00000-00012.parquet   the result of part 12 of file 0; absent if no record of it has one
+    00000-00012.json      its report, written last: the part is done
+    errors.jsonl          the records without a result, by file and line, once all parts are done
+
+Both are paths, or URLs of fsspec. Each file is written whole or not at all.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import JsonValue
+
+from conformal_retrievers.data.files import Kind, envelope_text, parse_envelope, write_whole
+from conformal_retrievers.extras import require
+
+require("ray", "fsspec")
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+T = TypeVar("T")
+Report = dict[str, Any]  # what is known of a part that is done, as JSON
+
+KIND = Kind("conformal-retrievers/parts", 1, "score_dataset or label_dataset", "manifest")
+MANIFEST, ERRORS = "manifest.json", "errors.jsonl"
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+NO_DATA = (MANIFEST, ERRORS, ".labels.json", ".json")  # endings of what stands beside the data
+BLOCK = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Part:
+    """The lines of a file from one byte to another, or a whole file of another kind."""
+
+    file: str
+    start: int
+    stop: int
+    line: int  # the number of the first, from 1
+    name: str  # of its results
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A file of a source: its size in bytes, its digest, and where its parts begin."""
+
+    file: str
+    size: int
+    sha256: str
+    starts: tuple[tuple[int, int], ...]  # the first byte and the number of the first line
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the manifest has of the file."""
+        return {"file": Path(self.file).name, "size": self.size, "sha256": self.sha256}
+
+
+def files_in(source: str | Path) -> list[str]:
+    """Return the files of a source in order, as absolute paths or URLs.
+
+    Raises ValueError for a folder without data, or with files of other kinds, and FileNotFoundError
+    if nothing is there.
+    """
+    fs, root = url_to_fs(str(source))
+    if not fs.exists(root):
+        raise FileNotFoundError(f"source is {source}, which does not exist; give a file or folder")
+    found = [path for path in sorted(fs.find(root)) if not Path(path).name.startswith((".", "_"))]
+    files = [path for path in found if _is_data(path)]
+    others = [path for path in found if not (_is_data(path) or path.endswith(NO_DATA))]
+    if others or not files:
+        has = f"has {Path(others[0]).name}" if others else "has no data"
+        raise ValueError(f"source {source} {has}; give files that end in {', '.join(ENDINGS)}")
+    return [
+        path if isinstance(fs, LocalFileSystem) else fs.unstrip_protocol(path) for path in files
+    ]
+
+
+def _is_data(path: str) -> bool:
+    return path.endswith(ENDINGS) and Path(path).name != ERRORS
+
+
+def surveyed(file: str, per_part: int) -> Survey:
+    """Read a file once: return its digest, and where each number of lines begins."""
+    fs, path = url_to_fs(file)
+    digest, starts, size = hashlib.sha256(), [(0, 1)], 0
+    with fs.open(path, "rb") as opened:
+        if not file.endswith(".jsonl"):
+            for block in iter(lambda: opened.read(BLOCK), b""):
+                digest.update(block)
+                size += len(block)
+        else:
+            for number, line in enumerate(opened, start=1):
+                if number > 1 and number % per_part == 1 % per_part:
+                    starts.append((size, number))
+                digest.update(line)
+                size += len(line)
+    return Survey(file, size, digest.hexdigest(), tuple(starts))
+
+
+def parts_of(surveys: Sequence[Survey]) -> list[Part]:
+    """Return the parts of a source in order; their names sort in the same order."""
+    return [
+        Part(survey.file, start, stop, line, f"{i:06}-{j:06}")
+        for i, survey in enumerate(surveys)
+        for j, ((start, line), (stop, _)) in enumerate(
+            zip(survey.starts, [*survey.starts[1:], (survey.size, 0)], strict=True)
+        )
+    ]
+
+
+def lines_of(part: Part) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a part of JSON lines that are not blank, after their numbers."""
+    fs, path = url_to_fs(part.file)
+    content = fs.cat_file(path, start=part.start, end=part.stop)
+    if part.file.endswith(".gz"):
+        content = gzip.decompress(content)
+    for number, line in enumerate(content.split(b"\n"), start=part.line):
+        if line.strip():
+            yield number, line
+
+
+def records(part: Part, read: Callable[[str, str], T]) -> tuple[list[tuple[int, T]], list[Report]]:
+    """Return what each line of a part has, after its number, and the errors of the others.
+
+    `read` takes a place and a line, and raises ValueError for a malformed one.
+    """
+    found, errors = [], []
+    for number, line in lines_of(part):
+        try:
+            found.append((number, read(f"line {number}", line.decode("utf-8-sig"))))
+        except (TypeError, ValueError) as error:
+            errors.append(error_at(part, number, str(error).removeprefix(f"line {number}: ")))
+    return found, errors
+
+
+def error_at(part: Part, number: int, error: str) -> Report:
+    """Return the error of a record as `errors.jsonl` has it."""
+    return {"file": part.file, "line": number, "error": error}
+
+
+@contextmanager
+def local_copy(file: str) -> Iterator[str]:
+    """Yield the path of a file, or of a copy if it is remote."""
+    fs, path = url_to_fs(file)
+    if isinstance(fs, LocalFileSystem):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, Path(path).name)
+        fs.get_file(path, copy)
+        yield copy
+
+
+class Folder:
+    """The folder of the results, at a path or URL."""
+
+    def __init__(self, url: str | Path) -> None:
+        self.fs, self.root = url_to_fs(str(url))
+        self.is_local = isinstance(self.fs, LocalFileSystem)
+        self.url = self.root if self.is_local else self.fs.unstrip_protocol(self.root)
+
+    def begin(self, fields: Mapping[str, Any]) -> None:
+        """Write the manifest, or compare it if there is one already.
+
+        Raises ValueError, naming both, if a field of `fields` that says what is done to what has
+        another value there, and if there are other files than its own.
+        """
+        self.fs.makedirs(self.root, exist_ok=True)
+        if not self.fs.exists(f"{self.root}/{MANIFEST}"):
+            if self.fs.ls(self.root):
+                raise ValueError(
+                    f"out is {self.url}, which has files and no {MANIFEST}; give an empty folder, "
+                    "or one of an earlier run"
+                )
+            self.write(MANIFEST, envelope_text(fields, rows="files").encode())
+            return
+        stored = self.manifest
+        for name in ("task", "by", "queries_per_part", "files"):
+            if fields[name] != stored[name]:
+                theirs, ours = _difference(stored[name], fields[name])
+                raise ValueError(
+                    f"out is {self.url}, which was begun with {name} {theirs}, not {ours}; give "
+                    "the same, or an empty folder"
+                )
+
+    def results(self, task: str) -> tuple[dict[str, Any], list[Report]]:
+        """Return the manifest and the reports of all parts, in order.
+
+        Raises ValueError for the results of another task, and if parts are not done.
+        """
+        manifest, names = self.manifest, self.done()
+        if manifest["task"] != task:
+            raise ValueError(
+                f"{self.url} is of {manifest['task']}_dataset; give one of {task}_dataset"
+            )
+        if len(names) < manifest["n_parts"]:
+            raise ValueError(
+                f"{self.url} has {len(names)} of {manifest['n_parts']} parts; run {task}_dataset "
+                "again, which does the others"
+            )
+        return manifest, self.reports(names)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The fields of the manifest."""
+        path = f"{self.root}/{MANIFEST}"
+        return parse_envelope(self.fs.cat_file(path).decode(), f"{self.url}/{MANIFEST}", KIND)
+
+    def done(self) -> set[str]:
+        """Return the names of the parts that are done."""
+        self.fs.invalidate_cache()
+        names = [Path(path).name for path in self.fs.ls(self.root, detail=False)]
+        return {name.removesuffix(".json") for name in names if name.endswith(".json")} - {
+            MANIFEST.removesuffix(".json")
+        }
+
+    def reports(self, names: Iterable[str]) -> list[Report]:
+        """Return the reports of parts that are done."""
+        paths = [f"{self.root}/{name}.json" for name in sorted(names)]
+        with ThreadPoolExecutor(16) as pool:  # an object store takes long for each
+            return [*map(json.loads, pool.map(self.fs.cat_file, paths))]
+
+    def finish(self, name: str, report: Report, save: Callable[[str], None] | None) -> None:
+        """Write the result of a part, which `save` writes to a path, and then its report."""
+        if save is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, f"{name}.parquet")
+                save(path)
+                self.write(f"{name}.parquet", Path(path).read_bytes())
+        self.write(f"{name}.json", json.dumps(report, ensure_ascii=False).encode())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole or not at all: by renaming it, or by one put to an object store."""
+        if self.is_local:
+            write_whole(f"{self.root}/{name}", content, what="results")
+        else:
+            self.fs.pipe_file(f"{self.root}/{name}", content)
+
+    def path_of(self, name: str) -> str:
+        """Return the path or URL of a part's result."""
+        return f"{self.url}/{name}.parquet"
+
+
+def _difference(stored: Any, given: Any) -> tuple[Any, Any]:
+    """Return what differs, of lists the first two items that do."""
+    if isinstance(stored, dict):
+        (name, *_) = [name for name in stored if stored[name] != given[name]]
+        return f"{name} {stored[name]!r}", repr(given[name])
+    if isinstance(stored, list):
+        for pair in zip(stored, given, strict=False):
+            if pair[0] != pair[1]:
+                return pair
+        return f"{len(stored)} files", f"{len(given)} files"
+    return repr(stored), repr(given)
+
+
+def labels_of(source: str | Path) -> dict[str, JsonValue] | None:
+    """Return where the labels of a source come from if it is a folder of `label_dataset`.
+
+    Raises ValueError if parts of it are not done.
+    """
+    folder = Folder(source)
+    if not folder.fs.exists(f"{folder.root}/{MANIFEST}"):
+        return None
+    manifest, reports = folder.results("label")
+    errors = [error for report in reports for error in report["errors"]]
+    without = sum("verdict" in error for error in errors)
+    return {
+        "source": "LLM",
+        "llm": manifest["by"]["llm"],
+        "prompt": manifest["by"]["prompt"],
+        "queries": sum(report["queries"] for report in reports),
+        "queries_without_verdict": without,
+        "malformed_records": len(errors) - without,
+    }
+
+
+def manifest_of(
+    task: str, by: Mapping[str, Any], surveys: Sequence[Survey], per_part: int, **more: Any
+) -> dict[str, Any]:
+    """Return the fields of a manifest; `by` is what does the task, such as a scorer's name."""
+    fields = {"format": KIND.format, "version": KIND.version, "task": task, "by": dict(by)}
+    return {
+        **fields,
+        **more,
+        "queries_per_part": per_part,
+        "n_parts": sum(len(survey.starts) for survey in surveys),
+        "files": [survey.identity for survey in surveys],
+    }

@@ -1,0 +1,164 @@
+"""Parts of a source, and the folder that tells which of them are done."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from uuid import uuid4
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers.data.files import envelope_text
+from conformal_retrievers.data.parts import (
+    MANIFEST,
+    Folder,
+    Part,
+    files_in,
+    lines_of,
+    manifest_of,
+    parts_of,
+    records,
+    surveyed,
+)
+
+
+def text_of(place, line):
+    if line == "bad":
+        raise ValueError(f"{place}: it is bad")
+    return line
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["", " ", "a", "bb", "é", "\ufeffc"])), min_size=1),
+    st.integers(1, 4),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+def test_parts_have_every_line_of_a_source_once_with_its_number(files, per_part, end, ends):
+    folder = f"memory://{uuid4()}"
+    for i, lines in enumerate(files):
+        content = end.join(lines) + (end if ends else "")
+        with fsspec.open(f"{folder}/{i:03}.jsonl", "wb") as file:
+            file.write(content.encode())
+    surveys = [surveyed(file, per_part) for file in files_in(folder)]
+    parts = parts_of(surveys)
+    assert [p.name for p in parts] == sorted({p.name for p in parts})
+    found = [(p.file, *line) for p in parts for line in lines_of(p)]
+    assert [(f, n, line.strip()) for f, n, line in found] == [
+        (s.file, n, line.encode())
+        for s, lines in zip(surveys, files, strict=True)
+        for n, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    assert all(len([*lines_of(p)]) <= per_part for p in parts)
+
+
+def test_malformed_lines_are_named_by_file_and_number(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"one\nbad\n\n\xff\nlast")
+    (part,) = parts_of([surveyed(str(path), 100)])
+    found, errors = records(part, text_of)
+    assert found == [(1, "one"), (5, "last")]
+    assert [(e["file"], e["line"]) for e in errors] == [(str(path), 2), (str(path), 4)]
+    assert errors[0]["error"] == "it is bad"
+    assert "utf-8" in errors[1]["error"]
+
+
+def test_a_compressed_file_is_one_part(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"one\ntwo\nthree\n"))
+    (part,) = parts_of([surveyed(file, 1) for file in files_in(tmp_path)])
+    assert [*lines_of(part)] == [(1, b"one"), (2, b"two"), (3, b"three")]
+
+
+def test_a_source_has_only_data(tmp_path):
+    with pytest.raises(FileNotFoundError, match="source"):
+        files_in(tmp_path / "none")
+    with pytest.raises(ValueError, match="source"):
+        files_in(tmp_path)
+    for name in ("_SUCCESS", ".hidden", "errors.jsonl", MANIFEST, "a.jsonl", "b.parquet"):
+        (tmp_path / name).touch()
+    assert files_in(tmp_path) == [f"{tmp_path}/a.jsonl", f"{tmp_path}/b.parquet"]
+    (tmp_path / "c.csv").touch()
+    with pytest.raises(ValueError, match=r"c\.csv"):
+        files_in(tmp_path)
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["disk", "memory"])
+def folder(request, tmp_path):
+    return Folder(tmp_path / "out" if request.param == "disk" else f"memory://{uuid4()}/out")
+
+
+def fields(tmp_path, text="a\nb\n", scorer="s", per_part=1):
+    (tmp_path / "a.jsonl").write_text(text)
+    survey = surveyed(str(tmp_path / "a.jsonl"), per_part)
+    return manifest_of("score", {"scorer": scorer}, [survey], per_part)
+
+
+def test_a_folder_is_continued_with_the_same_source_and_scorer_only(folder, tmp_path):
+    folder.begin(fields(tmp_path))
+    folder.begin(fields(tmp_path))
+    assert folder.manifest["n_parts"] == 2
+    with pytest.raises(ValueError, match="scorer 's', not 't'"):
+        folder.begin(fields(tmp_path, scorer="t"))
+    with pytest.raises(ValueError, match="queries_per_part 1, not 2"):
+        folder.begin(fields(tmp_path, per_part=2))
+    with pytest.raises(ValueError, match=r"a\.jsonl.*sha256.*a\.jsonl.*sha256"):
+        folder.begin(fields(tmp_path, text="a\nc\n"))
+
+
+def test_a_manifest_that_was_changed_is_refused(folder, tmp_path):
+    folder.begin(fields(tmp_path))
+    folder.write(MANIFEST, json.dumps({**folder.manifest, "sha256": "0"}).encode())
+    with pytest.raises(ValueError, match="sha256"):
+        folder.begin(fields(tmp_path))
+
+
+def test_a_folder_of_other_files_is_refused(folder, tmp_path):
+    folder.fs.makedirs(folder.root)
+    folder.write("thesis.txt", b"precious")
+    with pytest.raises(ValueError, match="out"):
+        folder.begin(fields(tmp_path))
+
+
+def test_a_part_is_done_once_its_report_is_written(folder, tmp_path):
+    folder.begin(fields(tmp_path))
+
+    def save(path):
+        with open(path, "wb") as file:
+            file.write(b"content")
+
+    def killed(path):
+        save(path)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        folder.finish("000000-000000", {"queries": 1}, killed)
+    assert folder.done() == set()
+    folder.finish("000000-000000", {"queries": 1}, save)
+    assert folder.done() == {"000000-000000"}
+    assert fsspec.open(folder.path_of("000000-000000")).open().read() == b"content"
+    with pytest.raises(ValueError, match="1 of 2 parts"):
+        folder.results("score")
+    folder.finish("000000-000001", {"queries": 0}, None)
+    assert folder.results("score")[1] == [{"queries": 1}, {"queries": 0}]
+    with pytest.raises(ValueError, match="label_dataset"):
+        folder.results("label")
+
+
+def test_a_folder_of_another_version_is_refused(folder, tmp_path):
+    folder.begin(fields(tmp_path))
+    newer = {**folder.manifest, "version": 99}
+    folder.write(MANIFEST, envelope_text(newer, rows="files").encode())
+    with pytest.raises(ValueError, match="version 99"):
+        folder.begin(fields(tmp_path))
+
+
+def test_a_part_goes_to_an_actor_as_json(tmp_path):
+    part = Part("a.jsonl", 0, 3, 1, "000000-000000")
+    assert Part(**json.loads(json.dumps(vars(part)))) == part

@@ -1,0 +1,71 @@
+"""Waiting for permits, and for a real server that is away."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from conformal_retrievers.llm import patience
+from conformal_retrievers.llm.ask import ask
+from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.llm.patience import EndpointAway, Pace, patient
+from conformal_retrievers.llm.prompt import Request
+from conformal_retrievers.llm.reply import Unanswered
+
+REQUESTS = [Request("Answer.", f"question {i}") for i in range(12)]
+
+
+@pytest.fixture
+def llm(llm_server):
+    llm_server.reply = lambda body: body["messages"][-1]["content"]
+    return openai_llm("m", base_url=llm_server.url, max_retries=0)
+
+
+def test_an_overloaded_server_is_asked_again_until_it_answers(llm, llm_server):
+    llm_server.trouble = lambda body, times: "429" if times < 3 else None
+    answers = ask(patient(llm, patience=30), REQUESTS, concurrency=12)
+    assert [answer.text for answer in answers] == [request.user for request in REQUESTS]
+    assert len(llm_server.bodies) == 3 * len(REQUESTS)
+
+
+def test_a_server_that_stays_away_is_given_up_for_all_requests(llm, llm_server):
+    llm_server.trouble = lambda body, times: "429"
+    waited = patient(llm, patience=0.5)
+    with pytest.raises(EndpointAway, match=r"away for 0\.5 s"):
+        ask(waited, REQUESTS, concurrency=2)
+    assert {json.dumps(body["messages"][-1]) for body in llm_server.bodies} == {
+        json.dumps({"role": "user", "content": f"question {i}"}) for i in (0, 1)
+    }
+
+
+def test_a_refused_connection_is_waited_for():
+    closed = openai_llm("m", base_url="http://127.0.0.1:9", max_retries=0)
+    with pytest.raises(EndpointAway, match="APIConnectionError"):
+        patient(closed, patience=0).complete(REQUESTS[0])
+
+
+def test_an_error_of_one_request_is_not_waited_for(llm, llm_server):
+    llm_server.trouble = lambda body, times: "500" if "question 3" in str(body) else None
+    answers = ask(patient(llm, patience=math.inf), REQUESTS)
+    assert [i for i, a in enumerate(answers) if isinstance(a, Unanswered)] == [3]
+    assert len(llm_server.bodies) == len(REQUESTS)
+
+
+def test_every_try_takes_a_permit(llm, llm_server):
+    taken = []
+    llm_server.trouble = lambda body, times: "429" if times == 1 else None
+    assert patient(llm, patience=9, permit=lambda: taken.append(1) or 0.0).complete(REQUESTS[0])
+    assert len(taken) == len(llm_server.bodies) == 2
+
+
+def test_permits_are_evenly_apart_and_unused_ones_lapse(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: clock[0])
+    pace = Pace(30)
+    assert [pace.permit() for _ in range(4)] == [0, 2, 4, 6]
+    clock[0] += 5  # the next is free at 108
+    assert pace.permit() == 3
+    clock[0] += 60
+    assert [pace.permit(), pace.permit()] == [0, 2]
