@@ -55,19 +55,28 @@ class FilterLog:
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 os.set_blocking(file, True)
-            elif self._ends_within_a_line():  # a process was killed while it wrote
-                line = b"\n" + line
-            if os.write(file, line) < len(line):
-                raise OSError(f"{self.path}: the disk took only part of an event")
+                self._write(file, line)
+            elif self._continues_a_line(file, os.lseek(file, 0, os.SEEK_END)):
+                self._write(file, b"\n" + line)  # a process was killed while it wrote
+            else:
+                self._write(file, line)
+                if self._continues_a_line(file, os.lseek(file, 0, os.SEEK_CUR) - len(line)):
+                    self._write(file, line)  # again: it was killed in the meantime
         finally:
             os.close(file)
 
-    def _ends_within_a_line(self) -> bool:
+    def _write(self, file: int, line: bytes) -> None:
+        if os.write(file, line) < len(line):
+            raise OSError(f"{self.path}: the disk took only part of an event")
+
+    def _continues_a_line(self, file: int, start: int) -> bool:
+        """Return whether what starts at a place of the open file is not on a line of its own."""
         try:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(-1, os.SEEK_END)
-                return file.read(1) != b"\n"
-        except OSError:  # the file is empty, or cannot be read
+            with self.path.open("rb", buffering=0) as same:
+                same.seek(start - 1)  # OSError if the file is empty, as if it cannot be read
+                renamed = not os.path.sameopenfile(same.fileno(), file)
+                return not renamed and same.read(1) != b"\n"
+        except OSError:
             return False
 
     def _query(self, query: str | None) -> str | None:

@@ -180,6 +180,25 @@ def test_a_torn_line_is_skipped_with_a_warning_and_the_next_event_begins_a_new_l
         assert len(list(read_log(log.path))) == 3
 
 
+def test_an_event_is_written_again_if_another_process_was_killed_just_before(
+    log, event, monkeypatch
+):
+    log.append(event)
+    check = FilterLog._continues_a_line
+
+    def killed_after(self, file, start):
+        found = check(self, file, start)
+        if start == log.path.stat().st_size:  # the event is not written yet
+            with log.path.open("ab") as other:
+                other.write(b'{"event": "confor')
+        return found
+
+    monkeypatch.setattr(FilterLog, "_continues_a_line", killed_after)
+    log.append({**event, "group": "new"})
+    with pytest.warns(UserWarning, match=r"skipped 1 line .*log\.jsonl, line 2$"):
+        assert [row["group"] for row in read_log(log.path)] == [None, "new"]
+
+
 def test_a_fifo_is_a_log_while_it_has_a_reader(tmp_path, event):
     os.mkfifo(tmp_path / "fifo")
     log = FilterLog(tmp_path / "fifo")
