@@ -44,7 +44,7 @@ TESTS = {
     "calibration/planning.py": ["calibration/test_planning.py"],
     "filtering.py": ["test_filtering.py", "calibration"],
     "evaluation": ["evaluation"],
-    "monitoring": ["monitoring/test_monitor.py"],
+    "monitoring": ["monitoring/test_merge.py", "monitoring/test_monitor.py"],
     "labels": ["labels"],
     "llm": ["llm"],
     "scoring": ["scoring"],
@@ -562,8 +562,8 @@ MUTANTS = {
             "threads that share a monitor lose counts",
         ),
         (
-            "        with self._lock:\n            state = asdict",
-            "        if True:\n            state = asdict",
+            "        with self._lock:\n            return self._state.copy()",
+            "        if True:\n            return self._state.copy()",
             "half of an observation is saved",
         ),
         (
@@ -582,19 +582,26 @@ MUTANTS = {
             "no luck of the calibration",
         ),
         (
+            "[-RECENT:]\n        for at, lowest",
+            "\n        for at, lowest",
+            "a merged monitor of a gate has too many newest queries",
+        ),
+    ],
+    "monitoring/state.py": [
+        (
             "math.log1p(stake / u * (lost - u))",
             "math.log1p(stake / u * (lost - u / 2))",
             "a bet that is won too often",
         ),
         ("for log in logs) / len(logs))", "for log in logs))", "stakes added up, not averaged"),
         (
-            "self._state.most_log_harm = max(self._state.most_log_harm, mixed)",
-            "self._state.most_log_harm = mixed",
+            "self.most_log_harm = max(self.most_log_harm, mixed)",
+            "self.most_log_harm = mixed",
             "an alarm of harm that goes off again",
         ),
         (
-            "max(self._state.most_log_drift, self._state.log_drift)",
-            "self._state.log_drift",
+            "max(self.most_log_drift, self.log_drift)",
+            "self.log_drift",
             "an alarm of drift that goes off again",
         ),
         (
@@ -607,10 +614,12 @@ MUTANTS = {
             "(n - below + u) / (n + 1)",
             "ties that all count as higher",
         ),
-        ("self._ordered.insert(below, lowest)", "", "p-values against a calibration that stays"),
+        ("ordered.insert(below, lowest)", "", "p-values against a calibration that stays"),
         ("(1 - JUMPS) * capital + JUMPS * total / 3", "capital", "a bet that never changes sides"),
-    ],
-    "monitoring/state.py": [
+        ("one: (one[0], _digest(repr(one)))", "one: one", "equal times in the order of scores"),
+        ("one: (one[0], _digest(repr(one)))", "one: one[0]", "the order of monitors matters"),
+        ("max(at, math.nextafter(series[-1][0], math.inf))", "at", "late queries change places"),
+        ("if len({*sources}) < len(sources):", "if False:", "a monitor is merged twice"),
         ("Field(gt=0, lt=1)]], Field", "Field(ge=0, lt=1)]], Field", "a lost bet is loaded"),
     ],
     "monitoring/status.py": [

@@ -23,16 +23,15 @@ drift leaves out silent queries, as the calibration does.
 
 from __future__ import annotations
 
-import bisect
-import copy
-import hashlib
 import json
 import math
+import os
 import threading
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,14 +51,19 @@ from conformal_retrievers.calibration.speech import speaks_below
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
 from conformal_retrievers.data.queries import ScoredQuery, as_scores
-from conformal_retrievers.monitoring.state import RECENT, STAKES, State
+from conformal_retrievers.monitoring.state import (
+    RECENT,
+    State,
+    after,
+    as_time,
+    check_alike,
+    in_order,
+)
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
 from conformal_retrievers.theory.ranks import check_probability
 from conformal_retrievers.theory.tolerance import betting_lower
 
-KIND = Kind("conformal-retrievers/monitor", 1, saved_by="Monitor.save", what="monitor")
-JUMPS = 0.01  # how often the bet on the ranks changes sides
-DIRECTIONS = (-1.0, 0.0, 1.0)
+KIND = Kind("conformal-retrievers/monitor", 2, saved_by="Monitor.save", what="monitor")
 
 
 class Monitor:
@@ -67,10 +71,10 @@ class Monitor:
 
     `level` in (0, 1) bounds the probability of a false alarm, of drift and of harm each, over the
     whole stream. `seed` decides how equal scores are ranked. Threads may share a monitor; processes
-    that share a stream each need a monitor of level / processes, whose counts add up. A monitor
-    stores one number for each query, and another if the calibration holds a gate, which has alarms
-    of its own: `status.gate`. A gate on its own is watched with its own calibration: its query
-    scores are its snippets' scores. Raises ValueError for a calibration without lowest scores.
+    that share a stream have one each, and `merge` makes them one. A monitor stores a time and a
+    number for each query, and others if the calibration holds a gate, which has alarms of its own:
+    `status.gate`. A gate on its own is watched with its own calibration: its query scores are its
+    snippets' scores. Raises ValueError for a calibration without lowest scores.
     """
 
     def __init__(self, calibration: Calibration, level: float = 0.05, *, seed: int = 0) -> None:
@@ -94,6 +98,7 @@ class Monitor:
         )
         self._state.gate = self._gate._state if self._gate else None
         self._lock = threading.Lock()
+        self._process: int | None = None  # the one that the last of the sources stands for
 
     def observe(
         self,
@@ -102,6 +107,7 @@ class Monitor:
         *,
         gated: Gated | None = None,
         silenced: bool | None = None,
+        at: float | None = None,
     ) -> MonitorStatus:
         """Observe the scores of all snippets that were retrieved for a new query.
 
@@ -114,12 +120,15 @@ class Monitor:
         silenced
             Whether the gate dropped all snippets: `Filtered.silenced`. None: it does if it is
             silent, as it is not with on_silence="flag".
+        at
+            When it was, in seconds since the epoch, by which `merge` puts queries in order; now
+            unless it is given. A query is never before the one that was observed before it.
 
         Raises
         ------
         ValueError
-            For scores of another shape, a missing or needless `gated`, or a `silenced` without a
-            silent gate.
+            For scores of another shape, a missing or needless `gated`, a `silenced` without a
+            silent gate, or an `at` that is not finite.
         CalibrationMismatch
             For the decision of another gate.
         """
@@ -140,42 +149,50 @@ class Monitor:
             undecided = self._limited and not s[0] < self._speaks_below(group)
             one += Counts.of_gate("silent" if not kept else "undecided" if undecided else "speaks")
         finite = s[np.isfinite(s)]
+        at = as_time(at)
         with self._lock:
+            self._name_source()
+            state = self._state
             if self._gate is not None and gated is not None:
-                self._gate.observe([gated.score], gated.group)
-            self._state.counts += one
+                self._gate.observe([gated.score], gated.group, at=at)
+            state.counts += one
             if self._of_gate:
-                self._state.recent = [*self._state.recent, not kept][-RECENT:]
+                newest = (after(state.recent, at), not kept)
+                state.recent = [*state.recent, newest][-RECENT:]
             if len(finite) and not silent:
-                self._bet_on_rank(float(finite.min()))
+                state.bet_on_rank(after(state.live, at), float(finite.min()), self._ordered)
             return self._status()
 
-    def observe_judged(self, query: ScoredQuery) -> MonitorStatus:
+    def observe_judged(self, query: ScoredQuery, *, at: float | None = None) -> MonitorStatus:
         """Observe a query whose relevant snippets are all known, in addition to `observe`.
 
         Choose the queries to judge at random, whatever is kept of them. One that is silenced, but
-        has its scores instead of +inf, was only flagged, and loses what these lose. Raises
-        ValueError if the guarantee is "snippet" or by group, for a query of the calibration, by its
-        id, and for one scored without the gate that the calibration holds. A gate by group has no
-        alarm of harm.
+        has its scores instead of +inf, was only flagged, and loses what these lose. `at` is as for
+        `observe`. Raises ValueError if the guarantee is "snippet" or by group, for a query of the
+        calibration, by its id, and for one scored without the gate that the calibration holds. A
+        gate by group has no alarm of harm.
         """
         check_new([query.id], self.calibration.used_ids, self.calibration.subject)
         check_split(self.calibration.split, query.split, "the query")
         check_silenced(query, self.calibration.gate)
-        u, lost = self._tolerated, self._loss(query)
+        _, lost, at = self._tolerated, self._loss(query), as_time(at)
         with self._lock:
+            self._name_source()
             if lost is not None:
-                self._state.counts += Counts(judged=1, lost=lost)
-                self._bet_on_loss(lost, u)
+                self._observe_loss(lost, at)
             if self._gate and query.relevant.any() and not self._gate.calibration.by_group:
-                self._gate._observe_silence(bool(query.silenced))
+                self._gate._observe_loss(float(bool(query.silenced)), at)
             return self._status()
 
-    def _observe_silence(self, silent: bool) -> None:
-        """Observe whether a gate is silent on an answerable query."""
-        with self._lock:
-            self._state.counts += Counts(judged=1, lost=float(silent))
-            self._bet_on_loss(float(silent), self._tolerated)
+    def _observe_loss(self, lost: float, at: float) -> None:
+        self._state.counts += Counts(judged=1, lost=lost)
+        self._state.bet_on_loss(after(self._state.losses, at), lost, self._tolerated)
+
+    def _name_source(self) -> None:
+        """Give this process a name among the sources: copies and forks of a monitor differ."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._state.sources.append(uuid4().hex)
 
     def _check_gated(self, gated: Gated | None) -> None:
         gate = self.calibration.gate
@@ -197,7 +214,7 @@ class Monitor:
     def _status(self) -> MonitorStatus:
         most = (self._state.most_log_drift, self._state.most_log_harm)
         drift, harm = (math.exp(min(log, 700.0)) for log in most)
-        recent = self._state.recent
+        recent = [silent for _, silent in self._state.recent]
         return MonitorStatus(
             self._state.level,
             self._state.counts,
@@ -206,38 +223,6 @@ class Monitor:
             recent=(sum(recent), len(recent)) if self._of_gate else None,
             gate=self._gate.status if self._gate else None,
         )
-
-    def _bet_on_loss(self, lost: float, u: float) -> None:
-        logs = [
-            log + math.log1p(stake / u * (lost - u))
-            for log, stake in zip(self._state.log_stakes, STAKES, strict=True)
-        ]
-        self._state.log_stakes = logs
-        most = max(logs)
-        mixed = most + math.log(sum(math.exp(log - most) for log in logs) / len(logs))
-        self._state.most_log_harm = max(self._state.most_log_harm, mixed)
-
-    def _bet_on_rank(self, lowest: float) -> None:
-        p = self._smoothed_rank(lowest)
-        capitals = self._state.capitals
-        total = sum(capitals)
-        capitals = [
-            ((1 - JUMPS) * capital + JUMPS * total / 3) * (1 + direction * (p - 0.5))
-            for capital, direction in zip(capitals, DIRECTIONS, strict=True)
-        ]
-        grown = sum(capitals)
-        self._state.capitals = [capital / grown for capital in capitals]
-        self._state.log_drift += math.log(grown)
-        self._state.most_log_drift = max(self._state.most_log_drift, self._state.log_drift)
-
-    def _smoothed_rank(self, lowest: float) -> float:
-        n = len(self._ordered)
-        below = bisect.bisect_left(self._ordered, lowest)
-        equal = bisect.bisect_right(self._ordered, lowest) - below
-        self._ordered.insert(below, lowest)
-        self._state.live.append(lowest)
-        u = _uniform(self._state.seed, len(self._state.live))
-        return (n - below - equal + u * (1 + equal)) / (n + 1)
 
     @cached_property
     def _tolerated(self) -> float:
@@ -261,11 +246,41 @@ class Monitor:
             keeps &= query.scores != math.inf
         return loss(query, keeps, c.guarantee, count_missed=c.count_missed)
 
+    @classmethod
+    def merge(cls, monitors: Iterable[Monitor]) -> Monitor:
+        """Return the monitor of one process that observes what several have, in the order of time.
+
+        It equals that monitor bit for bit, whatever the order of `monitors`, which stay as they
+        are. Queries at equal times of several monitors are in the order of a hash. Each alarm of a
+        merged monitor is false with probability at most `level`. While the stream grows, that bound
+        holds for all merges together if each has all queries up to its newest one; otherwise it
+        holds for each merge.
+
+        Raises ValueError, naming the field, for monitors of another calibration, level or seed;
+        without monitors; and if two have the same observations, as a monitor and its saved copy.
+        """
+        given = list(monitors)
+        states = [monitor._copy() for monitor in given]
+        check_alike(states)
+        merged = cls(given[0].calibration, states[0].level, seed=states[0].seed)
+        merged._replay(states)
+        return merged
+
+    def _replay(self, states: Sequence[State]) -> None:
+        own = self._state
+        own.sources = sorted(source for state in states for source in state.sources)
+        own.counts = sum((state.counts for state in states), Counts())
+        own.recent = in_order(state.recent for state in states)[-RECENT:]
+        for at, lowest in in_order(state.live for state in states):
+            own.bet_on_rank(at, lowest, self._ordered)
+        for at, lost in in_order(state.losses for state in states):
+            own.bet_on_loss(at, lost, self._tolerated)
+        if self._gate is not None:
+            self._gate._replay([state.gate for state in states if state.gate])
+
     def save(self, path: str | Path) -> None:
         """Write the state as JSON, whole or not at all; raise OSError if it cannot be written."""
-        with self._lock:
-            state = asdict(self._state)
-        fields = {"format": KIND.format, "version": KIND.version, **state}
+        fields = {"format": KIND.format, "version": KIND.version, **self._copy().as_fields()}
         write_envelope(path, fields, what=KIND.what)
 
     @classmethod
@@ -294,8 +309,11 @@ class Monitor:
         return cls._of(calibration, state)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        with self._lock:  # which cannot be copied
-            return Monitor._of, (self.calibration, copy.deepcopy(self._state))
+        return Monitor._of, (self.calibration, self._copy())  # the lock cannot be copied
+
+    def _copy(self) -> State:
+        with self._lock:
+            return self._state.copy()
 
     @classmethod
     def _of(cls, calibration: Calibration, state: State) -> Monitor:
@@ -305,12 +323,6 @@ class Monitor:
 
     def _resume(self, state: State) -> None:
         self._state = state
-        self._ordered = sorted([*self._ordered, *state.live])
+        self._ordered = sorted([*self._ordered, *(lowest for _, lowest in state.live)])
         if self._gate is not None and state.gate is not None:
             self._gate._resume(state.gate)
-
-
-def _uniform(seed: int, t: int) -> float:
-    """Return the t-th number of a stream of uniform numbers that is the same in every run."""
-    digest = hashlib.sha256(f"{seed}:{t}".encode()).digest()
-    return (int.from_bytes(digest[:8], "big") >> 11) / 2.0**53

@@ -14,11 +14,16 @@ from conformal_retrievers.theory.tolerance import binomial_interval
 CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)  # when a state is loaded
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Total = Annotated[float, Field(ge=0)]
+GRID = 2.0**26  # shares are multiples of 1/GRID: sums of 2**27 of them are exact in any order
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a filter did to the queries of a stream; counts of several streams can be added."""
+    """What a filter did to the queries of a stream.
+
+    Counts of several processes are added, in any order: `sum(counts, Counts())` equals the counts
+    of one process that filters all queries, up to 2**27 of them.
+    """
 
     __pydantic_config__ = CHECKED
 
@@ -33,6 +38,10 @@ class Counts:
     gated: Count = 0  # queries that a gate decided about
     silent: Count = 0
     undecided: Count = 0
+
+    def __post_init__(self) -> None:
+        for name in ("share_kept", "lost"):
+            object.__setattr__(self, name, round(getattr(self, name) * GRID) / GRID)
 
     @classmethod
     def of_query(cls, snippets: int, kept: int, unscorable: int) -> Counts:

@@ -16,7 +16,8 @@ from scipy.stats import binomtest
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.data.files import write_envelope
-from conformal_retrievers.monitoring.monitor import KIND, _uniform
+from conformal_retrievers.monitoring.monitor import KIND
+from conformal_retrievers.monitoring.state import _uniform
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
 from conformal_retrievers.theory.tolerance import betting_lower
 
@@ -50,7 +51,7 @@ def test_false_alarms_of_drift_are_no_more_frequent_than_the_level():
         calibration = Calibration.from_scores(own, alpha=0.1, scorer="drawn")
         monitor = Monitor(calibration, 0.1, seed=int(rng.integers(2**32)))
         for score in scores[20:]:
-            monitor._bet_on_rank(score)
+            monitor._state.bet_on_rank(0.0, score, monitor._ordered)
         alarms += monitor.status.drift
     assert binomtest(alarms, 100, 0.1, alternative="greater").pvalue > FALSE_ALARM
 
@@ -92,7 +93,7 @@ def test_the_bet_by_hand():
     assert monitor.status.drift_evidence == pytest.approx(
         math.exp(monitor._state.most_log_drift), rel=1e-12
     )
-    assert monitor._state.live == [0.5, 0.4, 9.0]
+    assert [lowest for _, lowest in monitor._state.live] == [0.5, 0.4, 9.0]
 
 
 def test_a_query_without_a_finite_score_is_no_evidence_of_drift():
@@ -119,8 +120,8 @@ def test_long_streams_raise_false_alarms_at_the_level_at_most_and_a_shift_raises
         for monitor, scores in ((usual, stream), (shifted, stream + shift)):
             lost = (scores > calibration.threshold()).astype(float)
             for score, loss in zip(scores.tolist(), lost.tolist(), strict=True):
-                monitor._bet_on_rank(score)
-                monitor._bet_on_loss(loss, monitor._tolerated)
+                monitor._state.bet_on_rank(0.0, score, monitor._ordered)
+                monitor._state.bet_on_loss(0.0, loss, monitor._tolerated)
         alarms["drift"] += usual.status.drift
         alarms["harm"] += usual.status.harm
         alarms["shift"] += shifted.status.drift and shifted.status.harm
@@ -234,13 +235,13 @@ def test_a_saved_monitor_continues_unchanged(tmp_path):
     stream = [a_query(rng, shift=i / 100) for i in range(120)]
     whole, first = Monitor(calibration, 0.1, seed=5), Monitor(calibration, 0.1, seed=5)
     for i, query in enumerate(stream):
-        whole.observe(query.scores)
-        whole.observe_judged(query)
+        whole.observe(query.scores, at=i)
+        whole.observe_judged(query, at=i)
         if i == 60:
             first.save(tmp_path / "m.json")
             first = Monitor.load(tmp_path / "m.json", calibration)
-        first.observe(query.scores)
-        first.observe_judged(query)
+        first.observe(query.scores, at=i)
+        first.observe_judged(query, at=i)
     for monitor in (first, copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
         assert monitor.status == whole.status
         assert monitor._state == whole._state
@@ -291,8 +292,8 @@ def saved(path, **changed):
     [
         ("level", 5),
         ("seed", None),
-        ("live", ["nan"]),
-        ("live", [10**400]),
+        ("live", [[0.0, "nan"]]),
+        ("live", [[0.0, 10**400]]),
         ("capitals", [0.5, 0.5, 0.0]),
         ("capitals", [0.5, 0.5]),
         ("log_stakes", []),
@@ -302,13 +303,16 @@ def saved(path, **changed):
         ("unscorable", {"unscorable": -1}),
         ("other", 1),
         ("version", True),
-        ("version", 1.0),
+        ("version", 1),
+        ("version", 2.0),
         ("level", "0.05"),
         ("seed", True),
         ("seed", "5"),
-        ("live", [True]),
-        ("live", ["0.1"]),
-        ("live", [0.1, 0.2]),
+        ("live", [[0.0, True]]),
+        ("live", [[0.0, "0.1"]]),
+        ("live", [[0.0, 0.1], [1.0, 0.2]]),
+        ("losses", [[0.0, 0.5]]),
+        ("recent", [[1.0, False], [0.0, False]]),
         ("log_drift", 50.0),
         ("most_log_harm", 5.0),
         ("capitals", [0.9, 0.9, 0.9]),
@@ -334,7 +338,7 @@ def test_a_file_that_is_not_a_saved_state_is_refused(tmp_path):
         Monitor.load(path, None)
     content = json.loads(path.read_text())
     changed = json.dumps({**content, "seed": 1})
-    start = f'{{"format": "{KIND.format}", "version": 1, "live": '
+    start = f'{{"format": "{KIND.format}", "version": {KIND.version}, "live": '
     deep = [f"{start}{'[' * n}{']' * n}}}" for n in range(800, 1000)]
     for broken in ("", "[]", json.dumps({**content, "format": "x"}), changed, *deep):
         path.write_text(broken)

@@ -60,7 +60,7 @@ def test_false_alarms_of_a_change_are_no_more_frequent_than_the_level():
         monitor = Monitor(calibration, 0.1, seed=int(rng.integers(2**32)))
         scores = rng.normal(size=300) + 2 * (rng.random(300) < share)
         for score in np.round(scores, 1):
-            monitor._bet_on_rank(float(score))
+            monitor._state.bet_on_rank(0.0, float(score), monitor._ordered)
         alarms += monitor.status.drift
     assert binomtest(alarms, 100, 0.1, alternative="greater").pvalue > FALSE_ALARM
 
@@ -98,8 +98,9 @@ def test_drift_is_about_queries_that_the_gate_lets_pass(filtering):
     silent = [one.gated.silent for one in found]
     assert 0 < sum(silent) < 60
     passed = [one.scores.min() for one in found if not one.gated.silent]
-    assert monitor._state.live == passed
-    assert monitor._gate._state.live == [one.gated.score for one in found]
+    live, of_gate = ([lowest for _, lowest in m._state.live] for m in (monitor, monitor._gate))
+    assert live == passed
+    assert of_gate == [one.gated.score for one in found]
     counts = status.counts
     assert (counts.queries, counts.gated, counts.silent) == (60, 60, sum(silent))
     assert counts.m1 == np.mean([one.m1 for one in found])
@@ -203,11 +204,11 @@ def test_a_saved_monitor_of_a_gate_continues_unchanged(filtering, tmp_path):
     whole, first = (Monitor(filtering.calibration, seed=5) for _ in range(2))
     found = of_queries(filtering, drawn(np.random.default_rng(9), 60, "new", answerable=0.7))
     for i, one in enumerate(found):
-        whole.observe(one.scores, gated=one.gated)
+        whole.observe(one.scores, gated=one.gated, at=i)
         if i == 30:
             first.save(tmp_path / "m.json")
             first = Monitor.load(tmp_path / "m.json", filtering.calibration)
-        first.observe(one.scores, gated=one.gated)
+        first.observe(one.scores, gated=one.gated, at=i)
     for monitor in (first, pickle.loads(pickle.dumps(whole))):
         assert monitor.status == whole.status
         assert monitor._state == whole._state
@@ -218,7 +219,7 @@ def test_a_state_without_its_gate_is_refused(filtering, tmp_path):
     Monitor(filtering.calibration).save(tmp_path / "m.json")
     fields = json.loads((tmp_path / "m.json").read_text())
     del fields["sha256"]
-    more_silent = {**fields["gate"], "recent": [True]}
+    more_silent = {**fields["gate"], "recent": [[0.0, True]]}
     for gate in (None, more_silent):
         write_envelope(tmp_path / "m.json", {**fields, "gate": gate}, what="monitor")
         with pytest.raises(ValueError, match=r"m\.json"):
