@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
-from conformal_retrievers.data.readers.records import Record
+from conformal_retrievers.data.readers.records import Record, parsed
 
 MARKS = ("conformal_score", "conformal_p_value", "conformal_ranges", "conformal_gate")
 RUN = "conformal_filter"  # the name of the run, the event and the span of a filter
+RETRIEVER = "ConformalRetriever"  # that of a retriever that filters
 SPAN = "conformal."  # what attributes of a filter begin with
 
 
@@ -27,16 +28,35 @@ def refused(place: str, mark: str) -> ValueError:
 
 def check_unfiltered(place: str, fields: Iterable[str]) -> None:
     """Raise ValueError if fields are those of a document that a conformal filter kept."""
-    for mark in MARKS:
-        if mark in fields:
+    names = {*fields}
+    for mark in names:
+        prefix = mark.removesuffix("p_value")  # a ConformalRetriever may have another one
+        if mark in MARKS or (prefix != mark and f"{prefix}score" in names):
             raise refused(place, mark)
 
 
+def filter_in(name: Any, of_retriever: Any) -> str | None:
+    """Return what says that a run or span is that of a conformal filter, None for another one.
+
+    Parameters
+    ----------
+    name
+        That of the run or span.
+    of_retriever
+        The metadata of a retriever's, in which LangChain names its class; None for another one.
+    """
+    if name in (RUN, RETRIEVER):
+        return str(name)
+    found = parsed(of_retriever) if isinstance(of_retriever, str) else of_retriever
+    named = isinstance(found, Mapping) and found.get("ls_retriever_name") == "conformal"
+    return RETRIEVER if named else None
+
+
 def ids_above(steps: Iterable[tuple[Any, Any, bool]]) -> set[Any]:
-    """Return the ids of all runs or spans that a filter is inside of.
+    """Return the ids of all runs or spans that are a filter, or that one is inside of.
 
     >>> sorted(ids_above([("filter", "retriever", True), ("retriever", "chain", False)]))
-    ['chain', 'retriever']
+    ['chain', 'filter', 'retriever']
 
     Parameters
     ----------
@@ -45,10 +65,10 @@ def ids_above(steps: Iterable[tuple[Any, Any, bool]]) -> set[Any]:
     """
     steps = [*steps]
     parents, found = {id: parent for id, parent, _ in steps}, set[Any]()
-    for _, parent, is_filter in steps:
-        while is_filter and parent is not None and parent not in found:
-            found.add(parent)
-            parent = parents.get(parent)
+    for id, _, is_filter in steps:
+        while is_filter and id is not None and id not in found:
+            found.add(id)
+            id = parents.get(id)
     return found
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from conformal_retrievers.data.queries import JudgedQuery, Snippet, with_hits
 from conformal_retrievers.data.readers.documents import (
     RUN,
+    filter_in,
     ids_above,
     judged_by,
     made,
@@ -138,7 +139,7 @@ def _judged_runs(
 ) -> list[JudgedQuery]:
     references = {id: one for one in examples if (id := one.name("id")) is not None}
     filtered = ids_above(
-        (run.name("id"), run.name("parent_run_id"), run.get("name") == RUN) for run in runs
+        (run.name("id"), run.name("parent_run_id"), _filter_in(run) is not None) for run in runs
     )
     of_run = _by_run(feedback, relevant)
     queries, left_out = [], []
@@ -153,7 +154,7 @@ def _judged_runs(
                 left_out.append(run)
             continue
         if run.name("id") in filtered:
-            raise refused(run.place, RUN)
+            raise refused(run.place, _filter_in(run) or RUN)
         text = _query(run, run.mapping("inputs"), query)
         if marks:
             queries.append(_marked(run, text, documents, marks))
@@ -174,6 +175,13 @@ def _judged_runs(
             stacklevel=4,
         )
     return queries
+
+
+def _filter_in(run: Record) -> str | None:
+    is_retriever = run.get("run_type") == "retriever"
+    return filter_in(
+        run.get("name"), run.mapping("extra").get("metadata") if is_retriever else None
+    )
 
 
 def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Record]:

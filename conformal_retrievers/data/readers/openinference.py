@@ -16,6 +16,7 @@ from conformal_retrievers.data.readers.documents import (
     RUN,
     SPAN,
     check_unfiltered,
+    filter_in,
     ids_above,
     made,
     refused,
@@ -205,8 +206,9 @@ def _snippet(span: Record, i: int, fields: Mapping[str, Any]) -> Snippet:
 def _mark(span: Record) -> str | None:
     """Return what says that a span is one of a conformal filter, None for another span."""
     events = [one.get("name") for one in span.get("events") if isinstance(one, Mapping)]
-    if RUN in (span.get("name"), *events):
-        return RUN
+    metadata = span.get("metadata") if span.get("openinference.span.kind") == "RETRIEVER" else None
+    if found := filter_in(RUN if RUN in events else span.get("name"), metadata):
+        return found
     return next((name for name in span.fields if name.startswith(SPAN)), None)
 
 

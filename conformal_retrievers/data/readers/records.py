@@ -57,7 +57,7 @@ class Record:
         """Return a field that is a list, also as a CSV has it; None without one."""
         value = self.get(name)
         if isinstance(value, str):
-            value = _parsed(value)
+            value = parsed(value)
         if hasattr(value, "tolist"):  # an array, as a frame read from Parquet has it
             value = value.tolist()
         if value is None and self.get(name) is None:
@@ -86,7 +86,7 @@ class Record:
     def mapping(self, name: str) -> dict[str, Any]:
         """Return a field that is an object, also as a CSV has it; {} without one."""
         value = self.get(name)
-        found = _parsed(value) if isinstance(value, str) else value
+        found = parsed(value) if isinstance(value, str) else value
         if value is None:
             return {}
         if not isinstance(found, Mapping):
@@ -239,7 +239,7 @@ def _json(place: str, text: str) -> Any:
         raise ValueError(f"{place}: it is not JSON ({error}); export the file again") from None
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     """Return a list or object in a cell, written as JSON or as Python prints it; else None."""
     if text.lstrip().startswith(("[", "{")):
         for parse in (json.loads, ast.literal_eval):
@@ -252,7 +252,7 @@ def _parsed(text: str) -> Any:
 
 def is_list(value: Any) -> bool:
     """Return whether a value is a list, also as a CSV has it."""
-    found = _parsed(value) if isinstance(value, str) else value
+    found = parsed(value) if isinstance(value, str) else value
     return isinstance(found, (list, tuple)) or hasattr(found, "tolist")
 
 

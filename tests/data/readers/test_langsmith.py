@@ -167,6 +167,27 @@ def filtering(prefix):
     )
 
 
+@pytest.mark.parametrize("named", [{}, {"run_name": "search"}], ids=["", "renamed"])
+@pytest.mark.parametrize("prefix", ["conformal_", "x_", None])
+def test_what_a_conformal_retriever_kept_is_refused_without_its_filters_run(
+    prefix, named, sent, tmp_path
+):
+    runs = sent(filtering(prefix).with_config(named))
+    outer = next(run for run in runs if run.name in ("ConformalRetriever", "search"))
+    retrievers = [run for run in runs if run.run_type == "retriever"]
+    assert len(retrievers) == 2
+    with pytest.raises(ValueError, match="onformal.*retriever inside"):
+        read(written(tmp_path, *retrievers, feedback_on(outer, value={"a": 1, "1": 0})))
+
+
+def test_a_function_inside_a_conformal_retriever_is_read(sent, tmp_path):
+    inside = RunnableLambda(lambda query: DOCUMENTS)
+    runs = {run.name: run for run in sent(filtering(None).model_copy(update={"retriever": inside}))}
+    marks = feedback_on(runs["RunnableLambda"], value={"a": 1, "1": 0, "2": 0})
+    with pytest.warns(UserWarning, match="not judged"):
+        assert len(read(written(tmp_path, *runs.values(), marks))) == 1
+
+
 @pytest.mark.parametrize("prefix", ["conformal_", None])
 def test_what_a_conformal_filter_kept_is_refused(prefix, sent, tmp_path):
     runs = {run.name: run for run in sent(filtering(prefix))}

@@ -150,15 +150,18 @@ def test_names_are_those_of_the_conventions():
     assert one.snippets == tuple(with_hits([Snippet("text", "d", retrieval_score=0.5)]))
 
 
-@pytest.mark.parametrize("prefix", ["conformal_", None])
-def test_what_a_conformal_retriever_kept_is_refused(prefix, langchain_spans, tmp_path):
-    ConformalRetriever(retriever=Fixed(), filter=conformal_filter(), metadata_prefix=prefix).invoke(
-        "Who?"
+@pytest.mark.parametrize("name", ["ConformalRetriever", "search"])
+@pytest.mark.parametrize("prefix", ["conformal_", "x_", None])
+def test_what_a_conformal_retriever_kept_is_refused(prefix, name, langchain_spans, tmp_path):
+    retriever = ConformalRetriever(
+        retriever=Fixed(), filter=conformal_filter(), metadata_prefix=prefix
     )
+    retriever.with_config(run_name=name).invoke("Who?")
     spans = spans_by_name(langchain_spans())
-    kept = marks(spans["ConformalRetriever"], 1, 1)
-    with pytest.raises(ValueError, match=r"spans\.jsonl, line \d.*conformal.*retriever inside"):
-        read(written(tmp_path, *spans.values(), *kept))
+    kept = marks(spans[name], 1, 1)
+    for exported_spans in (spans, {name: spans[name]}):
+        with pytest.raises(ValueError, match=r"spans\.jsonl, line \d.*onformal.*retriever inside"):
+            read(written(tmp_path, *exported_spans.values(), *kept))
     with pytest.warns(UserWarning, match="1 of 2 spans"):
         [one] = read(written(tmp_path, *spans.values(), *marks(spans["Fixed"], 1, 0, 1)))
     assert one.relevant == (True, False, True)
