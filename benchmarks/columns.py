@@ -1,0 +1,221 @@
+"""Scored queries as columns against plain numpy on the same flat arrays, and memory.
+
+    arrays   `ScoredQueries(…)` and `Calibration.from_scores` with its threshold, of 10⁴ and of
+             `--queries` queries with 20 scores, against `np.argsort` of these scores
+    objects  `Calibration.from_scores` of 100 queries as objects, here and, with --before FOLDER,
+             in a checkout of an earlier version
+    parquet  a calibration and an evaluation, of `--queries` queries in a Parquet file each, against
+             numpy: pyarrow reads, then argsort, cumsum and bincount give the same figures. Each in
+             a process of its own, so that peak memory (resident set size) is that of the step alone
+
+    python -m benchmarks.columns [--queries 1000000] [--before FOLDER]
+
+Each query has 1 to 3 relevant snippets. The targets are at most 5 times argsort, 1.1 times the
+earlier version, and 3 times numpy in less than 2 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformal_retrievers import Calibration, ScoredQuery
+
+K = 20
+ALPHA = 0.1
+REPETITIONS = 5
+FILES = ("calibration.parquet", "evaluation.parquet")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.columns",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--queries", type=int, default=1_000_000)
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier version")
+    parser.add_argument("--only", choices=("arrays", "objects", "parquet"))
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.step:
+        print(json.dumps(measured(arguments.step, arguments.folder)))
+        return
+    if arguments.only in (None, "arrays"):
+        for n in sorted({10_000, arguments.queries}):
+            arrays(n)
+    if arguments.only in (None, "objects"):
+        objects(arguments.before)
+    if arguments.only in (None, "parquet"):
+        with tempfile.TemporaryDirectory() as folder:
+            parquet(arguments.queries, Path(folder))
+
+
+def drawn(n: int, seed: int = 0) -> dict[str, Any]:
+    """Return the columns of n queries; relevant snippets score lower."""
+    rng = np.random.default_rng(seed)
+    relevant = np.zeros((n, K), dtype=np.bool_)
+    relevant[np.arange(n)[:, None], rng.integers(K, size=(n, 3))] = True
+    scores = rng.normal(size=(n, K)) - 2 * relevant
+    return {
+        "scores": scores.ravel(),
+        "relevant": relevant.ravel(),
+        "offsets": np.arange(0, n * K + 1, K),
+        "ids": [f"{seed}-{i}" for i in range(n)],
+        "missed": rng.integers(3, size=n),
+    }
+
+
+def arrays(n: int) -> None:
+    from conformal_retrievers.data.columns import ScoredQueries
+
+    columns = drawn(n)
+    calibrate = lambda: calibrated(ScoredQueries(**columns)).threshold()  # noqa: E731
+    ours, argsort = in_turn(calibrate, lambda: np.argsort(columns["scores"]))
+    print(f"arrays   {n:>9,} queries: {ours:.3f} s, {ours / argsort:.2f} × argsort (target ≤ 5)")
+
+
+def objects(before: Path | None) -> None:
+    folders = [Path(__file__).parents[1], *([before] if before else [])]
+    seconds = [min(run("objects", folder)[0] for _ in range(REPETITIONS)) for folder in folders]
+    ratio = f", {seconds[0] / seconds[1]:.2f} × before (target ≤ 1.1)" if before else ""
+    print(f"objects        100 queries: {1000 * seconds[0]:.2f} ms{ratio}")
+
+
+def parquet(n: int, folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for seed, name in enumerate(FILES):
+        columns = drawn(n, seed)
+        lists = {
+            field: pa.ListArray.from_arrays(
+                pa.array(columns["offsets"], pa.int32()), pa.array(columns[field])
+            )
+            for field in ("scores", "relevant")
+        }
+        rows = {"id": columns["ids"], "missed": columns["missed"], **lists}
+        pq.write_table(pa.table(rows), folder / name, row_group_size=100_000)
+    size = sum((folder / name).stat().st_size for name in FILES) / 1e6
+    print(f"parquet  2 × {n:,} queries × {K} snippets, {size:.0f} MB")
+    ratios = []
+    for _ in range(3):  # in turn: the machine's mood is shared
+        (ours, peak), (numpy, least) = (run(step, folder=folder) for step in ("columns", "numpy"))
+        print(f"  columns {ours:6.1f} s, {peak / 1e6:5.0f} MB   numpy {numpy:6.1f} s, ", end="")
+        print(f"{least / 1e6:5.0f} MB")
+        ratios.append(ours / numpy)
+    print(f"  columns / numpy: {', '.join(f'{r:.2f}' for r in ratios)} (targets ≤ 3, < 2000 MB)")
+
+
+def in_turn(*functions: Callable[[], object]) -> list[float]:
+    """Return the seconds that each takes at best, run in turn."""
+    seconds: list[list[float]] = [[] for _ in functions]
+    for _ in range(REPETITIONS):
+        for function, found in zip(functions, seconds, strict=True):
+            start = time.perf_counter()
+            function()
+            found.append(time.perf_counter() - start)
+    return [min(found) for found in seconds]
+
+
+def run(step: str, version: Path | None = None, folder: Path | None = None) -> tuple[float, float]:
+    """Return the seconds of a step and its peak in bytes, in a process of a version."""
+    command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
+    path = {"PYTHONPATH": str(version or Path(__file__).parents[1])}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **path}
+    )
+    seconds, peak = json.loads(done.stdout)
+    return seconds, peak
+
+
+def measured(step: str, folder: Path) -> tuple[float, float]:
+    seconds = STEPS[step](folder)
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1000
+
+
+def calibrated(queries: Any) -> Calibration:
+    return Calibration.from_scores(queries, alpha=ALPHA, scorer="drawn")
+
+
+def step_objects(_: Path) -> float:
+    columns = drawn(100)
+    rows = (columns[name].reshape(-1, K) for name in ("scores", "relevant"))
+    pairs = zip(*rows, columns["ids"], strict=True)
+    queries = [ScoredQuery(scores, relevant, id=id) for scores, relevant, id in pairs]
+    found = []
+    for _ in range(200):
+        start = time.perf_counter()
+        calibrated(queries).threshold()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def step_columns(folder: Path) -> float:
+    from conformal_retrievers import evaluate
+    from conformal_retrievers.data.parquet import read_parquet
+
+    start = time.perf_counter()
+    calibration = calibrated(read_parquet(folder / FILES[0]))
+    str(evaluate(calibration, read_parquet(folder / FILES[1])))
+    return time.perf_counter() - start
+
+
+def step_numpy(folder: Path) -> float:
+    import pyarrow.parquet as pq
+
+    def flat(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+        table = pq.read_table(folder / name).combine_chunks()
+        scores, relevant = (table[of].chunk(0) for of in ("scores", "relevant"))
+        query_of = np.repeat(np.arange(table.num_rows), np.diff(scores.offsets.to_numpy()))
+        values = relevant.values.to_numpy(zero_copy_only=False)
+        missed = table["missed"].to_numpy()
+        return scores.values.to_numpy(), values, query_of, missed, table.num_rows
+
+    start = time.perf_counter()
+    scores, relevant, query_of, _, n = flat(FILES[0])
+    in_query = np.bincount(query_of[relevant], minlength=n)
+    order = np.argsort(scores[relevant])
+    mass = np.cumsum((1 / in_query[query_of[relevant]])[order])
+    place = np.searchsorted(mass, (1 - ALPHA) * (np.count_nonzero(in_query) + 1))
+    threshold = scores[relevant][order[place]]
+    scores, relevant, query_of, missed, n = flat(FILES[1])
+    keeps = scores <= threshold
+    retrieved = np.bincount(query_of, minlength=n)
+    in_query = np.bincount(query_of, relevant, n)
+    kept, hit = np.bincount(query_of, keeps, n), np.bincount(query_of, keeps & relevant, n)
+    known = in_query + missed
+    for part, whole in (  # each with the variance over queries that an interval needs
+        *((hit / of, of > 0) for of in (in_query, known)),  # query-recall
+        *((hit, of) for of in (in_query, known)),  # snippet
+        *((hit == of, of > 0) for of in (in_query, known)),  # all
+        *((hit > 0, of > 0) for of in (in_query, known)),  # any
+        (in_query / known, known > 0),  # recall@K
+        (retrieved - kept, retrieved),  # removal
+        (hit, kept),  # precision
+        (kept > 0, np.ones(n)),  # m1
+        (kept / retrieved, retrieved > 0),  # m2
+        (np.bincount(query_of, np.isnan(scores), n), retrieved),  # unscorable
+    ):
+        share = part.sum() / whole.sum()
+        np.sum((part - share * whole) ** 2)
+    return time.perf_counter() - start
+
+
+STEPS = {"objects": step_objects, "columns": step_columns, "numpy": step_numpy}
+
+
+if __name__ == "__main__":
+    main()
