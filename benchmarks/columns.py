@@ -34,7 +34,6 @@ from conformal_retrievers import Calibration, ScoredQuery
 
 K = 20
 ALPHA = 0.1
-REPETITIONS = 5
 FILES = ("calibration.parquet", "evaluation.parquet")
 
 
@@ -83,13 +82,14 @@ def arrays(n: int) -> None:
 
     columns = drawn(n)
     calibrate = lambda: calibrated(ScoredQueries(**columns)).threshold()  # noqa: E731
-    ours, argsort = in_turn(calibrate, lambda: np.argsort(columns["scores"]))
+    repetitions = max(3, min(100, 5_000_000 // n))
+    ours, argsort = in_turn(calibrate, lambda: np.argsort(columns["scores"]), repetitions)
     print(f"arrays   {n:>9,} queries: {ours:.3f} s, {ours / argsort:.2f} × argsort (target ≤ 5)")
 
 
 def objects(before: Path | None) -> None:
     folders = [Path(__file__).parents[1], *([before] if before else [])]
-    seconds = [min(run("objects", folder)[0] for _ in range(REPETITIONS)) for folder in folders]
+    seconds = [min(run("objects", folder)[0] for _ in range(5)) for folder in folders]
     ratio = f", {seconds[0] / seconds[1]:.2f} × before (target ≤ 1.1)" if before else ""
     print(f"objects        100 queries: {1000 * seconds[0]:.2f} ms{ratio}")
 
@@ -119,15 +119,17 @@ def parquet(n: int, folder: Path) -> None:
     print(f"  columns / numpy: {', '.join(f'{r:.2f}' for r in ratios)} (targets ≤ 3, < 2000 MB)")
 
 
-def in_turn(*functions: Callable[[], object]) -> list[float]:
+def in_turn(
+    one: Callable[[], object], other: Callable[[], object], repetitions: int
+) -> tuple[float, float]:
     """Return the seconds that each takes at best, run in turn."""
-    seconds: list[list[float]] = [[] for _ in functions]
-    for _ in range(REPETITIONS):
-        for function, found in zip(functions, seconds, strict=True):
+    seconds: dict[Callable[[], object], list[float]] = {one: [], other: []}
+    for _ in range(repetitions):
+        for function, found in seconds.items():
             start = time.perf_counter()
             function()
             found.append(time.perf_counter() - start)
-    return [min(found) for found in seconds]
+    return min(seconds[one]), min(seconds[other])
 
 
 def run(step: str, version: Path | None = None, folder: Path | None = None) -> tuple[float, float]:

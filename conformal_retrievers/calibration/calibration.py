@@ -15,7 +15,7 @@ from conformal_retrievers.calibration import checks, record
 from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.record import Record
-from conformal_retrievers.calibration.reduced import Reduced, relevant_only
+from conformal_retrievers.calibration.reduced import Reduced
 from conformal_retrievers.calibration.statement import statement
 from conformal_retrievers.calibration.subjects import SENTENCES, SNIPPETS, SUBJECTS, OnUnscorable
 from conformal_retrievers.calibration.thresholds import Thresholds
@@ -165,7 +165,7 @@ class Calibration(Thresholds):
         try:
             calibration = cls(
                 **{name: getattr(stored, name) for name in record.SHARED},
-                queries=relevant_only(ScoredQueries.of(row.scored() for row in stored.queries)),
+                queries=ScoredQueries.of(row.scored() for row in stored.queries).relevant_only(),
                 subject=SUBJECTS[stored.subject],
                 other_ids=tuple(stored.other_ids),
                 lowest_scores=tuple(sorted(stored.lowest_scores)),

@@ -25,7 +25,6 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.gate_choice import choose_gate, default_gate
 from conformal_retrievers.calibration.guarantees import n_needed
 from conformal_retrievers.calibration.record import Choice, Unanswerable
-from conformal_retrievers.calibration.reduced import relevant_only
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
@@ -135,20 +134,18 @@ def calibrate_gate(
             "with a relevant snippet, retrieved as the score needs them, such as with hits"
         )
     digests = sorted({query_digest(query.query) for query in known})
-    scored = relevant_only(
-        ScoredQueries(
-            scores,
-            np.ones(len(known), dtype=np.bool_),
-            np.arange(len(known) + 1),
-            ids=[query.id for query in known],
-            groups=[query.group for query in known],
-        )
+    scored = ScoredQueries(
+        scores,
+        np.ones(len(known), dtype=np.bool_),
+        np.arange(len(known) + 1),
+        ids=[query.id for query in known],
+        groups=[query.group for query in known],
     )
     calibration = Calibration(
         alpha,
         "all",  # with one score a query, every guarantee has the same rank
         own.name,
-        scored,
+        scored.relevant_only(),
         subject=QUERIES,
         delta=delta,
         by_group=bool(by_group),

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.choosing import choose
 from conformal_retrievers.calibration.costs import Aim
 from conformal_retrievers.calibration.guarantees import Guarantee, Units, n_needed
-from conformal_retrievers.calibration.reduced import relevant_only
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
@@ -64,7 +63,7 @@ class Pilot:
             raise ValueError(
                 f"pilot has {len(some)} queries with a relevant snippet; give two or more"
             )
-        pooled = Units(guarantee, relevant_only(ScoredQueries.of(some)), False)
+        pooled = Units(guarantee, ScoredQueries.of(some).relevant_only(), False)
         units = np.split(pooled.scores, np.cumsum(pooled.sizes)[:-1])
         values = np.sort(pooled.scores)
         values = np.unique(values[np.linspace(0, len(values) - 1, STEPS).astype(int)])

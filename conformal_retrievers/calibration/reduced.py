@@ -40,7 +40,7 @@ class Reduced:
     array([0.1, 0.3, 0.2])
     """
 
-    queries: ScoredQueries  # all of them, with only their relevant scores: see `relevant_only`
+    queries: ScoredQueries  # all of them, see `ScoredQueries.relevant_only`
     lowest_scores: NDArray[np.float64]  # of each query that has a finite one
     first_lost: Lost | None
     n_lost: int  # the number of relevant snippets without a score
@@ -50,16 +50,16 @@ class Reduced:
     @classmethod
     def of(cls, scored: ScoredQueries) -> Reduced:
         """Return the reduction of scored queries."""
-        lost = np.flatnonzero(np.isnan(scored.scores) & scored.relevant)
+        relevant = np.flatnonzero(scored.relevant)
+        lost = relevant[np.isnan(scored.scores[relevant])]
         first = None
         for i in lost[:1].tolist():
             query = int(np.searchsorted(scored.offsets, i, side="right")) - 1
             place = i - int(scored.offsets[query])
             first = Lost(query, place, scored.unscorable.get(i))
-        ordered, pairs = ordered_pairs(
-            scored.scores[scored.relevant], scored.scores[~scored.relevant]
-        )
-        return cls(relevant_only(scored), lowest_scores(scored), first, len(lost), ordered, pairs)
+        irrelevant = scored.scores[~scored.relevant]
+        ordered, pairs = ordered_pairs(scored.scores[relevant], irrelevant)
+        return cls(scored.relevant_only(), lowest_scores(scored), first, len(lost), ordered, pairs)
 
     @classmethod
     def merged(cls, parts: Iterable[Reduced]) -> Reduced:
@@ -82,26 +82,6 @@ class Reduced:
             sum(part.ordered for part in given),
             sum(part.pairs for part in given),
         )
-
-
-def relevant_only(scored: ScoredQueries) -> ScoredQueries:
-    """Return all queries with only their relevant scores, ascending; NaN, kept, is −inf."""
-    places = np.flatnonzero(scored.relevant)
-    scores, offsets = scored.scores[places], np.searchsorted(places, scored.offsets)
-    scores[np.isnan(scores)] = -math.inf
-    query_of = np.repeat(np.arange(len(scored)), np.diff(offsets))
-    if ((scores[1:] < scores[:-1]) & (query_of[1:] == query_of[:-1])).any():
-        scores = scores[np.lexsort((scores, query_of))]
-    return ScoredQueries(
-        scores,
-        np.ones(len(scores), dtype=np.bool_),
-        offsets,
-        ids=scored.ids,
-        groups=scored.groups,
-        missed=scored.missed,
-        split=scored.split,
-        silenced=scored.silenced,
-    )
 
 
 def lowest_scores(scored: ScoredQueries) -> NDArray[np.float64]:

@@ -39,7 +39,7 @@ def as_column(name: str, values: ArrayLike, size: int) -> Column:
             f"{name} has shape {found.shape}, but offsets end at {size}; give a value for each "
             "snippet"
         )
-    return _own(found)
+    return found + 0.0  # a copy, in which −0 is 0
 
 
 def as_tokens(tokens: ArrayLike, size: int) -> Column:

@@ -79,7 +79,7 @@ class ScoredQueries(Sequence[ScoredQuery]):
         places = as_offsets(offsets)
         n, size = len(places) - 1, int(places[-1])
         columns: dict[str, Any] = {
-            "scores": as_column("scores", scores, size) + 0.0,  # −0 equals 0 in every way
+            "scores": as_column("scores", scores, size),
             "relevant": as_judgements(relevant, size),
             "offsets": places,
             "ids": as_texts("ids", ids, n),
@@ -164,6 +164,25 @@ class ScoredQueries(Sequence[ScoredQuery]):
         """Return all queries with only the snippets of a mask (S,)."""
         places = np.flatnonzero(snippets)
         return self._taken(places, np.searchsorted(places, self.offsets), slice(None))
+
+    def relevant_only(self) -> ScoredQueries:
+        """Return all queries with only their relevant scores, ascending; NaN, kept, is −inf."""
+        places = np.flatnonzero(self.relevant)
+        scores, offsets = self.scores[places], np.searchsorted(places, self.offsets)
+        scores[np.isnan(scores)] = -math.inf
+        sizes = np.diff(offsets)
+        for size in np.unique(sizes[sizes > 1]).tolist():  # queries of one size as a matrix
+            of = offsets[:-1][sizes == size][:, None] + np.arange(size)
+            scores[of] = np.sort(scores[of], axis=1)
+        return self._with(
+            scores=scores,
+            relevant=np.ones(len(scores), dtype=np.bool_),
+            offsets=offsets,
+            tokens=None,
+            hits={},
+            document_of=None,
+            unscorable={},
+        )
 
     def _taken(
         self,

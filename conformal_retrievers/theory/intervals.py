@@ -152,8 +152,8 @@ def ordered_pairs(lower: ArrayLike, higher: ArrayLike) -> tuple[float, int]:
     >>> ordered_pairs([0.1, 0.5], [0.5, 0.9])
     (3.5, 4)
     """
-    x, y = np.asarray(lower, dtype=np.float64), np.asarray(higher, dtype=np.float64)
-    x, y = np.sort(x[~np.isnan(x)]), np.sort(y[~np.isnan(y)])
+    x, y = (np.sort(np.asarray(scores, dtype=np.float64)) for scores in (lower, higher))
+    x, y = x[: np.searchsorted(x, math.nan)], y[: np.searchsorted(y, math.nan)]  # NaNs are last
     not_above = np.searchsorted(y, x, side="left") + np.searchsorted(y, x, side="right")
     pairs = len(x) * len(y)
     return pairs - int(not_above.sum()) / 2, pairs

@@ -26,7 +26,6 @@ from conformal_retrievers.calibration.candidates import from_hits
 from conformal_retrievers.calibration.choosing import choose, pick, split
 from conformal_retrievers.calibration.costs import Aim, FitPart
 from conformal_retrievers.calibration.guarantees import Units
-from conformal_retrievers.calibration.reduced import relevant_only
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, fuse
 from conformal_retrievers.data.queries import with_hits
@@ -147,7 +146,7 @@ def test_the_choice_never_sees_the_calibration_part():
 @pytest.mark.parametrize("alpha", ["1/10", "1/5", "2/5"])
 def test_leaving_out_each_query_of_the_calibration_part_loses_at_most_alpha(alpha):
     chosen = choose(JUDGED, None, AIM, needed=9)
-    scored = relevant_only(ScoredQueries.of(score_queries(chosen.scorer, chosen.calibration)))
+    scored = ScoredQueries.of(score_queries(chosen.scorer, chosen.calibration)).relevant_only()
     lost = Fraction(0)
     for i, query in enumerate(scored):
         others = Units("query-recall", scored.select(np.arange(len(scored)) != i), False)
