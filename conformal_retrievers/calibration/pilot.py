@@ -27,6 +27,7 @@ from conformal_retrievers.calibration.guarantees import Guarantee, Units, n_need
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.scoring.scorer import Scorer, judged_queries, score_queries
 from conformal_retrievers.theory.intervals import Interval
 
@@ -116,6 +117,7 @@ def scored_pilot(
     given: list[Any] = list(pilot)
     if not given or not isinstance(given[0], JudgedQuery):
         return all_of(ScoredQuery, given, "pilot")
+    check_not_only_relevant(given)
     needed = n_needed(guarantee, alpha, delta)
     aim = Aim(guarantee, alpha, None, False, delta)
     chosen = choose(judged_queries(given), list(scorers) or None, aim, needed=needed)

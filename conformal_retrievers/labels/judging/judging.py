@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from conformal_retrievers.data.checks import all_of, check_names
 from conformal_retrievers.data.files import checksum
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.retrieved import check_retrieved
+from conformal_retrievers.data.retrieved import check_not_only_relevant, check_retrieved
 from conformal_retrievers.labels.audit import AuditReport
 from conformal_retrievers.labels.judging.journal import Event, Journal, as_marks
 from conformal_retrievers.labels.judging.sample import Sample, draw
@@ -44,8 +44,8 @@ class Judging:
     Raises
     ------
     ValueError
-        If there is nothing to judge, a query has evidence, or the journal is about other queries,
-        another share or person.
+        If there is nothing to judge, the queries are not retrieved yet, a query has evidence, or
+        the journal is about other queries, another share or person.
     OSError
         If a file cannot be written, another process judges it, or `out` exists without a journal.
     """
@@ -62,6 +62,7 @@ class Judging:
         self.queries, self.out, self.by = all_of(JudgedQuery, queries, "queries"), Path(out), by
         check_names("judging", by=by)
         check_retrieved(self.queries)
+        check_not_only_relevant(self.queries)
         for query in self.queries:
             if query.evidence:
                 raise ValueError(
