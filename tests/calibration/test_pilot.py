@@ -59,6 +59,36 @@ def test_what_is_expected_is_the_mean_over_calibrations_on_resampled_queries(gua
     assert expected == pytest.approx(np.mean(kept), abs=0.03)
 
 
+def two_scores(*of_half):
+    """Queries whose relevant snippets have these scores in one half, 0 in the other; 0.5 is not."""
+    relevant = [True] * len(of_half) + [False]
+    zeros = [0.0] * len(of_half)
+    return [ScoredQuery([*of_one, 0.5], relevant) for of_one in [of_half, zeros] for _ in range(20)]
+
+
+def test_a_sum_of_shares_is_normal_and_one_of_0_and_1_is_binomial():
+    # At 0 the shares are 1/2 and 1: μ = 3/4, σ = 1/4. The sum of 16 is to reach 3/4 · 17 = 12.75
+    # and has the mean 12 and the deviation 1: P(T = 0) = Φ(−0.75), where 60 of 120 are kept.
+    expected = Pilot.of(two_scores(0.0, 1.0), "query-recall").expected(16, 0.25)[0]
+    assert expected == pytest.approx(1 - 0.5 * 0.226627, abs=1e-6)
+    # One relevant snippet: two of three are to be at 0, with probability 1/2; 20 of 80 are kept.
+    for guarantee in ("query-recall", "all", "any"):
+        expected = Pilot.of(two_scores(1.0), guarantee).expected(3, 0.5)[0]
+        assert expected == pytest.approx(1 - 0.75 * 0.5)
+    # Of 9, three: ⌈(1 − 0.7) · 10⌉ is 4 in floats.
+    expected = Pilot.of(two_scores(1.0), "all").expected(9, 0.7)[0]
+    assert expected == pytest.approx(1 - 0.75 * (1 - 46 / 512))
+
+
+def test_an_interval_spans_80_percent_of_resamples_of_as_many_queries():
+    # All that varies is whether the irrelevant snippet is kept, as it is of one half: the share of
+    # 100 queries has the deviation 0.5 · √(1/4 / 100).
+    pilot = [ScoredQuery([0.0, i % 2], [True, False]) for i in range(100)]
+    kept = plan(0.1, pilot=pilot).outlooks[0].kept
+    assert kept.estimate == 0.75
+    assert kept.high - kept.low == pytest.approx(2 * 1.2816 * 0.025, rel=0.2)
+
+
 def test_the_interval_is_that_of_the_pilot_and_shrinks_with_it():
     rng = np.random.default_rng(4)
     queries = drawn(rng, 400)
@@ -92,7 +122,7 @@ def test_judged_queries_are_scored_as_calibrate_would_score_them():
 def test_a_pilot_that_tells_nothing_is_named():
     for guarantee, pilot, named in (
         ("snippet", ONE, "pilot"),
-        ("all", ONE[:1], "pilot"),
+        ("all", ONE[:29], "30 or more"),
         ("all", [], "pilot"),
     ):
         with pytest.raises(ValueError, match=named):
