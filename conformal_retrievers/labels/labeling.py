@@ -107,7 +107,8 @@ def label_by_llm(
     ----------
     queries, llm, prompt
         The queries, the judge, and a prompt with the fields $query, $fact and $snippet, or, with
-        `split`, $query, $fact and $sentences.
+        `split`, $query, $fact and $sentences. If none of the first 8 calls is answered, no further
+        one is made.
     split
         Cuts the snippets: the LLM is asked once a snippet for the numbers of the sentences that
         count, or several times where there are more than 50, and the judged queries are of
@@ -130,7 +131,7 @@ def label_by_llm(
     queries = all_of(AnsweredQuery, queries, "queries")
     prompt = prompt or Prompt.load("label_sentences" if split else "label")
     options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
-    options["before"] = _Announced(queries, llm, most_calls, progress)
+    options |= {"before": _Announced(queries, llm, most_calls, progress), "give_up": True}
     cuts = [cut(query.snippets, split) for query in queries] if split else []
     found: Sequence[bool | str | list[bool]]
     if split:

@@ -13,9 +13,18 @@ from conformal_retrievers.llm.ask import LLM, check_llm
 def checked_questions(
     questions: Iterable[str], answers: Sequence[str | None] | None, llm: LLM
 ) -> list[str]:
-    """Return the questions; raise as `label_questions`, before anything is retrieved for them."""
+    """Return the questions, without white space around them.
+
+    Raises as `label_questions`, before anything is retrieved for them.
+    """
     check_llm(llm)
-    texts = all_of(str, questions, "questions")
+    if isinstance(questions, str):
+        raise TypeError(
+            f"questions is the text {questions!r:.60}; give a list of questions, such as the lines "
+            "of a file: Path(file).read_text().splitlines()"
+        )
+    # The lines of a file have an end each, and its first may have a byte order mark.
+    texts = [text.strip("\ufeff").strip() for text in all_of(str, questions, "questions")]
     places: dict[str, int] = {}
     for i, text in enumerate(texts):
         if not text.strip():

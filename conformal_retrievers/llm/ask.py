@@ -60,6 +60,7 @@ def ask(
     cache: Cache | None = None,
     progress: bool = False,
     before: Callable[[int, int], None] | None = None,
+    give_up: bool = False,
 ) -> list[Reply | Unanswered]:
     """Return the reply to each request (n,) in order, or its `Unanswered` if no reply came.
 
@@ -84,8 +85,12 @@ def ask(
     before
         Called with the number of requests, and of those that the cache does not answer, before any
         is sent. An exception of it is raised, and then none is.
+    give_up
+        Whether no further request is sent either, and an exception raised, if the first 8 find no
+        connection, or get no reply that can be read and the cache has none.
     """
-    return _Run(llm, requests, is_answer, concurrency, cache).in_threads(progress, before)
+    run = _Run(llm, requests, is_answer, concurrency, cache, give_up)
+    return run.in_threads(progress, before)
 
 
 async def aask(
@@ -122,14 +127,17 @@ class _Run:
     is_answer: Callable[[int, Reply], bool]
     concurrency: int
     cache: Cache | None
+    give_up: bool = False
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         check_llm(self.llm)
+        if not isinstance(self.cache, Cache | None):
+            raise TypeError(f"cache is {self.cache!r:.60}; give Cache(path), or None")
         self.concurrency = check_count(self.concurrency, "concurrency")
         self.answers: list[Any] = [None] * len(self.requests)
         self.missing = list(range(len(self.requests)))  # what the cache does not answer
-        self.lack_model: list[bool] = []  # whether each answer so far says so
+        self.in_vain: list[bool] = []  # whether each answer so far says that all are
 
     def in_threads(
         self, progress: bool = False, before: Callable[[int, int], None] | None = None
@@ -203,9 +211,18 @@ class _Run:
     def take(self, i: int, result: object) -> None:
         """Take the answer to a request from what `complete` returned or raised."""
         answer = self.answers[i] = outcome_of(result)
-        lacks = isinstance(answer, Unanswered) and bool(marks_of(answer) & NO_MODEL)
-        self.lack_model.append(lacks)
-        hopeless = len(self.lack_model) >= ENOUGH and all(self.lack_model)
+        lost = NO_ACCESS - {403} if self.give_up else NO_MODEL
+        in_vain = isinstance(answer, Unanswered) and bool(marks_of(answer) & lost)
+        if self.give_up and len(self.missing) == len(self.answers):
+            in_vain = isinstance(answer, Unanswered) or not self.is_answer(i, answer)
+        self.in_vain.append(in_vain)
+        hopeless = len(self.in_vain) >= ENOUGH and all(self.in_vain)
+        if hopeless and isinstance(answer, Reply):
+            self.stopped.set()
+            raise ValueError(
+                f"{self.llm.name} gave no reply that can be read to its first {ENOUGH} requests; "
+                f"the last is {failure_of(answer)}. Give a model that follows a JSON schema"
+            )
         if isinstance(answer, Unanswered) and (hopeless or isinstance(result, CancelledError)):
             self.stopped.set()
             raise answer.__cause__ or answer

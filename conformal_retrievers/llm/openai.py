@@ -59,7 +59,7 @@ def openai_llm(
     """
     require("llm", "openai")
     from httpx import Response
-    from openai import OpenAI
+    from openai import APIConnectionError, OpenAI
 
     key = "none" if base_url is not None and api_key is None else api_key
     fields = dict(fields or {})
@@ -78,7 +78,12 @@ def openai_llm(
 
     async def post(request: Request) -> Reply:
         client = _client(asyncio.get_running_loop(), *settings)
-        return _reply((await client.post(PATH, cast_to=Response, body=body(request))).content)
+        try:
+            found = await client.post(PATH, cast_to=Response, body=body(request))
+        except APIConnectionError as error:  # which names no address
+            error.args = (f"{error} The server's address is {settings[0]}",)
+            raise
+        return _reply(found.content)
 
     def submit(request: Request) -> Future[Reply]:
         return asyncio.run_coroutine_threadsafe(post(request), _loop())

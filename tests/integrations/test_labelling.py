@@ -137,10 +137,12 @@ def test_sentences_are_labelled_with_one_call_a_snippet(package, make, llm, serv
 @pytest.mark.parametrize(
     ("error", "field", "questions", "options"),
     [
-        (TypeError, "questions is one str", "Who?", {}),
+        (TypeError, "questions is the text", "Who?", {}),
         (TypeError, r"questions\[0\]", [judged()[0]], {}),
         (ValueError, r"questions\[1\]", ["Who?", " "], {}),
         (ValueError, r"questions\[1\] is questions\[0\]", ["Who?", "Who?"], {}),
+        (ValueError, r"questions\[1\] is questions\[0\]", ["\ufeffWho?\n", "Who?\r"], {}),
+        (TypeError, "cache", ["Who?"], {"cache": "labels.db"}),
         (ValueError, "answers", ["Who?"], {"answers": []}),
         (ValueError, "answers", ["Who?"], {"answers": "A"}),
         (ValueError, "answer", ["Who?"], {"answers": [" "]}),

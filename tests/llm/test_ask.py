@@ -252,6 +252,25 @@ async def test_a_wrong_key_stops_the_rest_and_leaves_no_task_behind(native):
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.parametrize("reason", [ConnectionRefusedError, TooLong, None])
+def test_a_long_run_is_given_up_after_eight_answers_of_no_use(reason, tmp_path):
+    busy, cache = Busy(fail={str(i): reason for i in range(1, 20) if reason}), None
+    llm, options = LLM(busy.complete, "b"), {"concurrency": 1, "give_up": True}
+    with pytest.raises(reason or ValueError):
+        ask(llm, REQUESTS[1:], is_answer=lambda _, reply: False, **options)
+    assert busy.asked == 8
+    cache = Cache(tmp_path / "c.db")
+    ask(llm, REQUESTS[:1], cache=cache)  # some answer is of use, so others may be
+    busy.asked = 0
+    if reason is ConnectionRefusedError:
+        with pytest.raises(reason):
+            ask(llm, REQUESTS, cache=cache, **options)
+        assert busy.asked == 8
+    else:
+        ask(llm, REQUESTS, cache=cache, **options)
+        assert busy.asked == 19
+
+
 async def test_cancelling_cancels_the_requests_and_leaves_no_task_behind():
     busy, begun, cancelled = Busy(), [], []
 

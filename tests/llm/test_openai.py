@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from openai import APIConnectionError
 
 from conformal_retrievers.llm.ask import aask, ask
 from conformal_retrievers.llm.openai import openai_llm
@@ -131,6 +132,12 @@ async def test_a_try_ends_at_its_timeout(llm_server, trouble):
     assert "APITimeoutError" in str(await both(llm))
     assert time.monotonic() - started < 10  # 20 without: the server waits 5 each time
     assert len(llm_server.bodies) == 4
+
+
+def test_an_address_without_a_server_is_named():
+    llm = openai_llm("m", base_url="http://127.0.0.1:1/v1", max_retries=0)
+    with pytest.raises(APIConnectionError, match=r"http://127\.0\.0\.1:1/v1"):
+        ask(llm, [REQUEST])
 
 
 def test_event_loops_share_the_connections_of_a_model(llm_server, model):
