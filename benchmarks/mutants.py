@@ -699,18 +699,18 @@ MUTANTS = {
             "enough for one group called enough for many",
         ),
         (
-            "in_order = np.argsort(counts.order)",
-            "in_order = np.arange(len(counts.order))",
+            "shares[order][wholes[order] > 0]",
+            "shares[wholes > 0]",
             "bets in the order of the caller",
         ),
     ],
     "evaluation/measures.py": [
         (
-            "known = np.nan_to_num(c.relevant + c.missed)",
-            "known = c.relevant + np.nan_to_num(c.missed)",
+            "return np.nan_to_num(c.relevant + c.missed)",
+            "return c.relevant + np.nan_to_num(c.missed)",
             "recall of 100 % where missed snippets are unknown",
         ),
-        ("        check_unique_ids(ids)\n", "", "a query that counts many times"),
+        ("    check_unique_ids(queries.ids.tolist())\n", "", "a query that counts many times"),
     ],
     "evaluation/findings.py": [
         (

@@ -230,7 +230,19 @@ class ScoredQueries(Sequence[ScoredQuery]):
 
     def number_in(self, snippets: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return how many snippets of each query are in a mask (S,): (n,)."""
-        return np.diff(np.searchsorted(np.flatnonzero(snippets), self.offsets))
+        number = np.zeros(len(self), dtype=np.intp)
+        filled = np.flatnonzero(self.sizes)
+        number[filled] = np.add.reduceat(snippets, self.offsets[filled], dtype=np.intp)
+        return number
+
+    @cached_property
+    def lowest(self) -> Column:
+        """The lowest finite score of each query, (n,); +inf for a query without one."""
+        lowest = np.full(len(self), math.inf)
+        filled = np.flatnonzero(self.sizes)
+        finite = np.where(np.isfinite(self.scores), self.scores, math.inf)
+        lowest[filled] = np.minimum.reduceat(finite, self.offsets[filled])
+        return lowest
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.guarantees import in_hashed_order
 from conformal_retrievers.calibration.subjects import at_most
-from conformal_retrievers.data.hits import C
-from conformal_retrievers.evaluation.measures import Columns
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.hits import C, HitColumns
+from conformal_retrievers.evaluation.measures import documents, known_hits
 
 Array = NDArray[np.float64]
 SETTINGS = 200  # at most; recall is interpolated between them
@@ -53,31 +54,32 @@ class Way(NamedTuple):
         return cls(name, np.where(kept, 0, 1), np.full(1, math.nan))
 
 
-def with_a_setting(columns: Columns) -> Iterator[Way]:
+def with_a_setting(queries: ScoredQueries) -> Iterator[Way]:
     """Yield top k of each retriever and of their fusion, and a threshold on each one's scores."""
-    for name, found in columns.hits.items():
+    hits = known_hits(queries)
+    for name, found in hits.items():
         yield _top(f"top {{k}} of {name}", found.ranks)
-    if len(columns.hits) > 1:
-        yield _top("top {k} of the fusion", _fused_ranks(columns))
-    if not columns.hits:
-        yield _top("top {k} of the list", columns.document_of.astype(np.float64))
-    for name, scores in _own_scores(columns).items():
-        way = threshold_on(scores, columns.relevant, f"threshold on {name}")
+    if len(hits) > 1:
+        yield _top("top {k} of the fusion", _fused_ranks(queries))
+    if not hits:
+        yield _top("top {k} of the list", documents(queries).astype(np.float64))
+    for name, scores in _own_scores(queries).items():
+        way = threshold_on(scores, queries.relevant, f"threshold on {name}")
         if len(way.settings):
-            yield way._replace(settings=_sign(columns, name) * way.settings)
+            yield way._replace(settings=_sign(queries, hits[name]) * way.settings)
 
 
-def without_a_setting(calibration: Calibration, columns: Columns) -> Iterator[Way]:
+def without_a_setting(calibration: Calibration, queries: ScoredQueries) -> Iterator[Way]:
     """Yield the rules without a setting: on each retriever's scores, or else on the filter's."""
-    parts = np.cumsum(columns.sizes)[:-1]
+    parts = np.cumsum(queries.sizes)[:-1]
     rules = (("Adaptive-k", largest_gap), ("μ + σ", mean_less_deviation))
-    for name, scores in (_own_scores(columns) or {"the score": columns.scores}).items():
+    for name, scores in (_own_scores(queries) or {"the score": queries.scores}).items():
         for rule, cut in rules:
             cuts = np.array([cut(of_query) for of_query in np.split(scores, parts)])
-            kept = at_most(scores, cuts[columns.query_of]) & (scores != math.inf)
+            kept = at_most(scores, cuts[queries.query_of]) & (scores != math.inf)
             yield Way.fixed(f"{rule} of {name}", kept)
     if (mean := borderline_mean(calibration)) is not None:
-        kept = at_most(columns.scores, np.full(len(columns.scores), mean))
+        kept = at_most(queries.scores, np.full(len(queries.scores), mean))
         yield Way.fixed("borderline mean", kept)
 
 
@@ -138,12 +140,13 @@ def _thinned(settings: Array) -> Array:
     return np.take(settings, np.linspace(0, len(settings) - 1, SETTINGS).astype(np.intp))
 
 
-def _fused_ranks(columns: Columns) -> Array:
+def _fused_ranks(queries: ScoredQueries) -> Array:
     """Return the rank of each snippet (S,), or of its document, in the fusion of its query."""
-    ranks_of_each = np.stack([found.ranks for found in columns.hits.values()])
+    ranks_of_each = np.stack([found.ranks for found in known_hits(queries).values()])
     fusion = (1 / (C + ranks_of_each + 1)).sum(axis=0)
-    order = np.lexsort((columns.document_of, -fusion, columns.query_of))
-    query, document = columns.query_of[order], columns.document_of[order]
+    of = documents(queries)
+    order = np.lexsort((of, -fusion, queries.query_of))
+    query, document = queries.query_of[order], of[order]
     other = np.ones(len(order), dtype=bool)  # than the document before
     other[1:] = (np.diff(query) != 0) | (np.diff(document) != 0)
     place = np.cumsum(other)
@@ -152,19 +155,19 @@ def _fused_ranks(columns: Columns) -> Array:
     return np.where(fusion > 0, ranks, math.inf)
 
 
-def _own_scores(columns: Columns) -> dict[str, Array]:
+def _own_scores(queries: ScoredQueries) -> dict[str, Array]:
     """Return the scores (S,) of each retriever that scores all it finds: lower = more relevant."""
     return {
-        name: np.where(np.isfinite(found.ranks), _sign(columns, name) * found.scores, math.inf)
-        for name, found in columns.hits.items()
+        name: np.where(np.isfinite(found.ranks), _sign(queries, found) * found.scores, math.inf)
+        for name, found in known_hits(queries).items()
         if not np.isnan(found.scores[np.isfinite(found.ranks)]).any()
     }
 
 
-def _sign(columns: Columns, name: str) -> int:
+def _sign(queries: ScoredQueries, hits: HitColumns) -> int:
     """Return 1 if a retriever's lower scores have the better ranks, −1 if its higher ones do."""
-    ranks, scores = columns.hits[name]
-    order = np.lexsort((ranks, columns.query_of))
+    ranks, scores = hits
+    order = np.lexsort((ranks, queries.query_of))
     order = order[np.isfinite(ranks[order])]
-    rises = np.diff(scores[order])[np.diff(columns.query_of[order]) == 0]
+    rises = np.diff(scores[order])[np.diff(queries.query_of[order]) == 0]
     return 1 if np.sum(np.sign(rises)) > 0 else -1

@@ -15,8 +15,10 @@ from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.bootstrap import resampled, spans
-from conformal_retrievers.evaluation.measures import Columns, ratios
+from conformal_retrievers.evaluation.measures import checked, counts, keeps, measured, ratio
 from conformal_retrievers.theory.intervals import check_level
+
+OTHER = "scored_by_other"
 
 
 class Difference(NamedTuple):
@@ -81,17 +83,17 @@ def compare(
     if scored_by_other is None and one.scorer != other.scorer:
         scorers = f"{one.scorer!r} and {other.scorer!r}"
         raise ValueError(f"the scorers differ, {scorers}; give scored_by_other too")
-    queries = list(scored)
-    again = queries if scored_by_other is None else list(scored_by_other)
-    columns = (Columns.of(queries, one), Columns.of(again, other, "scored_by_other"))
-    if columns[0].ids != columns[1].ids or columns[0].sizes.tolist() != columns[1].sizes.tolist():
-        raise ValueError("scored_by_other has other queries than scored; give the same, in order")
-    for c, of in zip(columns, (one, other), strict=True):
-        of.held_out(c.ids)
-    counts = [c.counts(c.keeps(of)) for c, of in zip(columns, (one, other), strict=True)]
-    ours, theirs = (ratios(c) for c in counts)
-    names = [name for name in ours if name in theirs]
-    parts = [column for measures in (ours, theirs) for name in names for column in measures[name]]
+    queries = checked(scored, one)
+    again = checked(queries if scored_by_other is None else scored_by_other, other, OTHER)
+    same = queries.ids.tolist() == again.ids.tolist()
+    if not same or not np.array_equal(queries.offsets, again.offsets):
+        raise ValueError(f"{OTHER} has other queries than scored; give the same, in order")
+    for calibration in (one, other):
+        calibration.held_out(queries.ids.tolist())
+    ours = counts(queries, keeps(queries, one), one)
+    theirs = counts(again, keeps(again, other), other)
+    names = [name for name in measured(ours) if name in measured(theirs)]
+    parts = [column for c in (ours, theirs) for name in names for column in ratio(c, name)]
     table = np.stack(parts, axis=1)  # (K, 2 calibrations × measures × 2)
     estimates = _differences(table.sum(axis=0)[None])[0]
     drawn = _differences(resampled(table, rng, resamples))

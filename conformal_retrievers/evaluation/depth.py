@@ -31,11 +31,11 @@ from conformal_retrievers.calibration.candidates import (
     of_sentences,
 )
 from conformal_retrievers.calibration.choosing import FEWEST, split
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation.baselines import threshold_on
 from conformal_retrievers.evaluation.bootstrap import Estimate
 from conformal_retrievers.evaluation.equal_recall import at_recall, estimates, known_relevant
-from conformal_retrievers.evaluation.measures import Columns
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.tables import Scale, aligned
 from conformal_retrievers.llm.ask import with_bar
@@ -267,10 +267,10 @@ def _passed(
         ScoredQuery(of_query, np.array(query.relevant, dtype=bool), missed=query.missed)
         for query, of_query in zip(judged, scores, strict=True)
     ]
-    columns = Columns.of(scored)
-    known, _ = known_relevant(columns)
-    way = threshold_on(columns.scores, columns.relevant, "the filter")
-    drawn, _, _ = at_recall(way, columns, known, np.full(1, wanted))
+    queries = ScoredQueries.of(scored)
+    known, _ = known_relevant(queries)
+    way = threshold_on(queries.scores, queries.relevant, "the filter")
+    drawn, _, _ = at_recall(way, queries, known, np.full(1, wanted))
     return estimates(drawn, 0.95)["snippets"]
 
 

@@ -9,24 +9,23 @@ it is not coverage and has no target of 1 − α. Exchangeability implies that m
 that of the judged ones, up to chance (`theory/exchangeability.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
 from conformal_retrievers.evaluation.evaluate import evaluation_of
 from conformal_retrievers.evaluation.findings import findings
-from conformal_retrievers.evaluation.measures import Columns, guaranteed, shares
+from conformal_retrievers.evaluation.measures import Column, checked, estimate, guaranteed, share
+from conformal_retrievers.evaluation.observed import Observed, alphas_of
 from conformal_retrievers.theory import exchangeability
-from conformal_retrievers.theory.intervals import Interval, auc, cluster_interval
-
-ALPHAS = tuple(k / 40 for k in range(1, 21))  # 0.025, 0.05, … 0.5
+from conformal_retrievers.theory.intervals import cluster_interval
 
 
 def diagnose(
@@ -56,125 +55,124 @@ def diagnose(
         For no query, and for an id that occurs twice or belongs to the calibration.
     """
     check_subject(calibration, *RETRIEVED)
-    new = Columns.of(scored, calibration)
-    known = None if reference is None else Columns.of(reference, calibration, "reference")
-    evaluation = evaluation_of(calibration, new, level)
-    within, over = _aucs(new, level)
-    of_m1, of_m2 = _bands(calibration, new, known, level)
+    queries = checked(scored, calibration)
+    known = None if reference is None else Observed.of(calibration, reference, "reference")
+    return diagnosis_of(calibration, Observed.of(calibration, queries), known, queries, level=level)
+
+
+def diagnosis_of(
+    calibration: Calibration,
+    new: Observed,
+    reference: Observed | None = None,
+    queries: ScoredQueries | None = None,
+    *,
+    level: float = 0.95,
+) -> Diagnosis:
+    """Return what `diagnose` does, from what was observed of the queries.
+
+    Parameters
+    ----------
+    calibration, level
+        As in `diagnose`.
+    new, reference
+        `Observed.of` the queries, and of the reference; `Observed.merged` merges those of parts.
+    queries
+        As in `evaluation_of`.
+
+    Raises
+    ------
+    ValueError
+        As `evaluation_of`.
+    """
+    evaluation = evaluation_of(calibration, new.counts, queries, level=level)
+    within = new.aucs[~np.isnan(new.aucs)]
+    n_scores = int(new.times.sum())
+    points = tuple(_sweep(calibration, new, reference, level))
+    own = next(point for point in points if point.alpha == calibration.alpha)
     d = Diagnosis(
         calibration=calibration,
         level=level,
         evaluation=evaluation,
-        m1_band=of_m1,
-        m2_band=of_m2,
-        comparison=_comparison(calibration, new, known),
-        auc_within=within,
-        auc_over=over,
-        ties=_ties(calibration, new),
-        sweep=_sweep(calibration, new, known, level),
+        m1_band=own.m1_band,
+        m2_band=own.m2_band,
+        comparison=_comparison(calibration, new, reference),
+        auc_within=cluster_interval(within, np.ones(len(within)), level),
+        auc_over=new.auc_over,
+        ties=Ties(n_scores, len(new.values), new.at_threshold / max(1, n_scores)),
+        sweep=points,
     )
     return replace(d, findings=findings(d))
 
 
 def _comparison(
-    calibration: Calibration, new: Columns, reference: Columns | None
+    calibration: Calibration, new: Observed, reference: Observed | None
 ) -> exchangeability.Comparison | None:
-    lowest, passed = _reference_lowest(calibration, reference)
-    scored = np.isfinite(new.lowest)
-    if not (len(lowest) and scored.any()):
+    lowest = _lowest(calibration, reference)
+    scored = new.lowest[np.isfinite(new.lowest)]
+    if not (len(lowest) and len(scored)):
         return None
-    kept = int(np.count_nonzero((new.lowest <= new.thresholds(calibration)) & scored))
+    own = alphas_of(calibration).index(calibration.alpha)
+    passed = _passed(calibration, lowest, reference, own)
+    kept = int(new.lowest_kept[own])
     return exchangeability.two_sample_test(
-        lowest, new.lowest[scored], None if passed is None else (passed, kept)
+        lowest, scored, None if passed is None else (passed, kept)
     )
 
 
-def _aucs(queries: Columns, level: float) -> tuple[Interval, float]:
-    """Return the mean AUC of the queries that have both kinds of snippets, and that over all."""
-    scores, relevant = queries.passed_scores, queries.relevant
-    parts = np.split(np.arange(len(scores)), np.cumsum(queries.sizes)[:-1])
-    aucs = np.array([auc(scores[p][relevant[p]], scores[p][~relevant[p]]) for p in parts])
-    within = aucs[~np.isnan(aucs)]
-    pooled = auc(scores[relevant], scores[~relevant])
-    return cluster_interval(within, np.ones(len(within)), level), pooled
-
-
-def _ties(calibration: Calibration, queries: Columns) -> Ties:
-    scored = queries.passed_scores[~np.isnan(queries.passed_scores)]
-    thresholds = queries.thresholds(calibration)[queries.query_of]
-    equal = int(np.count_nonzero(queries.passed_scores == thresholds))
-    return Ties(len(scored), len(np.unique(scored)), equal / max(1, len(scored)))
-
-
 def _sweep(
-    calibration: Calibration, queries: Columns, reference: Columns | None, level: float
-) -> tuple[SweepPoint, ...]:
-    """Return a point for each alpha and for the calibration's own."""
+    calibration: Calibration, new: Observed, reference: Observed | None, level: float
+) -> Iterator[SweepPoint]:
+    """Yield a point for each alpha and for the calibration's own.
 
-    def point(c: Calibration) -> SweepPoint:
-        measured = shares(queries.counts(queries.keeps(c)), level)
-        return SweepPoint(
-            c.alpha,
-            None if c.by_group else c.threshold(),
-            measured["m1"].estimate,
-            measured["m2"].estimate,
-            measured["removal"].estimate,
-            *_bands(c, queries, reference, level),
-            measured[guaranteed(c)].interval,
-        )
-
-    return tuple(point(calibration.at(alpha)) for alpha in possible_alphas(calibration, ALPHAS))
-
-
-def possible_alphas(calibration: Calibration, alphas: Iterable[float]) -> list[float]:
-    """Return some alphas and the calibration's own, ascending, if delta and gate allow them."""
-    least = calibration.gate.alpha if calibration.gate else 0.0
-    chosen = sorted(alpha for alpha in {*alphas, calibration.alpha} if alpha > least)
-    if calibration.delta is None or calibration.by_group:
-        return chosen
-    units = calibration.units()
-    return [a for a in chosen if units.n >= units.n_needed(a, calibration.delta)]
-
-
-def _bands(
-    calibration: Calibration, queries: Columns, reference: Columns | None, level: float
-) -> tuple[Band | None, Band | None]:
-    """Return the bands of m1 and m2 for queries that are exchangeable with the reference.
-
-    They are about the queries that a gate lets pass: the share of unanswerable ones may differ.
+    The bands are about queries that are exchangeable with the reference and that a gate lets pass:
+    the share of unanswerable ones may differ.
     """
-    share = float(queries.passed.mean())
-    n_scored = int(np.count_nonzero(np.isfinite(queries.lowest)))
-    lowest, passed = _reference_lowest(calibration, reference)
-    one = two = None
-    if n_scored and len(lowest) and passed is not None:
-        one = _times(share, exchangeability.m1_band(passed, len(lowest), n_scored, level))
-    n_new = int(np.count_nonzero(queries.passed & (queries.sizes > 0)))
-    if reference is not None and n_new:
-        kept = reference.count(reference.keeps(calibration))
-        some = reference.passed & (reference.sizes > 0)
-        two = exchangeability.m2_band(kept[some] / reference.sizes[some], n_new, level)
-        two = two and _times(share, two)
-    return one, two
+    share_passed = float(new.passed.mean())
+    n_scored = int(np.count_nonzero(np.isfinite(new.lowest)))
+    n_new = int(np.count_nonzero(new.passed & (new.counts.retrieved > 0)))
+    lowest = _lowest(calibration, reference)
+    for i, alpha in enumerate(alphas_of(calibration)):
+        c, counts = calibration.at(alpha), new.at(i)
+        one = two = None
+        passed = _passed(c, lowest, reference, i)
+        if n_scored and len(lowest) and passed is not None:
+            one = exchangeability.m1_band(passed, len(lowest), n_scored, level)
+        if reference is not None and n_new:
+            some = reference.passed & (reference.counts.retrieved > 0)
+            shares = reference.kept[i][some] / reference.counts.retrieved[some]
+            two = exchangeability.m2_band(shares, n_new, level)
+        yield SweepPoint(
+            alpha,
+            None if c.by_group else c.threshold(),
+            estimate(counts, "m1"),
+            estimate(counts, "m2"),
+            estimate(counts, "removal"),
+            one and _times(share_passed, one),
+            two and _times(share_passed, two),
+            share(counts, guaranteed(c), level).interval,
+        )
 
 
 def _times(share: float, band: Band) -> Band:
     return share * band[0], share * band[1]
 
 
-def _reference_lowest(
-    calibration: Calibration, reference: Columns | None
-) -> tuple[NDArray[np.float64], int | None]:
-    """Return the lowest scores (N,) to compare queries with, and how many of them are kept.
+def _lowest(calibration: Calibration, reference: Observed | None) -> Column:
+    """Return the lowest scores (N,) of the reference, or else of the calibration's queries."""
+    if reference is None:
+        return np.array(calibration.lowest_scores, dtype=np.float64)
+    return reference.lowest[np.isfinite(reference.lowest)]
 
-    They are those of the reference, or else of the calibration's own queries. The number is None
-    for a calibration by group, which does not record the group of each lowest score.
+
+def _passed(
+    calibration: Calibration, lowest: Column, reference: Observed | None, i: int
+) -> int | None:
+    """Return how many of the lowest scores are kept at alpha number i.
+
+    It is None for a calibration by group, which does not record the group of each lowest score.
     """
     if reference is not None:
-        scored = np.isfinite(reference.lowest)
-        kept = reference.lowest <= reference.thresholds(calibration)
-        return reference.lowest[scored], int(np.count_nonzero(kept & scored))
-    lowest = np.array(calibration.lowest_scores)
-    if calibration.by_group:
-        return lowest, None
-    return lowest, int(np.count_nonzero(lowest <= calibration.threshold()))
+        return int(reference.lowest_kept[i])
+    return (
+        None if calibration.by_group else int(np.count_nonzero(lowest <= calibration.threshold()))
+    )

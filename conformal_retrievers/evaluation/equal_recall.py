@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.baselines import (
     RULES,
     Way,
@@ -27,7 +28,7 @@ from conformal_retrievers.evaluation.baselines import (
     without_a_setting,
 )
 from conformal_retrievers.evaluation.bootstrap import Estimate, resampled, spans
-from conformal_retrievers.evaluation.measures import Columns
+from conformal_retrievers.evaluation.measures import keeps, known_hits
 from conformal_retrievers.evaluation.tables import Scale, aligned
 
 Array = NDArray[np.float64]
@@ -193,23 +194,24 @@ def marked(row: Row) -> str:
 
 
 def equal_recall(
-    calibration: Calibration, columns: Columns, level: float = 0.95
+    calibration: Calibration, queries: ScoredQueries, level: float = 0.95
 ) -> EqualRecall | None:
     """Compare a filter with other ways to choose at its recall; None if nothing is relevant.
 
-    The queries as columns are others than those of the calibration.
+    The queries as queries are others than those of the calibration.
     """
-    known, end_to_end = known_relevant(columns)
+    known, end_to_end = known_relevant(queries)
     if not known.any():
         return None
-    ours, _, _ = at_recall(Way.fixed(FILTER, columns.keeps(calibration)), columns, known, None)
+    the_filter = Way.fixed(FILTER, keeps(queries, calibration))
+    ours, _, _ = at_recall(the_filter, queries, known, None)
     rows = []
     for way in (
-        *with_a_setting(columns),
-        Way.fixed(FILTER, columns.keeps(calibration)),
-        *without_a_setting(calibration, columns),
+        *with_a_setting(queries),
+        the_filter,
+        *without_a_setting(calibration, queries),
     ):
-        theirs, setting, equal = at_recall(way, columns, known, ours[:, 0])
+        theirs, setting, equal = at_recall(way, queries, known, ours[:, 0])
         rows.append(
             Row(
                 name=_name(way, setting, reached=equal),
@@ -223,8 +225,8 @@ def equal_recall(
         rows=tuple(rows),
         n_queries=len(known),
         end_to_end=end_to_end,
-        ranked=bool(columns.hits),
-        token_unit=columns.token_unit,
+        ranked=bool(known_hits(queries)),
+        token_unit=queries.token_unit,
         level=level,
         items=calibration.subject.name,
     )
@@ -236,32 +238,32 @@ def _name(way: Way, setting: float, *, reached: bool) -> str:
     return way.name
 
 
-def known_relevant(columns: Columns) -> tuple[Array, bool]:
+def known_relevant(queries: ScoredQueries) -> tuple[Array, bool]:
     """Return the relevant snippets of each query, (n,), and whether missed ones are among them.
 
     If missed ones are known of some queries, recall is over these, and the others have 0.
     """
-    retrieved = columns.count(columns.relevant).astype(np.float64)
-    stated = ~np.isnan(columns.missed)
+    retrieved = queries.number_in(queries.relevant).astype(np.float64)
+    stated = ~np.isnan(queries.missed)
     if stated.any():
-        return np.where(stated, retrieved + np.nan_to_num(columns.missed), 0), True
+        return np.where(stated, retrieved + np.nan_to_num(queries.missed), 0), True
     return retrieved, False
 
 
 def at_recall(
-    way: Way, columns: Columns, known: Array, target: Array | None
+    way: Way, queries: ScoredQueries, known: Array, target: Array | None
 ) -> tuple[Array, float, bool]:
     """Return the measures (1 + resamples, measures), the setting, and whether recall is equal.
 
     The first row is of the queries themselves. The target (1 + resamples,) is the recall to reach.
     """
-    counts = (known > 0)[columns.query_of]
-    values = [columns.relevant * counts / np.maximum(known, 1)[columns.query_of]]
-    values.append(np.ones(len(columns.scores)))
-    if not np.isnan(columns.tokens).any():
-        values.append(columns.tokens)
+    counts = (known > 0)[queries.query_of]
+    values = [queries.relevant * counts / np.maximum(known, 1)[queries.query_of]]
+    values.append(np.ones(len(queries.scores)))
+    if queries.tokens is not None and not np.isnan(queries.tokens).any():
+        values.append(queries.tokens)
     n = len(way.settings)
-    passed = [_passed(columns, of_snippet, way.place, n) for of_snippet in values]
+    passed = [_passed(queries, of_snippet, way.place, n) for of_snippet in values]
     table = np.concatenate([(known > 0)[:, None], np.ones((len(known), 1)), *passed], axis=1)
     drawn = resampled(table, np.random.default_rng(0), RESAMPLES)  # the same ones for each way
     sums = np.concatenate([table.sum(axis=0)[None], drawn])
@@ -276,11 +278,11 @@ def at_recall(
     return np.stack([mix(m) for m in (recall, *costs)], axis=1), float(mix(settings)[0]), reached
 
 
-def _passed(columns: Columns, values: Array, place: NDArray[np.intp], n: int) -> Array:
+def _passed(queries: ScoredQueries, values: Array, place: NDArray[np.intp], n: int) -> Array:
     """Return the sums (queries, n) of the values (S,) that pass of each query at each setting."""
     inside = place < n
-    cells = columns.query_of[inside] * n + place[inside]
-    sums = np.bincount(cells, values[inside], len(columns.sizes) * n)
+    cells = queries.query_of[inside] * n + place[inside]
+    sums = np.bincount(cells, values[inside], len(queries.sizes) * n)
     return np.asarray(sums, dtype=np.float64).reshape(-1, n).cumsum(axis=1)
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import RETRIEVED, SNIPPETS, Subject
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.equal_recall import EqualRecall, equal_recall
@@ -27,9 +28,9 @@ from conformal_retrievers.evaluation.verdict import (
     NOTHING_TESTED,
     OUT_OF_REACH,
     UNVERIFIED,
+    LowerBounds,
     Verdict,
     groups_below,
-    lower_bounds,
     verdict_on,
     worst_of,
 )
@@ -50,7 +51,7 @@ class Evaluation:
     coverage: Mapping[Guarantee, Share]  # of the relevant snippets that were retrieved
     coverage_std: float  # of query-recall across queries
     end_to_end: Mapping[Guarantee, Share]  # of all relevant snippets: missed ones are lost
-    lower: Mapping[Guarantee, float]  # one-sided lower bounds, see `verdict.lower_bounds`
+    lower: Mapping[Guarantee, float]  # one-sided lower bounds, see `verdict.LowerBounds`
     removal: Share  # share dropped of all snippets
     text_removed: Share | None  # the same of their texts, None if not counted
     recall_at_k: Share  # mean share of a query's relevant snippets that is retrieved
@@ -66,19 +67,25 @@ class Evaluation:
     out_of_reach: bool = False  # missed snippets count, and no threshold reaches the target
     held_out_verified: bool = True  # ids prove that no query belongs to the calibration
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
-    _source: tuple[Calibration, measures.Columns, float] | None = field(
+    _source: tuple[Calibration, ScoredQueries | None, float] | None = field(
         default=None, repr=False, compare=False
     )
 
     @cached_property
     def equal_recall(self) -> EqualRecall | None:
         """Top k and others at the recall of the filter; None unless judged, from `evaluate`."""
-        return self._source and equal_recall(*self._source)
+        return self._of_snippets and equal_recall(*self._of_snippets)
 
     @cached_property
     def too_shallow(self) -> str | None:
         """Why no filter reaches 1 − alpha end to end, and which K would do; None if one can."""
-        return self._source and too_shallow(*self._source)
+        return self._of_snippets and too_shallow(*self._of_snippets)
+
+    @property
+    def _of_snippets(self) -> tuple[Calibration, ScoredQueries, float] | None:
+        if self._source is None or self._source[1] is None:
+            return None
+        return self._source[0], self._source[1], self._source[2]
 
     @property
     def subject(self) -> Subject:
@@ -155,19 +162,51 @@ def evaluate(
     snippets are cut as in the calibration, and scored with the gate that it holds, if any.
     """
     check_subject(calibration, *RETRIEVED)
-    return evaluation_of(calibration, measures.Columns.of(scored, calibration), level)
+    queries = measures.checked(scored, calibration)
+    return evaluation_of(calibration, query_counts(calibration, queries), queries, level=level)
 
 
-def evaluation_of(calibration: Calibration, columns: measures.Columns, level: float) -> Evaluation:
-    """Return what `evaluate` does, of queries as columns."""
+def query_counts(calibration: Calibration, scored: Iterable[ScoredQuery]) -> measures.QueryCounts:
+    """Return what `evaluate` takes from some queries: for `evaluation_of` of all parts together.
+
+    Raises as `evaluate`.
+    """
+    queries = measures.checked(scored, calibration)
+    return measures.counts(queries, measures.keeps(queries, calibration), calibration)
+
+
+def evaluation_of(
+    calibration: Calibration,
+    counts: measures.QueryCounts,
+    queries: ScoredQueries | None = None,
+    *,
+    level: float = 0.95,
+) -> Evaluation:
+    """Return what `evaluate` does, from the counts of the queries.
+
+    Parameters
+    ----------
+    calibration
+        The one whose `query_counts` these are.
+    counts
+        Of all queries: `QueryCounts.merged` merges those of parts.
+    queries
+        Without them, `equal_recall` and `too_shallow` are None.
+    level
+        As in `evaluate`.
+
+    Raises
+    ------
+    ValueError
+        For an id that belongs to the calibration, and for a level outside (0, 1).
+    """
     check_level(level)
-    counts = columns.counts(columns.keeps(calibration))
     whole = replace(
         _with_groups(counts, level, counts_missed=calibration.count_missed),
-        held_out_verified=calibration.held_out(columns.ids),
+        held_out_verified=calibration.held_out(counts.ids.tolist()),
         keeps_everything=calibration.keeps_everything,
         out_of_reach=calibration.out_of_reach,
-        _source=(calibration, columns, level),
+        _source=(calibration, queries, level),
     )
     if not calibration.by_group:
         return replace(whole, verdict=_verdict(whole, calibration, None))
@@ -181,18 +220,18 @@ def evaluation_of(calibration: Calibration, columns: measures.Columns, level: fl
 
 
 def measure(
-    scored: Sequence[ScoredQuery], kept: Iterable[ArrayLike], *, level: float = 0.95
+    scored: Iterable[ScoredQuery], kept: Iterable[ArrayLike], *, level: float = 0.95
 ) -> Evaluation:
     """Measure any choice of snippets: `kept` has one mask (n,) for each query.
 
     Raises ValueError for no query, or a mask that does not fit its query.
     """
     check_level(level)
+    queries = measures.checked(scored)
     masks = [np.asarray(mask, dtype=bool) for mask in kept]
-    if [mask.shape for mask in masks] != [query.scores.shape for query in scored]:
+    if [mask.shape for mask in masks] != [(size,) for size in queries.sizes.tolist()]:
         raise ValueError("kept does not fit scored; give one mask a query, one value a snippet")
-    columns = measures.Columns.of(scored)
-    return _with_groups(columns.counts(np.concatenate(masks)), level)
+    return _with_groups(measures.counts(queries, np.concatenate(masks)), level)
 
 
 def _with_groups(
@@ -205,7 +244,7 @@ def _with_groups(
 
 
 def _measured(c: measures.QueryCounts, level: float, counts_missed: bool) -> Evaluation:
-    share = measures.shares(c, level)
+    share = {name: measures.share(c, name, level) for name in measures.measured(c)}
     some = c.relevant > 0
     recalls = c.relevant_kept[some] / c.relevant[some]
     return Evaluation(
@@ -216,7 +255,7 @@ def _measured(c: measures.QueryCounts, level: float, counts_missed: bool) -> Eva
         coverage={name: share[name] for name in measures.GUARANTEES},
         coverage_std=float(np.std(recalls)) if len(recalls) > 1 else math.nan,
         end_to_end={name: share[measures.END_TO_END + name] for name in measures.GUARANTEES},
-        lower=lower_bounds(c, level, end_to_end=counts_missed),
+        lower=LowerBounds(c, level, end_to_end=counts_missed),
         removal=share["removal"],
         text_removed=share.get("text removed"),
         recall_at_k=share["recall@K"],

@@ -23,7 +23,6 @@ from conformal_retrievers.calibration.gating import by_source
 from conformal_retrievers.calibration.speech import limit_of, questions_in
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.evaluation.diagnose import possible_alphas
 from conformal_retrievers.evaluation.gate_evaluation import (
     NOTHING,
     Array,
@@ -32,6 +31,7 @@ from conformal_retrievers.evaluation.gate_evaluation import (
     GateCurve,
     GateEvaluation,
 )
+from conformal_retrievers.evaluation.observed import possible_alphas
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.verdict import verdict_on, worst_of
 from conformal_retrievers.scoring.answerability import query_scores

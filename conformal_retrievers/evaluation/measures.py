@@ -18,9 +18,7 @@ judged from what was retrieved.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -28,16 +26,17 @@ from numpy.typing import NDArray
 
 from conformal_retrievers.calibration.behind import check_silenced
 from conformal_retrievers.calibration.calibration import Calibration
-from conformal_retrievers.calibration.checks import check_split, check_unique_ids, split_of
-from conformal_retrievers.calibration.guarantees import Guarantee, in_hashed_order
+from conformal_retrievers.calibration.checks import check_split, check_unique_ids
+from conformal_retrievers.calibration.guarantees import Guarantee
 from conformal_retrievers.calibration.subjects import at_most
-from conformal_retrievers.data.checks import all_of
+from conformal_retrievers.data.arrays import Objects
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
-from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
+from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.share import Share
 
 Column = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 GUARANTEES: tuple[Guarantee, ...] = ("query-recall", "snippet", "all", "any")
 END_TO_END = "end-to-end "
 YES_OR_NO = {"all", "any", END_TO_END + "all", END_TO_END + "any", "m1"}
@@ -46,7 +45,7 @@ MOSTLY = 0.5  # share of unscorable snippets from which on coverage tests nothin
 
 
 class QueryCounts(NamedTuple):
-    """What is kept of each of K queries, (K,) each."""
+    """What is kept of each of K queries, (K,) each: all that an evaluation takes from them."""
 
     retrieved: Column
     relevant: Column  # of those retrieved
@@ -57,224 +56,212 @@ class QueryCounts(NamedTuple):
     tokens: Column  # of those retrieved; NaN where they are unknown
     tokens_kept: Column
     silenced: Column  # 1 or 0; NaN without a gate
-    order: NDArray[np.intp]  # a fixed order that does not depend on the scores
-    group: NDArray[np.object_]
+    ids: Objects
+    place: NDArray[np.intp]  # among all queries: it stands for an id that is unknown
+    group: Objects
+
+    @classmethod
+    def merged(cls, parts: Iterable[QueryCounts]) -> QueryCounts:
+        """Return the counts of all parts, in their order; ValueError for an id in two of them."""
+        given = list(parts)
+        if len(given) == 1:
+            return given[0]
+        whole = cls._make(map(np.concatenate, zip(*given, strict=True)))
+        check_unique_ids(whole.ids.tolist())
+        return whole._replace(place=np.arange(len(whole.place)))
 
     @property
     def by_group(self) -> dict[str | None, QueryCounts]:
         """The queries of each group, those without a group last."""
         groups = self.group.tolist()
+        names = sorted(set(groups), key=lambda name: (name is None, name or ""))
+        number = {name: i for i, name in enumerate(names)}
+        of = np.fromiter(map(number.__getitem__, groups), np.intp, len(groups))
+        members = np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of))[:-1])
         return {
-            name: QueryCounts._make(column[[group == name for group in groups]] for column in self)
-            for name in sorted(set(groups), key=lambda name: (name is None, name or ""))
+            name: QueryCounts._make(column[places] for column in self)
+            for name, places in zip(names, members, strict=True)
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """n queries with S snippets in all."""
+def checked(
+    scored: Iterable[ScoredQuery], calibration: Calibration | None = None, name: str = "scored"
+) -> ScoredQueries:
+    """Return queries as columns; errors use `name`.
 
-    scores: NDArray[np.float64]  # (S,)
-    relevant: NDArray[np.bool_]  # (S,)
-    tokens: NDArray[np.float64]  # (S,), NaN where they are unknown
-    query_of: NDArray[np.intp]  # (S,)
-    sizes: NDArray[np.intp]  # (n,), snippets
-    missed: Column  # (n,), relevant snippets that were not retrieved; NaN if unknown
-    groups: NDArray[np.object_]  # (n,), merged as the calibration merges them
-    ids: tuple[str | None, ...]
-    hits: Mapping[str, HitColumns]  # (S,) of each retriever; empty unless known of every query
-    token_unit: str  # what `tokens` counts
-    silenced: Column  # (n,), 1 for a query that a gate silences, else 0; NaN without a gate
-    document_of: NDArray[np.intp]  # (S,), within the query; each whole snippet is one
-
-    @classmethod
-    def of(
-        cls,
-        scored: Iterable[ScoredQuery],
-        calibration: Calibration | None = None,
-        name: str = "scored",
-    ) -> Columns:
-        """Return the queries as columns, in the groups of a calibration; errors use `name`.
-
-        Raises `CalibrationMismatch` unless they are cut as those of the calibration.
-        """
-        if not isinstance(scored, ScoredQuery):
-            scored = list(scored)
-            if scored and isinstance(scored[0], JudgedQuery):
-                raise TypeError(
-                    f"{name}[0] is a JudgedQuery, which has no scores; give score_queries(scorer, "
-                    "judged), where scorer is ConformalFilter.of(calibration).scorer"
-                )
-        given = all_of(ScoredQuery, scored, name)
-        if not given:
-            raise ValueError(f"{name} is empty; give at least one query")
-        ids = tuple(query.id for query in given)
-        check_unique_ids(ids)
-        split = split_of(given)
-        if calibration is not None:
-            check_split(calibration.split, split, name)
-            check_silenced(ScoredQueries.of(given), calibration.gate)
-        groups = [calibration.merged(q.group) if calibration else q.group for q in given]
-        sizes = np.array([len(query.scores) for query in given], dtype=np.intp)
-        return cls(
-            scores=np.concatenate([query.scores for query in given]),
-            relevant=np.concatenate([query.relevant for query in given]),
-            tokens=np.concatenate(
-                [np.full(len(q.scores), math.nan) if q.tokens is None else q.tokens for q in given]
-            ),
-            query_of=np.repeat(np.arange(len(sizes)), sizes),
-            sizes=sizes,
-            missed=np.array([query.missed for query in given], dtype=np.float64),  # None is NaN
-            groups=np.array(groups, dtype=np.object_),
-            ids=ids,
-            hits=_hits(given),
-            token_unit=_unit(given),
-            silenced=np.array([query.silenced for query in given], dtype=np.float64),
-            document_of=np.concatenate(
-                [
-                    np.arange(n) if q.document_of is None else q.document_of
-                    for q, n in zip(given, sizes, strict=True)
-                ]
-            ),
-        )
-
-    @cached_property
-    def passed(self) -> NDArray[np.bool_]:
-        """Which queries a gate lets pass, (n,): all without one."""
-        return np.asarray(self.silenced != 1)
-
-    @cached_property
-    def passed_scores(self) -> NDArray[np.float64]:
-        """The scores (S,), NaN for the snippets of queries that a gate silences."""
-        return np.where(self.passed[self.query_of], self.scores, math.nan)
-
-    @cached_property
-    def order(self) -> NDArray[np.intp]:
-        """The place of each query in the order of a hash of its id, (n,)."""
-        return np.argsort(in_hashed_order(self.ids))
-
-    @cached_property
-    def lowest(self) -> NDArray[np.float64]:
-        """The lowest finite score of each query, (n,); +inf for a query without one."""
-        lowest = np.full(len(self.sizes), math.inf)
-        finite = np.isfinite(self.scores)
-        np.minimum.at(lowest, self.query_of[finite], self.scores[finite])
-        return lowest
-
-    def count(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Count, for each query, the snippets of a mask (S,): (n,)."""
-        return np.bincount(self.query_of[mask], minlength=len(self.sizes))
-
-    def thresholds(self, calibration: Calibration) -> NDArray[np.float64]:
-        """Return the threshold of each query, (n,)."""
-        by_group = {group: calibration.threshold(group) for group in set(self.groups.tolist())}
-        return np.array([by_group[group] for group in self.groups.tolist()])
-
-    def keeps(self, calibration: Calibration) -> NDArray[np.bool_]:
-        """Return which snippets are kept, (S,), as `Calibration.keep` does."""
-        keeps = at_most(self.scores, self.thresholds(calibration)[self.query_of])
-        return keeps & self.passed[self.query_of]
-
-    def counts(self, keeps: NDArray[np.bool_]) -> QueryCounts:
-        """Return what a mask (S,) keeps of each query."""
-
-        def total(values: NDArray[np.bool_] | NDArray[np.float64]) -> Column:
-            sums = np.bincount(self.query_of, values, len(self.sizes))
-            return np.asarray(sums, dtype=np.float64)
-
-        return QueryCounts(
-            retrieved=self.sizes.astype(np.float64),
-            relevant=total(self.relevant),
-            missed=self.missed,
-            kept=total(keeps),
-            relevant_kept=total(keeps & self.relevant),
-            unscorable=total(np.isnan(self.scores)),
-            tokens=total(self.tokens),
-            tokens_kept=total(self.tokens * keeps),
-            silenced=self.silenced,
-            order=self.order,
-            group=self.groups,
-        )
+    Raises ValueError for no query and for an id that occurs twice, and `CalibrationMismatch` unless
+    they are cut as those of the calibration, and scored with the gate that it holds, if any.
+    """
+    queries = ScoredQueries.of(scored, name)
+    if not len(queries):
+        raise ValueError(f"{name} is empty; give at least one query")
+    check_unique_ids(queries.ids.tolist())
+    if calibration is not None:
+        check_split(calibration.split, queries.split, name)
+        check_silenced(queries, calibration.gate)
+    return queries
 
 
-def ratios(c: QueryCounts) -> dict[str, tuple[Column, Column]]:
-    """Return the parts and wholes of each measure, (K,) each: it is Σ parts / Σ wholes.
+def passed(queries: ScoredQueries) -> Mask:
+    """Return which queries a gate lets pass, (n,): all without one."""
+    return np.asarray(queries.silenced != 1)
+
+
+def known_hits(queries: ScoredQueries) -> dict[str, HitColumns]:
+    """Return the hits of each retriever, (S,), by name; none unless each query has some."""
+    found = np.zeros(len(queries.scores), dtype=bool)
+    for ranks, _ in queries.hits.values():
+        found |= np.isfinite(ranks)
+    known = (queries.number_in(found) > 0) | (queries.sizes == 0)
+    return dict(sorted(queries.hits.items())) if known.all() else {}
+
+
+def documents(queries: ScoredQueries) -> NDArray[np.intp]:
+    """Return the number of the document of each snippet, (S,), in its query: whole ones are one."""
+    if queries.document_of is not None:
+        return queries.document_of
+    return np.arange(len(queries.scores)) - np.repeat(queries.offsets[:-1], queries.sizes)
+
+
+def thresholds(queries: ScoredQueries, calibration: Calibration) -> float | Column:
+    """Return the threshold of each query, (n,), or that of all."""
+    if not calibration.by_group:
+        return calibration.threshold()
+    return calibration.thresholds_of(queries.groups.tolist())
+
+
+def below(queries: ScoredQueries, limits: float | Column) -> Mask:
+    """Return which snippets (S,) have a score of at most a limit, one or that of the query."""
+    if isinstance(limits, np.ndarray):
+        limits = np.repeat(limits, queries.sizes)
+    return at_most(queries.scores, limits)
+
+
+def keeps(queries: ScoredQueries, calibration: Calibration) -> Mask:
+    """Return which snippets are kept, (S,), as `Calibration.keep` does."""
+    kept = below(queries, thresholds(queries, calibration))
+    return kept if calibration.gate is None else kept & np.repeat(passed(queries), queries.sizes)
+
+
+def counts(
+    queries: ScoredQueries, kept: Mask, calibration: Calibration | None = None
+) -> QueryCounts:
+    """Return what a mask (S,) keeps of each query, in the groups of a calibration."""
+    n = len(queries)
+    unknown = np.where(queries.sizes > 0, math.nan, 0.0)
+
+    def total(mask: Mask) -> Column:
+        return queries.number_in(mask).astype(np.float64)
+
+    def tokens(weights: Column | None) -> Column:
+        if weights is None:
+            return unknown
+        return np.asarray(np.bincount(queries.query_of, weights, n), dtype=np.float64)
+
+    return QueryCounts(
+        retrieved=queries.sizes.astype(np.float64),
+        relevant=total(queries.relevant),
+        missed=queries.missed,
+        kept=total(kept),
+        relevant_kept=total(kept & queries.relevant),
+        unscorable=total(np.isnan(queries.scores)),
+        tokens=tokens(queries.tokens),
+        tokens_kept=tokens(None if queries.tokens is None else queries.tokens * kept),
+        silenced=queries.silenced,
+        ids=queries.ids,
+        place=np.arange(n),
+        group=merged_groups(queries.groups, calibration),
+    )
+
+
+def merged_groups(groups: Objects, calibration: Calibration | None) -> Objects:
+    """Return groups (n,) as a calibration merges them."""
+    if calibration is None or not calibration.merge_groups:
+        return groups
+    given, into = groups.tolist(), np.empty_like(groups)
+    name = {group: calibration.merged(group) for group in set(given)}
+    into[:] = [name[group] for group in given]
+    return into
+
+
+Ratio = Callable[[QueryCounts], tuple[Column, Column]]
+
+
+def _flags(mask: Mask) -> Column:
+    return np.asarray(mask, dtype=np.float64)
+
+
+def _quotient(a: Column, b: Column) -> Column:
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+
+
+def _known(c: QueryCounts) -> Column:
+    return np.nan_to_num(c.relevant + c.missed)
+
+
+def _coverages(of: Callable[[QueryCounts], Column]) -> dict[str, Ratio]:
+    """Return the measures of a guarantee each, where `of` counts the relevant snippets (K,)."""
+
+    def shares_of(share: Callable[[Column, Column], Column | Mask]) -> Ratio:
+        return lambda c: (_flags(of(c) > 0) * share(c.relevant_kept, of(c)), _flags(of(c) > 0))
+
+    return {
+        "query-recall": shares_of(_quotient),
+        "snippet": lambda c: (c.relevant_kept * (of(c) > 0), of(c)),
+        "all": shares_of(np.equal),
+        "any": shares_of(lambda kept, _: kept > 0),
+    }
+
+
+MEASURES: Mapping[str, Ratio] = {
+    **_coverages(lambda c: c.relevant),
+    **{END_TO_END + name: ratio for name, ratio in _coverages(_known).items()},
+    "recall@K": lambda c: (_quotient(c.relevant, _known(c)), _flags(_known(c) > 0)),
+    "removal": lambda c: (c.retrieved - c.kept, c.retrieved),
+    "precision": lambda c: (c.relevant_kept, c.kept),
+    "m1": lambda c: (_flags(c.kept > 0), np.ones_like(c.kept)),
+    "m2": lambda c: (_quotient(c.kept, c.retrieved), _flags(c.retrieved > 0)),
+    "unscorable": lambda c: (c.unscorable, c.retrieved),
+    "silent": lambda c: (c.silenced, np.ones_like(c.kept)),
+    "false silence": lambda c: (c.silenced * (c.relevant > 0), _flags(c.relevant > 0)),
+    "text removed": lambda c: (c.tokens - c.tokens_kept, c.tokens),
+}
+
+
+def measured(c: QueryCounts) -> list[str]:
+    """Return the names of the measures that there are: without a gate or tokens, not all."""
+    unknown = OF_GATE if np.isnan(c.silenced).any() else set()
+    return [
+        name
+        for name in MEASURES
+        if name not in unknown and not (name == "text removed" and np.isnan(c.tokens).any())
+    ]
+
+
+def ratio(c: QueryCounts, name: str) -> tuple[Column, Column]:
+    """Return the parts and wholes of a measure, (K,) each: it is Σ parts / Σ wholes.
 
     Of a query without `missed`, the wholes of recall@K and of the end-to-end measures are 0.
     """
-    known = np.nan_to_num(c.relevant + c.missed)
-    one = np.ones_like(c.retrieved)
+    return MEASURES[name](c)
 
-    def coverages(of: Column) -> dict[str, tuple[Column, Column]]:
-        some = of > 0
-        return {
-            "query-recall": (_quotient(c.relevant_kept, of), some * one),
-            "snippet": (c.relevant_kept * some, of),
-            "all": ((c.relevant_kept == of) * some * one, some * one),
-            "any": ((c.relevant_kept > 0) * some * one, some * one),
-        }
 
-    measures = {
-        **coverages(c.relevant),
-        **{END_TO_END + name: ratio for name, ratio in coverages(known).items()},
-        "recall@K": (_quotient(c.relevant, known), (known > 0) * one),
-        "removal": (c.retrieved - c.kept, c.retrieved),
-        "precision": (c.relevant_kept, c.kept),
-        "m1": ((c.kept > 0) * one, one),
-        "m2": (_quotient(c.kept, c.retrieved), (c.retrieved > 0) * one),
-        "unscorable": (c.unscorable, c.retrieved),
-    }
-    if not np.isnan(c.silenced).any():
-        answerable = (c.relevant > 0) * one
-        measures["silent"] = (c.silenced, one)
-        measures["false silence"] = (c.silenced * answerable, answerable)
-    if not np.isnan(c.tokens).any():
-        measures["text removed"] = (c.tokens - c.tokens_kept, c.tokens)
-    return measures
+def estimate(c: QueryCounts, name: str) -> float:
+    """Return a measure; NaN if there is nothing to measure."""
+    parts, wholes = ratio(c, name)
+    return float(parts.sum() / wholes.sum()) if wholes.any() else math.nan
+
+
+def share(c: QueryCounts, name: str, level: float) -> Share:
+    """Return a measure with its interval at `level`."""
+    parts, wholes = ratio(c, name)
+    if name in YES_OR_NO:
+        return Share.of_units(parts[wholes > 0], level)
+    if name in OF_GATE:
+        return Share.of_counts(parts[wholes > 0], level)
+    return Share.of_clusters(parts, wholes, level)
 
 
 def guaranteed(calibration: Calibration) -> str:
     """Return the name of the measure that a guarantee is about."""
     return (END_TO_END if calibration.count_missed else "") + calibration.guarantee
-
-
-def shares(c: QueryCounts, level: float) -> dict[str, Share]:
-    """Return each measure by name, with its interval at `level`."""
-    return {
-        name: Share.of_units(parts[wholes > 0], level)
-        if name in YES_OR_NO
-        else Share.of_counts(parts[wholes > 0], level)
-        if name in OF_GATE
-        else Share.of_clusters(parts, wholes, level)
-        for name, (parts, wholes) in ratios(c).items()
-    }
-
-
-def _hits(scored: Sequence[ScoredQuery]) -> dict[str, HitColumns]:
-    """Return the hits of each retriever over all snippets, (S,), or none if some are unknown."""
-    if not all(query.hits for query in scored if len(query.scores)):
-        return {}
-
-    def column(retriever: str, field: int, missing: float) -> Column:
-        return np.concatenate(
-            [
-                q.hits[retriever][field] if retriever in q.hits else np.full(len(q.scores), missing)
-                for q in scored
-            ]
-        )
-
-    names = sorted({name for query in scored for name in query.hits})
-    return {r: HitColumns(column(r, 0, math.inf), column(r, 1, math.nan)) for r in names}
-
-
-def _unit(scored: Sequence[ScoredQuery]) -> str:
-    units = sorted({query.token_unit for query in scored if query.tokens is not None})
-    if len(units) > 1:
-        raise ValueError(
-            f"token_unit is {' and '.join(map(repr, units))}; count the tokens of all queries alike"
-        )
-    return units[0] if units else "tokens"
-
-
-def _quotient(a: Column, b: Column) -> NDArray[np.float64]:
-    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)

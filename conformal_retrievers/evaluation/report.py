@@ -16,6 +16,7 @@ import numpy as np
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import Scores
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnose import diagnose
@@ -76,7 +77,7 @@ def write(
     OSError
         If the file cannot be written.
     """
-    given = list(scored)
+    given = ScoredQueries.of(scored)
     d = diagnose(calibration, given, reference=reference, level=level)
     page = html(d, given, sources, gate)
     write_whole(path, page.encode("utf-8"), what="report")
@@ -86,7 +87,7 @@ def write(
 @matplotlib.rc_context(STYLE)
 def html(
     d: Diagnosis,
-    scored: Sequence[ScoredQuery],
+    scored: Iterable[ScoredQuery],
     sources: Mapping[str, str] | None = None,
     gate: GateEvaluation | None = None,
 ) -> str:
@@ -127,16 +128,17 @@ def html(
     )
 
 
-def _scores(d: Diagnosis, scored: Sequence[ScoredQuery]) -> list[tuple[str, Scores]]:
+def _scores(d: Diagnosis, scored: Iterable[ScoredQuery]) -> list[tuple[str, Scores]]:
     """Return relevant and irrelevant scores, or unjudged ones and the calibration's relevant."""
+    queries = ScoredQueries.of(scored)
     if d.judged:
         return [
-            ("relevant", np.concatenate([q.scores[q.relevant] for q in scored])),
-            ("irrelevant", np.concatenate([q.scores[~q.relevant] for q in scored])),
+            ("relevant", queries.scores[queries.relevant]),
+            ("irrelevant", queries.scores[~queries.relevant]),
         ]
     return [
         ("relevant, calibration", d.calibration.queries.scores),
-        ("all of these queries", np.concatenate([q.scores for q in scored])),
+        ("all of these queries", queries.scores),
     ]
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from conformal_retrievers import Calibration, ScoredQuery
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.evaluation import baselines
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
-from conformal_retrievers.evaluation.measures import Columns
 
 NONE = math.inf
 
@@ -40,7 +40,7 @@ QUERIES = [
 
 def of(queries, threshold, **options):
     """The table of queries at a threshold, its rows by name without the numbers in them."""
-    found = equal_recall(at(threshold, **options), Columns.of(queries))
+    found = equal_recall(at(threshold, **options), ScoredQueries.of(queries))
     assert found is not None
     return found, {re.sub(r"[0-9.]", "", row.name): row for row in found.rows}
 
@@ -177,7 +177,7 @@ def test_without_hits_the_order_of_the_list_stands_in_and_is_named():
 
 def test_nothing_relevant_and_uncounted_tokens_have_no_numbers():
     unjudged = [ScoredQuery([0.1], [False])]
-    assert equal_recall(at(0.5), Columns.of(unjudged)) is None
+    assert equal_recall(at(0.5), ScoredQueries.of(unjudged)) is None
     found, rows = of([replace(query, tokens=None) for query in QUERIES], 0.5)
     assert list(rows[FILTER].measured) == ["recall", "snippets"]
     assert "tokens" not in str(found)

@@ -19,12 +19,12 @@ from conformal_retrievers import (
     evaluate,
     score_queries,
 )
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.evaluation import report
 from conformal_retrievers.evaluation.depth import depth
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
-from conformal_retrievers.evaluation.measures import Columns
 from conformal_retrievers.monitoring import FilterLog, Observer, event_of, read_log
 from conformal_retrievers.pruning import SentenceFilter
 
@@ -41,7 +41,7 @@ def scored_of(judged=NEW, count=lambda text: 1):
 
 
 def rows_of(scored):
-    found = equal_recall(CALIBRATION, Columns.of(scored, CALIBRATION))
+    found = equal_recall(CALIBRATION, ScoredQueries.of(scored))
     rows = {re.sub(r"[0-9.]", "", row.name): row for row in found.rows}
     return found, rows
 

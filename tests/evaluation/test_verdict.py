@@ -11,10 +11,11 @@ from scipy.stats import beta, betabinom, binom, binomtest, norm
 
 from conformal_retrievers import Calibration, ScoredQuery, diagnose, evaluate
 from conformal_retrievers.calibration.guarantees import in_hashed_order
-from conformal_retrievers.evaluation.measures import GUARANTEES, Columns
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.evaluation.measures import GUARANTEES, counts
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.telling import coverage_p_value, n_to_calibrate
-from conformal_retrievers.evaluation.verdict import lower_bounds
+from conformal_retrievers.evaluation.verdict import LowerBounds
 from conformal_retrievers.theory.tolerance import betting_p_value
 
 NINETY_NINE = np.linspace(0, 0.5, 99)
@@ -252,8 +253,8 @@ def test_the_group_that_lacks_most_is_too_small_to_tell():
 
 
 def lower(threshold, queries, level, *, end_to_end=False):
-    columns = Columns.of(queries)
-    return lower_bounds(columns.counts(columns.scores <= threshold), level, end_to_end=end_to_end)
+    columns = ScoredQueries.of(queries)
+    return LowerBounds(counts(columns, columns.scores <= threshold), level, end_to_end)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.999])

@@ -1,0 +1,181 @@
+"""What a diagnosis takes from some queries, such that parts of them join to the whole, exactly.
+
+Of each query it has what is kept at each alpha of a sweep, the lowest score and the AUC; of their
+scores, how often each value occurs among relevant and among irrelevant snippets. With r_v and i_v
+of these at the value v,
+
+    AUC over all = Σ_v i_v (Σ_{u < v} r_u + r_v / 2) / (Σ r · Σ i)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.evaluation import measures
+from conformal_retrievers.evaluation.measures import Column, Mask, QueryCounts
+
+ALPHAS = tuple(k / 40 for k in range(1, 21))  # 0.025, 0.05, … 0.5
+CELLS = 2**18  # scores that are compared at a time, which bounds the memory
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What `diagnose` takes from K queries; `diagnosis_of` diagnoses those of all parts together.
+
+    An A × K array has a row for each alpha of the sweep.
+    """
+
+    counts: QueryCounts  # at the calibration's own alpha
+    kept: NDArray[np.int32]  # (A, K)
+    relevant_kept: NDArray[np.int32]  # (A, K)
+    lowest: Column  # (K,), the lowest finite score; +inf without one
+    lowest_kept: NDArray[np.intp]  # (A,), how many lowest scores are at most the threshold
+    aucs: Column  # (K,), NaN for a query without both kinds of snippets
+    values: Column  # (V,), the scores that a gate lets pass, each once, ascending
+    times: NDArray[np.intp]  # (2, V), how often each is irrelevant and relevant
+    at_threshold: int  # how many are equal to their threshold
+
+    @classmethod
+    def of(
+        cls, calibration: Calibration, scored: Iterable[ScoredQuery], name: str = "scored"
+    ) -> Observed:
+        """Return what a diagnosis of this calibration takes from queries; raise as `evaluate`."""
+        queries = measures.checked(scored, calibration, name)
+        passed, lowest = measures.passed(queries), queries.lowest
+        limits = [
+            measures.thresholds(queries, calibration.at(alpha)) for alpha in alphas_of(calibration)
+        ]
+        kept = np.zeros((len(limits), len(queries)), dtype=np.int32)
+        relevant_kept = np.zeros_like(kept)
+        judged = bool(queries.relevant.any())
+        for i, limit in enumerate(limits):
+            below = measures.below(queries, limit)
+            kept[i] = queries.number_in(below) * passed
+            if judged:
+                relevant_kept[i] = queries.number_in(below & queries.relevant) * passed
+        scores, relevant = queries.scores, queries.relevant
+        if not passed.all():
+            scores = np.where(np.repeat(passed, queries.sizes), scores, math.nan)
+        own = measures.thresholds(queries, calibration)
+        of_each = np.repeat(own, queries.sizes) if isinstance(own, np.ndarray) else own
+        values, times = _histogram(scores, relevant)
+        return cls(
+            counts=measures.counts(queries, measures.keeps(queries, calibration), calibration),
+            kept=kept,
+            relevant_kept=relevant_kept,
+            lowest=lowest,
+            lowest_kept=np.array(
+                [np.count_nonzero((lowest <= limit) & np.isfinite(lowest)) for limit in limits]
+            ),
+            aucs=aucs(queries, scores),
+            values=values,
+            times=times,
+            at_threshold=int(np.count_nonzero(scores == of_each)),
+        )
+
+    @classmethod
+    def merged(cls, parts: Iterable[Observed]) -> Observed:
+        """Return what all parts have together, in their order; ValueError for an id in two."""
+        given = list(parts)
+        values, place = np.unique(np.concatenate([of.values for of in given]), return_inverse=True)
+        times = np.concatenate([of.times for of in given], axis=1)
+        both = [np.bincount(place, of_kind, len(values)).astype(np.intp) for of_kind in times]
+        return cls(
+            counts=QueryCounts.merged(of.counts for of in given),
+            kept=np.concatenate([of.kept for of in given], axis=1),
+            relevant_kept=np.concatenate([of.relevant_kept for of in given], axis=1),
+            lowest=np.concatenate([of.lowest for of in given]),
+            lowest_kept=np.sum([of.lowest_kept for of in given], axis=0),
+            aucs=np.concatenate([of.aucs for of in given]),
+            values=values,
+            times=np.stack(both),
+            at_threshold=sum(of.at_threshold for of in given),
+        )
+
+    @property
+    def passed(self) -> Mask:
+        """Which queries a gate lets pass, (K,): all without one."""
+        return np.asarray(self.counts.silenced != 1)
+
+    @property
+    def auc_over(self) -> float:
+        """P(a relevant score < an irrelevant one), ties count half; NaN without both kinds."""
+        irrelevant, relevant = self.times
+        m, n = int(relevant.sum()), int(irrelevant.sum())
+        if not m or not n:
+            return math.nan
+        twice = 2 * np.cumsum(relevant) - relevant  # below it, and up to it
+        return int((twice * irrelevant).sum()) / 2 / m / n
+
+    def at(self, i: int) -> QueryCounts:
+        """Return the counts at alpha number i of the sweep."""
+        return self.counts._replace(
+            kept=self.kept[i].astype(np.float64),
+            relevant_kept=self.relevant_kept[i].astype(np.float64),
+        )
+
+
+def alphas_of(calibration: Calibration) -> list[float]:
+    """Return the alphas of the sweep: a grid, and the calibration's own."""
+    return possible_alphas(calibration, ALPHAS)
+
+
+def possible_alphas(calibration: Calibration, alphas: Iterable[float]) -> list[float]:
+    """Return some alphas and the calibration's own, ascending, if delta and gate allow them."""
+    least = calibration.gate.alpha if calibration.gate else 0.0
+    chosen = sorted(alpha for alpha in {*alphas, calibration.alpha} if alpha > least)
+    if calibration.delta is None or calibration.by_group:
+        return chosen
+    units = calibration.units()
+    return [a for a in chosen if units.n >= units.n_needed(a, calibration.delta)]
+
+
+def _histogram(scores: Column, relevant: Mask) -> tuple[Column, NDArray[np.intp]]:
+    """Return the values (V,) of scores (S,), and how often each is irrelevant and relevant."""
+    ordered = np.sort(scores)
+    ordered = ordered[: len(ordered) - np.count_nonzero(np.isnan(scores))]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    values, times = ordered[first], np.diff(first, append=len(ordered))
+    of_relevant = np.sort(scores[relevant & ~np.isnan(scores)])
+    of_kind = np.bincount(np.searchsorted(values, of_relevant), minlength=len(values))
+    return values, np.stack([times - of_kind, of_kind])
+
+
+def aucs(queries: ScoredQueries, scores: Column) -> Column:
+    """Return the AUC of each query, (n,), of scores (S,); NaN for one without both kinds.
+
+    Of a query of r relevant and m irrelevant scores it is Σ (relevant ones below an irrelevant one
+    + those up to it) / 2 r m, over its irrelevant ones, in the order of its scores.
+    """
+    found = np.full(len(queries), math.nan)
+    known = ~np.isnan(scores)
+    r = queries.number_in(queries.relevant & known)
+    m = queries.number_in(known) - r
+    mixed = np.flatnonzero((r > 0) & (m > 0))
+    for size in np.unique(queries.sizes[mixed]).tolist():
+        alike = mixed[queries.sizes[mixed] == size]
+        for some in np.array_split(alike, math.ceil(len(alike) * size / CELLS)):
+            cells = queries.offsets[some][:, None] + np.arange(size)
+            cells = np.take_along_axis(cells, np.argsort(scores[cells], axis=1), axis=1)
+            ordered = scores[cells]
+            relevant, place = queries.relevant[cells] & known[cells], np.arange(size)
+            up_to = np.cumsum(relevant, axis=1)
+            new = np.ones_like(relevant)  # than the score before
+            new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+            first = np.maximum.accumulate(np.where(new, place, 0), axis=1)
+            last = np.roll(new, -1, axis=1)
+            last[:, -1] = True
+            last = np.minimum.accumulate(np.where(last, place, size)[:, ::-1], axis=1)[:, ::-1]
+            twice = np.take_along_axis(up_to - relevant, first, axis=1)
+            twice = twice + np.take_along_axis(up_to, last, axis=1)
+            twice = (twice * (known[cells] & ~relevant)).sum(axis=1)
+            found[some] = twice / 2 / r[some] / m[some]
+    return found
