@@ -18,13 +18,18 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import held_out, judged_queries, load_calibration, named_runs
+from conformal_retrievers.cli.inputs import (
+    held_out,
+    judged_queries,
+    labels_of,
+    load_calibration,
+    named_runs,
+)
 from conformal_retrievers.cli.scorers import NAMES, Models, needs_model, score_of_hits
 from conformal_retrievers.cli.show import facts_of
 from conformal_retrievers.cli.terminal import OptionNeeded, print_json, say
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.scoring import LearnedScorer, Scorer
 from conformal_retrievers.theory.ranks import exact_alpha
 
@@ -72,6 +77,7 @@ def calibrate(
         Literal["raise", "keep"],
         options.option("raise|keep", "If a relevant snippet has no score: stop, or keep it."),
     ] = "raise",
+    synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
     force: Annotated[
         bool, options.flag("--force", "Save even if the scores look reversed.")
@@ -132,7 +138,7 @@ def calibrate(
             on_unscorable=on_unscorable,
             gate=None if front is None else Gate.of(front, models.all_of(needed_scorers(front))),
             retrieval=retrieval_of(judged, run),
-            labels=read_labels(judged) or {"source": judged.name},
+            labels=labels_of(judged, synthetic),
             progress=sys.stderr.isatty(),
         )
     if n := calibration.n_without_id:

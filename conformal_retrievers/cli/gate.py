@@ -9,11 +9,11 @@ import typer
 from conformal_retrievers.calibration import calibrate_gate
 from conformal_retrievers.cli import options
 from conformal_retrievers.cli.calibrate import retrieval_of, save
+from conformal_retrievers.cli.inputs import labels_of
 from conformal_retrievers.cli.scorers import Models
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.cli.unanswerable import Queries, Sources, read_queries
 from conformal_retrievers.data.evidence import by_sentence
-from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.theory.ranks import check_probability, exact_alpha
 
 
@@ -48,6 +48,7 @@ def gate(
     ] = None,
     delta: options.Delta = None,
     by_group: options.ByGroup = False,
+    synthetic: options.Synthetic = False,
     hold_out: options.HoldOut = 0.0,
     as_json: options.Json = False,
 ) -> None:
@@ -78,7 +79,7 @@ def gate(
         delta=delta,
         by_group=by_group,
         retrieval=retrieval_of(judged, run),
-        labels=read_labels(judged) or {"source": judged.name},
+        labels=labels_of(judged, synthetic),
         progress=sys.stderr.isatty(),
     )
     save(made.calibration, out, as_json)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import typer
+from pydantic import JsonValue
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_split, check_subject
@@ -23,6 +24,7 @@ from conformal_retrievers.data.readers.reading import read, takes_runs
 from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import splitter
 from conformal_retrievers.data.text import visible
+from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.monitoring.events import is_silent, scores_of
 from conformal_retrievers.monitoring.log import read_log
 from conformal_retrievers.scoring import score_queries
@@ -51,6 +53,12 @@ def judged_queries(path: Path, run: list[str] | None, k: int | None) -> Iterable
     found = read(path, named_runs(path, run) if run else None, k=k)
     check_retrieved(found)
     return found
+
+
+def labels_of(path: Path, synthetic: bool) -> dict[str, JsonValue]:
+    """Return the record of who judged, or the name of the file; and that questions are an LLM's."""
+    labels = read_labels(path) or {"source": path.name}
+    return labels | {"questions": "synthetic"} if synthetic else labels
 
 
 def named_runs(folder: Path, given: list[str]) -> list[str] | dict[str, str]:

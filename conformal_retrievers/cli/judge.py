@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import judged_queries
+from conformal_retrievers.cli.inputs import judged_queries, labels_of
 from conformal_retrievers.cli.terminal import say
 from conformal_retrievers.labels.judging import Judging, JudgingServer
-from conformal_retrievers.labels.record import read_labels
 from conformal_retrievers.theory.ranks import exact_share
 
 
@@ -25,6 +24,7 @@ def judge(
             parser=options.passes(exact_share),
         ),
     ] = None,
+    synthetic: options.Synthetic = False,
     by: Annotated[str | None, options.option("NAME", "Who judges, for the record.")] = None,
     port: Annotated[
         int,
@@ -37,7 +37,7 @@ def judge(
     """
     options.check_out(out, retrieved)
     queries = list(judged_queries(retrieved, run, k))
-    given = read_labels(retrieved) or {"source": retrieved.name}
+    given = labels_of(retrieved, synthetic)
     judging = Judging(queries, out, by=by, share=sample, given=given)
     try:
         with JudgingServer(judging, port) as server:

@@ -82,6 +82,9 @@ Guarantee = Annotated[
     option("NAME", "What is guaranteed: query-recall, snippet, all or any."),
 ]
 ByGroup = Annotated[bool, flag("--by-group", "Give the guarantee within each group.")]
+Synthetic = Annotated[
+    bool, flag("--synthetic", "Say in the statement that an LLM wrote the questions.")
+]
 Out = Annotated[Path, option("FILE", "The file to write.", dir_okay=False)]
 Run = Annotated[
     list[str] | None,

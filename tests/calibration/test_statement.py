@@ -171,6 +171,7 @@ LLM = {"source": "LLM", "llm": "m-4"}
             ["a random 20 % of each query", "10.0 % [4.0, 20.0]", "not about these"],
         ),
         ({**PERSON, "unsure": 1}, ["1 query was left out"]),
+        ({**LLM, "questions": "synthetic"}, ["synthetic", "labelled by the LLM"]),
         ({**PERSON, "questions": "synthetic"}, ["synthetic", "judged by a person ('Ann')"]),
         ({**PERSON, "unsure": 3}, ["3 queries were left out", "that a person can judge"]),
     ],

@@ -12,7 +12,7 @@ from dataclasses import replace
 from http.client import HTTPException
 
 import pytest
-from commands import as_json, error_of
+from commands import as_json, error_of, run
 from judging import ask, command, finish, queries
 
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
@@ -109,7 +109,11 @@ def test_what_was_judged_goes_into_a_calibration_with_its_record(tmp_path):
     finish(judging)
     judging.close()
     for name in ("calibrate", "gate"):
-        shown = as_json(name, out, "--alpha", "0.2", "--out", tmp_path / f"{name}.json")
+        saved = ("--alpha", "0.2", "--out", tmp_path / f"{name}.json")
+        shown = as_json(name, out, *saved)
+        assert "questions" not in shown["labels"]
+        said = run(name, out, *saved, "--synthetic").stdout
+        assert "questions are synthetic" in " ".join(said.split())
         assert shown["labels"]["source"] == "person"
         assert shown["labels"]["given"] == {"source": "LLM", "llm": "m"}
     out.write_text(out.read_text().replace('"relevant":true', '"relevant":false', 1))

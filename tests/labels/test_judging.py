@@ -179,6 +179,14 @@ def test_the_record_of_queries_without_marks_has_no_audit(out):
     judging.close()
 
 
+@pytest.mark.parametrize("marked", [[0], []])
+def test_the_record_says_that_questions_are_synthetic(marked, out):
+    judging = Judging(queries(marked=marked), out, given={"questions": "synthetic"})
+    finish(judging)
+    assert read_labels(out)["questions"] == "synthetic"
+    judging.close()
+
+
 def test_the_rate_of_missed_snippets_by_hand(out):
     """One query of 21: one marked rightly; of 20 unmarked ones, 4 are shown, one is relevant.
 

@@ -5,6 +5,7 @@ What a conformal filter kept is refused: it has lost relevant documents, and a f
 calibrated on it loses as many again.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -173,6 +174,16 @@ def made(
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{record.place}: {error}") from None
+
+
+def warn_of_synthetic(n: int, of: int, field: str) -> None:
+    """Warn of questions that an LLM wrote, which a calibration has to state."""
+    if n:
+        warnings.warn(
+            f"{n} of {of} questions are an LLM's, as {field} says. Have the statement say so: "
+            "calibrate(judged, labels={'questions': 'synthetic'}), or --synthetic",
+            stacklevel=4,
+        )
 
 
 def with_ids(

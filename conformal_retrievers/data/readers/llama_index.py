@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.readers.documents import judged_by
+from conformal_retrievers.data.readers.documents import judged_by, warn_of_synthetic
 from conformal_retrievers.data.readers.records import Record, records_of
 
 
@@ -80,6 +80,7 @@ def _document(relevant: Record, id: str, document: str, corpus: Record) -> Snipp
 
 def _labelled(record: Record) -> list[JudgedQuery]:
     queries: list[JudgedQuery] = []
+    by_llm = 0
     for i, example in enumerate(record.items("examples") or ()):
         place = f"{record.place}: examples[{i}]"
         if not isinstance(example, dict):
@@ -93,4 +94,6 @@ def _labelled(record: Record) -> list[JudgedQuery]:
             )
         relevant = [Snippet(text) for text in contexts]
         queries.append(judged_by(one, one.text("query"), None, relevant, id=None))
+        by_llm += one.mapping("query_by").get("type") == "ai"
+    warn_of_synthetic(by_llm, len(queries), "query_by")
     return queries

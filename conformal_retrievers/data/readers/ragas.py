@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conformal_retrievers.data.queries import JudgedQuery
-from conformal_retrievers.data.readers.documents import judged_by, with_ids
+from conformal_retrievers.data.readers.documents import judged_by, warn_of_synthetic, with_ids
 from conformal_retrievers.data.readers.records import Record, records_of
 
 HOP = re.compile(r"<\d+-hop>\n\n")  # what the test set generator puts before a context
@@ -41,6 +41,8 @@ def read_ragas(source: Any) -> list[JudgedQuery]:
 def of_records(records: Sequence[Record]) -> list[JudgedQuery]:
     """Return the judged queries of samples."""
     queries = [_judged(record) for record in records]
+    by_llm = sum(record.get("synthesizer_name") is not None for record in records)
+    warn_of_synthetic(by_llm, len(records), "synthesizer_name")
     retrieved = [query.missed is not None for query in queries]
     if any(retrieved) and not all(retrieved):
         record = records[retrieved.index(False)]

@@ -39,7 +39,7 @@ class Judging:
     share
         The share of the unmarked snippets to show, in (0, 1]; see `draw` for the default.
     given
-        Where the marks in `queries` come from, such as `read_labels` returns it.
+        Where the marks in `queries`, and the questions, come from, as `read_labels` returns it.
 
     Raises
     ------
@@ -70,7 +70,7 @@ class Judging:
                     "leave it out, or give by_sentence(queries, split), whose snippets are cut"
                 )
         self.marked = any(any(query.relevant) for query in self.queries)
-        self.given: dict[str, JsonValue] | None = dict(given or {}) if self.marked else None
+        self.given = dict(given or {})
         digest = _digest(self.queries)
         drawn = draw(self.queries, share, int(digest[:8], 16))  # the same for a second person
         journal = beside(out, "marks.sqlite")
@@ -158,7 +158,7 @@ class Judging:
             "query": query.query,
             "snippets": snippets,
             "of": len(query.snippets),
-            "given_by": "by the LLM" if (self.given or {}).get("source") == "LLM" else "before",
+            "given_by": "by the LLM" if self.given.get("source") == "LLM" else "before",
             "marks": list(event.marks),
             "done": event.done,
             "version": self._versions[place],
@@ -214,7 +214,9 @@ class Judging:
     def _labels(self, judged: Sequence[tuple[int, JudgedQuery]]) -> dict[str, JsonValue]:
         labels: dict[str, JsonValue] = {"source": "person", "by": self.by, "queries": len(judged)}
         labels |= {"unsure": len(self.unsure), "of": len(self.sample.order)}
-        if self.given is None:
+        if "questions" in self.given:
+            labels["questions"] = self.given["questions"]
+        if not self.marked:
             return labels
         labels["given"] = self.given
         labels["sample"] = {"share": self.sample.share, "seed": self.sample.seed}

@@ -27,7 +27,8 @@ def test_an_embedding_data_set_has_queries_with_their_relevant_snippets():
 
 
 def test_a_labelled_data_set_has_queries_with_their_reference_contexts():
-    cafe, everest = read(FILES / "labelled-rag.json")
+    with pytest.warns(UserWarning, match=r"1 of 2 .* query_by .*synthetic"):
+        cafe, everest = read(FILES / "labelled-rag.json")
     assert cafe == JudgedQuery(
         "What is the Café?", [CAFE.text, "It sells croissants."], [True, True]
     )

@@ -36,6 +36,7 @@ def test_our_own_files_and_beir_folders_are_read(tmp_path):
         read(folder)
 
 
+@pytest.mark.filterwarnings("ignore:.*questions are an LLM")
 def test_a_file_is_recognised_by_its_content_and_not_by_its_name(tmp_path):
     for i, source in enumerate(sorted(FILES.glob("*.[jc]s*"))):
         plain, packed = tmp_path / f"{i}.txt", tmp_path / f"{i}.gz"
