@@ -170,7 +170,7 @@ class _Run:
         return self.finished()
 
     async def in_tasks(self, acomplete: AsyncComplete) -> list[Reply | Unanswered]:
-        loop = asyncio.get_running_loop()
+        loop = weakref.ref(asyncio.get_running_loop())
         slots = _slots(asyncio.Semaphore, loop, self.llm, self.concurrency)
         await asyncio.to_thread(self.read_cache)
         todo = iter(self.missing)
@@ -268,6 +268,7 @@ def ask_verdicts(
 # --- the bound, the bar and the checks ------------------------------------------------------------
 
 # A semaphore for each model and bound in this process, and with `acomplete` for each event loop.
+# Only runs hold one, and a run holds its model: while an entry is there, no other has the same id.
 _SLOTS: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
 
@@ -277,7 +278,7 @@ if hasattr(os, "register_at_fork"):  # a fork has the locks, but not the threads
     )
 
 
-def _slots(kind: Any, loop: object, llm: LLM, concurrency: int) -> Any:
+def _slots(kind: Any, loop: weakref.ref[Any] | None, llm: LLM, concurrency: int) -> Any:
     with _LOCK:
         return _SLOTS.setdefault((os.getpid(), loop, id(llm), concurrency), kind(concurrency))
 

@@ -8,6 +8,7 @@ import gc
 import json
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
@@ -202,6 +203,26 @@ def test_event_loops_do_not_wait_for_one_another():
     with ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(call, range(2)))
     assert [len(a) for a in answers] == [20, 20]
+
+
+def test_an_event_loop_is_not_kept_and_the_next_ones_have_the_same_bound():
+    busy = Busy(fail={"3": ConnectionResetError})
+    llm = LLM(busy.complete, "busy", busy.acomplete)
+
+    async def calls():
+        await asyncio.gather(*(aask(llm, REQUESTS[:5], concurrency=3) for _ in range(20)))
+
+    kept = []  # an error in an answer holds the frames that it went through
+    for _ in range(3):
+        busy.most = 0
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(calls())
+        assert 1 < busy.most <= 3
+        kept.append(loop.run_until_complete(aask(llm, REQUESTS[:5], concurrency=5)))
+        loop.close()
+    loop = weakref.ref(loop)
+    gc.collect()
+    assert loop() is None
 
 
 async def test_an_unanswered_request_is_returned_in_its_place_and_logged(caplog):
