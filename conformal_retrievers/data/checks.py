@@ -18,6 +18,8 @@ def all_of(kind: type[T], items: Iterable[T], name: str) -> list[T]:
     """Return the items as a list; raise TypeError, naming it, for one of another type."""
     if isinstance(items, kind):
         raise TypeError(f"{name} is one {kind.__name__}; give a list")
+    if hasattr(items, name):  # such as what label_retriever returns
+        raise TypeError(f"{name} is a {type(items).__name__}; give its .{name}")
     if not isinstance(items, Iterable):
         raise TypeError(f"{name} is {items!r:.60}; give a list of {kind.__name__} objects")
     found = list(items)

@@ -30,6 +30,7 @@ from conformal_retrievers import (
     calibrate,
     score_queries,
 )
+from conformal_retrievers.labels import Labelled
 from conformal_retrievers.llm.cache import Cache
 from conformal_retrievers.scoring import CachedScorer, QueryZScore, TieBreak, ascore_snippets
 from conformal_retrievers.scoring.bm25 import BM25Scorer
@@ -431,6 +432,8 @@ def test_only_a_scorer_scores_queries():
         score_queries(LookupScorer({}), ["q"])
     with pytest.raises(TypeError, match="judged is one JudgedQuery"):
         score_queries(LookupScorer({}), JudgedQuery("q", [], []))
+    with pytest.raises(TypeError, match=r"give its \.judged"):
+        score_queries(LookupScorer({}), Labelled((), {}))
 
 
 def test_case_white_space_and_composition_do_not_change_the_digest_of_a_query():
