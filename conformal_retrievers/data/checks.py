@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
+from types import NoneType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +13,7 @@ from conformal_retrievers.data.hits import Hit
 from conformal_retrievers.data.text import visible
 
 T = TypeVar("T")
+_RETRIEVER = itemgetter(0)  # of a hit
 MAX_COUNT = 1_000_000  # where missed snippets count, each takes memory: it has the score +inf
 
 
@@ -35,6 +38,17 @@ def query_name(id: str | None, query: str) -> str:
     return f"query {id or shortened!r}"
 
 
+def are_texts(values: Collection[object]) -> bool:
+    """Return whether `check_texts` accepts all values; subclasses of str aside."""
+    if not {*map(type, values)} <= {str, NoneType}:
+        return False
+    try:
+        "".join([text for text in map(str, values) if not text.isascii()]).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_texts(where: str, **values: object) -> None:
     """Raise TypeError unless each value is text or None; ValueError for a lone surrogate."""
     for name, value in values.items():
@@ -52,19 +66,28 @@ def check_names(where: str, **names: object) -> None:
     """Raise as `check_texts` does, and ValueError for a name with a control character."""
     check_texts(where, **names)
     for field_name, name in names.items():
-        if visible(str(name)) != str(name):
+        if name is not None and visible(str(name)) != str(name):
             raise ValueError(f"{where}: {field_name} is {name!r}; remove its control characters")
 
 
-def check_hits(where: str, found: Iterable[Sequence[Hit]]) -> None:
-    """Raise ValueError unless ranks are 0 or more, and each retriever found a snippet once."""
-    for i, hits in enumerate(found):
+def check_hits(where: str, found: Sequence[Sequence[Hit]]) -> None:
+    """Raise ValueError unless ranks are 0 or more, and each retriever found a snippet once.
+
+    The names of retrievers are checked as `check_names` does.
+    """
+    ranks = [hit.rank for hits in found for hit in hits]
+    fine = not ranks or ({*map(type, ranks)} == {int} and min(ranks) >= 0)
+    for names in {tuple(map(_RETRIEVER, hits)) for hits in found if hits}:
+        fine = fine and len({*names}) == len(names)
+    for i, hits in enumerate(() if fine else found):
         if len({hit.retriever for hit in hits}) < len(hits):
             raise ValueError(f"{where}: snippets[{i}]: hits has one retriever twice; remove a hit")
         for rank in [hit.rank for hit in hits if not hit.rank >= 0 or hit.rank % 1]:
             raise ValueError(
                 f"{where}: snippets[{i}]: rank is {rank!r}; give a whole number, 0 for the best"
             )
+    for name in {hit.retriever for hits in found for hit in hits}:
+        check_names(where, retriever=name)
 
 
 def as_judgement(where: str, i: int, value: object) -> bool:
@@ -75,6 +98,14 @@ def as_judgement(where: str, i: int, value: object) -> bool:
         f"{where}: relevant[{i}] is {value!r}; give true or false (turn grades into true or false "
         "first)"
     )
+
+
+def as_judgements(where: str, values: Iterable[object]) -> tuple[bool, ...]:
+    """Return judgements as `as_judgement` returns one."""
+    found = tuple(values)
+    if {*map(type, found)} <= {bool}:
+        return found  # type: ignore[return-value]
+    return tuple([as_judgement(where, i, value) for i, value in enumerate(found)])
 
 
 def as_flag(where: str, name: str, value: object) -> bool:

@@ -1,15 +1,24 @@
-"""Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz."""
+"""Judged queries in files of JSON lines: one query per line, compressed if the name ends in .gz.
 
+A line is read in columns if it is as `write_jsonl` writes it, and by a model if it is not: that
+takes longer, and says what is wrong with it.
+"""
+
+import codecs
+import gc
 import gzip
+import io
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 
 from conformal_retrievers.data import files
 from conformal_retrievers.data.hits import Hit
+from conformal_retrievers.data.parsed import query_of_line
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
 
@@ -67,7 +76,13 @@ _GIVEN = ("query", "snippets", "evidence", "answerable", "relevant_ids")
 
 def read_jsonl(path: str | Path) -> list[JudgedQuery]:
     """Read judged queries from a file of JSON lines: the list of what `iter_jsonl` yields."""
-    return list(iter_jsonl(path))
+    collects = gc.isenabled()
+    gc.disable()  # it looks for cycles, of which there are none, in all that was read, many times
+    try:
+        return list(iter_jsonl(path))
+    finally:
+        if collects:
+            gc.enable()
 
 
 def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
@@ -84,25 +99,32 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     the snippets is not taken for ranks. Blank lines are skipped. Raises ValueError naming the file,
     the line and the field.
     """
-    for place, row in rows(path, QueryRow):
-        if row.snippets is None and not row.relevant_ids:
-            raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
-        try:
-            query = JudgedQuery(
-                row.query,
-                [
-                    Snippet(s.text, s.id, s.document, s.position, s.retrieval_score, s.hits or ())
-                    for s in row.snippets or ()
-                ],
-                [s.relevant for s in row.snippets or ()],
-                evidence=[Evidence(e.document, e.start, e.end) for e in row.evidence or ()],
-                answerable=True if row.answerable is None else row.answerable,
-                relevant_ids=row.relevant_ids or (),
-                **row.model_dump(exclude={*_GIVEN}),
-            )
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{place}: {error}") from None
-        yield query
+    for place, line in _lines(path):
+        query = query_of_line(line)
+        if query is None and (text := _decoded(path, line)).strip():
+            query = _modelled(place, _row(place, text, QueryRow))
+        if query is not None:
+            yield query
+
+
+def _modelled(place: str, row: QueryRow) -> JudgedQuery:
+    if row.snippets is None and not row.relevant_ids:
+        raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
+    try:
+        return JudgedQuery(
+            row.query,
+            [
+                Snippet(s.text, s.id, s.document, s.position, s.retrieval_score, s.hits or ())
+                for s in row.snippets or ()
+            ],
+            [s.relevant for s in row.snippets or ()],
+            evidence=[Evidence(e.document, e.start, e.end) for e in row.evidence or ()],
+            answerable=True if row.answerable is None else row.answerable,
+            relevant_ids=row.relevant_ids or (),
+            **row.model_dump(exclude={*_GIVEN}),
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def write_jsonl(queries: Iterable[JudgedQuery], path: str | Path) -> None:
@@ -142,14 +164,16 @@ def rows(path: str | Path, model: type[Row]) -> Iterator[tuple[str, Row]]:
     has a field twice; OSError if the file cannot be read.
     """
     for place, line in placed_lines(path):
-        try:
-            fields = json.loads(line, object_pairs_hook=files.without_repetition)
-            row = model.model_validate(fields)
-        except ValidationError as error:
-            raise ValueError(f"{place}: {files.explain(error)}") from None
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{place}: it is not JSON ({error}); give one object a line") from None
-        yield place, row
+        yield place, _row(place, line, model)
+
+
+def _row(place: str, line: str, model: type[Row]) -> Row:
+    try:
+        return model.model_validate(json.loads(line, object_pairs_hook=files.without_repetition))
+    except ValidationError as error:
+        raise ValueError(f"{place}: {files.explain(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: it is not JSON ({error}); give one object a line") from None
 
 
 def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
@@ -158,13 +182,33 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     A place is such as "judged.jsonl, line 3". Raises ValueError, naming the file, if it is not such
     text, and OSError if it cannot be read.
     """
+    for place, line in _lines(path):
+        if (text := _decoded(path, line)).strip():
+            yield place, text
+
+
+def _lines(path: str | Path) -> Iterator[tuple[str, bytes]]:
     opener = gzip.open if Path(path).suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield f"{path}, line {number}", line
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:  # the last is an OSError
-        raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None
+        with opener(path, "rb") as raw, io.BufferedReader(raw, 1 << 20) as file:
+            parts = (line.splitlines() if b"\r" in line else (line,) for line in file)
+            for number, line in enumerate(chain.from_iterable(parts), start=1):
+                yield (
+                    f"{path}, line {number}",
+                    line.removeprefix(codecs.BOM_UTF8) if number == 1 else line,
+                )
+    except (EOFError, gzip.BadGzipFile) as error:  # the latter is an OSError
+        _not_text(path, error)
     except OSError as error:
         files.cannot_read("file", path, error)
+
+
+def _decoded(path: str | Path, line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        _not_text(path, error)
+
+
+def _not_text(path: str | Path, error: Exception) -> NoReturn:
+    raise ValueError(f"{path} is not a complete file of UTF-8 text: {error}") from None

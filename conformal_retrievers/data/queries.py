@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformal_retrievers.data.checks import (
+    are_texts,
     as_count,
     as_flag,
     as_ids,
     as_judgement,
+    as_judgements,
     check_hits,
     check_names,
     check_texts,
@@ -79,10 +81,10 @@ class JudgedQuery:
         where = query_name(id, query)
         check_texts(where, query=query, id=id)
         check_names(where, group=group, retriever=retriever, split=split)
-        fields = {
+        values = {
             "query": query,
             "snippets": tuple(as_snippets(snippets)),
-            "relevant": tuple(as_judgement(where, i, r) for i, r in enumerate(relevant)),
+            "relevant": as_judgements(where, relevant),
             "id": id,
             "group": group,
             "missed": as_count(where, "missed", missed, least=0),
@@ -93,8 +95,15 @@ class JudgedQuery:
             "answerable": as_flag(where, "answerable", answerable),
             "relevant_ids": as_ids(where, "relevant_ids", relevant_ids),
         }
-        for name, value in fields.items():
+        for name, value in values.items():
             object.__setattr__(self, name, value)
+        if not are_texts([x for s in self.snippets for x in (s.text, s.id, s.document)]):
+            for i, s in enumerate(self.snippets):
+                check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
+        self.check_together(where)
+
+    def check_together(self, where: str) -> None:
+        """Raise ValueError unless the fields agree, each of which has a value that it may have."""
         known = any(self.relevant) or self.missed or self.evidence or self.relevant_ids
         if known and not self.answerable:
             raise ValueError(
@@ -106,11 +115,7 @@ class JudgedQuery:
                 f"{where}: relevant_ids stand beside {len(self.snippets)} snippets; give either, "
                 "and turn the ids into judgements with JudgedQuery.from_ids(…).retrieved_as(…)"
             )
-        for i, s in enumerate(self.snippets):
-            check_texts(f"{where}: snippets[{i}]", text=s.text, id=s.id, document=s.document)
         check_hits(where, [s.hits for s in self.snippets])
-        for retriever in {hit.retriever for s in self.snippets for hit in s.hits}:
-            check_names(where, retriever=retriever)
         n = len(self.snippets)
         if n != len(self.relevant):
             raise ValueError(
@@ -119,7 +124,7 @@ class JudgedQuery:
             )
         n = n if self.document_of is None else len(set(self.document_of.tolist()))
         if self.k is not None and n > self.k:
-            items = "documents" if split else "snippets"
+            items = "documents" if self.split else "snippets"
             raise ValueError(
                 f"{where}: k is {self.k}, but there are {n} {items}; give the number of {items} "
                 "that the retriever was asked for"

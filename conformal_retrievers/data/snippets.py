@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.data.hits import RETRIEVER, Hit, Retrieved
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Snippet:
     """A retrieved piece of text, which stands for a LangChain Document or a LlamaIndex Node."""
 
