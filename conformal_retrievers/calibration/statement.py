@@ -247,10 +247,10 @@ def _basis(c: Thresholds) -> list[str]:
     if c.subject.name == "claims":
         return [f"{level}. {units}.", *_claims(c)]
     if c.subject == QUERIES:
-        if not c.n_without_relevant:
-            return [f"{level}. {units}."]
         without = _count(c.n_without_relevant, "query", "queries")
-        return [f"{level}. {units}. Not used: {without} for which nothing relevant was retrieved."]
+        left_out = f" Not used: {without} for which nothing relevant was retrieved."
+        left_out = left_out if c.n_without_relevant else ""
+        return [f"{level}. {units}.{left_out}", *judged_by(c.labels or {}, "snippets")]
     return [f"{level}. {units}; {_count(c.n_without_relevant, 'consistent answer')} not used."]
 
 
