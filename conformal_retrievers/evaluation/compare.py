@@ -14,30 +14,41 @@ from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import check_subject
 from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.data.queries import ScoredQuery
-from conformal_retrievers.evaluation.bootstrap import resampled, spans
+from conformal_retrievers.evaluation.bootstrap import n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import checked, counts, keeps, measured, ratio
 from conformal_retrievers.theory.intervals import check_level
 
 OTHER = "scored_by_other"
+STATED = 0.02  # a difference that should not pass unseen
+UNKNOWN = (math.nan, math.nan)
 
 
 class Difference(NamedTuple):
-    """A measure of one calibration minus another's; the ends are NaN for too few queries."""
+    """A measure of one calibration minus another's.
+
+    The ends, and `needed`, are NaN for fewer than 10 queries, and where no query differs.
+    """
 
     estimate: float
     low: float
     high: float
+    needed: float  # queries that tell a difference of 2 points with probability 0.8
 
     def __str__(self) -> str:
         if math.isnan(self.estimate):
             return "–"
-        ends = f"{100 * self.low:+.1f}, {100 * self.high:+.1f}"
-        known = not math.isnan(self.low)
-        return f"{100 * self.estimate:+.1f} % [{ends if known else 'too few queries'}]"
+        if math.isnan(self.low):
+            why = "too few queries" if self.estimate else "no difference on these queries"
+            return f"{100 * self.estimate:+.1f} % [{why}]"
+        ends = f"[{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        return f"{100 * self.estimate:+.1f} % {ends:<15}  2 points: {self.needed:,.0f} queries"
 
 
 class Differences(dict[str, Difference]):
-    """The difference in each measure of an evaluation, by its name."""
+    """The difference in each measure of an evaluation, by its name.
+
+    It prints with its interval, and with the number of queries on which 2 points would tell.
+    """
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<24} {difference}" for name, difference in self.items())
@@ -98,9 +109,10 @@ def compare(
     estimates = _differences(table.sum(axis=0)[None])[0]
     drawn = _differences(resampled(table, rng, resamples))
     ends = spans(drawn, level)
+    needed = [n_to_tell(of_one, len(table), STATED) for of_one in drawn.T]
     return Differences(
-        (name, Difference(float(estimate), *ends_of_one))
-        for name, estimate, ends_of_one in zip(names, estimates, ends, strict=True)
+        (name, Difference(float(estimate), *(UNKNOWN if math.isnan(n) else ends_of_one), n))
+        for name, estimate, ends_of_one, n in zip(names, estimates, ends, needed, strict=True)
     )
 
 

@@ -27,7 +27,13 @@ from conformal_retrievers.evaluation.baselines import (
     with_a_setting,
     without_a_setting,
 )
-from conformal_retrievers.evaluation.bootstrap import Estimate, resampled, spans
+from conformal_retrievers.evaluation.bootstrap import (
+    FEWEST,
+    Estimate,
+    n_to_tell,
+    resampled,
+    spans,
+)
 from conformal_retrievers.evaluation.measures import keeps, known_hits
 from conformal_retrievers.evaluation.tables import Scale, aligned
 
@@ -51,6 +57,7 @@ class Row:
     more: Mapping[str, Estimate]
     setting: float | None  # the k or threshold that was chosen in hindsight
     equal: bool  # whether its recall is that of the filter
+    needed: float  # queries that tell a difference of 1 snippet with probability 0.8, or NaN
 
     @property
     def comparable(self) -> bool:
@@ -134,10 +141,16 @@ class EqualRecall:
                     f"In {self.head(scale)}, these are {scale.parts(ours.measured)[0]} and"
                 )
             low, high = best.more[scale.measure][1:]
-            significant = "significant" if low > EQUAL or high < -EQUAL else "not significant"
+            significant = low > EQUAL or high < -EQUAL
+            found = f"is {'' if significant else 'not '}significant"
+            if math.isnan(low):
+                found = f"{self.n_queries} queries do not tell from 0; give {FEWEST} or more"
+            elif not significant and scale.measure == "snippets" and best.needed < math.inf:
+                one = self.items.removesuffix("s")
+                found += f": a difference of 1 {one} tells on some {best.needed:,.0f} queries"
             parts.append(
                 f"{scale.parts(best.measured)[0]}: a difference of "
-                f"{scale.written(best.more, '+')}, which is {significant}."
+                f"{scale.written(best.more, '+')}, which {found}."
             )
         return " ".join(parts)
 
@@ -215,10 +228,11 @@ def equal_recall(
         rows.append(
             Row(
                 name=_name(way, setting, reached=equal),
-                measured=estimates(theirs, level),
-                more=estimates(theirs - ours, level),
+                measured=estimates(theirs, level, len(known)),
+                more=estimates(theirs - ours, level, len(known)),
                 setting=None if math.isnan(setting) else setting,
                 equal=equal or way.name == FILTER,
+                needed=n_to_tell((theirs - ours)[1:, 1], len(known), 1),
             )
         )
     return EqualRecall(
@@ -312,9 +326,13 @@ class _Mix:
         return (1 - self.share) * values[rows, self.lower] + self.share * values[rows, self.upper]
 
 
-def estimates(drawn: Array, level: float) -> dict[str, Estimate]:
-    """Return each measure with its interval from `at_recall`, (1 + resamples, measures)."""
+def estimates(drawn: Array, level: float, n: int = FEWEST) -> dict[str, Estimate]:
+    """Return each measure with its interval from `at_recall`, (1 + resamples, measures).
+
+    The ends are NaN for a number n of queries below 10.
+    """
+    ends = spans(drawn[1:], level)
     return {
-        name: Estimate(float(estimate), *ends)
-        for name, estimate, ends in zip(MEASURES, drawn[0], spans(drawn[1:], level), strict=False)
+        name: Estimate(float(estimate), *(ends_of_one if n >= FEWEST else (math.nan, math.nan)))
+        for name, estimate, ends_of_one in zip(MEASURES, drawn[0], ends, strict=False)
     }
