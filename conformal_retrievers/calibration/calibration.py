@@ -165,7 +165,7 @@ class Calibration(Thresholds):
         try:
             calibration = cls(
                 **{name: getattr(stored, name) for name in record.SHARED},
-                queries=ScoredQueries.of(row.scored() for row in stored.queries).relevant_only(),
+                queries=stored.queries.relevant_only(),
                 subject=SUBJECTS[stored.subject],
                 other_ids=tuple(stored.other_ids),
                 lowest_scores=tuple(sorted(stored.lowest_scores)),
@@ -178,7 +178,8 @@ class Calibration(Thresholds):
 
     @property
     def _fields(self) -> dict[str, Any]:
-        return self._record.model_dump(exclude={"gate"} if self.gate is None else None)
+        without = {"queries"} if self.gate else {"queries", "gate"}
+        return self._record.model_dump(exclude=without) | {"queries": record.Rows(self.queries)}
 
     @cached_property
     def _record(self) -> Record:
@@ -197,11 +198,11 @@ class Calibration(Thresholds):
             other_ids=list(self.other_ids),
             lowest_scores=list(self.lowest_scores),
             gate=None if self.gate is None else self.gate._record,
-            queries=[record.StoredQuery.of(query) for query in self.queries],
+            queries=self.queries,
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Calibration) and self._record == other._record
+        return isinstance(other, Calibration) and self.checksum == other.checksum
 
     def __hash__(self) -> int:
         return hash(self.checksum)

@@ -7,17 +7,20 @@ from the scores. No pickle, no eval.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 import pydantic
+from pydantic_core import CoreSchema, core_schema
+from typing_extensions import TypedDict  # pydantic requires this one below Python 3.12
 
 from conformal_retrievers.calibration.guarantees import Guarantee
+from conformal_retrievers.calibration.reduced import lowest_scores
 from conformal_retrievers.calibration.subjects import KeepsAt
 from conformal_retrievers.data import files
 from conformal_retrievers.data.checks import MAX_COUNT
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.text import printable
 
 KIND = files.Kind("conformal-retrievers/calibration", 2, "Calibration.save", "calibration")
@@ -49,27 +52,70 @@ class Fields(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class StoredQuery(Fields):
+@pydantic.with_config(extra="forbid", strict=True)
+class StoredQuery(TypedDict):
     """One calibration query: the scores of its relevant retrieved snippets, in order."""
 
     id: str | None
     group: str | None
-    missed: int | None = pydantic.Field(ge=0)  # 0: none was missed; None: unknown
+    missed: Annotated[int, pydantic.Field(ge=0)] | None  # 0: none was missed; None: unknown
     scores: list[Score]
 
-    @classmethod
-    def of(cls, query: ScoredQuery) -> StoredQuery:
-        """Return the row of a query that has only relevant scores."""
-        return cls(
-            id=query.id, group=query.group, missed=query.missed, scores=query.scores.tolist()
-        )
 
-    def scored(self) -> ScoredQuery:
-        """Return the query of this row."""
-        relevant = np.ones(len(self.scores), dtype=bool)
-        return ScoredQuery(
-            np.array(self.scores), relevant, id=self.id, group=self.group, missed=self.missed
-        )
+class Rows(Sequence[StoredQuery]):
+    """The rows of queries that have only relevant scores; a slice of them is made when read."""
+
+    def __init__(self, queries: ScoredQueries) -> None:
+        self.queries = queries
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @overload
+    def __getitem__(self, i: int) -> StoredQuery: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[StoredQuery]: ...
+    def __getitem__(self, i: int | slice) -> StoredQuery | list[StoredQuery]:
+        if not isinstance(i, slice):
+            return self[i : i + 1][0]
+        queries = self.queries.select(range(*i.indices(len(self))))
+        scores = [NAMES.get(score, score) for score in queries.scores.tolist()]
+        ends = queries.offsets.tolist()
+        columns = (queries.ids, queries.groups, queries.missed, ends, ends[1:])
+        return [
+            {
+                "id": id,
+                "group": group,
+                "missed": None if math.isnan(missed) else int(missed),
+                "scores": scores[start:end],
+            }
+            for id, group, missed, start, end in zip(*columns, strict=False)
+        ]
+
+
+def stored_queries(rows: Any, validated: Callable[[Any], list[StoredQuery]]) -> ScoredQueries:
+    """Return the queries of a file's rows as columns; columns are returned as they are."""
+    if isinstance(rows, ScoredQueries):
+        return rows
+    given = validated(rows)
+    scores = [score for row in given for score in row["scores"]]
+    return ScoredQueries(
+        scores,
+        np.ones(len(scores), dtype=np.bool_),
+        np.cumsum([0, *[len(row["scores"]) for row in given]]),
+        ids=[row["id"] for row in given],
+        groups=[row["group"] for row in given],
+        missed=np.array([row["missed"] for row in given], dtype=np.float64),  # None is NaN
+    )
+
+
+def _schema(_: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
+    rows = handler.generate_schema(list[StoredQuery])
+    return core_schema.no_info_wrap_validator_function(
+        stored_queries,
+        rows,
+        serialization=core_schema.plain_serializer_function_ser_schema(lambda of: Rows(of)[:]),
+    )
 
 
 class Added(Fields):
@@ -191,7 +237,7 @@ class Record(Fields):
     created: Name
     other_ids: list[Annotated[str, pydantic.Field(min_length=1)]]
     lowest_scores: list[float]
-    queries: list[StoredQuery]
+    queries: Annotated[ScoredQueries, pydantic.GetPydanticSchema(_schema)]
 
 
 def checked(fields: dict[str, Any], where: str) -> Record:
@@ -218,15 +264,17 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
     """Raise ValueError, naming the field, if a stored number does not follow from the scores."""
     for name in (*EXACT, *ROUNDED):
         value, follows = getattr(stored, name), getattr(derived, name)
+        if name == "queries":  # their scores ascend
+            value, follows = value.scores.tolist(), follows.scores.tolist()
         if value == follows or (name in ROUNDED and math.isclose(value, follows, rel_tol=1e-3)):
             continue
         raise ValueError(
             f"{where}: its field {name!r} is {value!r:.60}, but the other fields give "
             f"{follows!r:.60}; calibrate and save again"
         )
-    finite = [[s for s in row.scores if math.isfinite(s)] for row in stored.queries]
-    relevant = sorted(min(scores) for scores in finite if scores)
-    if any(low > score for low, score in zip(stored.lowest_scores, relevant, strict=False)):
+    relevant = np.sort(lowest_scores(stored.queries))
+    n = min(len(relevant), len(stored.lowest_scores))
+    if (np.array(stored.lowest_scores)[:n] > relevant[:n]).any():
         raise ValueError(
             f"{where}: its field 'lowest_scores' is above the relevant scores; calibrate again"
         )

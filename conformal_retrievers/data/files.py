@@ -12,7 +12,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -88,21 +88,42 @@ def write_envelope(
 def envelope_text(fields: Mapping[str, Any], *, rows: str | None = None) -> str:
     """Return fields (with `format` and `version`) and their checksum as JSON, one field per line.
 
-    The field named `rows`, a list, comes last with one entry per line. Infinite and NaN numbers
+    The field named `rows`, a sequence, comes last with one entry per line. Infinite and NaN numbers
     raise ValueError.
     """
     lines = [f"  {_json(name)}: {_json(value)}" for name, value in fields.items() if name != rows]
     lines.append(f'  "sha256": {_json(checksum(fields))}')
     if rows is not None:
-        entries = ",\n".join(f"    {_json(entry)}" for entry in fields[rows])
+        entries = ",\n".join(
+            f"    {_json(entry)}" for part in _parts(fields[rows]) for entry in part
+        )
         lines.append(f"  {_json(rows)}: [\n{entries}\n  ]")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def checksum(fields: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the fields as JSON with sorted keys and without white space."""
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256()
+    for place, name in enumerate(sorted(fields)):
+        digest.update(f"{',' if place else '{'}{_compact(name)}:".encode())
+        value = fields[name]
+        if isinstance(value, Sequence) and not isinstance(value, str):  # many may be long
+            digest.update(b"[")
+            for i, part in enumerate(_parts(value)):
+                digest.update(f"{',' if i else ''}{_compact(part)[1:-1]}".encode())
+            digest.update(b"]")
+        else:
+            digest.update(_compact(value).encode())
+    digest.update(b"}" if fields else b"{}")
+    return digest.hexdigest()
+
+
+def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (values[start : start + 1000] for start in range(0, len(values), 1000))
+
+
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def read_envelope(path: str | Path, kind: Kind) -> dict[str, Any]:
@@ -127,7 +148,7 @@ def parse_envelope(text: str, where: str, kind: Kind) -> dict[str, Any]:
             text, object_pairs_hook=without_repetition, parse_constant=_finite, parse_float=_finite
         )
         stored = fields.pop("sha256", None) if isinstance(fields, dict) else None
-        found = checksum(fields)
+        found = checksum(fields) if isinstance(fields, dict) else None
     except (ValueError, RecursionError) as error:  # the latter for endlessly nested lists
         raise _incomplete(where, kind, error) from None
     if not isinstance(fields, dict) or fields.get("format") != kind.format:
@@ -156,10 +177,6 @@ def _incomplete(where: str | Path, kind: Kind, error: Exception) -> ValueError:
     )
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
 def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; raise ValueError, naming the field, for one that occurs twice."""
     fields = dict(pairs)
@@ -171,9 +188,10 @@ def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finite(number: str) -> float:
-    if not math.isfinite(float(number)):
+    value = float(number)
+    if not math.isfinite(value):
         raise ValueError(f"{number} is not a finite number")
-    return float(number)
+    return value
 
 
 def explain(error: ValidationError) -> str:
@@ -190,7 +208,7 @@ def _explained(error: ErrorDetails) -> str:
         return f"{place} is missing{remedy}"
     if error["type"] == "extra_forbidden":
         return f"{place} is an unknown field; remove it, or correct its spelling"
-    if error["type"] in ("model_type", "named_tuple_type"):
+    if error["type"] in ("model_type", "named_tuple_type", "dict_type"):
         return f"{place} is {error['input']!r:.60}; give a JSON object"
     expected = error["msg"].replace("Input should", "it should").removeprefix("Value error, ")
     return f"{place} is {error['input']!r:.60}; {expected}"
