@@ -16,7 +16,6 @@ from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypedDict  # pydantic requires this one below Python 3.12
 
 from conformal_retrievers.calibration.guarantees import Guarantee
-from conformal_retrievers.calibration.reduced import lowest_scores
 from conformal_retrievers.calibration.subjects import KeepsAt
 from conformal_retrievers.data import files
 from conformal_retrievers.data.checks import MAX_COUNT
@@ -272,7 +271,7 @@ def check_derived(where: str, stored: Record, derived: Record) -> None:
             f"{where}: its field {name!r} is {value!r:.60}, but the other fields give "
             f"{follows!r:.60}; calibrate and save again"
         )
-    relevant = np.sort(lowest_scores(stored.queries))
+    relevant = np.sort(stored.queries.lowest)  # +inf, which is last, without a finite score
     n = min(len(relevant), len(stored.lowest_scores))
     if (np.array(stored.lowest_scores)[:n] > relevant[:n]).any():
         raise ValueError(
