@@ -24,6 +24,7 @@ def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
         )
     if labels.get("source") == "LLM":
         yield f"Relevance was labelled by {_llm(labels)} ({_audited(labels)})."
+        yield from _without_verdict(labels)
         yield "The guarantee is about what the LLM calls relevant, which a person may not."
         yield "Below some 200 judged queries, calibrate only on those that a person judged."
     elif labels.get("source") == "person":
@@ -33,15 +34,26 @@ def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
         if not isinstance(given, dict):
             yield f"Relevance was judged by {person}."
         else:
-            whose = _llm(given) if given.get("source") == "LLM" else f"{given.get('source')!r}"
-            yield f"Relevance was marked by {whose} and judged by {person}, who saw these marks."
+            whose = f"by {given['source']!r}" if given.get("source") else "before"
+            whose = f"by {_llm(given)}" if given.get("source") == "LLM" else whose
+            yield f"Relevance was marked {whose} and judged by {person}, who saw these marks."
+            yield from _without_verdict(given)
         yield from _sampled(labels, items)
-        if isinstance(unsure := labels.get("unsure"), int) and unsure:
-            queries = "1 query was" if unsure == 1 else f"{unsure} queries were"
-            yield (
-                f"{queries} left out because the person was unsure: the guarantee is about queries "
-                "like those that a person can judge."
-            )
+        yield from _left_out(labels.get("unsure"), "the person was unsure", "a person")
+
+
+def _without_verdict(labels: Mapping[str, JsonValue]) -> Iterator[str]:
+    n = labels.get("queries_without_verdict")
+    yield from _left_out(n, "the LLM gave no readable verdict", "it")
+
+
+def _left_out(n: JsonValue, why: str, who: str) -> Iterator[str]:
+    if isinstance(n, int) and n:
+        queries = "1 query was" if n == 1 else f"{n} queries were"
+        yield (
+            f"{queries} left out because {why}: the guarantee is about queries like those that "
+            f"{who} can judge."
+        )
 
 
 def _llm(labels: Mapping[str, JsonValue]) -> str:

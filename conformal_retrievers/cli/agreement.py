@@ -1,5 +1,6 @@
 """`conformal-retrievers agreement`: where two people who judged the same snippets differ."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +22,12 @@ def agreement(
         print_json(found)
         return
     first, second = found.names
+    kappa = f"is {found.kappa:.2f}"
+    if math.isnan(found.kappa):
+        kappa = "is undefined, since both judge all of them the same"
     say(
         f"{first} and {second} agree on {found.alike} of {found.snippets} snippets. Cohen's kappa "
-        f"is {found.kappa:.2f}. Queries that both judged: {found.queries}; only one: "
-        f"{found.only_one}."
+        f"{kappa}. Queries that both judged: {found.queries}; only one: {found.only_one}."
     )
     query = None
     for difference in found.differences:

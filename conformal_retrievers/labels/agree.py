@@ -6,7 +6,8 @@ e = ab + (1 − a)(1 − b) that of two people who call shares a and b of them r
 """
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.labels.record import read_labels, read_seen
 from conformal_retrievers.theory.intervals import Interval, cluster_interval
 
-Key = tuple[str | None, str]  # an id and a text
+Key = tuple[str | None, str, int]  # an id, a text, and how many before have both
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Agreement:
 
     names: tuple[str, str]  # of the people, or of their files
     queries: int  # that both judged
-    only_one: int  # queries that one of them did not judge, or was unsure of
+    only_one: int  # others: one did not judge them, was unsure, or saw other snippets
     snippets: int  # that both saw
     alike: Interval  # the share of these on which they agree, with the query as the unit
     kappa: float  # NaN if both give all snippets the same judgement
@@ -45,22 +46,21 @@ class Agreement:
 def agreement(one: str | Path, other: str | Path) -> Agreement:
     """Compare the judgements of two files, such as two people made in the judging page.
 
-    Queries and snippets are recognised by id and text. Where a file has the record of what a person
-    saw beside it, only that counts. Raises ValueError if no snippet is in both.
+    Queries and snippets are recognised by id and text, equal ones by their order. Where a file has
+    the record of what a person saw beside it, only that counts. Raises ValueError if no snippet is
+    in both.
     """
     first, second = _marks(one), _marks(other)
-    common = [key for key in first if key in second]
     alike, both, marks, differences = [], [], [], []
-    for key in common:
-        query, (mine, theirs) = first[key][0], (first[key][1], second[key][1])
-        snippets = [s for s in query.snippets if _key(s) in mine and _key(s) in theirs]
-        pairs = [(mine[_key(s)], theirs[_key(s)]) for s in snippets]
-        alike.append(sum(a == b for a, b in pairs))
-        both.append(len(pairs))
-        marks += pairs
-        differences += [
-            Difference(query, s, a) for s, (a, b) in zip(snippets, pairs, strict=True) if a != b
-        ]
+    for key in first:
+        query, mine = first[key]
+        _, theirs = second.get(key, (query, {}))
+        common = [(s, mark, theirs[of][1]) for of, (s, mark) in mine.items() if of in theirs]
+        if common:
+            alike.append(sum(a == b for _, a, b in common))
+            both.append(len(common))
+        marks += [(a, b) for _, a, b in common]
+        differences += [Difference(query, s, a) for s, a, b in common if a != b]
     if not marks:
         raise ValueError(
             f"{one} and {other} have no judged snippet in common; give two of one file"
@@ -68,8 +68,8 @@ def agreement(one: str | Path, other: str | Path) -> Agreement:
     one_relevant, other_relevant = np.mean(marks, axis=0)
     return Agreement(
         names=(_name(one), _name(other)),
-        queries=len(common),
-        only_one=len(first) + len(second) - 2 * len(common),
+        queries=len(both),
+        only_one=len({*first} | {*second}) - len(both),
         snippets=len(marks),
         alike=cluster_interval(alike, both),
         kappa=kappa(one_relevant, other_relevant, sum(alike) / len(marks)),
@@ -87,23 +87,27 @@ def kappa(one: float, other: float, alike: float) -> float:
     return math.nan if chance == 1 else float((alike - chance) / (1 - chance))
 
 
-def _marks(path: str | Path) -> dict[Key, tuple[JudgedQuery, dict[Key, bool]]]:
-    """Return the queries of a file by id and text, and the judgements of what was seen of each."""
+def _marks(path: str | Path) -> dict[Key, tuple[JudgedQuery, dict[Key, tuple[Snippet, bool]]]]:
+    """Return the queries of a file, and the judgements of what was seen of each."""
     judged, seen = read_jsonl(path), read_seen(path)
     found = {}
-    for i, query in enumerate(judged):
-        places = range(len(query.snippets)) if seen is None else _places(seen[i]["seen"])
-        marks = {_key(query.snippets[j]): query.relevant[j] for j in places}
-        found[query.id, query.query] = query, marks
+    for i, key in enumerate(_numbered((query.id, query.query) for query in judged)):
+        query = judged[i]
+        snippets = [*_numbered((s.id, s.text) for s in query.snippets)]
+        places = range(len(snippets)) if seen is None else _places(seen[i]["seen"])
+        found[key] = query, {snippets[j]: (query.snippets[j], query.relevant[j]) for j in places}
     return found
+
+
+def _numbered(names: Iterable[tuple[str | None, str]]) -> Iterator[Key]:
+    before = Counter[tuple[str | None, str]]()
+    for name in names:
+        yield *name, before[name]
+        before[name] += 1
 
 
 def _places(seen: object) -> Iterator[int]:
     yield from seen if isinstance(seen, list) else ()
-
-
-def _key(snippet: Snippet) -> Key:
-    return snippet.id, snippet.text
 
 
 def _name(path: str | Path) -> str:

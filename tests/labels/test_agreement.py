@@ -12,6 +12,7 @@ from judging import finish, queries
 from sklearn.metrics import cohen_kappa_score
 
 from conformal_retrievers.data.jsonl import write_jsonl
+from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.labels import agreement
 from conformal_retrievers.labels.agree import kappa
 from conformal_retrievers.labels.judging import Judging
@@ -75,6 +76,20 @@ def test_only_what_both_saw_counts(tmp_path):
     assert found.alike.estimate == 1
 
 
+def test_equal_snippets_and_queries_are_told_apart_by_their_order(tmp_path):
+    def of(name, *marks, others=("z",)):
+        queries = [JudgedQuery("q", ["same", "same", other], [*marks, False]) for other in others]
+        write_jsonl([*queries, JudgedQuery("r", [name], [True])], tmp_path / name)
+        return tmp_path / name
+
+    one, two = of("one", True, False), of("two", False, False)
+    found = agreement(one, two)
+    assert (found.snippets, found.alike.estimate, len(found.differences)) == (3, 2 / 3, 1)
+    assert (found.queries, found.only_one) == (1, 1)  # neither saw the other's snippet of r
+    twice = of("twice", True, False, others="zz")
+    assert agreement(twice, twice).queries == 3
+
+
 def test_files_without_a_common_snippet_are_refused(tmp_path):
     one = written(tmp_path / "one.jsonl", [True], [False], ids=["q0"])
     other = written(tmp_path / "other.jsonl", [True], [False], ids=["q1"])
@@ -90,4 +105,6 @@ def test_the_command_prints_the_numbers_and_the_differences(tmp_path):
     assert "kappa is 0.50" in said
     assert "both judged: 1; only one: 1." in said
     assert "Question 0? - relevant for ann.jsonl, not for ben.jsonl: Text 0 1." in said
+    none = written(tmp_path / "none.jsonl", [False, False])
+    assert "kappa is undefined" in " ".join(run("agreement", none, none).stdout.split())
     assert as_json("agreement", ann, ben)["kappa"] == pytest.approx(0.5)
