@@ -8,6 +8,7 @@ from conformal_retrievers.calibration import (
     calibrate_gate,
     plan,
 )
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.jsonl import write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
@@ -47,6 +48,7 @@ __all__ = [
     "Monitor",
     "NothingKept",
     "RetrievalScorer",
+    "ScoredQueries",
     "ScoredQuery",
     "Scorer",
     "SentenceFilter",

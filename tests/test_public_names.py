@@ -105,7 +105,7 @@ def test_the_core_imports_numpy_and_pydantic_and_nothing_heavier():
 CORE = """
     CalibrationMismatch Calibration ConformalFilter CrossEncoderScorer EmbeddingScorer
     Evidence Filtered FunctionScorer Gate JudgedQuery LLM LLMScorer LearnedScorer Monitor
-    NothingKept RetrievalScorer ScoredQuery Scorer SentenceFilter Snippet __version__
+    NothingKept RetrievalScorer ScoredQueries ScoredQuery Scorer SentenceFilter Snippet __version__
     calibrate calibrate_gate compare diagnose evaluate plan read score_queries
     write_jsonl
 """

@@ -70,7 +70,7 @@ def as_texts(name: str, values: Iterable[str | None] | None, n: int) -> Objects:
     found = np.full(n, None, dtype=np.object_)
     if values is None:
         return found
-    given = list(values)
+    given = values.tolist() if isinstance(values, np.ndarray) else list(values)
     if len(given) != n:
         raise ValueError(f"{name} has {len(given)} entries for {n} queries; give one for each")
     for kind in {*map(type, given)} - {str, type(None)}:

@@ -61,6 +61,10 @@ def test_a_wrong_column_is_refused_by_its_name(field, value):
         ScoredQueries(**{**GIVEN, field: value})
 
 
+def test_ids_of_an_array_of_text_are_text():
+    assert [type(id) for id in ScoredQueries(**GIVEN, ids=np.array(["a", "b"])).ids] == [str, str]
+
+
 def test_ids_that_are_not_text_are_refused():
     with pytest.raises(TypeError, match=r"ids\[1\] is 2"):
         ScoredQueries(**GIVEN, ids=["a", 2])
