@@ -12,9 +12,9 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -24,11 +24,14 @@ from conformal_retrievers.data.text import visible
 STALE = 600.0  # seconds: writing a file takes less
 
 
-def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
+def write_whole(
+    path: str | Path, content: bytes | Callable[[BinaryIO], object], *, what: str
+) -> None:
     """Write a file, replacing an old one only once the new one is complete on disk.
 
-    A link stays a link and its target changes; a file keeps its mode. Raises OSError, naming
-    `what`, the path and the remedy; then an old file stays as it was and no other file is left.
+    The content may be a function that writes it to the open file. A link stays a link and its
+    target changes; a file keeps its mode. Raises OSError, naming `what`, the path and the remedy;
+    then an old file stays as it was and no other file is left.
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".conformal-{secrets.token_hex(8)}.tmp")
@@ -39,7 +42,7 @@ def write_whole(path: str | Path, content: bytes, *, what: str) -> None:
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                file.write(content) if isinstance(content, bytes) else content(file)
                 file.flush()
                 os.fsync(file.fileno())
             if target.exists():

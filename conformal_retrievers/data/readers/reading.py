@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from conformal_retrievers.data import files
 from conformal_retrievers.data.beir import Runs, read_beir
 from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
@@ -58,9 +59,9 @@ FORMATS = (
     ),
 )
 KNOWN = (
-    "JSON lines of write_jsonl, a BEIR folder, TREC qrels, RAGAS evaluation sets, LlamaIndex data "
-    "sets, LangSmith examples and runs, OpenInference spans, and tables with columns query, id or "
-    "text, and relevant"
+    "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels, RAGAS "
+    "evaluation sets, LlamaIndex data sets, LangSmith examples and runs, OpenInference spans, and "
+    "tables with columns query, id or text, and relevant"
 )
 OF_RUNS = ("run", "k", "min_score")  # the options of BEIR folders and qrels
 
@@ -76,7 +77,8 @@ def read(
 ) -> list[JudgedQuery]:
     """Read judged queries from what other tools write, and recognise what it is by its content.
 
-    A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Of JSON lines, a JSON file, a
+    A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Parquet is as
+    `write_parquet` has it. Of JSON lines, a JSON file, a
     CSV file, a pandas frame or a list of objects, the names of all fields count: "query" and
     "snippets" or "relevant_ids" are judged queries of `write_jsonl`; "user_input", RAGAS;
     "queries", "corpus" and "relevant_docs", or "examples", LlamaIndex; "inputs" and "outputs",
@@ -115,6 +117,11 @@ def read(
             if run is None:
                 raise ValueError(f"{source} is a folder; give the run of a retriever: run=FILE")
             return read_beir(source, **options)
+        if _is_parquet(source):
+            _check_options("Parquet of judged queries", options, ())
+            from conformal_retrievers.data.parquet import iter_parquet
+
+            return list(iter_parquet(source))
         line = first_line(source)
         if trec.fits(line):
             _check_options("qrels", options, OF_RUNS)
@@ -141,7 +148,15 @@ def read(
 
 def takes_runs(path: str | Path) -> bool:
     """Return whether a path is what `read` takes runs for: a BEIR folder, or qrels."""
-    return Path(path).is_dir() or trec.fits(first_line(path))
+    return Path(path).is_dir() or (not _is_parquet(path) and trec.fits(first_line(path)))
+
+
+def _is_parquet(path: str | Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PAR1"
+    except OSError as error:
+        files.cannot_read("file", path, error)
 
 
 def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format:

@@ -1,0 +1,194 @@
+"""Parquet files read row group by row group, as tables with a row for each query.
+
+A flat file has a row for each snippet, and those of a query stand together and have its `id`:
+
+    id  relevant  scores                 id  relevant    scores
+    q1  true      0.1          is        q1  [true, false]  [0.1, 0.7]
+    q1  false     0.7
+"""
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from conformal_retrievers.data import files
+from conformal_retrievers.extras import require
+
+require("parquet", "pyarrow")
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+Source = str | Path | Sequence[str | Path]
+
+
+class Kind(NamedTuple):
+    """What a column may hold, and the type as which it is read and written."""
+
+    type: Any
+    fits: tuple[str, ...]  # what pyarrow.types calls the types that may be read
+    remedy: str
+
+
+TEXTS = ("string", "large_string", "string_view", "integer")
+TEXT = Kind(pa.large_string(), TEXTS, "give text")
+NUMBER = Kind(pa.float64(), ("floating", "integer", "decimal"), "give numbers")
+WHOLE = Kind(pa.int64(), NUMBER.fits, "give whole numbers, and null for a missing one")
+FLAG = Kind(pa.bool_(), ("boolean",), "give true or false")
+MARK = Kind(pa.int64(), ("boolean", "integer"), "give true or false")
+
+
+def cast(values: Any, kind: Kind, place: str) -> Any:
+    """Return an Arrow array as one of a kind; raise ValueError, with its place, if it is none."""
+    found = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    fits = (*kind.fits, "null")
+    if not any(getattr(pa.types, f"is_{name}")(found) for name in fits):
+        raise ValueError(f"{place} has the type {found}; {kind.remedy}")
+    try:
+        return values.cast(kind.type)
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"{place} is not of the type {kind.type} ({error}); {kind.remedy}"
+        ) from None
+
+
+def is_list(kind: Any) -> bool:
+    """Return whether an Arrow type is one of lists."""
+    names = ("list", "large_list", "fixed_size_list")
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
+
+
+def sizes_of(lists: Any, place: str) -> tuple[np.ndarray[Any, Any], Any]:
+    """Return the length of each of some lists, −1 of a null, and their values one after another."""
+    if not is_list(lists.type) and not pa.types.is_null(lists.type):
+        raise ValueError(f"{place} has the type {lists.type}; give a list for each query")
+    if pa.types.is_null(lists.type):
+        return np.full(len(lists), -1), pa.chunked_array([pa.nulls(0)])
+    lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy()
+    return lengths.astype(np.intp), pc.list_flatten(lists)
+
+
+def row_groups(
+    source: Source, of_query: Collection[str], of_snippets: Collection[str], needed: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    """Yield tables with a row for each query, each after its place: of one row group each.
+
+    Parameters
+    ----------
+    source
+        The path or URL of a file, or of a folder with files that end in .parquet, or several.
+    of_query, of_snippets
+        The columns that a file may have.
+    needed
+        Those that it must have.
+
+    Raises
+    ------
+    ValueError
+        Naming the file for one that is not Parquet, and the column too for one that is unknown or
+        missing, or if the rows of a query do not stand together.
+    OSError
+        If a file cannot be read.
+    """
+    for name, opened in _opened(source):
+        with opened, _named(name), pq.ParquetFile(opened) as file:
+            schema = file.schema_arrow
+            given = [column for column in schema.names if not column.startswith("__index_level_")]
+            for column in given:
+                if column not in of_query and column not in of_snippets:
+                    raise ValueError(
+                        f"{name}: {column} is an unknown column; drop it, or correct its name"
+                    )
+            for column in needed:
+                if column not in given:
+                    raise ValueError(
+                        f"{name}: the column {column} is missing; it has {', '.join(given)}"
+                    )
+            groups = (
+                (f"{name}, row group {i}", file.read_row_group(i, columns=given))
+                for i in range(file.num_row_groups)
+            )
+            flat = "relevant" in given and not is_list(schema.field("relevant").type)
+            yield from _grouped(groups, of_snippets) if flat else groups
+
+
+def _grouped(
+    groups: Iterable[tuple[str, Any]], of_snippets: Collection[str]
+) -> Iterator[tuple[str, Any]]:
+    """Yield tables with a row for each query, of such with one for each snippet."""
+    place, rest, seen = "", None, set[str]()
+    for place, table in groups:
+        rows = table if rest is None else pa.concat_tables([rest, table])
+        if len(rows):
+            starts = _starts(rows, place)
+            yield place, _nested(rows[: starts[-1]], starts, of_snippets, seen, place)
+            rest = rows[starts[-1] :]  # the next group may have more of it
+    if rest is not None:
+        yield place, _nested(rest, np.array([0, len(rest)]), of_snippets, seen, place)
+
+
+def _starts(rows: Any, place: str) -> Any:
+    if "id" not in rows.column_names or rows["id"].null_count:
+        raise ValueError(f"{place}: id is missing; give each row of a snippet the id of its query")
+    ids = cast(rows["id"], TEXT, f"{place}: id").combine_chunks()
+    changes = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.flatnonzero(changes) + 1])
+
+
+def _nested(
+    rows: Any, bounds: Any, of_snippets: Collection[str], seen: set[str], place: str
+) -> Any:
+    columns = {}
+    for name in rows.column_names:
+        values = rows[name].combine_chunks()
+        if name in of_snippets:
+            columns[name] = pa.LargeListArray.from_arrays(pa.array(bounds), values)
+        else:
+            columns[name] = values.take(pa.array(bounds[:-1]))
+    table = pa.table(columns)
+    for id in cast(table["id"], TEXT, f"{place}: id").to_pylist():
+        if id in seen:
+            raise ValueError(
+                f"{place}: the rows of the query {id!r} do not stand together; sort them by id"
+            )
+        seen.add(id)
+    return table
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ValueError(f"{name} is not a complete Parquet file: {error}") from None
+
+
+def _opened(source: Source) -> Iterator[tuple[str, Any]]:
+    for path in [source] if isinstance(source, (str, Path)) else source:
+        system, inside = _filesystem(path)
+        try:
+            info = system.get_file_info(inside)
+            names = [inside]
+            if info.type == pyarrow.fs.FileType.Directory:
+                inner = system.get_file_info(pyarrow.fs.FileSelector(inside, recursive=True))
+                names = sorted(one.path for one in inner if one.path.endswith(".parquet"))
+                if not names:
+                    raise ValueError(f"{path} has no file that ends in .parquet; give its folder")
+            for name in names:
+                yield str(path) if name == inside else name, system.open_input_file(name)
+        except OSError as error:
+            files.cannot_read("Parquet file", str(path), error)
+
+
+def _filesystem(path: str | Path) -> tuple[Any, str]:
+    if "://" not in str(path):
+        return pyarrow.fs.LocalFileSystem(), str(path)
+    require("parquet", "fsspec")
+    from fsspec.core import url_to_fs
+
+    system, inside = url_to_fs(str(path))
+    return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(system)), inside

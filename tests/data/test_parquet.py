@@ -1,0 +1,268 @@
+"""Judged and scored queries in Parquet files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.hits import Hit, HitColumns
+from conformal_retrievers.data.parquet import iter_parquet, read_parquet, write_parquet
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
+from conformal_retrievers.data.ranges import Evidence
+from conformal_retrievers.data.readers.reading import read
+
+JUDGED = [
+    JudgedQuery(
+        "Café — 7 Uhr? 🥐",
+        [
+            Snippet("a\n", id="s1", document="d", position=0, retrieval_score=0.1 + 0.2),
+            Snippet("b", id="s2", hits=(Hit("dense", 0, 1 / 3), Hit("bm25", 41))),
+            Snippet(""),
+        ],
+        [True, False, False],
+        id="q1",
+        group="deutsch",
+        missed=3,
+        retriever="store",
+        k=3,
+        evidence=[Evidence("d", 0, 1)],
+    ),
+    JudgedQuery("nothing retrieved", [], []),
+    JudgedQuery("nothing missed", [], [], missed=0),
+    JudgedQuery("nothing answers", ["a"], [False], missed=0, answerable=False),
+    JudgedQuery.from_ids("by ids", ["a", "b"]),
+    JudgedQuery("sentences", [Snippet("a", id="c:0", document="d")], [True], split="sentences"),
+]
+
+
+def equal(one: ScoredQueries, other: ScoredQueries) -> bool:
+    return repr(as_lists(one)) == repr(as_lists(other))
+
+
+def as_lists(queries: ScoredQueries) -> dict[str, object]:
+    def of(value: object) -> object:
+        if isinstance(value, np.ndarray):
+            return value.dtype.kind, value.tolist()
+        if isinstance(value, dict):
+            return {name: of(value[name]) for name in sorted(value)}
+        return tuple(map(of, value)) if isinstance(value, tuple) else value
+
+    return {one.name: of(getattr(queries, one.name)) for one in fields(queries)}
+
+
+def test_judged_queries_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "judged.parquet"
+    write_parquet(iter(JUDGED), path)
+    assert list(iter_parquet(path)) == list(iter_parquet([str(path)])) == read(path) == JUDGED
+    write_parquet([], path)
+    assert list(iter_parquet(path)) == []
+
+
+FLOATS = st.floats(allow_nan=False)
+TEXTS = st.text(max_size=3)
+NAMES = st.sampled_from(["dense", "bm25"])
+HITS = st.lists(st.builds(Hit, NAMES, st.integers(0, 9), FLOATS | st.none()), max_size=2).map(
+    lambda hits: tuple({hit.retriever: hit for hit in hits}.values())
+)
+SNIPPETS = st.lists(
+    st.builds(
+        Snippet,
+        TEXTS,
+        TEXTS | st.none(),
+        TEXTS | st.none(),
+        st.integers(0, 9) | st.none(),
+        FLOATS | st.none(),
+        HITS,
+    ),
+    max_size=3,
+    unique_by=lambda snippet: snippet.id,
+)
+
+
+@st.composite
+def judged(draw):
+    snippets = draw(SNIPPETS)
+    return JudgedQuery(
+        draw(TEXTS),
+        snippets,
+        [draw(st.booleans()) for _ in snippets],
+        id=draw(TEXTS | st.none()),
+        group=draw(NAMES | st.none()),
+        missed=draw(st.none() | st.integers(0, 2)),
+        k=draw(st.none() | st.integers(3, 9)),
+        evidence=draw(st.lists(st.just(("d", 1, 2)), max_size=2)),
+        split=draw(NAMES | st.none()),
+    )
+
+
+@given(st.lists(judged(), max_size=4))
+def test_any_judged_queries_are_read_as_they_were_written(tmp_path_factory, queries):
+    path = tmp_path_factory.mktemp("parquet") / "judged.parquet"
+    write_parquet(queries, path)
+    assert list(iter_parquet(path)) == queries
+
+
+@st.composite
+def scored(draw, split=None, tokens=False):
+    n = draw(st.integers(0, 3))
+    names = draw(st.sets(NAMES)) if n else ()
+
+    def numbers(values):
+        return np.array(draw(st.lists(values, min_size=n, max_size=n)), float)
+
+    return ScoredQuery(
+        numbers(st.floats()),
+        numbers(st.booleans()).astype(bool),
+        id=draw(TEXTS | st.none()),
+        group=draw(NAMES | st.none()),
+        missed=draw(st.none() | st.integers(0, 2)),
+        tokens=numbers(st.integers(0, 5)) if tokens else None,
+        hits={name: HitColumns(numbers(st.integers(0, 5)), numbers(st.floats())) for name in names},
+        split=split,
+        document_of=None if split is None else numbers(st.integers(0, 2)).astype(np.intp),
+        unscorable=draw(st.dictionaries(st.integers(0, n - 1), TEXTS)) if n else {},
+        silenced=draw(st.none() | st.booleans()),
+    )
+
+
+@given(
+    st.tuples(st.sampled_from([None, "sentences"]), st.booleans()).flatmap(
+        lambda drawn: st.lists(scored(*drawn), max_size=4)
+    )
+)
+def test_any_scored_queries_are_read_as_they_were_written(tmp_path_factory, queries):
+    path = tmp_path_factory.mktemp("parquet") / "scored.parquet"
+    written = ScoredQueries.of(queries)
+    write_parquet(queries or written, path)
+    assert equal(read_parquet(path), written)
+
+
+LISTS = {
+    "id": ["a", "b", "c"],
+    "missed": [1, None, 0],
+    "relevant": [[True, False], [], [True]],
+    "scores": [[0.5, None], [], [0.25]],
+}
+EXPECTED = ScoredQueries(
+    [0.5, math.nan, 0.25], [1, 0, 1], [0, 2, 2, 3], ids=["a", "b", "c"], missed=[1, math.nan, 0]
+)
+STRUCT = {"retriever": pa.large_string(), "rank": pa.int32(), "score": pa.float32()}
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {},
+        {"id": pa.large_string(), "relevant": pa.large_list(pa.bool_()), "missed": pa.float64()},
+        {"id": pa.string_view(), "scores": pa.list_(pa.float32()), "missed": pa.int8()},
+        {"id": pa.dictionary(pa.int8(), pa.string()), "scores": pa.large_list(pa.float64())},
+    ],
+    ids=["pyarrow", "Polars", "DuckDB", "pandas"],
+)
+def test_the_types_that_other_tools_write_are_read(tmp_path, types):
+    path = tmp_path / "scored.parquet"
+    pq.write_table(
+        pa.table({name: pa.array(values, types.get(name)) for name, values in LISTS.items()}), path
+    )
+    assert equal(read_parquet(path), EXPECTED)
+
+
+def test_a_flat_file_has_a_row_for_each_snippet_and_queries_go_over_row_groups(tmp_path):
+    path = tmp_path / "flat.parquet"
+    rows = {
+        "id": ["a", "a", "a", "b", "c", "c"],
+        "query": ["x", "x", "x", "y", "z", "z"],
+        "snippet_id": ["1", "2", "3", "1", "1", "2"],
+        "text": ["s", "t", "u", "v", "w", "x"],
+        "relevant": [1, 0, 0, 1, 0, 1],
+        "scores": [0.1, None, 0.3, 0.4, 0.5, 0.6],
+        "hits": [[{"retriever": "dense", "rank": 0}], *[None] * 5],
+    }
+    pq.write_table(pa.table(rows), path, row_group_size=2)
+    read = read_parquet(path)
+    assert (read.offsets.tolist(), read.ids.tolist()) == ([0, 3, 4, 6], ["a", "b", "c"])
+    assert read.scores[2:].tolist() == [0.3, 0.4, 0.5, 0.6]
+    assert read.hits["dense"].ranks.tolist() == [0] + 5 * [math.inf]
+    first, _, last = iter_parquet(path)
+    assert first.snippets[0] == Snippet("s", id="1", hits=(Hit("dense", 0),))
+    assert (last.query, last.relevant, last.id) == ("z", (False, True), "c")
+
+
+def test_several_files_and_the_files_of_a_folder_or_url_are_read_one_after_another(tmp_path):
+    for i, query in enumerate(JUDGED):
+        (tmp_path / "inner").mkdir(exist_ok=True)
+        write_parquet([query], tmp_path / f"inner/{i}.parquet")
+    (tmp_path / "inner/manifest.json").write_text("{}")
+    files = sorted((tmp_path / "inner").glob("*.parquet"))
+    assert list(iter_parquet(tmp_path)) == list(iter_parquet(files)) == JUDGED
+    assert list(iter_parquet(f"file://{tmp_path}")) == JUDGED
+    with pytest.raises(FileNotFoundError, match="none"):
+        read_parquet(tmp_path / "none.parquet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty has no file that ends in \.parquet"):
+        read_parquet(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"scores": [["a", "b"], [], ["c"]]}, "scores has the type string"),
+        ({"scores": [0.1, 0.2, 0.3]}, "scores has the type double; give a list"),
+        ({"scores": [[0.1], [], [0.3]]}, "scores of row 0 has 1 entries, but relevant has 2"),
+        ({"relevant": [[True, None], [], [True]]}, "relevant has a null"),
+        ({"relevant": [[1, 2], [], [1]]}, r"relevant\[1\] is .*2"),
+        ({"missed": [0.5, 1, 2]}, "missed is not of the type int64"),
+        ({"missed": [-1, 1, 2]}, r"missed\[0\] is -1"),
+        ({"mised": [1, 2, 3]}, "mised is an unknown column"),
+        ({"scores": None}, "the column scores is missing"),
+        ({"split": ["a", "b", "a"]}, "split is 'a' and 'b'"),
+        ({"hits": [[None, ["dense"]], [], [None]]}, "hits has entries of the type string"),
+        ({"hits": [[[{"retriever": "d", "rank": -1}], None], [], [None]]}, r"hits\.rank is -1"),
+        ({"hits": [[2 * [{"retriever": "d", "rank": 1}], None], [], [None]]}, "'d' twice"),
+    ],
+)
+def test_a_wrong_column_is_an_error_that_names_file_and_column(tmp_path, changed, field):
+    path = tmp_path / "scored.parquet"
+    columns = {name: values for name, values in (LISTS | changed).items() if values is not None}
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(ValueError, match=field) as error:
+        read_parquet(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("ids", "field"),
+    [(["a", "b", "a"], "'a' do not stand together"), (["a", None, "b"], "id is missing")],
+)
+def test_rows_of_a_flat_file_that_do_not_stand_together_are_refused(tmp_path, ids, field):
+    path = tmp_path / "flat.parquet"
+    pq.write_table(pa.table({"id": ids, "relevant": [1, 0, 1], "scores": [0.1, 0.2, 0.3]}), path)
+    with pytest.raises(ValueError, match=field):
+        read_parquet(path)
+
+
+def test_a_judged_query_needs_its_texts_and_a_file_must_be_parquet(tmp_path):
+    path = tmp_path / "judged.parquet"
+    pq.write_table(pa.table({"query": ["q"], "relevant": [[True]], "text": [[None]]}), path)
+    with pytest.raises(ValueError, match="text"):
+        list(iter_parquet(path))
+    path.write_bytes(b"PAR1 cut")
+    with pytest.raises(ValueError, match=r"judged\.parquet is not a complete Parquet file"):
+        list(iter_parquet(path))
+
+
+def test_queries_that_cannot_be_written_leave_the_old_file_as_it_was(tmp_path):
+    path = tmp_path / "judged.parquet"
+    path.write_bytes(b"old")
+    with pytest.raises(TypeError, match=r"queries\[1\]"):
+        write_parquet([JUDGED[0], "text"], path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
