@@ -55,6 +55,8 @@ def judge(
 
 
 def _say_what_is_written(judging: Judging) -> None:
+    if judging.unwritten is not None:
+        judging.write()
     written, unsure = judging.n_done - len(judging.unsure), len(judging.unsure)
     say(f"{written} of {len(judging.queries)} questions are judged.")
     if unsure:

@@ -20,10 +20,12 @@ KIND = Kind("conformal-retrievers/labels", 1, "write_labelled", "record of label
 def beside(path: str | Path, ending: str) -> Path:
     """Return the path of a file that belongs to judged queries.
 
-    >>> beside("folder/judged.jsonl.gz", "labels.json").name
+    >>> beside("folder/judged.jsonl", "labels.json").name
     'judged.labels.json'
+    >>> beside("folder/judged.jsonl.gz", "labels.json").name
+    'judged.jsonl.gz.labels.json'
     """
-    name = Path(path).name.removesuffix(".gz").removesuffix(".jsonl")
+    name = Path(path).name.removesuffix(".jsonl")
     return Path(path).with_name(f"{name}.{ending}")
 
 

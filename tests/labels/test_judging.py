@@ -203,18 +203,22 @@ def test_the_rate_of_missed_snippets_by_hand(out):
 
 
 def test_the_number_of_missed_snippets_is_estimated_without_bias(tmp_path):
-    """Over 60 judgings, the mean is within 3.9 standard errors of the truth: false alarm 1e-4."""
+    """Over 60 judgings, the mean is within 3.9 standard errors of the truth: false alarm 1e-4.
+
+    The rate μ of the missed ones gives their number, μ/(1 − μ) of the marked ones.
+    """
     rng = np.random.default_rng(5)
-    judged = queries(12, 25, marked=[0, 1])
-    truth = {s.text: rng.random() < 0.15 for q in judged for s in q.snippets}
+    judged = queries(12, 14, marked=[0, 1])  # ⌈0.2 · 12⌉ = 3 stand for 4 each, and not for 1 / 0.2
+    truth = {s.text: rng.random() < 0.3 for q in judged for s in q.snippets}
+    marked = sum(truth[s.text] for q in judged for s in q.snippets[:2])
     unmarked = sum(truth[s.text] for q in judged for s in q.snippets[2:])
     found = []
     for i in range(60):
         others = [replace(query, id=f"{i} {query.id}") for query in judged]  # another sample
         judging = Judging(others, tmp_path / f"{i}.jsonl", share=0.2)
         finish(judging, lambda asked, _: [truth[s["text"]] for s in asked["snippets"]])
-        audit = judging.audit()
-        found.append(audit.weights[audit.audited & ~audit.labelled].sum())
+        rate = read_labels(judging.out)["audit"]["miss_rate"][0]
+        found.append(marked * rate / (1 - rate))
         judging.close()
     assert abs(np.mean(found) - unmarked) < 3.9 * np.std(found) / np.sqrt(60)
 
@@ -241,6 +245,41 @@ def test_a_file_that_judging_did_not_write_is_never_overwritten(out):
     with pytest.raises(FileExistsError, match="--out"):
         Judging(queries(), out)
     assert out.read_text() == "precious"
+
+
+def test_a_file_that_was_edited_is_not_written_over(out):
+    judging = Judging(queries(), out)
+    mark(judging, 0, [True] * 4)
+    record = out.with_name("judged.labels.json")
+    before, edited = record.read_bytes(), out.read_text().replace("true", "false", 1)
+    mark(judging, 0, [False] * 4)
+    judging.close()
+    record.write_bytes(before)  # as if the process was killed between the two files
+    Judging(queries(), out).close()
+    out.write_text(edited)
+    for _ in range(2):  # the journal is given back
+        with pytest.raises(FileExistsError, match="was changed"):
+            Judging(queries(), out)
+    assert out.read_text() == edited
+
+
+def test_a_compressed_file_has_a_journal_and_a_record_of_its_own(out):
+    for path in (out, out.with_suffix(".jsonl.gz")):
+        judging = Judging(queries(), path)
+        mark(judging, 0, [True] * 4)
+        judging.close()
+    assert read_labels(out)["queries"] == 1
+
+
+def test_marks_are_on_the_disk_and_not_only_handed_to_the_system(out):
+    judging = Judging(queries(), out)
+    assert judging.journal._file.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
+    judging.close()
+
+
+def test_a_folder_that_does_not_exist_is_named_with_a_remedy(tmp_path):
+    with pytest.raises(OSError, match="absent.*--out"):
+        Judging(queries(), tmp_path / "absent" / "judged.jsonl")
 
 
 @pytest.mark.parametrize("other", ["text", "database"])
@@ -299,10 +338,10 @@ def test_a_record_is_read_only_beside_the_queries_it_was_written_with(tmp_path):
     write_labelled(queries(), {"source": "LLM"}, path)
     assert read_labels(path) == {"source": "LLM"}
     assert read_seen(path) is None
-    record = json.loads((tmp_path / "judged.labels.json").read_text())
+    record = json.loads((tmp_path / "judged.jsonl.gz.labels.json").read_text())
     assert record["format"] == "conformal-retrievers/labels"
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(ValueError, match="judged"):
         read_labels(path)
-    (tmp_path / "judged.labels.json").unlink()
+    (tmp_path / "judged.jsonl.gz.labels.json").unlink()
     assert read_labels(path) is None

@@ -170,6 +170,21 @@ def test_a_mark_that_is_not_saved_is_not_shown(browser, tmp_path):
     assert "ended" in browser.js(MESSAGE)
 
 
+def test_a_mark_that_is_saved_but_not_in_the_file_is_shown_so(browser, tmp_path):
+    judging = Judging(queries(2), tmp_path / "judged.jsonl")
+    (tmp_path / "judged.jsonl").mkdir()
+    with serving(judging) as server:
+        open_page(browser, server)
+        first = browser.js(QUESTION)
+        browser.press("Enter")
+        assert "Saved, but not in the file" in browser.js(MESSAGE)
+        assert browser.js(QUESTION) == first
+        (tmp_path / "judged.jsonl").rmdir()
+        browser.press("Enter")
+        assert browser.js(QUESTION) != first
+        assert len(read_jsonl(tmp_path / "judged.jsonl")) == 1
+
+
 def test_two_windows_do_not_overwrite_each_other(browser, tmp_path):
     judging = Judging(queries(3), tmp_path / "judged.jsonl")
     with serving(judging) as server:

@@ -146,6 +146,18 @@ def test_a_mark_that_cannot_be_stored_is_an_error_and_not_shown(server, url):
     assert ask(url, "?number=0")[1]["marks"] == [True, False, False, False]
 
 
+def test_a_mark_that_is_stored_is_shown_even_if_the_file_cannot_be_written(server, url, tmp_path):
+    (tmp_path / "judged.jsonl").mkdir()
+    fields = MARKS | {"marks": [True] * 4, "done": True}
+    status, reply = ask(url, "?number=0", fields)
+    assert (status, reply["version"]) == (200, 1)
+    assert "judged.jsonl" in reply["unwritten"]
+    (tmp_path / "judged.jsonl").rmdir()
+    status, reply = ask(url, "?number=0", fields | {"version": 1})
+    assert (status, reply["unwritten"]) == (200, None)
+    assert len(read_jsonl(tmp_path / "judged.jsonl")) == 1
+
+
 def test_a_port_that_is_in_use_is_named(server, tmp_path):
     judging = Judging(queries(), tmp_path / "other.jsonl")
     with pytest.raises(OSError, match=f"port {server.server_port}"):

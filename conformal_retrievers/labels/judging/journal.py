@@ -43,7 +43,10 @@ class Journal:
                 path, timeout=0.2, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
-            raise OSError(f"{path}: cannot open the journal of marks ({error})") from None
+            raise OSError(
+                f"{path}: cannot open the journal of marks ({error}); give an --out in a folder "
+                "that exists and can be written to"
+            ) from None
         try:
             self.plan = self._open(plan)
         except BaseException:

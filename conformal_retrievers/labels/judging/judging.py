@@ -15,12 +15,13 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.checks import all_of, check_names
 from conformal_retrievers.data.files import checksum
+from conformal_retrievers.data.jsonl import read_jsonl
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.retrieved import check_not_only_relevant, check_retrieved
 from conformal_retrievers.labels.audit import AuditReport
 from conformal_retrievers.labels.judging.journal import Event, Journal, as_marks
 from conformal_retrievers.labels.judging.sample import Sample, draw
-from conformal_retrievers.labels.record import beside, write_labelled
+from conformal_retrievers.labels.record import beside, read_labels, write_labelled
 
 
 class Judging:
@@ -47,7 +48,8 @@ class Judging:
         If there is nothing to judge, the queries are not retrieved yet, a query has evidence, or
         the journal is about other queries, another share or person.
     OSError
-        If a file cannot be written, another process judges it, or `out` exists without a journal.
+        If a file cannot be written, another process judges it, or `out` exists without a journal
+        or was edited.
     """
 
     def __init__(
@@ -95,7 +97,13 @@ class Judging:
         self._latest = [self._at_first(i) for i in range(len(self.queries))]
         for event in self.journal:
             self._take(event)
-        self.write()
+        self.unwritten: str | None = None  # why `out` lacks marks that the journal has
+        try:
+            self._check_unchanged()
+            self.write()
+        except BaseException:
+            self.journal.close()
+            raise
 
     def _check(self, about: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
         names = {"queries": "queries", "by": "by", "share": "share of unmarked snippets"}
@@ -107,6 +115,18 @@ class Judging:
                     f"{names[field]}: {self.journal.path} is for {there}, not for {here}; give "
                     "what it was begun with, or another --out"
                 )
+
+    def _check_unchanged(self) -> None:
+        """Raise FileExistsError if `out` was edited since it was written."""
+        if self.out.exists():
+            try:
+                read_labels(self.out)
+            except ValueError:  # also if a process was killed before it wrote the record
+                if read_jsonl(self.out) != self.judged():
+                    raise FileExistsError(
+                        f"{self.out} was changed, and would be written over; move it away, and "
+                        "change marks on the page"
+                    ) from None
 
     def _at_first(self, place: int) -> Event:
         relevant = self.queries[place].relevant
@@ -162,13 +182,14 @@ class Judging:
             "marks": list(event.marks),
             "done": event.done,
             "version": self._versions[place],
+            "unwritten": self.unwritten,
         }
 
     def mark(self, number: int, marks: Sequence[Any], *, done: bool, version: int) -> bool:
         """Store the marks of a question's snippets; return False if the version is an old one.
 
-        They are on disk when it returns. Raises ValueError for marks of another number or kind, and
-        OSError if they, or what follows from them, cannot be written.
+        They are on disk when it returns; `unwritten` says why `out` does not have them yet. Raises
+        ValueError for marks of another number or kind, and OSError if they cannot be written.
         """
         place = self.sample.order[number]
         if len(marks) != len(self.sample.shown[place]):
@@ -180,8 +201,15 @@ class Judging:
             self.journal.append(event)
             self._take(event)
             if event.done:
-                self.write()
+                self._try_to_write()
             return True
+
+    def _try_to_write(self) -> None:
+        self.unwritten = None
+        try:
+            self.write()
+        except OSError as error:
+            self.unwritten = str(error)
 
     def judged(self) -> list[JudgedQuery]:
         """Return the queries that the person judged, in their order in the file."""
@@ -222,11 +250,8 @@ class Judging:
         labels["sample"] = {"share": self.sample.share, "seed": self.sample.seed}
         return labels | self._audit(judged).corrected_labels
 
-    def audit(self) -> AuditReport:
-        """Return the audit of the given marks by the person's, over the queries that are judged."""
-        return self._audit(self._judged())
-
     def _audit(self, judged: Sequence[tuple[int, JudgedQuery]]) -> AuditReport:
+        """Return the audit of the given marks by the person's."""
         rows: list[tuple[float, ...]] = []
         for number, (place, query) in enumerate(judged):
             given, shown = self.queries[place].relevant, self.sample.shown[place]
