@@ -1,6 +1,7 @@
 """Whether judged queries are retrieved: they have what a retriever returned for them."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import JudgedQuery
@@ -18,6 +19,23 @@ def queries_to_judge(judged: Iterable[JudgedQuery], name: str = "judged") -> lis
         if not query.query.strip():
             raise ValueError(f"{name}[{i}]: query is {query.query!r}; give the text of the query")
     return queries
+
+
+def with_questions(judged: Iterable[JudgedQuery] | Iterable[str]) -> list[JudgedQuery]:
+    """Return the queries; a plain question becomes one of which nothing is judged, its own id.
+
+    Raises as `queries_to_judge`, and ValueError for a question that occurs twice.
+    """
+    if isinstance(judged, str):
+        raise TypeError(f"judged is one text, {judged!r:.60}; give a list")
+    given: list[Any] = list(judged)
+    places: dict[str, int] = {}
+    for i, question in enumerate(given):
+        if isinstance(question, str):
+            if places.setdefault(question, i) < i:
+                raise ValueError(f"judged[{i}] is {question!r:.80} again; give each question once")
+            given[i] = JudgedQuery(question, [], [], id=question or None)
+    return queries_to_judge(given)
 
 
 def check_retrieved(judged: Sequence[JudgedQuery]) -> None:

@@ -104,6 +104,17 @@ def test_ids_judge_as_the_texts_of_the_same_snippets_do(package, make, key):
 
 
 @EACH
+def test_plain_questions_are_retrieved_for_and_not_judged(package, make, key):
+    questions = [query.query for query in QUESTIONS]
+    for query, question in zip(package.judge_retriever(make(), questions), questions, strict=True):
+        assert (query.query, query.id) == (question, question)
+        assert (len(query.snippets), any(query.relevant)) == (K, False)
+    for wrong, error in ((["q", "q"], ValueError), ([" "], ValueError), ("q", TypeError)):
+        with pytest.raises(error, match="judged"):
+            package.judge_retriever(make(), wrong)
+
+
+@EACH
 def test_sources_judge_all_of_their_chunks(package, make, key):
     judged = package.judge_retriever(make(), by_source(), key=key)
     document_of = {s.id: s.document for s in snippets()}

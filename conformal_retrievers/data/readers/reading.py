@@ -63,6 +63,11 @@ KNOWN = (
     "evaluation sets, LlamaIndex data sets, LangSmith examples and runs, OpenInference spans, and "
     "tables with columns query, id or text, and relevant"
 )
+QUESTIONS = (
+    "retrieve for them first, in Python: write_jsonl(judge_retriever(retriever, questions), "
+    "'retrieved.jsonl'), or label_retriever, which asks an LLM, of langchain_conformal or "
+    "llama_index.postprocessor.conformal"
+)
 OF_RUNS = ("run", "k", "min_score")  # the options of BEIR folders and qrels
 
 
@@ -131,6 +136,8 @@ def read(
                 f"{source} is a run, in which nothing is judged; give qrels and the run: "
                 "read(qrels, run)"
             )
+        if Path(source).suffix == ".txt" and line.rstrip().endswith("?"):
+            raise ValueError(f"{source} has plain questions; {QUESTIONS}")
         if _is_ours(line) or (not line and ".jsonl" in Path(source).suffixes):
             _check_options("JSON lines of judged queries", options, ())
             return read_jsonl(source)

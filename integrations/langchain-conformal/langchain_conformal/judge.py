@@ -16,7 +16,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from conformal_retrievers import ConformalFilter, JudgedQuery, Scorer
 from conformal_retrievers.data.hits import RETRIEVER
 from conformal_retrievers.data.judging import judge_retrieved
-from conformal_retrievers.data.retrieved import queries_to_judge
+from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import name_and_depth, parts_in
@@ -32,7 +32,7 @@ OURS = re.compile(r"\w+\(\)|\w+\(.+, (similarity|mmr|similarity_score_threshold)
 
 def judge_retriever(
     retriever: RetrieverLike,
-    judged: Iterable[JudgedQuery],
+    judged: Iterable[JudgedQuery] | Iterable[str],
     *,
     name: str | None = None,
     key: str | None = None,
@@ -54,7 +54,7 @@ def judge_retriever(
     retriever
         The unfiltered retriever: calibrated on what it kept, a filter loses more every time.
     judged
-        The judged queries.
+        The judged queries, or plain questions, for a person or an LLM to judge what is returned.
     name
         The retriever's name in the calibration, by default its class, or store and model.
     key
@@ -72,7 +72,7 @@ def judge_retriever(
     Raises
     ------
     TypeError
-        For anything but a retriever and judged queries.
+        For anything but a retriever, and judged queries or questions.
     ValueError
         For a retriever that is filtered already; for a key that no metadata have; if nothing that
         was retrieved has any of ten relevant ids or more. With `split` or key="evidence", for a
@@ -85,7 +85,7 @@ def judge_retriever(
         If nothing retrieved has more than half of ten relevant ids or more, or any of fewer.
     """
     splitter = None if split is None else as_splitter(split)
-    queries = queries_to_judge(judged)
+    queries = with_questions(judged)
     retrieved, name, k = retrieve(
         retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
     )

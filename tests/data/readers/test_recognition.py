@@ -89,6 +89,12 @@ def test_what_is_unknown_or_broken_or_ambiguous_is_refused(text, message, tmp_pa
     assert str(path) in str(raised.value)
 
 
+def test_plain_questions_are_told_what_retrieves_for_them(tmp_path):
+    (tmp_path / "questions.txt").write_text("How long is it, in months?\nWhy?\n")
+    with pytest.raises(ValueError, match=r"judge_retriever\(retriever, questions\)"):
+        read(tmp_path / "questions.txt")
+
+
 def test_a_file_that_is_not_utf_8_text_or_not_there_is_named(tmp_path):
     path = tmp_path / "latin.json"
     path.write_bytes('{"user_input": "é"}'.encode("latin-1"))

@@ -10,7 +10,7 @@ from llama_index.core.schema import NodeWithScore
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.data.judging import judge_retrieved
-from conformal_retrievers.data.retrieved import queries_to_judge
+from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.data.sentences import splitter as as_splitter
 from conformal_retrievers.data.union import name_and_depth
@@ -20,7 +20,7 @@ from llama_index.postprocessor.conformal.nodes import to_snippets
 
 def judge_retriever(
     retriever: BaseRetriever,
-    judged: Iterable[JudgedQuery],
+    judged: Iterable[JudgedQuery] | Iterable[str],
     *,
     name: str | None = None,
     key: str | None = None,
@@ -42,7 +42,7 @@ def judge_retriever(
         The retriever. Engines and tools are refused, because they may be filtered already:
         calibrated on what it kept, a filter loses more each time.
     judged
-        The judged queries.
+        The judged queries, or plain questions, for a person or an LLM to judge what is returned.
     name
         The retriever's name in the calibration, by default its class, store and embedding model.
     key
@@ -61,7 +61,7 @@ def judge_retriever(
     Raises
     ------
     TypeError
-        For anything but a retriever and judged queries.
+        For anything but a retriever, and judged queries or questions.
     ValueError
         For a key that no metadata have; if nothing that was retrieved has any of ten relevant ids
         or more. With `split` or key="evidence", for a query with relevant nodes and no evidence, or
@@ -73,7 +73,7 @@ def judge_retriever(
         If nothing retrieved has more than half of ten relevant ids or more, or any of fewer.
     """
     splitter = None if split is None else as_splitter(split)
-    queries = queries_to_judge(judged)
+    queries = with_questions(judged)
     retrieved, name, k = retrieve(
         retriever, [query.query for query in queries], name=name, max_concurrency=max_concurrency
     )
