@@ -141,12 +141,14 @@ def check_unique_ids(ids: Iterable[str | None], unit: str = "query") -> None:
 
 def check_new(ids: Iterable[str | None], calibrated: frozenset[str], subject: Subject) -> None:
     """Raise ValueError for a unit that the calibration was made from, by its id."""
-    for id in ids:
-        if id in calibrated:
-            raise ValueError(
-                f"{subject.unit} id {id!r} was used to calibrate, so it cannot be used to "
-                f"evaluate. Give {subject.units} that are new to the calibration"
-            )
+    given = [*ids]
+    if calibrated.isdisjoint(given):
+        return
+    id = next(id for id in given if id in calibrated)
+    raise ValueError(
+        f"{subject.unit} id {id!r} was used to calibrate, so it cannot be used to evaluate. Give "
+        f"{subject.units} that are new to the calibration"
+    )
 
 
 def check_scored(queries: ScoredQueries, subject: Subject, other_ids: Sequence[str] = ()) -> None:

@@ -115,6 +115,12 @@ class Thresholds:
         found = {group: self.threshold(group) for group in {*groups}}
         return np.array([found[group] for group in groups], dtype=np.float64)
 
+    def thresholds_at(self, alpha: float) -> Mapping[str | None, float]:
+        """Return what `at` this alpha the threshold of each known group is, or that of all."""
+        if alpha == self.alpha:
+            return self._thresholds
+        return {group: units.threshold(alpha, self.delta) for group, units in self._units.items()}
+
     def threshold_without_one(self, group: str | None = None) -> float:
         """Return what the threshold may fall to if one more unit enters, of one score a unit.
 

@@ -112,7 +112,7 @@ def _comparison(
     if not (len(lowest) and len(scored)):
         return None
     own = alphas_of(calibration).index(calibration.alpha)
-    passed = _passed(calibration, lowest, reference, own)
+    passed = _passed(lowest, reference, new.thresholds[own], own)
     kept = int(new.lowest_kept[own])
     return exchangeability.two_sample_test(
         lowest, scored, None if passed is None else (passed, kept)
@@ -132,9 +132,9 @@ def _sweep(
     n_new = int(np.count_nonzero(new.passed & (new.counts.retrieved > 0)))
     lowest = _lowest(calibration, reference)
     for i, alpha in enumerate(alphas_of(calibration)):
-        c, counts = calibration.at(alpha), new.at(i)
+        counts, threshold = new.at(i), new.thresholds[i]
         one = two = None
-        passed = _passed(c, lowest, reference, i)
+        passed = _passed(lowest, reference, threshold, i)
         if n_scored and len(lowest) and passed is not None:
             one = exchangeability.m1_band(passed, len(lowest), n_scored, level)
         if reference is not None and n_new:
@@ -143,13 +143,13 @@ def _sweep(
             two = exchangeability.m2_band(shares, n_new, level)
         yield SweepPoint(
             alpha,
-            None if c.by_group else c.threshold(),
+            threshold,
             estimate(counts, "m1"),
             estimate(counts, "m2"),
             estimate(counts, "removal"),
             one and _times(share_passed, one),
             two and _times(share_passed, two),
-            share(counts, guaranteed(c), level).interval,
+            share(counts, guaranteed(calibration), level).interval,
         )
 
 
@@ -165,7 +165,7 @@ def _lowest(calibration: Calibration, reference: Observed | None) -> Column:
 
 
 def _passed(
-    calibration: Calibration, lowest: Column, reference: Observed | None, i: int
+    lowest: Column, reference: Observed | None, threshold: float | None, i: int
 ) -> int | None:
     """Return how many of the lowest scores are kept at alpha number i.
 
@@ -173,6 +173,4 @@ def _passed(
     """
     if reference is not None:
         return int(reference.lowest_kept[i])
-    return (
-        None if calibration.by_group else int(np.count_nonzero(lowest <= calibration.threshold()))
-    )
+    return None if threshold is None else int(np.count_nonzero(lowest <= threshold))

@@ -163,7 +163,7 @@ def evaluate(
     """
     check_subject(calibration, *RETRIEVED)
     queries = measures.checked(scored, calibration)
-    return evaluation_of(calibration, query_counts(calibration, queries), queries, level=level)
+    return evaluation_of(calibration, _counts(calibration, queries), queries, level=level)
 
 
 def query_counts(calibration: Calibration, scored: Iterable[ScoredQuery]) -> measures.QueryCounts:
@@ -171,7 +171,10 @@ def query_counts(calibration: Calibration, scored: Iterable[ScoredQuery]) -> mea
 
     Raises as `evaluate`.
     """
-    queries = measures.checked(scored, calibration)
+    return _counts(calibration, measures.checked(scored, calibration))
+
+
+def _counts(calibration: Calibration, queries: ScoredQueries) -> measures.QueryCounts:
     return measures.counts(queries, measures.keeps(queries, calibration), calibration)
 
 

@@ -71,6 +71,16 @@ class QueryCounts(NamedTuple):
         return whole._replace(place=np.arange(len(whole.place)))
 
     @property
+    def numbers(self) -> tuple[Column, ...]:
+        """The columns of numbers, on which the measures depend."""
+        counted = (self.retrieved, self.relevant, self.missed, self.kept, self.relevant_kept)
+        return (*counted, self.unscorable, self.tokens, self.tokens_kept, self.silenced)
+
+    def at(self, places: NDArray[np.intp]) -> QueryCounts:
+        """Return the counts of some queries, by their places."""
+        return QueryCounts._make(column[places] for column in self)
+
+    @property
     def by_group(self) -> dict[str | None, QueryCounts]:
         """The queries of each group, those without a group last."""
         groups = self.group.tolist()
@@ -78,10 +88,7 @@ class QueryCounts(NamedTuple):
         number = {name: i for i, name in enumerate(names)}
         of = np.fromiter(map(number.__getitem__, groups), np.intp, len(groups))
         members = np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of))[:-1])
-        return {
-            name: QueryCounts._make(column[places] for column in self)
-            for name, places in zip(names, members, strict=True)
-        }
+        return {name: self.at(places) for name, places in zip(names, members, strict=True)}
 
 
 def checked(

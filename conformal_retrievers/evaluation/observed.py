@@ -38,6 +38,7 @@ class Observed:
     relevant_kept: NDArray[np.int32]  # (A, K)
     lowest: Column  # (K,), the lowest finite score; +inf without one
     lowest_kept: NDArray[np.intp]  # (A,), how many lowest scores are at most the threshold
+    thresholds: tuple[float | None, ...]  # at each alpha; None if it depends on the group
     aucs: Column  # (K,), NaN for a query without both kinds of snippets
     values: Column  # (V,), the scores that a gate lets pass, each once, ascending
     times: NDArray[np.intp]  # (2, V), how often each is irrelevant and relevant
@@ -50,8 +51,11 @@ class Observed:
         """Return what a diagnosis of this calibration takes from queries; raise as `evaluate`."""
         queries = measures.checked(scored, calibration, name)
         passed, lowest = measures.passed(queries), queries.lowest
+        groups = [*map(calibration.merged, queries.groups.tolist())] if calibration.by_group else []
+        thresholds = [calibration.thresholds_at(alpha) for alpha in alphas_of(calibration)]
         limits = [
-            measures.thresholds(queries, calibration.at(alpha)) for alpha in alphas_of(calibration)
+            np.array([at.get(group, math.inf) for group in groups]) if groups else at[None]
+            for at in thresholds
         ]
         kept = np.zeros((len(limits), len(queries)), dtype=np.int32)
         relevant_kept = np.zeros_like(kept)
@@ -75,6 +79,7 @@ class Observed:
             lowest_kept=np.array(
                 [np.count_nonzero((lowest <= limit) & np.isfinite(lowest)) for limit in limits]
             ),
+            thresholds=tuple(None if groups else at[None] for at in thresholds),
             aucs=aucs(queries, scores),
             values=values,
             times=times,
@@ -94,6 +99,7 @@ class Observed:
             relevant_kept=np.concatenate([of.relevant_kept for of in given], axis=1),
             lowest=np.concatenate([of.lowest for of in given]),
             lowest_kept=np.sum([of.lowest_kept for of in given], axis=0),
+            thresholds=given[0].thresholds,
             aucs=np.concatenate([of.aucs for of in given]),
             values=values,
             times=np.stack(both),

@@ -45,9 +45,8 @@ class Share:
     @classmethod
     def of_clusters(cls, parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -> Share:
         """Return Σ parts / Σ wholes of queries or answers (K,), with a cluster interval."""
-        total = float(np.sum(wholes))
-        n = intervals.effective_n(parts, wholes) if total else 0.0
-        return cls(*intervals.cluster_interval(parts, wholes, level), total, n)
+        interval, n = intervals.clustered(parts, wholes, level)
+        return cls(*interval, float(np.sum(wholes)), n)
 
     @property
     def interval(self) -> intervals.Interval:

@@ -93,18 +93,28 @@ def cluster_interval(parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -
     >>> print(cluster_interval(parts=[3, 2, 4, 4], wholes=[4, 4, 4, 4]))
     81.2 % [34.8, 97.2]
     """
+    return clustered(parts, wholes, level)[0]
+
+
+def clustered(parts: ArrayLike, wholes: ArrayLike, level: float = 0.95) -> tuple[Interval, float]:
+    """Return the `cluster_interval` and the `effective_n` of a share; (…, 0) for no query.
+
+    >>> clustered(parts=[4, 0, 4], wholes=[4, 4, 4])[1]
+    2.0
+    """
     from scipy.special import stdtrit
 
     a = np.asarray(parts, dtype=np.float64)
     b = np.asarray(wholes, dtype=np.float64)
-    if b.sum() == 0:
-        return Interval(math.nan, 0.0, 1.0)
-    freedom = b.sum() ** 2 / (b**2).sum() - 1
-    share = float(a.sum() / b.sum())
+    total = b.sum()
+    if total == 0:
+        return Interval(math.nan, 0.0, 1.0), 0.0
+    n = effective_n(a, b)
+    freedom = total**2 / (b**2).sum() - 1
+    share = float(a.sum() / total)
     if freedom < 1:  # the spread of the queries does not bound that of the share
-        return Interval(share, 0.0, 1.0)
-    t = float(stdtrit(freedom, (1 + level) / 2))
-    return _score_interval(share, effective_n(a, b), t)
+        return Interval(share, 0.0, 1.0), n
+    return _score_interval(share, n, float(stdtrit(freedom, (1 + level) / 2))), n
 
 
 def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
@@ -126,7 +136,7 @@ def effective_n(parts: ArrayLike, wholes: ArrayLike) -> float:
         return float(queries)
     residuals = a - p * b
     variance = queries / (queries - 1) * np.sum(residuals**2) / b.sum() ** 2
-    if p in (0, 1) or np.allclose(residuals, 0, rtol=0, atol=1e-9 * b.max()):
+    if p in (0, 1) or np.abs(residuals).max() <= 1e-9 * b.max():
         return float(queries)
     return float(p * (1 - p) / variance)
 
@@ -141,7 +151,8 @@ def auc(lower: ArrayLike, higher: ArrayLike) -> float:
     0.875
     """
     ordered, pairs = ordered_pairs(lower, higher)
-    return ordered / pairs if pairs else math.nan
+    n = int(np.count_nonzero(~np.isnan(np.asarray(higher, dtype=np.float64))))
+    return ordered / (pairs // n) / n if pairs else math.nan
 
 
 def ordered_pairs(lower: ArrayLike, higher: ArrayLike) -> tuple[float, int]:

@@ -103,9 +103,11 @@ def binomial_lower(kept: int, n: int, delta: float) -> float:
     >>> round(binomial_lower(9, n=10, delta=0.05), 3)
     0.606
     """
+    from scipy.special import bdtr
+
     if kept == 0:
         return 0.0
-    return _largest(lambda p: 1 - float(binomial_cdf(n, p)[kept - 1]) <= delta)
+    return _largest(lambda p: 1 - float(bdtr(kept - 1, n, p)) <= delta)
 
 
 def binomial_interval(successes: int, n: int, level: float = 0.95) -> Interval:
