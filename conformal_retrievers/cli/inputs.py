@@ -2,13 +2,14 @@
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.calibration import Calibration
@@ -18,6 +19,7 @@ from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models, filter_of
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import run_name
+from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.readers.reading import read, takes_runs
@@ -97,9 +99,9 @@ def held_out(judged: Iterable[JudgedQuery], share: float) -> list[JudgedQuery]:
 class New(NamedTuple):
     """Scored queries that a calibration was not made from, and how many others were left out."""
 
-    queries: list[ScoredQuery]
+    queries: Sequence[ScoredQuery]
     left_out: int
-    reference: list[ScoredQuery] | None = None  # those that it was made from, if all were given
+    reference: Sequence[ScoredQuery] | None = None  # those that it was made from, if all were given
 
 
 def new_queries(
@@ -197,7 +199,7 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
     queries or their hashes. Raises ValueError if there is none.
     """
     chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
-    new: dict[str, ScoredQuery] = {}
+    new: dict[str, tuple[NDArray[np.float64], str | None, bool | None]] = {}
     n_events = left_out = 0
 
     @cache
@@ -216,17 +218,25 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
             left_out += 1
             continue
         scores, id = scores_of(event), visible(query or f"event {n_events}")
-        none, group = np.zeros(len(scores), dtype=bool), event.get("group")
-        group = group and visible(str(group))
+        group = event.get("group")
         silenced = None if calibration.gate is None else is_silent(event)
         if silenced:  # it counts as dropped, even if it was only flagged
             scores = np.full(len(scores), np.inf)
-        split = calibration.split
-        one = ScoredQuery(scores, none, id=id, group=group, split=split, silenced=silenced)
-        new.setdefault(id, one)
+        new.setdefault(id, (scores, group and visible(str(group)), silenced))
     if not new:
         raise ValueError(
             f"{path} has {n_events} events, none of this calibration with a query that is new to "
             "it; give a log of its filter"
         )
-    return New(list(new.values()), left_out)
+    scores_of_each, groups, silent = zip(*new.values(), strict=True)
+    offsets = np.cumsum([0, *map(len, scores_of_each)])
+    queries = ScoredQueries(
+        np.concatenate(scores_of_each),
+        np.zeros(offsets[-1], dtype=bool),
+        offsets,
+        ids=new,
+        groups=groups,
+        split=calibration.split,
+        silenced=np.array(silent, dtype=np.float64),  # None is NaN
+    )
+    return New(queries, left_out)

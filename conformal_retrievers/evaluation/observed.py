@@ -52,7 +52,8 @@ class Observed:
         queries = measures.checked(scored, calibration, name)
         passed, lowest = measures.passed(queries), queries.lowest
         groups = [*map(calibration.merged, queries.groups.tolist())] if calibration.by_group else []
-        thresholds = [calibration.thresholds_at(alpha) for alpha in alphas_of(calibration)]
+        alphas = alphas_of(calibration)
+        thresholds = [calibration.thresholds_at(alpha) for alpha in alphas]
         limits = [
             np.array([at.get(group, math.inf) for group in groups]) if groups else at[None]
             for at in thresholds
@@ -65,12 +66,12 @@ class Observed:
             kept[i] = queries.number_in(below) * passed
             if judged:
                 relevant_kept[i] = queries.number_in(below & queries.relevant) * passed
-        scores, relevant = queries.scores, queries.relevant
+        scores = queries.scores
         if not passed.all():
             scores = np.where(np.repeat(passed, queries.sizes), scores, math.nan)
-        own = measures.thresholds(queries, calibration)
-        of_each = np.repeat(own, queries.sizes) if isinstance(own, np.ndarray) else own
-        values, times = _histogram(scores, relevant)
+        own = limits[alphas.index(calibration.alpha)]
+        of_each = np.repeat(own, queries.sizes) if groups else own
+        values, times = _histogram(scores, queries.relevant)
         return cls(
             counts=measures.counts(queries, measures.keeps(queries, calibration), calibration),
             kept=kept,
@@ -119,7 +120,7 @@ class Observed:
         if not m or not n:
             return math.nan
         twice = 2 * np.cumsum(relevant) - relevant  # below it, and up to it
-        return int((twice * irrelevant).sum()) / 2 / m / n
+        return int(twice @ irrelevant) / 2 / m / n
 
     def at(self, i: int) -> QueryCounts:
         """Return the counts at alpha number i of the sweep."""
@@ -149,10 +150,11 @@ def _histogram(scores: Column, relevant: Mask) -> tuple[Column, NDArray[np.intp]
     ordered = np.sort(scores)
     ordered = ordered[: len(ordered) - np.count_nonzero(np.isnan(scores))]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    values, times = ordered[first], np.diff(first, append=len(ordered))
+    values, times = ordered[first], np.empty((2, len(first)), dtype=np.intp)
     of_relevant = np.sort(scores[relevant & ~np.isnan(scores)])
-    of_kind = np.bincount(np.searchsorted(values, of_relevant), minlength=len(values))
-    return values, np.stack([times - of_kind, of_kind])
+    times[1] = np.bincount(np.searchsorted(values, of_relevant), minlength=len(values))
+    times[0] = np.diff(first, append=len(ordered)) - times[1]
+    return values, times
 
 
 def aucs(queries: ScoredQueries, scores: Column) -> Column:
