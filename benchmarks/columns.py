@@ -2,8 +2,10 @@
 
     arrays   `ScoredQueries(…)` and `Calibration.from_scores` with its threshold, of 10⁴ and of
              `--queries` queries with 20 scores, against `np.argsort` of these scores
-    objects  `Calibration.from_scores` of 100 queries as objects, here and, with --before FOLDER,
-             in a checkout of an earlier version
+    objects  `Calibration.from_scores` and `evaluate` of 100 queries as objects, here and, with
+             --before FOLDER, in a checkout of an earlier version
+    figures  a calibration and an evaluation, of `--queries` queries in arrays each, against numpy;
+             then what `evaluate`, `diagnose` and `compare` take alone
     parquet  a calibration and an evaluation, of `--queries` queries in a Parquet file each, against
              numpy: pyarrow reads, then argsort, cumsum and bincount give the same figures. Each in
              a process of its own, so that peak memory (resident set size) is that of the step alone
@@ -34,6 +36,7 @@ from conformal_retrievers import Calibration, ScoredQuery
 
 K = 20
 ALPHA = 0.1
+Flat = tuple[Any, Any, Any, Any]  # scores, relevant, offsets, missed
 FILES = ("calibration.parquet", "evaluation.parquet")
 
 
@@ -45,18 +48,20 @@ def main() -> None:
     )
     parser.add_argument("--queries", type=int, default=1_000_000)
     parser.add_argument("--before", type=Path, help="a checkout of an earlier version")
-    parser.add_argument("--only", choices=("arrays", "objects", "parquet"))
-    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=("arrays", "objects", "figures", "parquet"))
+    parser.add_argument("--step", choices=(*STEPS, *FLAT), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
-        print(json.dumps(measured(arguments.step, arguments.folder)))
+        print(json.dumps(measured(arguments.step, arguments.folder, arguments.queries)))
         return
     if arguments.only in (None, "arrays"):
         for n in sorted({10_000, arguments.queries}):
             arrays(n)
     if arguments.only in (None, "objects"):
         objects(arguments.before)
+    if arguments.only in (None, "figures"):
+        figures(arguments.queries)
     if arguments.only in (None, "parquet"):
         with tempfile.TemporaryDirectory() as folder:
             parquet(arguments.queries, Path(folder))
@@ -89,9 +94,23 @@ def arrays(n: int) -> None:
 
 def objects(before: Path | None) -> None:
     folders = [Path(__file__).parents[1], *([before] if before else [])]
-    seconds = [min(run("objects", folder)[0] for _ in range(5)) for folder in folders]
-    ratio = f", {seconds[0] / seconds[1]:.2f} × before (target ≤ 1.1)" if before else ""
-    print(f"objects        100 queries: {1000 * seconds[0]:.2f} ms{ratio}")
+    for step in ("objects", "evaluated"):
+        seconds = [min(run(step, folder)[0] for _ in range(5)) for folder in folders]
+        ratio = f", {seconds[0] / seconds[1]:.2f} × before (target ≤ 1.1)" if before else ""
+        print(f"{step:<9}      100 queries: {1000 * seconds[0]:.2f} ms{ratio}")
+
+
+def figures(n: int) -> None:
+    ratios = []
+    for _ in range(3):
+        (ours, peak), (numpy, least) = (run(step, n=n) for step in ("flat", "flat-numpy"))
+        print(f"figures  2 × {n:,} queries: {ours:.2f} s, {peak / 1e6:.0f} MB, numpy ", end="")
+        print(f"{numpy:.2f} s, {least / 1e6:.0f} MB")
+        ratios.append(ours / numpy)
+    print(f"  columns / numpy: {', '.join(f'{r:.2f}' for r in ratios)} (targets ≤ 3, < 2000 MB)")
+    for step in ("evaluate", "diagnose", "compare"):
+        seconds, peak = run(step, n=n)
+        print(f"{step:<8} {n:>9,} queries: {seconds:.2f} s, {peak / 1e6:.0f} MB")
 
 
 def parquet(n: int, folder: Path) -> None:
@@ -132,9 +151,12 @@ def in_turn(
     return min(seconds[one]), min(seconds[other])
 
 
-def run(step: str, version: Path | None = None, folder: Path | None = None) -> tuple[float, float]:
+def run(
+    step: str, version: Path | None = None, folder: Path | None = None, n: int = 0
+) -> tuple[float, float]:
     """Return the seconds of a step and its peak in bytes, in a process of a version."""
     command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
+    command += ["--queries", str(n)]
     path = {"PYTHONPATH": str(version or Path(__file__).parents[1])}
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={**os.environ, **path}
@@ -143,8 +165,8 @@ def run(step: str, version: Path | None = None, folder: Path | None = None) -> t
     return seconds, peak
 
 
-def measured(step: str, folder: Path) -> tuple[float, float]:
-    seconds = STEPS[step](folder)
+def measured(step: str, folder: Path, n: int) -> tuple[float, float]:
+    seconds = flat_step(step, n) if step in FLAT else STEPS[step](folder)
     return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1000
 
 
@@ -152,15 +174,32 @@ def calibrated(queries: Any) -> Calibration:
     return Calibration.from_scores(queries, alpha=ALPHA, scorer="drawn")
 
 
-def step_objects(_: Path) -> float:
-    columns = drawn(100)
+def objects_of(seed: int) -> list[ScoredQuery]:
+    columns = drawn(100, seed)
     rows = (columns[name].reshape(-1, K) for name in ("scores", "relevant"))
     pairs = zip(*rows, columns["ids"], strict=True)
-    queries = [ScoredQuery(scores, relevant, id=id) for scores, relevant, id in pairs]
-    found = []
+    return [ScoredQuery(scores, relevant, id=id) for scores, relevant, id in pairs]
+
+
+def step_objects(_: Path) -> float:
+    queries, found = objects_of(0), []
     for _ in range(200):
         start = time.process_time()
         calibrated(queries).threshold()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+def step_evaluated(_: Path) -> float:
+    from conformal_retrievers import evaluate
+
+    known, new = (objects_of(seed) for seed in (0, 1))
+    calibration = calibrated(known)
+    calibration.threshold()
+    found = []
+    for _ in range(100):
+        start = time.process_time()
+        evaluate(calibration, new)
         found.append(time.process_time() - start)
     return min(found)
 
@@ -171,29 +210,44 @@ def step_columns(folder: Path) -> float:
 
     start = time.perf_counter()
     calibration = calibrated(read_parquet(folder / FILES[0]))
-    str(evaluate(calibration, read_parquet(folder / FILES[1])))
+    evaluate(calibration, read_parquet(folder / FILES[1]))
     return time.perf_counter() - start
 
 
 def step_numpy(folder: Path) -> float:
     import pyarrow.parquet as pq
 
-    def flat(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+    def flat(name: str) -> Flat:
         table = pq.read_table(folder / name).combine_chunks()
         scores, relevant = (table[of].chunk(0) for of in ("scores", "relevant"))
-        query_of = np.repeat(np.arange(table.num_rows), np.diff(scores.offsets.to_numpy()))
         values = relevant.values.to_numpy(zero_copy_only=False)
-        missed = table["missed"].to_numpy()
-        return scores.values.to_numpy(), values, query_of, missed, table.num_rows
+        offsets, missed = scores.offsets.to_numpy(), table["missed"].to_numpy()
+        return scores.values.to_numpy(), values, offsets, missed
 
     start = time.perf_counter()
-    scores, relevant, query_of, _, n = flat(FILES[0])
+    threshold = numpy_threshold(*flat(FILES[0]))
+    numpy_figures(threshold, *flat(FILES[1]))
+    return time.perf_counter() - start
+
+
+def flat(n: int, seed: int) -> Flat:
+    columns = drawn(n, seed)
+    return columns["scores"], columns["relevant"], columns["offsets"], columns["missed"]
+
+
+def numpy_threshold(scores: Any, relevant: Any, offsets: Any, _: Any) -> float:
+    n = len(offsets) - 1
+    query_of = np.repeat(np.arange(n), np.diff(offsets))
     in_query = np.bincount(query_of[relevant], minlength=n)
     order = np.argsort(scores[relevant])
     mass = np.cumsum((1 / in_query[query_of[relevant]])[order])
     place = np.searchsorted(mass, (1 - ALPHA) * (np.count_nonzero(in_query) + 1))
-    threshold = scores[relevant][order[place]]
-    scores, relevant, query_of, missed, n = flat(FILES[1])
+    return float(scores[relevant][order[place]])
+
+
+def numpy_figures(threshold: float, scores: Any, relevant: Any, offsets: Any, missed: Any) -> None:
+    n = len(offsets) - 1
+    query_of = np.repeat(np.arange(n), np.diff(offsets))
     keeps = scores <= threshold
     retrieved = np.bincount(query_of, minlength=n)
     in_query = np.bincount(query_of, relevant, n)
@@ -213,10 +267,40 @@ def step_numpy(folder: Path) -> float:
     ):
         share = part.sum() / whole.sum()
         np.sum((part - share * whole) ** 2)
-    return time.perf_counter() - start
 
 
-STEPS = {"objects": step_objects, "columns": step_columns, "numpy": step_numpy}
+def flat_step(step: str, n: int) -> float:
+    from conformal_retrievers import compare, diagnose, evaluate
+    from conformal_retrievers.data.columns import ScoredQueries
+
+    if step == "flat-numpy":
+        known, new = (flat(n, seed) for seed in (0, 1))
+        start = time.process_time()
+        numpy_figures(numpy_threshold(*known), *new)
+        return time.process_time() - start
+    columns = [drawn(n, seed) for seed in (0, 1)]
+    start = time.process_time()
+    calibration = calibrated(ScoredQueries(**columns.pop(0)))
+    queries = ScoredQueries(**columns.pop(0))
+    calibration.threshold()
+    if step != "flat":
+        start = time.process_time()
+    if step == "diagnose":
+        diagnose(calibration, queries)
+    elif step == "compare":
+        compare(calibration, calibration.at(2 * ALPHA), queries, rng=np.random.default_rng(0))
+    else:
+        evaluate(calibration, queries)
+    return time.process_time() - start
+
+
+STEPS = {
+    "objects": step_objects,
+    "evaluated": step_evaluated,
+    "columns": step_columns,
+    "numpy": step_numpy,
+}
+FLAT = ("flat", "flat-numpy", "evaluate", "diagnose", "compare")
 
 
 if __name__ == "__main__":
