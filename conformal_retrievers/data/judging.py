@@ -9,6 +9,7 @@
 Ids that are in nothing retrieved are reported with those that are most like them.
 """
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,9 @@ from conformal_retrievers.data.sentences import Split
 Found = tuple[Snippet, Mapping[str, Any]]  # with the fields of its metadata
 Names = Mapping[str, str]  # what something relevant is looked for by, such as "id"
 SHOWN = 3  # names in a message
-PREFIX = 80  # characters of a text that are compared with others
+PREFIX = 80  # characters of a text that are compared with others, or of an id in a message
+SAME = 20  # characters that a long id has in common with another, in a message
+logger = logging.getLogger("conformal_retrievers")
 
 
 def judge_retrieved(
@@ -60,7 +63,7 @@ def judge_retrieved(
     -----
     UserWarning
         If more than half of ten or more relevant ids, or all of fewer, are in nothing that was
-        retrieved for any query.
+        retrieved for any query. The log has each of them, however many, at level INFO.
     """
     everything = [*chain.from_iterable(retrieved)]
     fields = _values(everything)
@@ -170,6 +173,9 @@ def _report(
         for query, names in relevant
         if not any(name in known[kind] for kind, name in names.items())
     ]
+    if logger.isEnabledFor(logging.INFO):
+        for query, names in unknown:
+            logger.info("in nothing that was retrieved: %s", _nearest(query, names, known))
     none = 0 < len(unknown) == len(relevant)
     # Retrievers do miss some.
     if not none and (len(relevant) < LEAST or len(unknown) <= len(relevant) / 2):
@@ -187,13 +193,26 @@ def _report(
 
 def _nearest(query: str, names: Names, known: Mapping[str, set[str]]) -> str:
     kind, name = next(iter(names.items()))
-    candidates = sorted({one[:PREFIX] for one in known[kind]})
-    near = get_close_matches(name[:PREFIX], candidates, 1)
-    return f"{name[:PREFIX]!r} of {query}" + (f" (nearest: {near[0]!r})" if near else "")
+    candidates = known[kind]
+    if kind == "text":
+        name, candidates = name[:PREFIX], {one[:PREFIX] for one in candidates}
+    near = get_close_matches(name, sorted(candidates), 1)
+    # Long ids, such as addresses, often differ at their ends.
+    start = 0
+    if near and len(name) > PREFIX:
+        differ = [a != b for a, b in zip(name, near[0], strict=False)]
+        start = max(0, [*differ, True].index(True) - SAME)
+    name, *near = ["…" * (start > 0) + one[start : start + PREFIX] for one in (name, *near)]
+    return f"{name!r} of {query}" + (f" (nearest: {near[0]!r})" if near else "")
 
 
 def _remedy(unknown: Sequence[Names], fields: Mapping[str, set[str]], key: str | None) -> str:
     """Return what to do about names that nothing has where they were looked for."""
+    if key == "evidence":
+        return (
+            "Check them: evidence names a document by the id of what is retrieved, or of what that "
+            "was cut from, metadata['source'] in LangChain"
+        )
     given = [next(iter(names.values())) for names in unknown]
     shares = {field: sum(name in values for name in given) for field, values in fields.items()}
     field = max(shares, key=shares.__getitem__, default="")

@@ -156,6 +156,19 @@ def test_a_warning_counts_the_ids_that_nothing_has_if_they_are_more_than_half():
         judge_retrieved(judged, [[] for _ in judged])  # which a calibration tells
 
 
+def test_the_log_has_each_id_that_nothing_has(caplog):
+    caplog.set_level("INFO", "conformal_retrievers")
+    judge_retrieved(queries(12), lists(7) + lists(5, "DOC-{}"))
+    assert len(caplog.messages) == 5
+    assert "'doc-11' of query 'q11'" in caplog.messages[-1]
+
+
+def test_long_ids_are_compared_whole_and_shown_where_they_differ():
+    start = "https://example.org/" + "folder/" * 20
+    with pytest.raises(ValueError, match=r"'…r/folder/folder/part_0' of .*nearest: '….*/part-0'\)"):
+        judge_retrieved(queries(10, start + "part_{}"), lists(10, start + "part-{}"))
+
+
 def test_the_field_that_has_the_ids_is_named():
     fields = [{"source": f"doc-{i}", "page": i} for i in range(10)]
     retrieved = [found((f"t{i}", str(i), one)) for i, one in enumerate(fields)]
@@ -181,5 +194,6 @@ def test_ids_that_are_given_as_texts_are_told(name, remedy):
 def test_a_document_of_evidence_that_nothing_has_is_named():
     judged = [JudgedQuery("q", [], [], evidence=[(f"page {i}", 0, 9)]) for i in range(10)]
     retrieved = [[(chunk(0, 200), {})] for _ in judged]
-    with pytest.raises(ValueError, match=r"'page 0' of query 'q' \(nearest: 'page'\)"):
+    with pytest.raises(ValueError, match=r"'page 0' of query 'q' \(nearest: 'page'\)") as error:
         judge_retrieved(judged, retrieved, key="evidence")
+    assert "give the field" not in str(error.value)

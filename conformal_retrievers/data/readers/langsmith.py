@@ -30,14 +30,9 @@ QUERIES = ("query", "question", "input", "user_input")
 DOCUMENTS = ("documents", "contexts", "output", "retrieved_contexts", "context")
 RELEVANT = (
     "relevant_ids",
-    "relevant_document_ids",
     "reference_context_ids",
     "relevant_documents",
-    "relevant_docs",
-    "relevant_contexts",
-    "reference_documents",
     "reference_contexts",
-    "document_ids",
     "documents",
     "contexts",
 )
@@ -96,6 +91,20 @@ def of_records(
     records: Sequence[Record], *, query: str | None = None, relevant: str | None = None
 ) -> list[JudgedQuery]:
     """Return the judged queries of examples, runs and feedback, or of an experiment's rows."""
+    queries = _queries(records, query, relevant)
+    n = len({one.query for one in queries})
+    if n < len(queries):
+        warnings.warn(
+            f"{len(queries)} queries have {n} different texts, but each counts as an independent "
+            "one. If they are repetitions of an experiment, give one of them",
+            stacklevel=3,
+        )
+    return queries
+
+
+def _queries(
+    records: Sequence[Record], query: str | None, relevant: str | None
+) -> list[JudgedQuery]:
     if any(name.startswith(TABLE["inputs"]) for name in records[0].fields):
         return [_experiment(record, query, relevant) for record in records]
     feedback = [record for record in records if {"run_id", "key"} <= {*record.fields}]

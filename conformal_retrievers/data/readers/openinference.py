@@ -25,7 +25,6 @@ from conformal_retrievers.data.readers.records import Record, as_relevant, recor
 
 INPUT, DOCUMENTS = "input.value", "retrieval.documents."
 FIELDS = ("query", "query_bundle.query_str", "query_str", "input", "question")
-INSIDE = ("document_annotations", "documentAnnotations", "document_evaluations")
 
 
 def fits(names: set[str]) -> bool:
@@ -141,7 +140,7 @@ def _span(record: Record) -> Record:
             "parent_id": _hex(parent),
             "name": record.get("name"),
             "events": record.items("events") or (),
-            "annotations": [one for key in INSIDE for one in record.items(key) or ()],
+            "annotations": record.items("document_annotations") or (),
         },
     )
 

@@ -6,9 +6,11 @@ is that of the retriever.
 """
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from conformal_retrievers.data.evidence import LEAST
 from conformal_retrievers.data.queries import JudgedQuery
 from conformal_retrievers.data.readers.documents import judged_by, warn_of_synthetic, with_ids
 from conformal_retrievers.data.readers.records import Record, records_of
@@ -47,13 +49,20 @@ def of_records(records: Sequence[Record]) -> list[JudgedQuery]:
     if any(retrieved) and not all(retrieved):
         record = records[retrieved.index(False)]
         raise record.fault(
-            "retrieved_contexts", "give those of each sample, an empty list for none, or of no one"
+            "retrieved_contexts", "give those of each sample, an empty list for none, or of none"
         )
     if any(retrieved) and not any(any(query.relevant) for query in queries):
         raise ValueError(
             f"{records[0].place}: no retrieved context of the {len(queries)} samples is a "
             "reference context, so that their chunks seem to differ. Give retrieved_context_ids "
             "and reference_context_ids, or the references alone to judge_retriever"
+        )
+    missed, found = sum(one.missed or 0 for one in queries), sum(sum(q.relevant) for q in queries)
+    if any(retrieved) and missed > found and missed + found >= LEAST:
+        warnings.warn(
+            f"{missed} of {missed + found} reference contexts are not among those retrieved for "
+            "their questions, and count as missed; check that both have the same texts or ids",
+            stacklevel=3,
         )
     return queries
 

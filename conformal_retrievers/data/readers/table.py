@@ -105,6 +105,8 @@ def of_records(
     of_query: dict[str, list[Record]] = {}
     for row in rows:
         text = row.text("query", "give the text of the query")
+        if "query_id" in known and row.name("query_id") is None:
+            raise row.fault("query_id", "give it in all rows, or in none")
         of_query.setdefault(row.name("query_id") or text, []).append(row)
     for all_of in of_query.values():
         for name in ("query", "group"):

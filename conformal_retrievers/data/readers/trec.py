@@ -85,7 +85,7 @@ def read_trec(
     if run is None:
         if texts is None:
             raise ValueError(
-                f"{qrels} has qrels, which tell the ids of queries and not their texts. Give the "
+                f"{qrels} has qrels, which have the ids of queries and not their texts. Give the "
                 "run of a retriever, or the texts: read_trec(qrels, queries=FILE)"
             )
         return _to_retrieve(relevant, texts, documents)

@@ -149,6 +149,7 @@ def test_ids_are_texts_whatever_their_type_in_a_frame(dtype):
         ({"relevant": [None, None, None]}, "row 0: relevant is missing"),
         ({"query": ["Wann?", None, "Who?"]}, "row 1: query is missing"),
         ({"query": ["Wann?", "Wo?", "Who?"]}, "row 1: query is 'Wo\\?'"),
+        ({"query_id": ["q1", None, "q2"]}, "row 1: query_id is missing"),
         ({"group": ["g", "h", None]}, "row 1: group is 'h'"),
         ({"rank": [1, 1, 1]}, "row 1: rank is 1"),
         ({"rank": [1.5, 1, 1]}, "row 0: rank is 1.5"),
@@ -242,3 +243,5 @@ def test_a_table_of_a_langsmith_experiment_has_documents_and_references():
         "Who?", with_hits(["Ann did.", "It rains."]), [False, True], id="r1", missed=1
     )
     assert read(pd.DataFrame([row])) == [expected]
+    with pytest.warns(UserWarning, match="2 queries have 1 different texts"):
+        assert len(read(pd.DataFrame([row, row | {"id": "r2"}]))) == 2
