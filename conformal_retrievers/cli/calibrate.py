@@ -52,6 +52,7 @@ def calibrate(
     out: options.Out = Path("calibration.json"),
     run: options.Run = None,
     k: options.Depth = None,
+    min_score: options.MinScore = None,
     better: options.Better = None,
     retriever: options.Retriever = None,
     model: options.Model = None,
@@ -105,7 +106,7 @@ def calibrate(
         for option, value in (("--model", model), ("--name", name)):
             if value is not None:
                 raise typer.BadParameter(f"the scorer {scorer} has no model; leave {option} out")
-    queries = held_out(judged_queries(judged, run, k), hold_out)
+    queries = held_out(judged_queries(judged, run, k, min_score), hold_out)
     if hold_out and any(query.id is None for query in queries):
         raise ValueError("--hold-out needs an id for each query; give those without id one")
     if split is not None:

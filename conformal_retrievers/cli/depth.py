@@ -27,6 +27,7 @@ def depth(
     ] = 0.9,
     run: options.Run = None,
     k: options.Depth = None,
+    min_score: options.MinScore = None,
     split: options.Split = None,
     as_json: options.Json = False,
 ) -> None:
@@ -35,7 +36,7 @@ def depth(
     Takes deep judged lists with hits: of judge_retriever, or of the runs of a BEIR folder. Measures
     a third of the queries, whose ids --json has: leave them out when you calibrate.
     """
-    queries = judged_queries(judged, run, k)
+    queries = judged_queries(judged, run, k, min_score)
     asked = by_sentence(queries, split) if split else queries
     found = measured(asked, recall=recall, progress=sys.stderr.isatty())
     if as_json:

@@ -32,6 +32,7 @@ def diagnose(
     ] = None,
     run: options.Run = None,
     k: options.Depth = None,
+    min_score: options.MinScore = None,
     model: options.NeededModel = None,
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
@@ -46,12 +47,14 @@ def diagnose(
     """
     if (judged is None) == (log is None):
         raise typer.BadParameter("give either judged queries, or a filter log with --log FILE")
-    if log is not None and (without_answers or any((run, k, model, corpus, unanswerable))):
-        reason = "--run, --k, --model, --corpus, --unanswerable and --without-answers go with them"
-        raise typer.BadParameter(f"give judged queries in place of --log: {reason}")
+    if log is not None and (
+        without_answers or any((run, k, min_score, model, corpus, unanswerable))
+    ):
+        needed = "--run, --k, --min-score, --model, --corpus, --unanswerable, --without-answers"
+        raise typer.BadParameter(f"give judged queries in place of --log for {needed}")
     sources = None
     if judged is not None:
-        sources = Sources(judged, unanswerable, without_answers, run, k)
+        sources = Sources(judged, unanswerable, without_answers, run, k, min_score)
     if out is not None:
         files = sources.files.values() if sources else ()
         options.check_out(out, calibration, judged, log, corpus, *files)
@@ -66,7 +69,9 @@ def diagnose(
         new = logged_queries(log, tested)
     else:
         assert judged is not None
-        new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
+        new = new_queries(
+            tested, judged, run=run, k=k, min_score=min_score, model=model, corpus=corpus
+        )
     found, gate = diagnosed(tested, new.queries, reference=new.reference), None
     if tested.gate and sources and (out or unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)

@@ -19,6 +19,7 @@ def evaluate(
     alpha: options.OtherAlpha = None,
     run: options.Run = None,
     k: options.Depth = None,
+    min_score: options.MinScore = None,
     model: options.NeededModel = None,
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
@@ -34,12 +35,12 @@ def evaluate(
     if half of the snippets have no score. Leaves out queries with an id of the calibration.
     """
     tested = load_calibration(calibration, alpha, *RETRIEVED, QUERIES)
-    sources = Sources(judged, unanswerable, without_answers, run, k)
+    sources = Sources(judged, unanswerable, without_answers, run, k, min_score)
     if tested.subject == QUERIES:
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
     options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
-    new = new_queries(tested, judged, run=run, k=k, model=model, corpus=corpus)
+    new = new_queries(tested, judged, run=run, k=k, min_score=min_score, model=model, corpus=corpus)
     result, gate = measured(tested, new.queries), None
     if tested.gate is not None and (unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)

@@ -33,6 +33,7 @@ def gate(
     out: options.Out = Path("gate.json"),
     run: options.Run = None,
     k: options.Depth = None,
+    min_score: options.MinScore = None,
     model: options.GateModel = None,
     name: options.ModelName = None,
     corpus: options.GateCorpus = None,
@@ -56,7 +57,7 @@ def gate(
 
     Prints what is guaranteed for answerable queries, and how often it is silent on the others.
     """
-    given = Sources(judged, unanswerable, without_answers, run, k)
+    given = Sources(judged, unanswerable, without_answers, run, k, min_score)
     options.check_out(out, judged, corpus, *given.files.values())
     queries = read_queries(given).held_out(hold_out)
     if split is not None:

@@ -42,17 +42,23 @@ def load_calibration(path: Path, alpha: float | None, *about: Subject) -> Calibr
     return calibration if alpha is None else calibration.at(alpha)
 
 
-def judged_queries(path: Path, run: list[str] | None, k: int | None) -> Iterable[JudgedQuery]:
+def judged_queries(
+    path: Path, run: list[str] | None, k: int | None, min_score: float | None = None
+) -> Iterable[JudgedQuery]:
     """Return the judged queries of what `read` recognises, as in the runs if some are given.
 
-    Raises ValueError for one of relevant ids that is not retrieved yet.
+    Raises ValueError for one of relevant ids that is not retrieved yet; errors name the options.
     """
     of_runs = takes_runs(path)
     if of_runs and not run:
         raise OptionNeeded(f"{path} has judgements, which need a run", "--run FILE")
     if (run or k is not None) and not of_runs:
         raise typer.BadParameter(f"{path}: --run and --k are for BEIR folders and TREC qrels")
-    found = read(path, named_runs(path, run) if run else None, k=k)
+    try:
+        found = read(path, named_runs(path, run) if run else None, k=k, min_score=min_score)
+    except ValueError as error:
+        text = str(error).replace("min_score", "--min-score")
+        raise ValueError(text.replace("read(qrels, run)", "QRELS --run FILE")) from None
     check_retrieved(found)
     return found
 
@@ -110,6 +116,7 @@ def new_queries(
     *,
     run: list[str] | None,
     k: int | None,
+    min_score: float | None,
     model: str | None,
     corpus: Path | None,
 ) -> New:
@@ -120,7 +127,8 @@ def new_queries(
     """
     scorer, gate = filter_of(calibration, Models(model, None, corpus, judged))
     k = depth_of(calibration, run, k)
-    given, used = cut_as(calibration, judged_queries(judged, run, k)), fitted_on(scorer)
+    given = cut_as(calibration, judged_queries(judged, run, k, min_score))
+    used = fitted_on(scorer)
     if gate is not None:
         used |= asked_of(gate.calibration, given)
     queries = [

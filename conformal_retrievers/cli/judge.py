@@ -15,6 +15,7 @@ def judge(
     out: options.Out = Path("judged.jsonl"),
     run: options.Run = None,
     k: options.Depth = None,
+    min_score: options.MinScore = None,
     sample: Annotated[
         float | None,
         options.option(
@@ -36,7 +37,7 @@ def judge(
     Every mark is saved at once. Stop with Ctrl-C, and go on with the same command.
     """
     options.check_out(out, retrieved)
-    queries = list(judged_queries(retrieved, run, k))
+    queries = list(judged_queries(retrieved, run, k, min_score))
     given = labels_of(retrieved, synthetic)
     judging = Judging(queries, out, by=by, share=sample, given=given)
     try:

@@ -103,6 +103,13 @@ Depth = Annotated[
         min=1,
     ),
 ]
+MinScore = Annotated[
+    float | None,
+    option(
+        "NUMBER",
+        "For grades: the one from which on a snippet is relevant, where they are not 0, 1.",
+    ),
+]
 Unanswerable = Annotated[
     list[str] | None,
     option(

@@ -31,6 +31,7 @@ def plan(
     ] = None,
     run: options.Run = None,
     k: options.Depth = None,
+    min_score: options.MinScore = None,
     model: options.GateModel = None,
     corpus: options.GateCorpus = None,
     delta: options.Delta = None,
@@ -49,12 +50,19 @@ def plan(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"--{str(error).split()[0]}") from None
     if pilot is None:
-        for option, value in (("--run", run), ("--k", k), ("--model", model), ("--corpus", corpus)):
+        for option, value in (
+            ("--run", run),
+            ("--k", k),
+            ("--min-score", min_score),
+            ("--model", model),
+            ("--corpus", corpus),
+        ):
             if value is not None:
                 raise typer.BadParameter(f"there is no --pilot that needs it; leave {option} out")
     else:
         scorers = Models(model, None, corpus, pilot).given()
-        scored = scored_pilot(judged_queries(pilot, run, k), alpha, guarantee, delta, scorers)
+        judged = judged_queries(pilot, run, k, min_score)
+        scored = scored_pilot(judged, alpha, guarantee, delta, scorers)
         planned = planning.plan(
             alpha, have, delta=delta, within=within, guarantee=guarantee, pilot=scored
         )

@@ -71,6 +71,7 @@ class Sources(NamedTuple):
     without_answers: bool
     run: list[str] | None
     k: int | None
+    min_score: float | None
 
     @property
     def files(self) -> dict[str, Path]:
@@ -89,22 +90,23 @@ class Sources(NamedTuple):
 def read_queries(given: Sources) -> Queries:
     """Return the judged queries of a file or folder, and the unanswerable ones by source."""
     sources = {name: read(file) for name, file in given.files.items()}
-    queries = [*judged_queries(given.judged, given.run, given.k)]
+    queries = [*judged_queries(given.judged, given.run, given.k, given.min_score)]
     if given.without_answers:
         if REMOVED in sources:
             raise typer.BadParameter(
                 f"a source has the name {REMOVED!r}, too; give another NAME=FILE",
                 param_hint="--unanswerable",
             )
-        sources[REMOVED] = _without_answers(given.judged, given.run, given.k)
+        sources[REMOVED] = _without_answers(given)
     return Queries(queries, sources)
 
 
-def _without_answers(folder: Path, run: list[str] | None, k: int | None) -> list[JudgedQuery]:
+def _without_answers(given: Sources) -> list[JudgedQuery]:
     """Return the queries of a folder without their relevant snippets, each run cut to k again.
 
     Queries for which nothing was retrieved, or of which no relevant snippet is known, stay out.
     """
+    folder, run, k = given.judged, given.run, given.k
     if not folder.is_dir():
         raise typer.BadParameter(
             f"{folder} is a file, and only runs can be deeper than --k; in Python, "
@@ -113,7 +115,7 @@ def _without_answers(folder: Path, run: list[str] | None, k: int | None) -> list
         )
     if k is None:
         raise OptionNeeded("--without-answers needs runs that are deeper than --k", "--k 10")
-    deep = read_beir(folder, named_runs(folder, run or []))
+    deep = read_beir(folder, named_runs(folder, run or []), min_score=given.min_score or 1)
     depths = {hit.retriever: k for query in deep for s in query.snippets for hit in s.hits}
     answered = [query for query in deep if any(query.relevant) or query.missed]
     return [without_relevant(query, depths) for query in answered if query.snippets]

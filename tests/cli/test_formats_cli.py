@@ -7,7 +7,7 @@ import json
 import pytest
 from commands import as_json, error_of, run
 
-from conformal_retrievers import Calibration, JudgedQuery, Snippet, write_jsonl
+from conformal_retrievers import Calibration, JudgedQuery, Snippet, read, write_jsonl
 from conformal_retrievers.data.queries import with_hits
 
 N, DEPTH = 120, 4
@@ -99,3 +99,28 @@ def test_an_unknown_file_is_an_error_of_one_line_that_lists_the_formats(tmp_path
     message = error_of("calibrate", tmp_path / "x.json", "--alpha", "0.1", "--scorer", "rank")
     assert "RAGAS" in message
     assert "question" in message
+
+
+def test_grades_are_judged_by_min_score_in_each_command(tmp_path):
+    rows = ["query,query_id,id,text,relevant,rank,score"]
+    for query in judged():
+        for i, (s, relevant) in enumerate(zip(query.snippets, query.relevant, strict=True)):
+            grade = 3 if relevant else i % 2  # 1 is not relevant from 2 on
+            rows.append(f"{query.query},{query.id},{s.id},{s.text},{grade},{i},{s.retrieval_score}")
+    graded, plain = tmp_path / "graded.csv", tmp_path / "plain.jsonl"
+    graded.write_text("\n".join(rows))
+    write_jsonl(read(graded, min_score=2), plain)
+    made = []
+    for path, options in ((graded, ("--min-score", 2)), (plain, ())):
+        out = tmp_path / f"{path.stem}.json"
+        run("calibrate", path, "--alpha", 0.2, "--hold-out", 0.5, "--out", out, *options)
+        evaluated = as_json("evaluate", out, path, *options)
+        diagnosed = as_json("diagnose", out, path, *options)
+        planned = as_json("plan", "--alpha", 0.2, "--pilot", path, *options)
+        made.append([Calibration.load(out).threshold(), evaluated, diagnosed, planned])
+    assert made[0] == made[1]
+    refused = error_of("calibrate", graded, "--alpha", 0.2, "--out", tmp_path / "no.json")
+    assert "relevant is '3'" in refused
+    assert " --min-score, from which" in refused
+    given = ("--alpha", 0.2, "--out", tmp_path / "no.json", "--min-score", 2)
+    assert "--min-score is 2.0" in error_of("calibrate", plain, *given)
