@@ -7,7 +7,7 @@ in lists, of a flat file in plain columns: `snippet_id`, `text`, `relevant`, `do
 these have `token_unit` and `silenced`, too. Null is what is unknown.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,21 +18,18 @@ from conformal_retrievers.data import files
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
+from conformal_retrievers.data.parquet_tables import (
+    HIT,
+    OF_JUDGED,
+    OF_QUERY,
+    OF_SNIPPETS,
+    table_of_judged,
+    table_of_scored,
+)
 from conformal_retrievers.data.parsed import query_of, snippets_of
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.ranges import Evidence
-from conformal_retrievers.data.row_groups import (
-    FLAG,
-    MARK,
-    NUMBER,
-    TEXT,
-    WHOLE,
-    Kind,
-    Source,
-    cast,
-    row_groups,
-    sizes_of,
-)
+from conformal_retrievers.data.row_groups import Source, cast, row_groups, sizes_of
 from conformal_retrievers.extras import require
 
 require("parquet", "pyarrow")
@@ -41,22 +38,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 T = TypeVar("T")
-OF_QUERY = {
-    **dict.fromkeys(("id", "query", "group", "retriever", "split", "token_unit"), TEXT),
-    **dict.fromkeys(("missed", "k"), WHOLE),
-    **dict.fromkeys(("answerable", "silenced"), FLAG),
-}
-OF_SNIPPETS = {
-    **dict.fromkeys(("snippet_id", "text", "document", "unscorable"), TEXT),
-    **dict.fromkeys(("position", "document_of"), WHOLE),
-    **dict.fromkeys(("retrieval_score", "scores", "tokens"), NUMBER),
-    "relevant": MARK,
-}
-HIT = {"retriever": TEXT, "rank": WHOLE, "score": NUMBER}
-EVIDENCE = {"document": TEXT, "start": WHOLE, "end": WHOLE}
 JUDGED, SCORED = 1_000, 100_000  # queries in a row group that is written
 _LISTS = ("evidence", "relevant_ids")  # of a query
-_OF_JUDGED = ("snippet_id", "text", "document", "position", "retrieval_score")
 
 
 def read_parquet(source: Source) -> ScoredQueries:
@@ -117,7 +100,7 @@ def _judged(table: Any) -> list[JudgedQuery]:
             given[name] = table[name].to_pylist()
     marks = _marks(columns.pop("relevant")).tolist() if "relevant" in columns else []
     hits = columns.pop("hits", None)
-    found = {name: columns[name].to_pylist() for name in _OF_JUDGED if name in columns}
+    found = {name: columns[name].to_pylist() for name in OF_JUDGED if name in columns}
     found["id"] = found.pop("snippet_id", [None] * len(marks))
     if hits is not None:
         lengths, made = _hits(hits)
@@ -243,10 +226,10 @@ def write_parquet(queries: Iterable[JudgedQuery] | Iterable[ScoredQuery], path: 
     if isinstance(queries, ScoredQueries) or isinstance(first, ScoredQuery):
         scored = queries if isinstance(queries, ScoredQueries) else ScoredQueries.of(every)
         starts = range(0, max(len(scored), 1), SCORED)
-        tables = (_table_of_scored(scored, start) for start in starts)
+        tables = (table_of_scored(scored, start, start + SCORED) for start in starts)
     else:
         parts = iter(lambda: all_of(JudgedQuery, islice(every, JUDGED), "queries"), [])
-        tables = map(_table_of_judged, chain([next(parts, [])], parts))
+        tables = map(table_of_judged, chain([next(parts, [])], parts))
     files.write_whole(path, lambda file: _write(file, tables), what="queries")
 
 
@@ -255,79 +238,3 @@ def _write(file: Any, tables: Iterator[Any]) -> None:
     with pq.ParquetWriter(file, first.schema) as writer:
         for table in chain([first], tables):
             writer.write_table(table)
-
-
-def _table_of_judged(queries: Sequence[JudgedQuery]) -> Any:
-    snippets = [snippet for query in queries for snippet in query.snippets]
-    offsets = np.cumsum([0, *[len(query.snippets) for query in queries]])
-    columns = {
-        name: pa.array([getattr(query, name) for query in queries], kind.type)
-        for name, kind in OF_QUERY.items()
-        if name not in ("token_unit", "silenced")
-    }
-    columns["evidence"] = pa.array([query.evidence or None for query in queries], _of(EVIDENCE))
-    columns["relevant_ids"] = pa.array(
-        [query.relevant_ids or None for query in queries], pa.list_(TEXT.type)
-    )
-    marks = [mark for query in queries for mark in query.relevant]
-    columns["relevant"] = _nested(pa.array(marks, FLAG.type), offsets)
-    for name in _OF_JUDGED:
-        values = [getattr(snippet, name.removeprefix("snippet_")) for snippet in snippets]
-        columns[name] = _nested(pa.array(values, OF_SNIPPETS[name].type), offsets)
-    hits = pa.array([snippet.hits or None for snippet in snippets], _of(HIT))
-    columns["hits"] = _nested(hits, offsets)
-    return pa.table(columns)
-
-
-def _table_of_scored(every: ScoredQueries, start: int) -> Any:
-    bounds = every.offsets[start : start + SCORED + 1]
-    queries, of = slice(start, start + len(bounds) - 1), slice(bounds[0], bounds[-1])
-    offsets = bounds - bounds[0]
-    n = len(bounds) - 1
-    columns = {
-        "id": pa.array(every.ids[queries], TEXT.type),
-        "group": pa.array(every.groups[queries], TEXT.type),
-        "split": pa.array([every.split] * n, TEXT.type),
-        "token_unit": pa.array([every.token_unit] * n, TEXT.type),
-        "missed": pa.array(every.missed[queries], from_pandas=True).cast(WHOLE.type),
-        "silenced": pa.array(every.silenced[queries], from_pandas=True).cast(FLAG.type),
-        "relevant": _nested(pa.array(every.relevant[of]), offsets),
-        "scores": _nested(pa.array(every.scores[of], from_pandas=True), offsets),
-    }
-    for name in ("tokens", "document_of"):
-        if (values := getattr(every, name)) is not None:
-            array = pa.array(values[of], from_pandas=True).cast(OF_SNIPPETS[name].type)
-            columns[name] = _nested(array, offsets)
-    if every.unscorable:
-        why = [every.unscorable.get(i) for i in range(bounds[0], bounds[-1])]
-        columns["unscorable"] = _nested(pa.array(why, TEXT.type), offsets)
-    if every.hits:
-        columns["hits"] = _nested(_hit_lists(every.hits, of), offsets)
-    return pa.table(columns)
-
-
-def _hit_lists(hits: Mapping[str, HitColumns], of: slice) -> Any:
-    places = [np.flatnonzero(np.isfinite(ranks[of])) for ranks, _ in hits.values()]
-    order = np.argsort(np.concatenate(places), kind="stable")
-    counts = np.bincount(np.concatenate(places), minlength=of.stop - of.start)
-    pairs = list(zip(hits.values(), places, strict=True))
-    names = np.repeat(np.array([*hits], dtype=object), [len(place) for place in places])
-    ranks = np.concatenate([columns.ranks[of][place] for columns, place in pairs])
-    scores = np.concatenate([columns.scores[of][place] for columns, place in pairs])
-    found = pa.StructArray.from_arrays(
-        [
-            pa.array(names[order], TEXT.type),
-            pa.array(ranks[order]).cast(WHOLE.type),
-            pa.array(scores[order], from_pandas=True),
-        ],
-        names=[*HIT],
-    )
-    return _nested(found, np.cumsum([0, *counts]))
-
-
-def _of(fields: Mapping[str, Kind]) -> Any:
-    return pa.list_(pa.struct([(name, kind.type) for name, kind in fields.items()]))
-
-
-def _nested(values: Any, offsets: Any) -> Any:
-    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)

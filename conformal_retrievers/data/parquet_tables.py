@@ -1,0 +1,108 @@
+"""Queries as Arrow tables with a row for each of them, as Parquet files have them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.hits import HitColumns
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.row_groups import FLAG, MARK, NUMBER, TEXT, WHOLE, Kind
+from conformal_retrievers.extras import require
+
+require("parquet", "pyarrow")
+import pyarrow as pa
+
+OF_QUERY = {
+    **dict.fromkeys(("id", "query", "group", "retriever", "split", "token_unit"), TEXT),
+    **dict.fromkeys(("missed", "k"), WHOLE),
+    **dict.fromkeys(("answerable", "silenced"), FLAG),
+}
+OF_SNIPPETS = {
+    **dict.fromkeys(("snippet_id", "text", "document", "unscorable"), TEXT),
+    **dict.fromkeys(("position", "document_of"), WHOLE),
+    **dict.fromkeys(("retrieval_score", "scores", "tokens"), NUMBER),
+    "relevant": MARK,
+}
+HIT = {"retriever": TEXT, "rank": WHOLE, "score": NUMBER}
+EVIDENCE = {"document": TEXT, "start": WHOLE, "end": WHOLE}
+OF_JUDGED = ("snippet_id", "text", "document", "position", "retrieval_score")
+
+
+def table_of_judged(queries: Sequence[JudgedQuery]) -> Any:
+    """Return the table of judged queries."""
+    snippets = [snippet for query in queries for snippet in query.snippets]
+    offsets = np.cumsum([0, *[len(query.snippets) for query in queries]])
+    columns = {
+        name: pa.array([getattr(query, name) for query in queries], kind.type)
+        for name, kind in OF_QUERY.items()
+        if name not in ("token_unit", "silenced")
+    }
+    columns["evidence"] = pa.array([query.evidence or None for query in queries], _of(EVIDENCE))
+    columns["relevant_ids"] = pa.array(
+        [query.relevant_ids or None for query in queries], pa.list_(TEXT.type)
+    )
+    marks = [mark for query in queries for mark in query.relevant]
+    columns["relevant"] = _nested(pa.array(marks, FLAG.type), offsets)
+    for name in OF_JUDGED:
+        values = [getattr(snippet, name.removeprefix("snippet_")) for snippet in snippets]
+        columns[name] = _nested(pa.array(values, OF_SNIPPETS[name].type), offsets)
+    hits = pa.array([snippet.hits or None for snippet in snippets], _of(HIT))
+    columns["hits"] = _nested(hits, offsets)
+    return pa.table(columns)
+
+
+def table_of_scored(every: ScoredQueries, start: int, end: int) -> Any:
+    """Return the table of some scored queries."""
+    bounds = every.offsets[start : end + 1]
+    queries, of = slice(start, start + len(bounds) - 1), slice(bounds[0], bounds[-1])
+    offsets = bounds - bounds[0]
+    n = len(bounds) - 1
+    columns = {
+        "id": pa.array(every.ids[queries], TEXT.type),
+        "group": pa.array(every.groups[queries], TEXT.type),
+        "split": pa.array([every.split] * n, TEXT.type),
+        "token_unit": pa.array([every.token_unit] * n, TEXT.type),
+        "missed": pa.array(every.missed[queries], from_pandas=True).cast(WHOLE.type),
+        "silenced": pa.array(every.silenced[queries], from_pandas=True).cast(FLAG.type),
+        "relevant": _nested(pa.array(every.relevant[of]), offsets),
+        "scores": _nested(pa.array(every.scores[of], from_pandas=True), offsets),
+    }
+    for name in ("tokens", "document_of"):
+        if (values := getattr(every, name)) is not None:
+            array = pa.array(values[of], from_pandas=True).cast(OF_SNIPPETS[name].type)
+            columns[name] = _nested(array, offsets)
+    if every.unscorable:
+        why = [every.unscorable.get(i) for i in range(bounds[0], bounds[-1])]
+        columns["unscorable"] = _nested(pa.array(why, TEXT.type), offsets)
+    if every.hits:
+        columns["hits"] = _nested(_hit_lists(every.hits, of), offsets)
+    return pa.table(columns)
+
+
+def _hit_lists(hits: Mapping[str, HitColumns], of: slice) -> Any:
+    places = [np.flatnonzero(np.isfinite(ranks[of])) for ranks, _ in hits.values()]
+    order = np.argsort(np.concatenate(places), kind="stable")
+    counts = np.bincount(np.concatenate(places), minlength=of.stop - of.start)
+    pairs = list(zip(hits.values(), places, strict=True))
+    names = np.repeat(np.array([*hits], dtype=object), [len(place) for place in places])
+    ranks = np.concatenate([columns.ranks[of][place] for columns, place in pairs])
+    scores = np.concatenate([columns.scores[of][place] for columns, place in pairs])
+    found = pa.StructArray.from_arrays(
+        [
+            pa.array(names[order], TEXT.type),
+            pa.array(ranks[order]).cast(WHOLE.type),
+            pa.array(scores[order], from_pandas=True),
+        ],
+        names=[*HIT],
+    )
+    return _nested(found, np.cumsum([0, *counts]))
+
+
+def _of(fields: Mapping[str, Kind]) -> Any:
+    return pa.list_(pa.struct([(name, kind.type) for name, kind in fields.items()]))
+
+
+def _nested(values: Any, offsets: Any) -> Any:
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
