@@ -38,6 +38,8 @@ SECONDS = 300  # a mutant that never ends is killed too
 TESTS = {
     "theory": ["theory"],
     "data": ["data"],
+    "data/columns.py": ["data/test_columns.py", "calibration/test_reduced.py"],
+    "calibration/reduced.py": ["calibration/test_reduced.py"],
     "data/queries.py": ["data/test_queries.py", "scoring/test_scoring.py"],
     "calibration": ["calibration", "theory"],
     "calibration/pilot.py": ["calibration/test_pilot.py"],
@@ -153,7 +155,7 @@ MUTANTS = {
         ("(b**2).sum() - 1", "(b**2).sum()", "one degree of freedom too many"),
         ("residuals = a - p * b", "residuals = a - a.mean()", "sizes of queries ignored"),
         ("queries / (queries - 1) * np", "1 * np", "a variance around its own mean"),
-        ("(below + up_to).sum() / 2", "up_to.sum()", "ties that count in full"),
+        ("pairs - int(not_above.sum()) / 2", "int(not_above.sum()) / 2", "ties that count in full"),
     ],
     "theory/exchangeability.py": [
         ("min(1.0, 2 * min(fewer, more))", "min(fewer, more)", "two sides, tested as one"),
@@ -162,10 +164,34 @@ MUTANTS = {
         ("(beyond - 1) / n_new", "beyond / n_new", "a band that is wider than its test"),
         ("(1 / len(reference) + 1 / n_new)", "(1 / n_new)", "a reference without noise"),
     ],
+    "data/columns.py": [
+        (
+            "scores[np.isnan(scores)] = -math.inf",
+            "scores[np.isnan(scores)] = math.inf",
+            "what cannot be scored counts as lost, but is kept",
+        ),
+        (
+            "scores[of] = np.sort(scores[of], axis=1)",
+            "scores[of] = np.sort(scores[of], axis=0)",
+            "scores sorted across queries",
+        ),
+    ],
+    "calibration/reduced.py": [
+        (
+            "query=start + part.first_lost.query",
+            "query=part.first_lost.query",
+            "a query named by its place in a part",
+        ),
+        (
+            "sum(part.n_lost for part in given)",
+            "given[0].n_lost",
+            "what cannot be scored counted in the first part only",
+        ),
+    ],
     "data/files.py": [
         ("if stored != found:", "if False:", "a changed file is read"),
         ("if len(fields) < len(pairs):", "if False:", "the second of two equal fields counts"),
-        ("if not math.isfinite(float(number)):", "if False:", "1e999 is read as infinity"),
+        ("if not math.isfinite(value):", "if False:", "1e999 is read as infinity"),
         ("            os.unlink(temporary)\n", "", "a broken write leaves a file behind"),
         ("Path(os.path.realpath(path))", "Path(path)", "a link is replaced by a file"),
     ],
@@ -236,25 +262,29 @@ MUTANTS = {
         ),
     ],
     "calibration/guarantees.py": [
-        ("[s[-1:] for s in scores]", "[s[:1] for s in scores]", "the lowest score for 'all'"),
         (
-            "            return [s[:1] for s in scores]",
-            "            return [s[-1:] for s in scores]",
+            "return scores[ends - 1]",
+            "return scores[ends - self._known]",
+            "the lowest score for 'all'",
+        ),
+        (
+            "return scores[ends - self._known] if",
+            "return scores[ends - 1] if",
             "the highest score for 'any'",
         ),
         (
-            "np.full(q.n_missed * self.count_missed, math.inf)",
-            "np.full(q.n_missed * (not self.count_missed), math.inf)",
+            "nan_to_num(self.queries.missed).astype(np.intp) * self.count_missed",
+            "nan_to_num(self.queries.missed).astype(np.intp) * (not self.count_missed)",
             "missed snippets count where they do not",
         ),
         (
-            "if len(q.scores) or (self.count_missed and q.n_missed)]",
-            "if len(q.scores)]",
+            "(self.queries.sizes > 0) | (self._missed > 0)",
+            "self.queries.sizes > 0",
             "a query that missed everything does not enter",
         ),
         (
-            'lengths if self.guarantee == "query-recall" else np.ones_like(lengths)',
-            "np.ones_like(lengths)",
+            'self.sizes if self.guarantee == "query-recall" else np.ones_like(self.sizes)',
+            "np.ones_like(self.sizes)",
             "snippets pooled for query-recall",
         ),
         (
@@ -305,16 +335,11 @@ MUTANTS = {
             "a calibration evaluated on the queries that its score was chosen on",
         ),
         ("if n < needed:", "if n < needed - 1:", "a delta that is not quite feasible accepted"),
-        (
-            "np.where(np.isnan(scores), -math.inf, scores)",
-            "np.where(np.isnan(scores), math.inf, scores)",
-            "what cannot be scored counts as lost, but is kept",
-        ),
     ],
     "calibration/calibration.py": [
         (
-            "if query.relevant.any() or query.missed]",
-            "if query.relevant.any()]",
+            "(queries.sizes > 0) | (queries.missed > 0)",
+            "queries.sizes > 0",
             "queries that missed everything forgotten",
         ),
     ],
