@@ -29,6 +29,7 @@ LAYERS = [
     ("decisions", "filtering", "pruning"),
     ("evaluation", "lookback"),
     ("monitoring",),
+    ("work", "merged", "distributed"),
     ("claims",),
     ("__init__",),
     ("integrations",),

@@ -22,6 +22,8 @@ def judged_by(labels: Mapping[str, JsonValue], items: str) -> Iterator[str]:
             "The questions are synthetic: the guarantee is about real ones only if these look like "
             "them, which diagnose tells on logged real questions."
         )
+    if n := labels.get("malformed_records"):
+        yield f"{n} malformed records are left out: the guarantee is about queries like the others."
     if labels.get("source") == "LLM":
         yield f"Relevance was labelled by {_llm(labels)} ({_audited(labels)})."
         yield from _without_verdict(labels)

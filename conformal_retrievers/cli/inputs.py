@@ -3,13 +3,11 @@
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from conformal_retrievers.calibration.calibration import Calibration
@@ -19,16 +17,14 @@ from conformal_retrievers.calibration.subjects import Subject
 from conformal_retrievers.cli.scorers import Models, filter_of
 from conformal_retrievers.cli.terminal import OptionNeeded
 from conformal_retrievers.data.beir import run_name
-from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.evidence import by_sentence
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.data.readers.reading import read, takes_runs
 from conformal_retrievers.data.retrieved import check_retrieved
 from conformal_retrievers.data.sentences import splitter
-from conformal_retrievers.data.text import visible
 from conformal_retrievers.labels.record import read_labels
-from conformal_retrievers.monitoring.events import is_silent, scores_of
 from conformal_retrievers.monitoring.log import read_log
+from conformal_retrievers.monitoring.logged import logged
 from conformal_retrievers.scoring import score_queries
 from conformal_retrievers.scoring.scorer import fitted_on, query_digest
 
@@ -206,45 +202,7 @@ def logged_queries(path: Path, calibration: Calibration) -> New:
     A repeated query counts once, and one that the score was chosen on does not, if the log has
     queries or their hashes. Raises ValueError if there is none.
     """
-    chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
-    new: dict[str, tuple[NDArray[np.float64], str | None, bool | None]] = {}
-    n_events = left_out = 0
-
-    @cache
-    def checksum_at(alpha: float) -> str | None:
-        try:
-            return calibration.at(alpha).checksum
-        except (TypeError, ValueError):  # no alpha, or too few queries for delta at this one
-            return None
-
-    for n_events, event in enumerate(read_log(path), start=1):
-        if event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha"))):
-            left_out += 1
-            continue
-        query = event.get("query")
-        if query is not None and not chosen_on.isdisjoint((query, query_digest(query))):
-            left_out += 1
-            continue
-        scores, id = scores_of(event), visible(query or f"event {n_events}")
-        group = event.get("group")
-        silenced = None if calibration.gate is None else is_silent(event)
-        if silenced:  # it counts as dropped, even if it was only flagged
-            scores = np.full(len(scores), np.inf)
-        new.setdefault(id, (scores, group and visible(str(group)), silenced))
-    if not new:
-        raise ValueError(
-            f"{path} has {n_events} events, none of this calibration with a query that is new to "
-            "it; give a log of its filter"
-        )
-    scores_of_each, groups, silent = zip(*new.values(), strict=True)
-    offsets = np.cumsum([0, *map(len, scores_of_each)])
-    queries = ScoredQueries(
-        np.concatenate(scores_of_each),
-        np.zeros(offsets[-1], dtype=bool),
-        offsets,
-        ids=new,
-        groups=groups,
-        split=calibration.split,
-        silenced=np.array(silent, dtype=np.float64),  # None is NaN
-    )
-    return New(queries, left_out)
+    found = logged(read_log(path), calibration)
+    if not len(found.queries):
+        raise ValueError(found.why_none(path))
+    return New(found.queries, found.left_out)

@@ -102,9 +102,14 @@ def iter_jsonl(path: str | Path) -> Iterator[JudgedQuery]:
     for place, line in _lines(path):
         query = query_of_line(line)
         if query is None and (text := _decoded(path, line)).strip():
-            query = _modelled(place, _row(place, text, QueryRow))
+            query = _modelled(place, row_of(place, text, QueryRow))
         if query is not None:
             yield query
+
+
+def judged_query(place: str, line: bytes) -> JudgedQuery:
+    """Return the judged query of a line; raise ValueError, naming its place, as `iter_jsonl`."""
+    return query_of_line(line) or _modelled(place, row_of(place, line.decode(), QueryRow))
 
 
 def _modelled(place: str, row: QueryRow) -> JudgedQuery:
@@ -164,10 +169,11 @@ def rows(path: str | Path, model: type[Row]) -> Iterator[tuple[str, Row]]:
     has a field twice; OSError if the file cannot be read.
     """
     for place, line in placed_lines(path):
-        yield place, _row(place, line, model)
+        yield place, row_of(place, line, model)
 
 
-def _row(place: str, line: str, model: type[Row]) -> Row:
+def row_of(place: str, line: str, model: type[Row]) -> Row:
+    """Return a line as an object of a pydantic model; raise ValueError as `rows`."""
     try:
         return model.model_validate(json.loads(line, object_pairs_hook=files.without_repetition))
     except ValidationError as error:

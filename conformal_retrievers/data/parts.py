@@ -11,6 +11,7 @@ of .jsonl.gz and .parquet, of which each file is one part. The folder has
 Both are paths, or URLs of fsspec. Each file is written whole or not at all.
 """
 
+import codecs
 import gzip
 import hashlib
 import json
@@ -37,7 +38,8 @@ Report = dict[str, Any]  # what is known of a part that is done, as JSON
 
 KIND = Kind("conformal-retrievers/parts", 1, "score_dataset or label_dataset", "manifest")
 MANIFEST, ERRORS = "manifest.json", "errors.jsonl"
-ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+LINES = (".jsonl", ".jsonl.gz")
+ENDINGS = (*LINES, ".parquet")
 NO_DATA = (MANIFEST, ERRORS, ".labels.json", ".json")  # endings of what stands beside the data
 BLOCK = 1 << 20  # bytes
 
@@ -68,8 +70,8 @@ class Survey:
         return {"file": Path(self.file).name, "size": self.size, "sha256": self.sha256}
 
 
-def files_in(source: str | Path) -> list[str]:
-    """Return the files of a source in order, as absolute paths or URLs.
+def files_in(source: str | Path, endings: tuple[str, ...] = ENDINGS) -> list[str]:
+    """Return the files of a source, by name, as absolute paths or URLs.
 
     Raises ValueError for a folder without data, or with files of other kinds, and FileNotFoundError
     if nothing is there.
@@ -78,18 +80,14 @@ def files_in(source: str | Path) -> list[str]:
     if not fs.exists(root):
         raise FileNotFoundError(f"source is {source}, which does not exist; give a file or folder")
     found = [path for path in sorted(fs.find(root)) if not Path(path).name.startswith((".", "_"))]
-    files = [path for path in found if _is_data(path)]
-    others = [path for path in found if not (_is_data(path) or path.endswith(NO_DATA))]
+    files = [f for f in found if f.endswith(endings) and Path(f).name != ERRORS]
+    others = [f for f in found if not f.endswith((*endings, *NO_DATA))]
     if others or not files:
         has = f"has {Path(others[0]).name}" if others else "has no data"
-        raise ValueError(f"source {source} {has}; give files that end in {', '.join(ENDINGS)}")
+        raise ValueError(f"source {source} {has}; give files that end in {', '.join(endings)}")
     return [
         path if isinstance(fs, LocalFileSystem) else fs.unstrip_protocol(path) for path in files
     ]
-
-
-def _is_data(path: str) -> bool:
-    return path.endswith(ENDINGS) and Path(path).name != ERRORS
 
 
 def surveyed(file: str, per_part: int) -> Survey:
@@ -127,20 +125,23 @@ def lines_of(part: Part) -> Iterator[tuple[int, bytes]]:
     content = fs.cat_file(path, start=part.start, end=part.stop)
     if part.file.endswith(".gz"):
         content = gzip.decompress(content)
+    content = content.removeprefix(codecs.BOM_UTF8) if part.start == 0 else content
     for number, line in enumerate(content.split(b"\n"), start=part.line):
         if line.strip():
             yield number, line
 
 
-def records(part: Part, read: Callable[[str, str], T]) -> tuple[list[tuple[int, T]], list[Report]]:
-    """Return what each line of a part has, after its number, and the errors of the others.
+def records(
+    part: Part, read: Callable[[str, Any], T], rows: Iterable[tuple[int, Any]]
+) -> tuple[list[tuple[int, T]], list[Report]]:
+    """Return what each row of a part has, after its number, and the errors of the others.
 
-    `read` takes a place and a line, and raises ValueError for a malformed one.
+    `read` takes a place and a row, and raises ValueError for a malformed one.
     """
     found, errors = [], []
-    for number, line in lines_of(part):
+    for number, row in rows:
         try:
-            found.append((number, read(f"line {number}", line.decode("utf-8-sig"))))
+            found.append((number, read(f"line {number}", row)))
         except (TypeError, ValueError) as error:
             errors.append(error_at(part, number, str(error).removeprefix(f"line {number}: ")))
     return found, errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 from uuid import uuid4
@@ -26,13 +27,13 @@ from conformal_retrievers.data.parts import (
 
 
 def text_of(place, line):
-    if line == "bad":
+    if line == b"bad":
         raise ValueError(f"{place}: it is bad")
-    return line
+    return line.decode()
 
 
 @given(
-    st.lists(st.lists(st.sampled_from(["", " ", "a", "bb", "é", "\ufeffc"])), min_size=1),
+    st.lists(st.lists(st.sampled_from(["", " ", "a", "bb", "é"])), min_size=1),
     st.integers(1, 4),
     st.sampled_from(["\n", "\r\n"]),
     st.booleans(),
@@ -58,9 +59,9 @@ def test_parts_have_every_line_of_a_source_once_with_its_number(files, per_part,
 
 def test_malformed_lines_are_named_by_file_and_number(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"one\nbad\n\n\xff\nlast")
+    path.write_bytes(codecs.BOM_UTF8 + b"one\nbad\n\n\xff\nlast")
     (part,) = parts_of([surveyed(str(path), 100)])
-    found, errors = records(part, text_of)
+    found, errors = records(part, text_of, lines_of(part))
     assert found == [(1, "one"), (5, "last")]
     assert [(e["file"], e["line"]) for e in errors] == [(str(path), 2), (str(path), 4)]
     assert errors[0]["error"] == "it is bad"

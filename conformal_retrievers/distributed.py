@@ -1,0 +1,348 @@
+"""The same work on a cluster: scoring, labelling, calibrating and evaluating in parts, on Ray.
+
+Each part of a source (see `data/parts.py`) is one task of Ray Data on a pool of actors. An actor
+makes its scorer or LLM once, reads a part from the storage, and writes its result there; the
+driver holds names of parts only. An actor that dies is started again, and its part done again. A
+driver that is interrupted continues, by the same call, with the parts that are not done.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.parts import (
+    ENDINGS,
+    LINES,
+    Folder,
+    Part,
+    files_in,
+    labels_of,
+    manifest_of,
+    parts_of,
+    surveyed,
+)
+from conformal_retrievers.data.sentences import Split
+from conformal_retrievers.evaluation.diagnosis import Diagnosis
+from conformal_retrievers.evaluation.evaluate import Evaluation
+from conformal_retrievers.extras import require
+from conformal_retrievers.llm.ask import LLM, check_count, check_llm
+from conformal_retrievers.llm.desk import CacheOfDesk, Desk
+from conformal_retrievers.llm.patience import patient
+from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.merged import calibrated, diagnosed_log, evaluated
+from conformal_retrievers.scoring.scorer import Scorer, check_scorer
+from conformal_retrievers.version import __version__
+from conformal_retrievers.work import Done, Labelling, Scoring, Task, do_part
+
+require("ray", "ray", "pyarrow")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: it asks outside
+import ray
+import ray.data
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+MOST = 5  # how often a part is begun: it may be what kills its actor
+_REMOTE: Any = ray.remote  # its types are narrower than what it takes
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def score_dataset(
+    source: str | Path,
+    out: str | Path,
+    make_scorer: Callable[[], Scorer],
+    *,
+    actors: int = 1,
+    num_gpus: float = 0,
+    requests_per_minute: float | None = None,
+    queries_per_part: int = 1000,
+) -> Done:
+    """Score judged queries on a Ray cluster, into a folder of Parquet files.
+
+    Called again with the same folder, it does what is not done. A malformed record is in
+    `Done.errors` and in the folder's errors.jsonl; the others are scored.
+
+    Parameters
+    ----------
+    source
+        A file or folder of judged queries, JSON lines or Parquet, or the folder of
+        `label_dataset`: a path or URL of fsspec that all machines reach.
+    out
+        A folder, new or of an earlier run: a path or a URL.
+    make_scorer
+        Makes the scorer, once in each actor.
+    actors, num_gpus
+        The number of actors, and the GPUs of each; without GPUs each has one CPU.
+    requests_per_minute
+        How many requests all LLMs of `limited` send together.
+    queries_per_part
+        Lines of JSON that are one part; a compressed or Parquet file is always one.
+
+    Raises
+    ------
+    ValueError
+        For a source without data, and a folder that was begun with another source or scorer.
+    RuntimeError
+        If a part fails, naming it and why; the parts that are done stay.
+    """
+    make = partial(_scoring, make_scorer)
+    each = {"num_gpus": num_gpus} if num_gpus else {"num_cpus": 1}
+    run = _Run("score", make, queries_per_part, actors, each, requests_per_minute)
+    return run.done(source, out)
+
+
+def label_dataset(
+    source: str | Path,
+    out: str | Path,
+    make_llm: Callable[[], LLM],
+    *,
+    actors: int = 1,
+    concurrency: int = 8,
+    requests_per_minute: float | None = None,
+    patience: float = 600.0,
+    cache: str | Path | None = None,
+    prompt: Prompt | None = None,
+    split: Split | None = None,
+    queries_per_part: int = 100,
+) -> Done:
+    """Let an LLM judge retrieved snippets as `label_by_llm` does, on a Ray cluster.
+
+    Called again with the same folder, it does what is not done. Malformed records and queries
+    without a verdict are in `Done.errors` and in the folder's errors.jsonl.
+
+    Parameters
+    ----------
+    source, out, actors, queries_per_part
+        As for `score_dataset`; the lines of the source are {"id", "query", "answer", "group",
+        "snippets": [{"id", "text", "document", "position", "retrieval_score", "hits"}]}.
+    make_llm
+        Makes the LLM, once in each actor. Its client's own retries take no permit: give
+        `openai_llm(..., max_retries=0)`.
+    concurrency
+        The number of requests of each actor under way at a time.
+    requests_per_minute
+        How many requests all actors send together.
+    patience
+        Seconds to wait for an endpoint that refuses connections or is overloaded; then the part
+        fails.
+    cache
+        A file on the driver's machine for the replies: those of a part that is not done are not
+        paid for again.
+    prompt, split
+        As for `label_by_llm`.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        As `score_dataset`.
+    """
+    prompt = prompt or Prompt.load("label_sentences" if split else "label")
+    check_count(concurrency, "concurrency")
+    make = partial(_labelling, make_llm, patience, prompt, split, concurrency)
+    each = {"num_cpus": 1}
+    run = _Run("label", make, queries_per_part, actors, each, requests_per_minute, cache)
+    return run.done(source, out)
+
+
+def calibrate_dataset(source: str | Path, *, alpha: float, **options: Any) -> Calibration:
+    """Return the calibration of scored queries in parts: that of all at once, bit for bit.
+
+    The file states how many malformed records are left out, and a UserWarning, too.
+
+    Parameters
+    ----------
+    source
+        The folder of `score_dataset`, or a file or folder of scored queries in Parquet.
+    alpha, options
+        Those of `Calibration.from_scores`; a folder of `score_dataset` has the scorer's name.
+
+    Raises
+    ------
+    ValueError
+        As `Calibration.from_scores`, if parts are not done, and for several retrievers or depths.
+    """
+    return calibrated(source, _mapped, alpha=alpha, **options)
+
+
+def evaluate_dataset(
+    calibration: Calibration, source: str | Path, *, level: float = 0.95
+) -> Evaluation:
+    """Return what `evaluate` returns for scored queries in parts, without `equal_recall`.
+
+    Parameters
+    ----------
+    calibration, level
+        As for `evaluate`.
+    source
+        As for `calibrate_dataset`.
+
+    Raises
+    ------
+    CalibrationMismatch
+        For another scorer than the calibration's.
+    ValueError
+        As `evaluate`, and if parts are not done.
+    """
+    return evaluated(calibration, source, _mapped, level)
+
+
+def diagnose_log_dataset(
+    calibration: Calibration, source: str | Path, *, level: float = 0.95
+) -> Diagnosis:
+    """Return what `diagnose` returns for a filter log in many files, such as rotated ones.
+
+    A repeated query counts once, in the first file by name that has it.
+
+    Parameters
+    ----------
+    calibration, level
+        As for `diagnose`.
+    source
+        A folder of filter logs, or one: a path or a URL.
+
+    Raises
+    ------
+    ValueError
+        As `diagnose`, and if no event is of this calibration.
+    """
+    return diagnosed_log(calibration, source, _mapped, level)
+
+
+def limited(llm: LLM, *, patience: float = 600.0) -> LLM:
+    """Return the same model, which in an actor of `score_dataset` takes a permit for each request.
+
+    It waits for an endpoint that is away, see `patient`. Make it in `make_scorer`.
+    """
+    permit = None if _DESK is None else partial(_at_desk, "permit")
+    return patient(llm, patience=patience, permit=permit)
+
+
+def _scoring(make_scorer: Callable[[], Scorer]) -> Scoring:
+    check_scorer(scorer := make_scorer())
+    return Scoring(scorer)
+
+
+def _labelling(
+    make_llm: Callable[[], LLM],
+    patience: float,
+    prompt: Prompt,
+    split: Split | None,
+    concurrency: int,
+) -> Labelling:
+    check_llm(llm := make_llm(), "make_llm()")
+    cache = None if _DESK is None else CacheOfDesk(_at_desk)
+    return Labelling(limited(llm, patience=patience), prompt, split, concurrency, cache)
+
+
+class _Actor:
+    """Makes a task once, and does it for one part after the other."""
+
+    def __init__(
+        self, make: Callable[[], Task], out: str, by: Mapping[str, Any], desk: Any
+    ) -> None:
+        global _DESK
+        _DESK = desk
+        self.task, self.folder = make(), Folder(out)
+        if _by(self.task) != by:
+            raise ValueError(f"one actor made {_by(self.task)!r}, and another {dict(by)!r}")
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[str]]:
+        part = Part(**json.loads(batch["item"][0]))
+        try:
+            if (times := _at_desk("begin", part.name)) > MOST:
+                raise RuntimeError(f"its actor died {times - 1} times, perhaps out of memory")
+            do_part(self.task, part, self.folder)
+        except Exception as error:
+            where = f"the part of {part.file} from line {part.line}"
+            return {"failed": [f"{where} failed: {type(error).__name__}: {error}"]}
+        return {"failed": [""]}
+
+
+_DESK: Any = None  # the desk of the cluster, in the process of an actor
+
+
+def _at_desk(method: str, *arguments: Any) -> Any:
+    return ray.get(getattr(_DESK, method).remote(*arguments))
+
+
+# --- the driver -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A task for all parts of a source."""
+
+    task: str
+    make: Callable[[], Task]
+    per_part: int
+    actors: int
+    each: Mapping[str, Any]  # what an actor takes of its machine
+    per_minute: float | None = None
+    cache: str | Path | None = None
+
+    def done(self, source: str | Path, out: str | Path) -> Done:
+        """Do what is not done, and return what the folder then holds."""
+        for name, count in (("queries_per_part", self.per_part), ("actors", self.actors)):
+            check_count(count, name)
+        if self.per_minute is not None and not self.per_minute > 0:
+            raise ValueError(f"requests_per_minute is {self.per_minute!r}; give a number above 0")
+        folder, labels = Folder(out), labels_of(source)
+        files = files_in(source, ENDINGS if self.task == "score" else LINES)
+        surveys = [*_mapped(partial(surveyed, per_part=self.per_part), files)]
+        by = ray.get(_REMOTE(**self.each)(_made_by).remote(self.make))
+        more = {"library": __version__, "labels": labels}
+        folder.begin(manifest_of(self.task, by, surveys, self.per_part, **more))
+        parts, before = parts_of(surveys), folder.done()
+        todo = [json.dumps(asdict(part)) for part in parts if part.name not in before]
+        if todo:
+            self._do(todo, folder.url, by)
+        return Done.of(folder, [part.name for part in parts], len(parts) - len(todo))
+
+    def _do(self, todo: Sequence[str], out: str, by: Mapping[str, Any]) -> None:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        again = {"max_restarts": -1, "max_task_retries": -1}
+        made = _REMOTE(num_cpus=0, scheduling_strategy=here, **again)(Desk)
+        desk = made.remote(self.per_minute, self.cache and os.path.abspath(self.cache))
+        data = ray.data.from_items(list(todo), override_num_blocks=len(todo)).map_batches(
+            _Actor,
+            batch_size=1,
+            fn_constructor_args=(self.make, out, by, desk),
+            compute=ray.data.ActorPoolStrategy(size=self.actors),
+            **self.each,
+        )
+        for row in data.iter_rows():
+            if row["failed"]:
+                raise RuntimeError(f"{row['failed']}. Run it again to continue with this part")
+
+
+def _by(task: Task) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(task.by)))  # as the manifest gives it back
+
+
+def _made_by(make: Callable[[], Task]) -> dict[str, Any]:
+    return _by(make())
+
+
+def _called(do: Callable[[T], U], item: T) -> U:
+    return do(item)
+
+
+def _mapped(do: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
+    """Yield what a function returns for each item, in order, from a task of the cluster each."""
+    if not ray.is_initialized():
+        ray.init()
+    task, under_way = _REMOTE(_called), deque[Any]()
+    resources: Any = ray.cluster_resources  # untyped
+    most = 2 * int(resources().get("CPU", 1))  # so that no result waits for long
+    for item in items:
+        if len(under_way) >= most:
+            yield ray.get(under_way.popleft())
+        under_way.append(task.remote(do, item))
+    while under_way:
+        yield ray.get(under_way.popleft())

@@ -1,0 +1,78 @@
+"""The queries of a filter log, as scored queries that `diagnose` takes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.data.text import visible
+from conformal_retrievers.monitoring.events import is_silent, scores_of
+from conformal_retrievers.scoring.scorer import query_digest
+
+
+@dataclass(frozen=True)
+class Logged:
+    """The new queries of a log, each once, and what else it has."""
+
+    queries: ScoredQueries
+    n_events: int
+    left_out: int  # events of another calibration, and of queries that the score was chosen on
+
+    def why_none(self, log: str | Path) -> str:
+        """Return what is wrong with a log that has no new query."""
+        return (
+            f"{log} has {self.n_events} events, none of this calibration with a query that is new "
+            "to it; give a log of its filter"
+        )
+
+
+def logged(
+    events: Iterable[Mapping[str, Any]], calibration: Calibration, name: str = "event"
+) -> Logged:
+    """Return the queries of events that were filtered with a calibration, at any alpha.
+
+    A repeated query counts once, if the log has queries or their hashes; others have the name with
+    the number of their event.
+    """
+    chosen_on = frozenset(calibration.choice.fit_digests if calibration.choice else ())
+    new: dict[str, tuple[NDArray[np.float64], str | None, bool | None]] = {}
+    n_events = left_out = 0
+
+    @cache
+    def checksum_at(alpha: float) -> str | None:
+        try:
+            return calibration.at(alpha).checksum
+        except (TypeError, ValueError):  # no alpha, or too few queries for delta at this one
+            return None
+
+    for n_events, event in enumerate(events, start=1):
+        if event["calibration"] not in (calibration.checksum, checksum_at(event.get("alpha"))):
+            left_out += 1
+            continue
+        query = event.get("query")
+        if query is not None and not chosen_on.isdisjoint((query, query_digest(query))):
+            left_out += 1
+            continue
+        scores, id = scores_of(event), visible(query or f"{name} {n_events}")
+        group = event.get("group")
+        silenced = None if calibration.gate is None else is_silent(event)
+        if silenced:  # it counts as dropped, even if it was only flagged
+            scores = np.full(len(scores), np.inf)
+        new.setdefault(id, (scores, group and visible(str(group)), silenced))
+    offsets = np.cumsum([0, *[len(scores) for scores, _, _ in new.values()]])
+    queries = ScoredQueries(
+        np.concatenate([np.empty(0), *[scores for scores, _, _ in new.values()]]),
+        np.zeros(offsets[-1], dtype=bool),
+        offsets,
+        ids=new,
+        groups=[group for _, group, _ in new.values()],
+        split=calibration.split,
+        silenced=np.array([silent for _, _, silent in new.values()], dtype=np.float64),  # None: NaN
+    )
+    return Logged(queries, n_events, left_out)

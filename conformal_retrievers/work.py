@@ -1,0 +1,168 @@
+"""What a part of a source becomes: scored or labelled queries, and what is known of them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from conformal_retrievers.data.jsonl import judged_query
+from conformal_retrievers.data.parquet import iter_parquet, write_parquet
+from conformal_retrievers.data.parts import (
+    ERRORS,
+    Folder,
+    Part,
+    Report,
+    error_at,
+    lines_of,
+    local_copy,
+    records,
+)
+from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.retrieved import check_retrieved, queries_to_judge
+from conformal_retrievers.data.sentences import Split, splitter
+from conformal_retrievers.labels.labeling import AnsweredQuery, label_by_llm
+from conformal_retrievers.labels.reading import answered_query
+from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.llm.cache import Cache
+from conformal_retrievers.llm.prompt import Prompt
+from conformal_retrievers.llm.reply import Usage
+from conformal_retrievers.scoring.scorer import (
+    Scorer,
+    provenance_of,
+    relative_to_query,
+    score_queries,
+)
+
+
+class Task(Protocol):
+    """What is done with the queries of a part."""
+
+    @property
+    def by(self) -> dict[str, Any]:
+        """What does it, as the manifest has it."""
+
+    def read(self, place: str, row: Any) -> Any:
+        """Return the query of a row; raises ValueError."""
+
+    def do(self, queries: Sequence[Any]) -> tuple[Sequence[Any], Report, Mapping[int, str]]:
+        """Return what to write, facts about it, and the errors by the query's place."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Scores judged queries."""
+
+    scorer: Scorer
+
+    @property
+    def by(self) -> dict[str, Any]:
+        """The scorer's name, and what a calibration has to know of it."""
+        provenance = provenance_of(self.scorer)
+        relative = relative_to_query(self.scorer)
+        return {
+            "scorer": self.scorer.name,
+            "relative_to_query": relative,
+            "scorer_provenance": provenance,
+        }
+
+    def read(self, place: str, row: bytes | JudgedQuery) -> JudgedQuery:
+        """Return the judged query of a line, or of Parquet."""
+        one = judged_query(place, row) if isinstance(row, bytes) else row
+        (query,) = queries_to_judge([one])
+        check_retrieved([query])
+        return query
+
+    def do(self, queries: Sequence[JudgedQuery]) -> tuple[Sequence[Any], Report, dict[int, str]]:
+        """Return the scored queries."""
+        scored = score_queries(self.scorer, queries)
+        facts = {
+            "pairs": sum(len(query.scores) for query in scored),
+            "unscorable": sum(int(np.isnan(query.scores).sum()) for query in scored),
+            "usage": {},
+            "retriever": sorted({query.retriever for query in queries} - {None}, key=str),
+            "k": sorted({query.k for query in queries} - {None}, key=str),
+        }
+        return scored, facts, {}
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Lets an LLM judge what was retrieved."""
+
+    llm: LLM
+    prompt: Prompt
+    split: Split | None
+    concurrency: int
+    cache: Cache | None
+
+    @property
+    def by(self) -> dict[str, Any]:
+        """The model, the prompt and the splitter."""
+        split = None if self.split is None else splitter(self.split).name
+        return {"llm": self.llm.name, "prompt": self.prompt.hash, "split": split}
+
+    def read(self, place: str, line: bytes) -> AnsweredQuery:
+        """Return the query of a line."""
+        return answered_query(place, line)
+
+    def do(self, queries: Sequence[AnsweredQuery]) -> tuple[Sequence[Any], Report, dict[int, str]]:
+        """Return the judged queries, and why others have no verdict."""
+        labelled = label_by_llm(
+            queries,
+            self.llm,
+            split=self.split,
+            prompt=self.prompt,
+            concurrency=self.concurrency,
+            cache=self.cache,
+        )
+        places = {id(query): i for i, query in enumerate(queries)}
+        errors = {
+            places[id(query)]: "; ".join(f"snippets[{i}]: {why}" for i, why in reasons.items())
+            for query, reasons in labelled.unlabelled
+        }
+        pairs = sum(len(query.snippets) for query in labelled.judged)
+        facts = {"pairs": pairs, "unscorable": 0, "usage": asdict(labelled.usage)}
+        return labelled.judged, facts, errors
+
+
+def do_part(task: Task, part: Part, folder: Folder) -> None:
+    """Do a task for the records of a part, and write what comes of it."""
+    if part.file.endswith(".parquet"):
+        with local_copy(part.file) as path:
+            found, errors = records(part, task.read, enumerate(iter_parquet(path), start=1))
+    else:
+        found, errors = records(part, task.read, lines_of(part))
+    result, facts, without = task.do([query for _, query in found])
+    errors += [error_at(part, found[i][0], why) | {"verdict": None} for i, why in without.items()]
+    report = {"queries": len(result), **facts, "errors": errors}
+    folder.finish(part.name, report, partial(write_parquet, result) if len(result) else None)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a folder holds once all parts are done, by whichever runs."""
+
+    out: str
+    parts: int
+    skipped: int  # parts that earlier runs had done
+    queries: int
+    pairs: int  # queries with a snippet each
+    unscorable: int  # pairs whose score is NaN
+    errors: tuple[Report, ...]  # {"file", "line", "error"} of each record that has no result
+    usage: Usage = field(default_factory=Usage)  # of an LLM, by these parts; not what died with one
+
+    @classmethod
+    def of(cls, folder: Folder, names: Sequence[str], skipped: int) -> "Done":
+        """Return what a folder has of these parts, and write its errors.jsonl."""
+        reports = folder.reports(names)
+        errors = tuple(error for report in reports for error in report["errors"])
+        lines = "".join(json.dumps(error, ensure_ascii=False) + "\n" for error in errors)
+        folder.write(ERRORS, lines.encode())
+        queries, pairs, unscorable = (
+            sum(report[name] for report in reports) for name in ("queries", "pairs", "unscorable")
+        )
+        usage = sum((Usage(**report["usage"]) for report in reports), Usage())
+        return cls(folder.url, len(names), skipped, queries, pairs, unscorable, errors, usage)

@@ -1,0 +1,82 @@
+"""Scorers and files for the tests of the cluster, whose actors import this module."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from conformal_retrievers import JudgedQuery
+from conformal_retrievers.llm.ask import LLM
+from conformal_retrievers.llm.openai import openai_llm
+from conformal_retrievers.scoring import FunctionScorer
+
+
+def line(i: int) -> dict[str, object]:
+    """Return judged query i, with i % 4 + 1 snippets of which one or none is relevant."""
+    n = i % 4 + 1
+    rows = [
+        {
+            "text": f"{i}.{j} " + "x" * ((7 * i + 3 * j) % 11 + 6 * (j != i % 3)),
+            "relevant": j == i % 3,
+        }
+        for j in range(n)
+    ]
+    return {"id": f"q{i}", "query": f"query {i}", "missed": 0, "snippets": rows}
+
+
+def write_source(folder: Path, sizes: list[int], malformed: dict[tuple[int, int], str]) -> Path:
+    """Write files of so many lines each; malformed ones by (file, line number)."""
+    folder.mkdir()
+    i = 0
+    for f, size in enumerate(sizes):
+        lines = []
+        for number in range(1, size + 1):
+            lines.append(malformed.get((f, number)) or json.dumps(line(i)))
+            i += 1
+        (folder / f"{f}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def length_scorer(log: Path, *, fatal: str | None = None, name: str = "length", slow: float = 0):
+    """Return a scorer that appends each query to a log, and kills its process once at one."""
+    died = log.with_suffix(".died")
+
+    def score(query: str, texts: list[str]) -> list[float]:
+        with log.open("a") as file:
+            file.write(f"{query}\n")
+        if query == fatal and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(slow)
+        return [float(len(text)) for text in texts]
+
+    return FunctionScorer(score, name)
+
+
+def failing_scorer(query: str):
+    def score(asked: str, texts: list[str]) -> list[float]:
+        if asked == query:
+            raise OSError("no memory left on the GPU")
+        return [0.0] * len(texts)
+
+    return FunctionScorer(score, "failing")
+
+
+def model(url: str) -> LLM:
+    return openai_llm("judge", base_url=url, max_retries=0)
+
+
+def judged(lines: list[dict[str, object]]) -> list[JudgedQuery]:
+    return [
+        JudgedQuery(
+            row["query"],
+            [s["text"] for s in row["snippets"]],
+            [s["relevant"] for s in row["snippets"]],
+            id=row["id"],
+            missed=0,
+        )
+        for row in lines
+    ]

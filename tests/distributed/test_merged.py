@@ -1,0 +1,188 @@
+"""Results in parts, without a cluster: whatever the parts are, they give what all queries give."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from uuid import uuid4
+
+import fsspec
+import numpy as np
+import pytest
+from cluster import judged, length_scorer, line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformal_retrievers import Calibration, ConformalFilter, diagnose, evaluate
+from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.data.parts import Folder, files_in, manifest_of, parts_of, surveyed
+from conformal_retrievers.merged import calibrated, diagnosed_log, evaluated
+from conformal_retrievers.monitoring.events import event_of
+from conformal_retrievers.monitoring.log import FilterLog, read_log
+from conformal_retrievers.monitoring.logged import logged
+from conformal_retrievers.scoring import FunctionScorer
+from conformal_retrievers.scoring.scorer import score_queries
+from conformal_retrievers.work import Scoring, do_part
+
+
+def here(do, files):
+    return map(do, files)
+
+
+def mixed(query, texts):
+    return [text.count("x") / 8 + len(query) % 2 for text in texts]
+
+
+SCORER = FunctionScorer(mixed, "mixed")
+
+
+def scored_in_parts(lines, sizes, per_part, scorer=SCORER, skip=()):
+    """Score lines that are in files of these sizes, in parts; return the folder."""
+    source, folder = f"memory://{uuid4()}", Folder(f"memory://{uuid4()}")
+    start = 0
+    for i, size in enumerate(sizes):
+        with fsspec.open(f"{source}/{i:03}.jsonl", "w") as file:
+            file.write("\n".join(lines[start : start + size]))
+        start += size
+    surveys = [surveyed(file, per_part) for file in files_in(source)]
+    task = Scoring(scorer)
+    folder.begin(manifest_of("score", task.by, surveys, per_part, labels=None))
+    for part in parts_of(surveys):
+        if part.name not in skip:
+            do_part(task, part, folder)
+    return folder.url
+
+
+def grouped(i):
+    return {**line(i), "group": "ab"[i % 2], "missed": i % 3, "retriever": "dense", "k": 9}
+
+
+LINES = [json.dumps(grouped(i)) for i in range(90)]
+
+
+@given(st.data(), st.integers(1, 40), st.sampled_from(["query-recall", "all", "any", "snippet"]))
+def test_a_calibration_of_parts_is_that_of_all_queries_bit_for_bit(data, per_part, guarantee):
+    cuts = sorted(data.draw(st.lists(st.integers(0, 90), max_size=4)))
+    sizes = [b - a for a, b in zip([0, *cuts], [*cuts, 90], strict=True)]
+    options = {"alpha": 0.2, "guarantee": guarantee, "by_group": True, "count_missed": True}
+    url = scored_in_parts(LINES, sizes, per_part)
+    of_parts = calibrated(url, here, **options)
+    whole = all_scored()
+    of_all = Calibration.from_scores(
+        whole, scorer="mixed", retrieval={"retriever": "dense", "k": 9}, **options
+    )
+    assert fields_of(of_parts) == fields_of(of_all)
+    other = Calibration.from_scores(all_scored(range(100, 190)), scorer="mixed", **options)
+    assert shown(evaluated(other, url, here)) == shown(evaluate(other, whole))
+
+
+def shown(evaluation):
+    """Return what an evaluation measures; repr shows all digits, and NaN as equal."""
+    apart = ("by_group", "_source")
+    fields = {name: value for name, value in vars(evaluation).items() if name not in apart}
+    groups = {name: shown(of_group) for name, of_group in evaluation.by_group.items()}
+    return repr(fields), groups
+
+
+def fields_of(calibration):
+    fields = json.loads(calibration.to_json())
+    return {name: value for name, value in fields.items() if name not in ("created", "sha256")}
+
+
+def all_scored(numbers=range(90)):
+    rows = [grouped(i) for i in numbers]
+    queries = [
+        query.__class__(
+            query.query,
+            query.snippets,
+            query.relevant,
+            id=query.id,
+            group=row["group"],
+            missed=row["missed"],
+        )
+        for query, row in zip(judged(rows), rows, strict=True)
+    ]
+    return score_queries(SCORER, queries)
+
+
+def test_a_calibration_states_the_malformed_records(tmp_path):
+    lines = [*LINES[:50], "{", *LINES[50:], '{"query": " ", "snippets": []}']
+    with pytest.warns(UserWarning, match="2 malformed"):
+        calibration = calibrated(scored_in_parts(lines, [92], 40), here, alpha=0.2)
+    assert calibration.labels == {"malformed_records": 2}
+    assert "2 malformed records" in calibration.statement
+    assert len(calibration.queries) == 90
+
+
+def test_a_calibration_needs_all_parts():
+    url = scored_in_parts(LINES, [90], 40, skip=("000000-000001",))
+    with pytest.raises(ValueError, match="2 of 3 parts"):
+        calibrated(url, here, alpha=0.2)
+
+
+def test_parts_of_two_retrievers_are_refused():
+    other = [json.dumps({**grouped(i), "retriever": "sparse"}) for i in range(60, 90)]
+    with pytest.raises(ValueError, match="retriever"):
+        calibrated(scored_in_parts([*LINES[:60], *other], [90], 30), here, alpha=0.2)
+
+
+def test_parts_are_evaluated_with_their_own_scorer_only(tmp_path):
+    url = scored_in_parts(LINES, [90], 40, length_scorer(tmp_path / "log"))
+    calibration = calibrated(url, here, alpha=0.2)
+    assert calibration.scorer == "length"
+    with pytest.raises(CalibrationMismatch, match=r"'length'.*'mixed'"):
+        evaluated(calibration, scored_in_parts(LINES, [90], 40), here)
+    with pytest.raises(CalibrationMismatch, match="scorer is 'mixed'"):
+        calibrated(url, here, alpha=0.2, scorer="mixed")
+
+
+def test_scored_queries_without_a_manifest_need_the_name_of_their_scorer(tmp_path):
+    url = scored_in_parts(LINES, [90], 40)
+    files = {file: fsspec.open(file).open().read() for file in files_in(url)}
+    for i, content in enumerate(files.values()):
+        (tmp_path / f"{i}.parquet").write_bytes(content)
+    with pytest.raises(ValueError, match="scorer is None"):
+        calibrated(tmp_path, here, alpha=0.2)
+    of_files = calibrated(tmp_path, here, alpha=0.2, scorer="mixed")
+    assert of_files.threshold() == calibrated(url, partial(here), alpha=0.2).threshold()
+
+
+def test_a_log_in_files_is_diagnosed_as_one_log(tmp_path):
+    calibration = Calibration.from_scores(all_scored(), scorer="mixed", alpha=0.2)
+    conformal = ConformalFilter(SCORER, calibration)
+    rng = np.random.default_rng(5)
+    for day in range(3):
+        log = FilterLog(tmp_path / "days" / f"{day}.jsonl", queries="text")
+        log.path.parent.mkdir(exist_ok=True)
+        for _ in range(60):
+            scores = rng.integers(0, 9, 5) / 4
+            query = f"new {rng.integers(0, 80)}" if rng.random() < 0.9 else None
+            for path in (log.path, tmp_path / "all.jsonl"):
+                event = event_of(conformal.decide(scores), query=query)
+                FilterLog(path, queries="text").append(event)
+    whole = diagnose(calibration, logged(read_log(tmp_path / "all.jsonl"), calibration).queries)
+    found = diagnosed_log(calibration, tmp_path / "days", here)
+    assert 80 < whole.evaluation.n_queries < 120
+    for name in ("m1_band", "m2_band", "comparison", "auc_within", "auc_over", "ties", "sweep"):
+        assert repr(getattr(found, name)) == repr(getattr(whole, name))
+    assert str(found) == str(whole)
+
+
+def test_lines_of_a_log_that_are_not_json_are_named_and_another_log_is_refused(tmp_path):
+    calibration = Calibration.from_scores(all_scored(), scorer="mixed", alpha=0.2)
+    event = event_of(ConformalFilter(SCORER, calibration).decide([0.1, 0.2]), query="q")
+    FilterLog(tmp_path / "a.jsonl").append(event)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"event": \n')
+    with pytest.warns(UserWarning, match=r"a\.jsonl, line 2"):
+        assert diagnosed_log(calibration, tmp_path, here).evaluation.n_queries == 1
+    with pytest.raises(ValueError, match="no event of this calibration"):
+        diagnosed_log(calibration.at(0.3), make_log(tmp_path / "b", calibration), here)
+
+
+def make_log(folder, calibration):
+    folder.mkdir()
+    other = Calibration.from_scores(all_scored(), scorer="mixed", alpha=0.2, guarantee="all")
+    event = event_of(ConformalFilter(SCORER, other).decide([0.1]), query="q")
+    FilterLog(folder / "log.jsonl").append(event)
+    return folder
