@@ -186,6 +186,17 @@ def warn_of_synthetic(n: int, of: int, field: str) -> None:
         )
 
 
+def warn_of_repeated(queries: Sequence[JudgedQuery]) -> None:
+    """Warn of equal questions, as in an experiment with several repetitions."""
+    n = len({one.query for one in queries})
+    if n < len(queries):
+        warnings.warn(
+            f"{len(queries)} queries have {n} different texts, but each counts as an independent "
+            "one. If they are repetitions of an experiment, give one of them",
+            stacklevel=4,
+        )
+
+
 def with_ids(
     record: Record, texts: Sequence[str] | None, ids: Sequence[str] | None, what: str
 ) -> list[Snippet] | None:

@@ -23,6 +23,7 @@ from conformal_retrievers.data.readers.documents import (
     made,
     refused,
     snippet_of,
+    warn_of_repeated,
 )
 from conformal_retrievers.data.readers.records import Record, as_relevant, is_list, records_of
 
@@ -92,13 +93,7 @@ def of_records(
 ) -> list[JudgedQuery]:
     """Return the judged queries of examples, runs and feedback, or of an experiment's rows."""
     queries = _queries(records, query, relevant)
-    n = len({one.query for one in queries})
-    if n < len(queries):
-        warnings.warn(
-            f"{len(queries)} queries have {n} different texts, but each counts as an independent "
-            "one. If they are repetitions of an experiment, give one of them",
-            stacklevel=3,
-        )
+    warn_of_repeated(queries)
     return queries
 
 
