@@ -29,6 +29,7 @@ from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.data.checks import check_names
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.queries import JudgedQuery
+from conformal_retrievers.data.retrieved import check_not_only_relevant
 from conformal_retrievers.scoring.answerability import QueryScorer, query_scores
 from conformal_retrievers.scoring.scorer import (
     Scorer,
@@ -95,7 +96,8 @@ def calibrate_gate(
     ValueError
         For an argument out of range, no answerable query, too few for delta, a limit of false
         speech without unanswerable queries, an unanswerable query with a relevant snippet, queries
-        of different retrievers or depths, or one that the scorer was fitted on.
+        of different retrievers or depths, or not retrieved yet, or one that the scorer was fitted
+        on.
 
     Notes
     -----
@@ -115,6 +117,7 @@ def calibrate_gate(
     everything = _all(given, sources)
     split = checks.split_of(everything)
     retrieval = checks.with_split(checks.with_retrieval(everything, retrieval), split)
+    check_not_only_relevant([query for query in given if query.answerable])
     merged = merge_groups or {}
     parts = _parts(
         given,
