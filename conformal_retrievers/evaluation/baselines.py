@@ -111,9 +111,12 @@ def borderline_mean(calibration: Calibration) -> float | None:
     It is None if fewer than 30 have a relevant snippet with a finite score. The queries are the
     first in the order of a hash of their ids.
     """
-    queries = calibration.queries
-    in_order = [queries[i].scores for i in in_hashed_order(queries.ids.tolist())]
-    worst = [float(s[np.isfinite(s)].max()) for s in in_order if np.isfinite(s).any()]
+    queries, filled = calibration.queries, np.flatnonzero(calibration.queries.sizes)
+    finite = np.where(np.isfinite(queries.scores), queries.scores, -math.inf)
+    found = np.full(len(queries), -math.inf)
+    found[filled] = np.maximum.reduceat(finite, queries.offsets[filled])
+    in_order = found[in_hashed_order(queries.ids.tolist())]
+    worst = in_order[in_order > -math.inf]
     least, most = BORDERLINE
     with np.errstate(over="ignore"):
         return float(np.mean(worst[:most])) if len(worst) >= least else None

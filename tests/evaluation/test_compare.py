@@ -146,3 +146,4 @@ def test_equal_queries_that_are_drawn_together_follow_the_same_law(monkeypatch):
     for name in ("removal", "query-recall", "snippet", "precision"):
         width = same[name].high - same[name].low
         assert found[name][1:3] == pytest.approx(same[name][1:3], abs=0.3 * width)
+        assert found[name].needed == pytest.approx(same[name].needed, rel=0.2)
