@@ -266,3 +266,9 @@ def test_queries_that_cannot_be_written_leave_the_old_file_as_it_was(tmp_path):
         write_parquet([JUDGED[0], "text"], path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_null_in_place_of_a_list_is_null_for_each_snippet(tmp_path):
+    path = tmp_path / "scored.parquet"
+    pq.write_table(pa.table(LISTS | {"scores": [None, None, [0.25]]}), path)
+    assert np.array_equal(read_parquet(path).scores, [math.nan, math.nan, 0.25], equal_nan=True)
