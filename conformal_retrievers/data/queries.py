@@ -194,8 +194,8 @@ class JudgedQuery:
         A snippet is recognised by its id. It is recognised by its text if either side has no id or
         the id was not judged for this query, because some stores assign ids of their own. Snippets
         of equal text count as different ones. Snippets without a judgement count as irrelevant, and
-        relevant ones that were not returned add to `missed`. Evidence stays as it is, and a snippet
-        recognised by its text gets the id that it names.
+        relevant ones that were not returned add to `missed`, which stays unknown if nothing was
+        judged. Evidence stays as it is, and a snippet recognised by its text gets its id.
 
         Parameters
         ----------
@@ -229,11 +229,13 @@ class JudgedQuery:
             {s.id for s in self.snippets} | set(self.relevant_ids if by_text else ()),
         )
         ids = [None if j is None or not by_text else known[j][0] for j in found]
+        judged = self.snippets or self.relevant_ids or self.evidence or not self.answerable
+        known_missed = (self.missed or 0) + len(known) - len({*found} - {None})
         return replace(
             self,
             snippets=self._with_ids_of_evidence(retrieved, ids),
             relevant=tuple(j is not None for j in found),
-            missed=(self.missed or 0) + len(known) - len({*found} - {None}),
+            missed=None if self.missed is None and not judged else known_missed,
             retriever=retriever,
             k=k,
             relevant_ids=(),

@@ -107,7 +107,7 @@ def test_ids_judge_as_the_texts_of_the_same_snippets_do(package, make, key):
 def test_plain_questions_are_retrieved_for_and_not_judged(package, make, key):
     questions = [query.query for query in QUESTIONS]
     for query, question in zip(package.judge_retriever(make(), questions), questions, strict=True):
-        assert (query.query, query.id) == (question, question)
+        assert (query.query, query.id, query.missed) == (question, question, None)
         assert (len(query.snippets), any(query.relevant)) == (K, False)
     for wrong, error in ((["q", "q"], ValueError), ([" "], ValueError), ("q", TypeError)):
         with pytest.raises(error, match="judged"):
