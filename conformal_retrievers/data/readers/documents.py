@@ -29,7 +29,7 @@ def refused(place: str, mark: str) -> ValueError:
 
 def check_unfiltered(place: str, fields: Iterable[str]) -> None:
     """Raise ValueError if fields are those of a document that a conformal filter kept."""
-    names = {*fields}
+    names = [*fields]
     for mark in names:
         prefix = mark.removesuffix("p_value")  # a ConformalRetriever may have another one
         if mark in MARKS or (prefix != mark and f"{prefix}score" in names):
