@@ -39,6 +39,7 @@ from conformal_retrievers.evaluation.tables import Scale, aligned
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000
+MOST = 10_000  # queries that are resampled: more take minutes, and tell no more
 MEASURES = ("recall", "snippets", "tokens")
 FILTER = "the filter"
 EQUAL = 1e-12  # recalls that differ by less are equal: they are sums in another order
@@ -70,7 +71,8 @@ class EqualRecall:
     """Ways to choose snippets at the recall of a filter, the filter, and ways at their own."""
 
     rows: tuple[Row, ...]
-    n_queries: int
+    n_queries: int  # that are measured here
+    drawn_from: int  # as many, or how many more they were drawn from at random
     end_to_end: bool  # whether missed snippets count: they do if they are known of some query
     ranked: bool  # whether the retrievers' ranks are known; else top k is that of the list
     token_unit: str  # what tokens are here
@@ -98,6 +100,11 @@ class EqualRecall:
             "filter, as a mix of two neighbouring values. The threshold of the filter is not. "
             f"Intervals hold at {100 * self.level:g} %, by bootstrap over the queries."
         ]
+        if self.n_queries < self.drawn_from:
+            notes.append(
+                f"This is of {self.n_queries:,} of the {self.drawn_from:,} queries, drawn at "
+                "random."
+            )
         if not self.end_to_end:
             notes.append(
                 f"No query has `missed`: recall is the share of the relevant {self.items} that "
@@ -211,8 +218,12 @@ def equal_recall(
 ) -> EqualRecall | None:
     """Compare a filter with other ways to choose at its recall; None if nothing is relevant.
 
-    The queries as queries are others than those of the calibration.
+    The queries are others than those of the calibration. Of more than 10,000, as many are drawn.
     """
+    drawn_from = len(queries)
+    if drawn_from > MOST:
+        drawn = np.random.default_rng(0).choice(drawn_from, MOST, replace=False)
+        queries = queries.select(np.sort(drawn))
     known, end_to_end = known_relevant(queries)
     if not known.any():
         return None
@@ -238,6 +249,7 @@ def equal_recall(
     return EqualRecall(
         rows=tuple(rows),
         n_queries=len(known),
+        drawn_from=drawn_from,
         end_to_end=end_to_end,
         ranked=bool(known_hits(queries)),
         token_unit=queries.token_unit,

@@ -13,6 +13,7 @@ from conformal_retrievers import Calibration, ScoredQuery
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import HitColumns
 from conformal_retrievers.evaluation import baselines
+from conformal_retrievers.evaluation import equal_recall as module
 from conformal_retrievers.evaluation.equal_recall import FILTER, equal_recall
 
 NONE = math.inf
@@ -271,6 +272,16 @@ def test_intervals_are_those_of_means_and_are_paired():
     assert again == found
     one, _ = of(drawn(np.random.default_rng(3), 1), 2.0)
     assert "nan" not in str(one)
+
+
+def test_of_very_many_queries_some_are_drawn_and_the_table_says_so(monkeypatch):
+    monkeypatch.setattr(module, "MOST", 400)
+    found, rows = of(drawn(np.random.default_rng(3), 2000), 0.6)
+    assert (found.n_queries, found.drawn_from) == (400, 2000)
+    assert "400 of the 2,000 queries" in str(found)
+    recall = rows[FILTER].measured["recall"]
+    assert abs(recall.estimate - 0.6) < 0.11  # 4.5 standard deviations of uniform scores
+    assert "drawn" not in str(of(drawn(np.random.default_rng(3), 400), 0.6)[0])
 
 
 def test_differences_are_of_the_same_resamples():
