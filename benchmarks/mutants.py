@@ -141,7 +141,7 @@ MUTANTS = {
             "share = np.full(len(queries), len(queries) / len(values))",
             "losses per snippet, not per query",
         ),
-        ("binomial_cdf(n, p)[kept - 1]", "binomial_cdf(n, p)[kept]", "an invalid bound"),
+        ("bdtr(kept - 1, n, p)", "bdtr(kept, n, p)", "an invalid bound"),
         ("if _exact_binomial_cdf(n, alpha, above) >", "if cdf[above] >", "a tie decided in floats"),
         (
             "betting_p_value(losses, 1 - c, delta)",
@@ -197,8 +197,8 @@ MUTANTS = {
     ],
     "data/queries.py": [
         (
-            "missed=(self.missed or 0) + len(known)",
-            "missed=len(known)",
+            "known_missed = (self.missed or 0) + len(known)",
+            "known_missed = len(known)",
             "missed ones forgotten",
         ),
         ('scores") + 0.0', 'scores")', "a score of minus zero"),
@@ -406,7 +406,7 @@ MUTANTS = {
         ("if units.reach <= 1 - c.alpha:", "if True:", "too few queries blamed on the depth"),
     ],
     "calibration/pilot.py": [
-        ("(1 - alpha) * (n + 1)", "(1 - alpha) * n", "no place for the new query"),
+        ("- (1 - alpha) * (n + 1)", "- (1 - alpha) * n", "no place for the new query"),
         ("np.sqrt(n * self.variance)", "np.sqrt(self.variance)", "one query in place of n"),
         ("+ len(scores) - len(known)", "", "a snippet without a score dropped"),
     ],

@@ -480,9 +480,11 @@ def test_anything_but_a_retriever_is_refused(package, make, conformal_filter):
             ConformalRetriever(retriever=given, filter=conformal_filter)
 
 
-@pytest.mark.parametrize(("judged", "place"), [(["q"], 0), ("q", 0), ([QUERY, {"query": "q"}], 1)])
-def test_queries_that_are_not_judged_are_named(judged, place):
-    with pytest.raises(TypeError, match=rf"judged\[{place}\]"):
+@pytest.mark.parametrize(
+    ("judged", "named"), [("q", "judged is"), ([QUERY, {"query": "q"}], r"judged\[1\]")]
+)
+def test_what_is_neither_a_judged_query_nor_a_question_is_named(judged, named):
+    with pytest.raises(TypeError, match=named):
         langchain_conformal.judge_retriever(FOUND, judged)
-    with pytest.raises(TypeError, match=rf"judged\[{place}\]"):
+    with pytest.raises(TypeError, match=named):
         llama_index_conformal.judge_retriever(index().as_retriever(), judged)
