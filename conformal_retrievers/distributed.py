@@ -214,6 +214,12 @@ def diagnose_log_dataset(
     return diagnosed_log(calibration, source, _mapped, level)
 
 
+def connect(address: str | None = None) -> None:
+    """Connect to the cluster at an address, or start one here; nothing if that has been done."""
+    if not ray.is_initialized():
+        ray.init(address)
+
+
 def limited(llm: LLM, *, patience: float = 600.0) -> LLM:
     """Return the same model, which in an actor of `score_dataset` takes a permit for each request.
 
@@ -269,9 +275,6 @@ _DESK: Any = None  # the desk of the cluster, in the process of an actor
 
 def _at_desk(method: str, *arguments: Any) -> Any:
     return ray.get(getattr(_DESK, method).remote(*arguments))
-
-
-# --- the driver -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -335,8 +338,7 @@ def _called(do: Callable[[T], U], item: T) -> U:
 
 def _mapped(do: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
     """Yield what a function returns for each item, in order, from a task of the cluster each."""
-    if not ray.is_initialized():
-        ray.init()
+    connect()
     task, under_way = _REMOTE(_called), deque[Any]()
     resources: Any = ray.cluster_resources  # untyped
     most = 2 * int(resources().get("CPU", 1))  # so that no result waits for long

@@ -4,7 +4,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import JsonValue
@@ -18,6 +18,7 @@ from conformal_retrievers.calibration.gate import Gate
 from conformal_retrievers.calibration.scorer import needed_scorers
 from conformal_retrievers.calibration.subjects import QUERIES
 from conformal_retrievers.cli import options
+from conformal_retrievers.cli.engine import cluster
 from conformal_retrievers.cli.inputs import (
     held_out,
     judged_queries,
@@ -35,6 +36,7 @@ from conformal_retrievers.theory.ranks import exact_alpha
 
 
 def calibrate(
+    context: typer.Context,
     judged: options.Judged,
     alpha: Annotated[
         float | None, options.option("RATE", options.ALPHA, parser=options.passes(exact_alpha))
@@ -83,12 +85,19 @@ def calibrate(
     force: Annotated[
         bool, options.flag("--force", "Save even if the scores look reversed.")
     ] = False,
+    engine: options.Engine = None,
+    address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
     """Calibrate a filter on judged queries, and save the calibration."""
     options.check_out(out, judged, corpus, gate)
     if alpha is None and tokens is None:
         raise OptionNeeded("neither --alpha nor --tokens is given", "--alpha 0.1")
+    rule: dict[str, Any] = {"guarantee": guarantee, "delta": delta, "by_group": by_group}
+    rule |= {"count_missed": count_missed, "on_unscorable": on_unscorable}
+    if on := cluster(context, "judged", "alpha", "out", *rule):
+        save(on.calibrate_dataset(judged, alpha=alpha, **rule), out, as_json)
+        return
     if alpha is not None and tokens is not None:
         raise typer.BadParameter("give either --alpha or --tokens, not both")
     if scorer is not None and scorer not in NAMES:
@@ -132,11 +141,7 @@ def calibrate(
             chosen,
             alpha=alpha,
             tokens=tokens,
-            guarantee=guarantee,
-            delta=delta,
-            by_group=by_group,
-            count_missed=count_missed,
-            on_unscorable=on_unscorable,
+            **rule,
             gate=None if front is None else Gate.of(front, models.all_of(needed_scorers(front))),
             retrieval=retrieval_of(judged, run),
             labels=labels_of(judged, synthetic),

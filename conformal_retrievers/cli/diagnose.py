@@ -8,7 +8,8 @@ import typer
 
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import load_calibration, logged_queries, new_queries
+from conformal_retrievers.cli.engine import cluster
+from conformal_retrievers.cli.inputs import New, load_calibration, logged_queries, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
 from conformal_retrievers.data.files import write_whole
@@ -18,12 +19,15 @@ from conformal_retrievers.theory.intervals import percent
 
 
 def diagnose(
+    context: typer.Context,
     calibration: options.CalibrationFile,
     judged: options.OptionalJudged = None,
     log: Annotated[
         Path | None,
         options.option(
-            "FILE", "A filter log instead of judged queries.", exists=True, dir_okay=False
+            "FILE",
+            "A filter log instead of judged queries; with --engine ray, or a folder of logs.",
+            exists=True,
         ),
     ] = None,
     out: Annotated[
@@ -37,6 +41,8 @@ def diagnose(
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
     without_answers: options.WithoutAnswers = False,
+    engine: options.Engine = None,
+    address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
     """Check whether a guarantee holds for some queries, and why not.
@@ -65,14 +71,22 @@ def diagnose(
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
     options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
-    if log is not None:
+    on = cluster(context, "calibration", "log")
+    if on is not None:
+        new = New([], 0)
+    elif log is not None:
         new = logged_queries(log, tested)
     else:
         assert judged is not None
         new = new_queries(
             tested, judged, run=run, k=k, min_score=min_score, model=model, corpus=corpus
         )
-    found, gate = diagnosed(tested, new.queries, reference=new.reference), None
+    if on is not None:
+        found, left_out = on.diagnose_log_dataset(tested, log), None
+    else:
+        found = diagnosed(tested, new.queries, reference=new.reference)
+        left_out = new.left_out
+    gate = None
     if tested.gate and sources and (out or unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)
     if out is not None:
@@ -87,11 +101,13 @@ def diagnose(
         del numbers["calibration"]
         lead = {"verdict": found.paragraph, "equal_recall": found.evaluation.equal_recall}
         of_gate = {"gate": gate._asdict()} if gate else {}
-        print_json({"left_out": new.left_out, **lead, **numbers, **of_gate})
+        print_json({"left_out": left_out, **lead, **numbers, **of_gate})
     else:
         measured = found.evaluation
         say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")
-        say(f"Left out: {new.left_out:,}.\n\n{found}\n\nOver alpha, in %:\n")
+        if left_out is not None:
+            say(f"Left out: {left_out:,}.")
+        say(f"\n{found}\n\nOver alpha, in %:\n")
         print_table(["alpha", "score ≤", "m1", "m2", "removal", "coverage"], map(_row, found.sweep))
         if gate is not None:
             say("\nThe gate in front:\n")

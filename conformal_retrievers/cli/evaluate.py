@@ -5,7 +5,8 @@ import typer
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.subjects import QUERIES, RETRIEVED
 from conformal_retrievers.cli import options
-from conformal_retrievers.cli.inputs import load_calibration, new_queries
+from conformal_retrievers.cli.engine import cluster
+from conformal_retrievers.cli.inputs import New, load_calibration, new_queries
 from conformal_retrievers.cli.terminal import print_json, print_table, say
 from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
 from conformal_retrievers.evaluation import Evaluation
@@ -14,6 +15,7 @@ from conformal_retrievers.theory.intervals import percent
 
 
 def evaluate(
+    context: typer.Context,
     calibration: options.CalibrationFile,
     judged: options.Judged,
     alpha: options.OtherAlpha = None,
@@ -24,6 +26,8 @@ def evaluate(
     corpus: options.NeededCorpus = None,
     unanswerable: options.Unanswerable = None,
     without_answers: options.WithoutAnswers = False,
+    engine: options.Engine = None,
+    address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure a calibration on judged queries, beside top k; test its guarantee.
@@ -40,8 +44,14 @@ def evaluate(
         evaluated_gate(tested, sources, model, corpus).print(as_json=as_json)
         return
     options.check_holds_gate(tested, calibration, unanswerable, without_answers=without_answers)
-    new = new_queries(tested, judged, run=run, k=k, min_score=min_score, model=model, corpus=corpus)
-    result, gate = measured(tested, new.queries), None
+    gate = None
+    if on := cluster(context, "calibration", "judged", "alpha"):
+        new, result = New([], 0), on.evaluate_dataset(tested, judged)
+    else:
+        new = new_queries(
+            tested, judged, run=run, k=k, min_score=min_score, model=model, corpus=corpus
+        )
+        result = measured(tested, new.queries)
     if tested.gate is not None and (unanswerable or without_answers):
         gate = evaluated_gate(tested.gate, sources, model, corpus)
     if as_json:

@@ -177,6 +177,13 @@ Split = Annotated[
     Literal["sentences"] | None,
     option("sentences", "Cut the snippets into sentences, which evidence in the queries marks."),
 ]
+Engine = Annotated[
+    Literal["ray"] | None,
+    option("ray", "Work in parts on a Ray cluster: on a folder of score_dataset, or of logs."),
+]
+Address = Annotated[
+    str | None, option("ADDRESS", "For --engine ray: that of a cluster. Default: this machine.")
+]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 
 

@@ -32,8 +32,9 @@ class _QueryRow(_Row):
 def answered_query(place: str, line: bytes) -> AnsweredQuery:
     """Return the query of a line; raise ValueError, naming place and field, for a malformed one.
 
-    >>> answered_query("line 1", b'{"query": "Who?", "snippets": [{"text": "Ann."}]}').snippets
-    (Snippet(text='Ann.', ...),)
+    >>> query = answered_query("line 1", b'{"query": "Who?", "snippets": [{"text": "Ann."}]}')
+    >>> query.snippets[0].text
+    'Ann.'
     """
     row = row_of(place, line.decode(), _QueryRow)
     if not (row.query if row.answer is None else row.answer).strip():

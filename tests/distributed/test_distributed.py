@@ -17,8 +17,11 @@ import pytest
 
 pytest.importorskip("ray")
 from cluster import failing_scorer, judged, length_scorer, line, model, write_source
+from commands import as_json, error_of, run
+from typer.testing import CliRunner
 
-from conformal_retrievers import Calibration, distributed, evaluate
+from conformal_retrievers import Calibration, ConformalFilter, distributed, evaluate
+from conformal_retrievers.cli import app
 from conformal_retrievers.data.parquet import iter_parquet, read_parquet, write_parquet
 from conformal_retrievers.distributed import (
     calibrate_dataset,
@@ -26,6 +29,8 @@ from conformal_retrievers.distributed import (
     label_dataset,
     score_dataset,
 )
+from conformal_retrievers.monitoring.events import event_of
+from conformal_retrievers.monitoring.log import FilterLog
 from conformal_retrievers.scoring.scorer import score_queries
 
 # Ray warns of the defaults of its own settings.
@@ -128,6 +133,14 @@ def test_an_interrupted_driver_continues_with_what_is_not_written(cluster, tmp_p
     assert len(redone) == redone.total() == 200 - 10 * len(written)
 
 
+def run_log(calibration, log, engine=True):
+    options = ["--engine", "ray"] if engine else []
+    done = CliRunner().invoke(
+        app, ["diagnose", str(calibration), "--log", str(log), *options, "--json"]
+    )
+    return {**json.loads(done.stdout), "left_out": None}
+
+
 # --- labels ---------------------------------------------------------------------------------------
 
 
@@ -191,6 +204,18 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
     write_parquet(new, tmp_path / "new.parquet")
     measured = evaluate_dataset(alone, tmp_path / "new.parquet")
     assert measured.coverage == evaluate(alone, new).coverage
+    saved = tmp_path / "calibration.json"
+    run("calibrate", scored, "--engine", "ray", "--alpha", "0.3", "--out", saved)
+    assert Calibration.load(saved).threshold() == alone.threshold()
+    shown = as_json("evaluate", saved, tmp_path / "new.parquet", "--engine", "ray")
+    assert shown["evaluation"]["n_queries"] == 75
+    log = FilterLog(tmp_path / "logs" / "1.jsonl", queries="text")
+    log.path.parent.mkdir()
+    decided = ConformalFilter(length_scorer(tmp_path / "no.log"), Calibration.load(saved))
+    for n in range(30):
+        log.append(event_of(decided.decide([n, n + 1.0]), query=f"asked {n}"))
+    assert run_log(saved, log.path.parent) == run_log(saved, log.path, engine=False)
+    assert "--k" in error_of("calibrate", scored, "--engine", "ray", "--k", "3", code=2)
     assert len(stamps) == 60 + len(away) == 66
     seconds = np.array(stamps) - stamps[0]
     # k requests are allowed in k / 20 s; one may arrive later than it was sent, and seem to crowd.
