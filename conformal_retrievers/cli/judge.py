@@ -1,5 +1,6 @@
 """`conformal-retrievers judge`: a page on which a person judges retrieved snippets."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,8 @@ from conformal_retrievers.cli.inputs import judged_queries, labels_of
 from conformal_retrievers.cli.terminal import say
 from conformal_retrievers.labels.judging import Judging, JudgingServer
 from conformal_retrievers.theory.ranks import exact_share
+
+WORDS_A_MINUTE = 225  # that are read with care
 
 
 def judge(
@@ -43,7 +46,7 @@ def judge(
     try:
         with JudgingServer(judging, port) as server:
             n = len(queries)
-            say(f"{judging.n_done} of {n} questions are judged. Open this address:")
+            say(f"{judging.n_done} of {n} questions are judged. {_left(judging)}Open this address:")
             say(server.url)
             say("Stop with Ctrl-C.")
             try:
@@ -53,6 +56,18 @@ def judge(
         _say_what_is_written(judging)
     finally:
         judging.close()
+
+
+def _left(judging: Judging) -> str:
+    """Return how much there is to read, which takes far longer than the keys."""
+    texts = judging.texts_left
+    if not texts:
+        return ""
+    words = sum(len(text.split()) for text in texts)
+    minutes = math.ceil(words / WORDS_A_MINUTE)
+    time = f"{minutes} minutes" if minutes < 100 else f"{minutes / 60:.0f} hours"
+    fewer = "; a smaller --sample shows fewer" if judging.marked else ""
+    return f"To read the other {len(texts):,} snippets takes some {time}{fewer}. "
 
 
 def _say_what_is_written(judging: Judging) -> None:

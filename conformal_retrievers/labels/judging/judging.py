@@ -147,6 +147,12 @@ class Judging:
         done = [event for event in self._latest if event.done and None in event.marks]
         return [self.queries[event.question] for event in done]
 
+    @property
+    def texts_left(self) -> list[str]:
+        """The snippets to judge of the questions that are not done."""
+        left = (event.question for event in self._latest if not event.done)
+        return [self.queries[q].snippets[i].text for q in left for i in self.sample.shown[q]]
+
     def next_after(self, number: int) -> int | None:
         """Return the number of the next question that is not done, or None if all are."""
         return self._after(number, lambda event: not event.done)
