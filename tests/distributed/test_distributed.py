@@ -20,7 +20,7 @@ from cluster import failing_scorer, judged, length_scorer, line, model, write_so
 from commands import as_json, error_of, run
 from typer.testing import CliRunner
 
-from conformal_retrievers import Calibration, ConformalFilter, distributed, evaluate
+from conformal_retrievers import Calibration, ConformalFilter, evaluate
 from conformal_retrievers.cli import app
 from conformal_retrievers.data.parquet import iter_parquet, read_parquet, write_parquet
 from conformal_retrievers.distributed import (
@@ -246,8 +246,3 @@ def test_an_endpoint_that_stays_away_fails_the_part_and_no_reply_is_paid_for_twi
     done = label(patience=1.5)
     assert labels_of(tmp_path / "out") == EVEN
     assert (len(llm_server.bodies), done.usage.cached) == (60 - paid, paid)
-
-
-def test_the_engine_reaches_nothing_outside(cluster):
-    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert distributed.ray.is_initialized()
