@@ -318,7 +318,7 @@ async def test_the_handlers_count_and_log_alike(logged):
 
 
 async def test_the_handlers_count_silence_alike(logged):
-    answerable = [JudgedQuery(f"q{n}", [f"{n}"], [True]) for n in range(9)]
+    answerable = [JudgedQuery(f"q{n}", [f"{n}"], [True], k=1) for n in range(9)]
     number = FunctionQueryScorer(lambda query, texts: float(len(texts)), "number of snippets")
     gate = calibrate_gate(answerable, (), number, alpha=0.2)  # silent above one snippet
     counts, rows = await logged(SCORES, gate=gate)
