@@ -35,10 +35,10 @@ from conformal_retrievers.llm.ask import LLM, check_count, check_llm
 from conformal_retrievers.llm.desk import CacheOfDesk, Desk
 from conformal_retrievers.llm.patience import patient
 from conformal_retrievers.llm.prompt import Prompt
-from conformal_retrievers.merged import calibrated, diagnosed_log, evaluated
+from conformal_retrievers.partwise.results import calibrated, diagnosed_log, evaluated
+from conformal_retrievers.partwise.tasks import Done, Labelling, Scoring, Task, do_part
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer
 from conformal_retrievers.version import __version__
-from conformal_retrievers.work import Done, Labelling, Scoring, Task, do_part
 
 require("ray", "ray", "pyarrow")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: it asks outside

@@ -29,7 +29,7 @@ LAYERS = [
     ("decisions", "filtering", "pruning"),
     ("evaluation", "lookback"),
     ("monitoring",),
-    ("work", "merged", "distributed"),
+    ("partwise", "distributed"),
     ("claims",),
     ("__init__",),
     ("integrations",),

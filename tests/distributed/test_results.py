@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from conformal_retrievers import Calibration, ConformalFilter, diagnose, evaluate
 from conformal_retrievers.calibration.checks import CalibrationMismatch
 from conformal_retrievers.data.parts import Folder, files_in, manifest_of, parts_of, surveyed
-from conformal_retrievers.merged import calibrated, diagnosed_log, evaluated
 from conformal_retrievers.monitoring.events import event_of
 from conformal_retrievers.monitoring.log import FilterLog, read_log
 from conformal_retrievers.monitoring.logged import logged
+from conformal_retrievers.partwise.results import calibrated, diagnosed_log, evaluated
+from conformal_retrievers.partwise.tasks import Scoring, do_part
 from conformal_retrievers.scoring import FunctionScorer
 from conformal_retrievers.scoring.scorer import score_queries
-from conformal_retrievers.work import Scoring, do_part
 
 
 def here(do, files):
