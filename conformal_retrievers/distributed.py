@@ -298,7 +298,7 @@ class _Run:
         folder, labels = Folder(out), labels_of(source)
         files = files_in(source, ENDINGS if self.task == "score" else LINES)
         surveys = [*_mapped(partial(surveyed, per_part=self.per_part), files)]
-        by = ray.get(_REMOTE(**self.each)(_made_by).remote(self.make))
+        by = _got(_REMOTE(**self.each)(_made_by).remote(self.make))
         more = {"library": __version__, "labels": labels}
         folder.begin(manifest_of(self.task, by, surveys, self.per_part, **more))
         parts, before = parts_of(surveys), folder.done()
@@ -332,6 +332,14 @@ def _made_by(make: Callable[[], Task]) -> dict[str, Any]:
     return _by(make())
 
 
+def _got(result: Any) -> Any:
+    """Return a result; raise what its task raised, whose own message Ray puts a traceback into."""
+    try:
+        return ray.get(result)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+
+
 def _called(do: Callable[[T], U], item: T) -> U:
     return do(item)
 
@@ -344,7 +352,7 @@ def _mapped(do: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
     most = 2 * int(resources().get("CPU", 1))  # so that no result waits for long
     for item in items:
         if len(under_way) >= most:
-            yield ray.get(under_way.popleft())
+            yield _got(under_way.popleft())
         under_way.append(task.remote(do, item))
     while under_way:
-        yield ray.get(under_way.popleft())
+        yield _got(under_way.popleft())

@@ -48,7 +48,9 @@ def read_parquet(source: Source) -> ScoredQueries:
     The columns `relevant` and `scores` are required. Raises ValueError naming the file and the
     column, and OSError if a file cannot be read.
     """
-    return ScoredQueries.joined(_read(source, _scored, ("relevant", "scores")))
+    return ScoredQueries.joined(
+        _at(place, _scored, table) for place, table in _groups(source, ("relevant", "scores"))
+    )
 
 
 def iter_parquet(source: Source) -> Iterator[JudgedQuery]:
@@ -57,17 +59,36 @@ def iter_parquet(source: Source) -> Iterator[JudgedQuery]:
     The column `query` is required, and `relevant` and `text`, or `relevant_ids`. Raises ValueError
     naming the file and the column, and OSError if a file cannot be read.
     """
-    for queries in _read(source, _judged, ("query",)):
-        yield from queries
+    for place, table in _groups(source, ("query",)):
+        yield from _at(place, _judged, table)
 
 
-def _read(source: Source, read: Callable[[Any], T], needed: Sequence[str]) -> Iterator[T]:
-    groups = row_groups(source, {*OF_QUERY, *_LISTS}, {*OF_SNIPPETS, "hits"}, needed)
-    for place, table in groups:
+def iter_rows(source: Source) -> Iterator[JudgedQuery | ValueError]:
+    """Yield the judged query of each row, or the error of a malformed one.
+
+    Raises as `iter_parquet` for what concerns all rows: a file, or a column.
+    """
+    for place, table in _groups(source, ("query",)):
+        _at(place, _judged, table[:0])
         try:
-            yield read(table)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{place}: {error}") from None
+            yield from _judged(table)
+        except (TypeError, ValueError):
+            for i in range(len(table)):
+                try:
+                    yield from _judged(table[i : i + 1])
+                except (TypeError, ValueError) as error:
+                    yield ValueError(str(error))
+
+
+def _groups(source: Source, needed: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    return row_groups(source, {*OF_QUERY, *_LISTS}, {*OF_SNIPPETS, "hits"}, needed)
+
+
+def _at(place: str, read: Callable[[Any], T], table: Any) -> T:
+    try:
+        return read(table)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def _scored(table: Any) -> ScoredQueries:

@@ -40,7 +40,6 @@ KIND = Kind("conformal-retrievers/parts", 1, "score_dataset or label_dataset", "
 MANIFEST, ERRORS = "manifest.json", "errors.jsonl"
 LINES = (".jsonl", ".jsonl.gz")
 ENDINGS = (*LINES, ".parquet")
-NO_DATA = (MANIFEST, ERRORS, ".labels.json", ".json")  # endings of what stands beside the data
 BLOCK = 1 << 20  # bytes
 
 
@@ -81,7 +80,7 @@ def files_in(source: str | Path, endings: tuple[str, ...] = ENDINGS) -> list[str
         raise FileNotFoundError(f"source is {source}, which does not exist; give a file or folder")
     found = [path for path in sorted(fs.find(root)) if not Path(path).name.startswith((".", "_"))]
     files = [f for f in found if f.endswith(endings) and Path(f).name != ERRORS]
-    others = [f for f in found if not f.endswith((*endings, *NO_DATA))]
+    others = [f for f in found if not f.endswith((*endings, ".json"))]
     if others or not files:
         has = f"has {Path(others[0]).name}" if others else "has no data"
         raise ValueError(f"source {source} {has}; give files that end in {', '.join(endings)}")
@@ -136,11 +135,14 @@ def records(
 ) -> tuple[list[tuple[int, T]], list[Report]]:
     """Return what each row of a part has, after its number, and the errors of the others.
 
-    `read` takes a place and a row, and raises ValueError for a malformed one.
+    `read` takes a place and a row, and raises ValueError for a malformed one; a row may be its
+    error already.
     """
     found, errors = [], []
     for number, row in rows:
         try:
+            if isinstance(row, ValueError):
+                raise row
             found.append((number, read(f"line {number}", row)))
         except (TypeError, ValueError) as error:
             errors.append(error_at(part, number, str(error).removeprefix(f"line {number}: ")))
@@ -249,10 +251,6 @@ class Folder:
             write_whole(f"{self.root}/{name}", content, what="results")
         else:
             self.fs.pipe_file(f"{self.root}/{name}", content)
-
-    def path_of(self, name: str) -> str:
-        """Return the path or URL of a part's result."""
-        return f"{self.url}/{name}.parquet"
 
 
 def _difference(stored: Any, given: Any) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from conformal_retrievers.data.jsonl import judged_query
-from conformal_retrievers.data.parquet import iter_parquet, write_parquet
+from conformal_retrievers.data.parquet import iter_rows, write_parquet
 from conformal_retrievers.data.parts import (
     ERRORS,
     Folder,
@@ -132,7 +132,7 @@ def do_part(task: Task, part: Part, folder: Folder) -> None:
     """Do a task for the records of a part, and write what comes of it."""
     if part.file.endswith(".parquet"):
         with local_copy(part.file) as path:
-            found, errors = records(part, task.read, enumerate(iter_parquet(path), start=1))
+            found, errors = records(part, task.read, enumerate(iter_rows(path), start=1))
     else:
         found, errors = records(part, task.read, lines_of(part))
     result, facts, without = task.do([query for _, query in found])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
-from conformal_retrievers.data.parquet import iter_parquet, read_parquet, write_parquet
+from conformal_retrievers.data.parquet import iter_parquet, iter_rows, read_parquet, write_parquet
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
 from conformal_retrievers.data.readers.reading import read
@@ -257,6 +257,19 @@ def test_a_judged_query_needs_its_texts_and_a_file_must_be_parquet(tmp_path):
     path.write_bytes(b"PAR1 cut")
     with pytest.raises(ValueError, match=r"judged\.parquet is not a complete Parquet file"):
         list(iter_parquet(path))
+
+
+def test_a_malformed_row_is_an_error_among_the_others_and_a_wrong_column_is_raised(tmp_path):
+    path = tmp_path / "judged.parquet"
+    good = {"query": ["a", None, "c", "d"], "text": [["x"], ["x"], ["x"], ["x", "y"]]}
+    pq.write_table(pa.table({**good, "relevant": 4 * [[True]]}), path)
+    found = [one if isinstance(one, ValueError) else one.query for one in iter_rows(path)]
+    assert [*map(type, found)] == [str, ValueError, str, ValueError]
+    assert "query" in str(found[1])
+    assert "text" in str(found[3])
+    pq.write_table(pa.table({**good, "relevant": 4 * [["yes"]]}), path)
+    with pytest.raises(ValueError, match=r"judged\.parquet.*relevant"):
+        next(iter_rows(path))
 
 
 def test_queries_that_cannot_be_written_leave_the_old_file_as_it_was(tmp_path):

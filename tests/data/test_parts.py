@@ -143,7 +143,7 @@ def test_a_part_is_done_once_its_report_is_written(folder, tmp_path):
     assert folder.done() == set()
     folder.finish("000000-000000", {"queries": 1}, save)
     assert folder.done() == {"000000-000000"}
-    assert fsspec.open(folder.path_of("000000-000000")).open().read() == b"content"
+    assert folder.fs.cat_file(f"{folder.root}/000000-000000.parquet") == b"content"
     with pytest.raises(ValueError, match="1 of 2 parts"):
         folder.results("score")
     folder.finish("000000-000001", {"queries": 0}, None)
