@@ -56,9 +56,16 @@ def length_scorer(log: Path, *, fatal: str | None = None, name: str = "length", 
     return FunctionScorer(score, name)
 
 
-def failing_scorer(query: str):
+def failing_scorer(query: str, fault: str):
+    """Return a scorer that raises at a query, or kills its process each time; once is too often."""
+    from conformal_retrievers import distributed
+
+    distributed.MOST = 1  # in this actor
+
     def score(asked: str, texts: list[str]) -> list[float]:
         if asked == query:
+            if fault == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("no memory left on the GPU")
         return [0.0] * len(texts)
 
@@ -80,3 +87,16 @@ def judged(lines: list[dict[str, object]]) -> list[JudgedQuery]:
         )
         for row in lines
     ]
+
+
+def shown(evaluation):
+    """Return what an evaluation measures; repr shows all digits, and NaN as equal."""
+    apart = ("by_group", "_source")
+    fields = {name: value for name, value in vars(evaluation).items() if name not in apart}
+    groups = {name: shown(of_group) for name, of_group in evaluation.by_group.items()}
+    return repr(fields), groups
+
+
+def fields_of(calibration):
+    fields = json.loads(calibration.to_json())
+    return {name: value for name, value in fields.items() if name not in ("created", "sha256")}

@@ -62,10 +62,10 @@ class LLMServer:
     _times: Counter[str] = field(default_factory=Counter)
     _now: int = 0
 
-    def start(self) -> None:
+    def start(self, port: int = 0) -> None:
         config = uvicorn.Config(
             self.app,
-            port=0,
+            port=port,
             log_level="critical",
             lifespan="off",
             ws="none",

@@ -12,11 +12,19 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("ray")
-from cluster import failing_scorer, judged, length_scorer, line, model, write_source
+from cluster import (
+    failing_scorer,
+    fields_of,
+    judged,
+    length_scorer,
+    line,
+    model,
+    shown,
+    write_source,
+)
 from commands import as_json, error_of, run
 from typer.testing import CliRunner
 
@@ -86,10 +94,14 @@ def test_the_part_of_a_killed_actor_is_done_again(cluster, tmp_path):
     assert {times[f"query {i}"] for i in [*range(30), *range(40, 60)]} == {1}
 
 
-def test_a_part_that_fails_is_named_and_the_others_stay(cluster, tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "why"), [("raises", "no memory left"), ("dies", "its actor died 1 times")]
+)
+def test_a_part_that_fails_is_named_and_the_others_stay(cluster, tmp_path, fault, why):
     source, out = write_source(tmp_path / "source", [30], {}), tmp_path / "out"
-    with pytest.raises(RuntimeError, match=r"0\.jsonl from line 21 .*no memory left"):
-        score_dataset(source, out, partial(failing_scorer, "query 25"), queries_per_part=10)
+    make = partial(failing_scorer, "query 25", fault)
+    with pytest.raises(RuntimeError, match=rf"0\.jsonl from line 21 .*{why}"):
+        score_dataset(source, out, make, queries_per_part=10)
     assert len(content(out)) == 20
 
 
@@ -187,7 +199,7 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
         tmp_path / "out",
         partial(model, llm_server.url),
         actors=2,
-        requests_per_minute=1200,
+        requests_per_minute=600,
         queries_per_part=6,
     )
     assert labels_of(tmp_path / "out") == EVEN
@@ -195,32 +207,36 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
     make, scored = partial(length_scorer, tmp_path / "log"), tmp_path / "scored"
     assert score_dataset(tmp_path / "out", scored, make).pairs == 60  # from Parquet
     calibration = calibrate_dataset(scored, alpha=0.3)
-    alone = Calibration.from_scores(read_parquet(scored), alpha=0.3, scorer="length")
-    assert calibration.threshold() == alone.threshold()
     assert (calibration.labels["source"], calibration.labels["llm"]) == ("LLM", "judge")
+    alone = Calibration.from_scores(
+        read_parquet(scored), alpha=0.3, scorer="length", labels=calibration.labels
+    )
+    assert fields_of(calibration) == fields_of(alone)
     new = score_queries(
         length_scorer(tmp_path / "new.log"), judged([line(i) for i in range(24, 99)])
     )
-    write_parquet(new, tmp_path / "new.parquet")
-    measured = evaluate_dataset(alone, tmp_path / "new.parquet")
-    assert measured.coverage == evaluate(alone, new).coverage
+    tested = tmp_path / "new"
+    tested.mkdir()
+    write_parquet(new[:40], tested / "0.parquet")
+    write_parquet(new[40:], tested / "1.parquet")
+    assert shown(evaluate_dataset(alone, tested)) == shown(evaluate(alone, new))
     saved = tmp_path / "calibration.json"
     run("calibrate", scored, "--engine", "ray", "--alpha", "0.3", "--out", saved)
-    assert Calibration.load(saved).threshold() == alone.threshold()
-    shown = as_json("evaluate", saved, tmp_path / "new.parquet", "--engine", "ray")
-    assert shown["evaluation"]["n_queries"] == 75
+    assert fields_of(Calibration.load(saved)) == fields_of(alone)
+    found = as_json("evaluate", saved, tested, "--engine", "ray")
+    assert found["evaluation"]["n_queries"] == 75
     log = FilterLog(tmp_path / "logs" / "1.jsonl", queries="text")
     log.path.parent.mkdir()
     decided = ConformalFilter(length_scorer(tmp_path / "no.log"), Calibration.load(saved))
     for n in range(30):
         log.append(event_of(decided.decide([n, n + 1.0]), query=f"asked {n}"))
+    (tested / "1.parquet").write_bytes(b"PAR1 cut")
+    assert "1.parquet" in error_of("evaluate", saved, tested, "--engine", "ray")  # in one line
     assert run_log(saved, log.path.parent) == run_log(saved, log.path, engine=False)
     assert "--k" in error_of("calibrate", scored, "--engine", "ray", "--k", "3", code=2)
     assert len(stamps) == 60 + len(away) == 66
-    seconds = np.array(stamps) - stamps[0]
-    # k requests are allowed in k / 20 s; one may arrive later than it was sent, and seem to crowd.
-    assert max(np.searchsorted(seconds, seconds + 1) - np.arange(66)) <= 20 + 4
-    assert seconds[-1] >= 65 / 20 - 0.2
+    # 65 permits come after the first one; its request may be up to 2.5 s late, as actors start.
+    assert stamps[-1] - stamps[0] >= 65 / 10 - 2.5
 
 
 def test_an_endpoint_that_stays_away_fails_the_part_and_no_reply_is_paid_for_twice(

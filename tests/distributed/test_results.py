@@ -8,13 +8,16 @@ from uuid import uuid4
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from cluster import judged, length_scorer, line
+from cluster import fields_of, judged, length_scorer, line, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_retrievers import Calibration, ConformalFilter, diagnose, evaluate
 from conformal_retrievers.calibration.checks import CalibrationMismatch
+from conformal_retrievers.data.parquet import read_parquet
 from conformal_retrievers.data.parts import Folder, files_in, manifest_of, parts_of, surveyed
 from conformal_retrievers.monitoring.events import event_of
 from conformal_retrievers.monitoring.log import FilterLog, read_log
@@ -76,19 +79,6 @@ def test_a_calibration_of_parts_is_that_of_all_queries_bit_for_bit(data, per_par
     assert shown(evaluated(other, url, here)) == shown(evaluate(other, whole))
 
 
-def shown(evaluation):
-    """Return what an evaluation measures; repr shows all digits, and NaN as equal."""
-    apart = ("by_group", "_source")
-    fields = {name: value for name, value in vars(evaluation).items() if name not in apart}
-    groups = {name: shown(of_group) for name, of_group in evaluation.by_group.items()}
-    return repr(fields), groups
-
-
-def fields_of(calibration):
-    fields = json.loads(calibration.to_json())
-    return {name: value for name, value in fields.items() if name not in ("created", "sha256")}
-
-
 def all_scored(numbers=range(90)):
     rows = [grouped(i) for i in numbers]
     queries = [
@@ -112,6 +102,21 @@ def test_a_calibration_states_the_malformed_records(tmp_path):
     assert calibration.labels == {"malformed_records": 2}
     assert "2 malformed records" in calibration.statement
     assert len(calibration.queries) == 90
+
+
+def test_a_malformed_row_of_parquet_is_named_and_the_others_are_scored(tmp_path):
+    rows = [grouped(i) for i in range(5)]
+    columns = {name: [row[name] for row in rows] for name in ("id", "query")}
+    for name in ("text", "relevant"):
+        columns[name] = [[one[name] for one in row["snippets"]] for row in rows]
+    columns["query"][3] = None
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    (part,) = parts_of([surveyed(str(tmp_path / "a.parquet"), 1000)])
+    folder = Folder(tmp_path)
+    do_part(Scoring(SCORER), part, folder)
+    ((error,),) = [report["errors"] for report in folder.reports([part.name])]
+    assert (error["file"], error["line"]) == (str(tmp_path / "a.parquet"), 4)
+    assert read_parquet(tmp_path / f"{part.name}.parquet").ids.tolist() == ["q0", "q1", "q2", "q4"]
 
 
 def test_a_calibration_needs_all_parts():

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from conformal_retrievers.llm import patience
-from conformal_retrievers.llm.ask import ask
+from conformal_retrievers.llm.ask import LLM, ask
 from conformal_retrievers.llm.openai import openai_llm
 from conformal_retrievers.llm.patience import EndpointAway, Pace, patient
 from conformal_retrievers.llm.prompt import Request
 from conformal_retrievers.llm.reply import Unanswered
+from conformal_retrievers.llm.wire import marks_of
 
 REQUESTS = [Request("Answer.", f"question {i}") for i in range(12)]
 
@@ -38,6 +46,63 @@ def test_a_server_that_stays_away_is_given_up_for_all_requests(llm, llm_server):
     assert {json.dumps(body["messages"][-1]) for body in llm_server.bodies} == {
         json.dumps({"role": "user", "content": f"question {i}"}) for i in (0, 1)
     }
+
+
+SERVER = """
+import sys, time
+from llm_server import LLMServer
+server = LLMServer(latency=0.2, reply=lambda body: body["messages"][-1]["content"])
+server.start(int(sys.argv[1]))
+print(server.url, flush=True)
+time.sleep(60)
+"""
+
+
+def started(port):
+    """Start a server in a process of its own; return the process, and its URL."""
+    paths = os.pathsep.join([*sys.path, str(Path(__file__).parents[1])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(port)],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process.stdout:
+        return process, process.stdout.readline().strip()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_is_waited_for_until_it_is_there_again():
+    process, url = started(0)
+    answered = []
+    closed = threading.Event()
+
+    def complete(request):
+        try:
+            reply = model.complete(request)
+        except Exception as error:
+            closed.set() if "ConnectError" in marks_of(error) else None
+            raise
+        answered.append(request)
+        return reply
+
+    model = openai_llm("m", base_url=url, max_retries=0)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            waited = patient(LLM(complete, "m"), patience=60)
+            call = pool.submit(ask, waited, REQUESTS, concurrency=4)
+            while not answered:
+                time.sleep(0.01)
+            process.kill()  # with requests under way
+            process.wait()
+            assert closed.wait(20)  # connections are refused
+            process, _ = started(int(url.split(":")[2].split("/")[0]))
+            answers = call.result()
+        finally:
+            process.kill()
+            process.wait()
+    assert [answer.text for answer in answers] == [request.user for request in REQUESTS]
+    assert len(answered) == len(REQUESTS)
 
 
 def test_a_refused_connection_is_waited_for():
