@@ -44,6 +44,10 @@ def test_a_server_that_stays_away_is_given_up_for_all_requests(llm, llm_server):
     assert {json.dumps(body["messages"][-1]) for body in llm_server.bodies} == {
         json.dumps({"role": "user", "content": f"question {i}"}) for i in (0, 1)
     }
+    llm_server.bodies.clear()
+    with pytest.raises(EndpointAway):
+        waited.complete(REQUESTS[2])
+    assert len(llm_server.bodies) == 1
 
 
 SERVER = """
