@@ -254,13 +254,13 @@ class _Actor:
     ) -> None:
         global _DESK
         _DESK = desk
-        self.task, self.folder = make(), Folder(out)
-        if _by(self.task) != by:
-            raise ValueError(f"one actor made {_by(self.task)!r}, and another {dict(by)!r}")
+        self.task, self.folder, self.by = make(), Folder(out), by
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[str]]:
         part = Part(**json.loads(batch["item"][0]))
         try:
+            if (made := _by(self.task)) != self.by:
+                raise ValueError(f"one actor made {made!r}, and another {self.by!r}")
             if (times := _at_desk("begin", part.name)) > MOST:
                 raise RuntimeError(f"its actor died {times - 1} times, perhaps out of memory")
             do_part(self.task, part, self.folder)
@@ -298,7 +298,7 @@ class _Run:
         folder, labels = Folder(out), labels_of(source)
         files = files_in(source, ENDINGS if self.task == "score" else LINES)
         surveys = [*_mapped(partial(surveyed, per_part=self.per_part), files)]
-        by = _got(_REMOTE(**self.each)(_made_by).remote(self.make))
+        by = _got(_REMOTE(**self.each)(lambda: _by(self.make())).remote())
         more = {"library": __version__, "labels": labels}
         folder.begin(manifest_of(self.task, by, surveys, self.per_part, **more))
         parts, before = parts_of(surveys), folder.done()
@@ -328,10 +328,6 @@ def _by(task: Task) -> dict[str, Any]:
     return dict(json.loads(json.dumps(task.by)))  # as the manifest gives it back
 
 
-def _made_by(make: Callable[[], Task]) -> dict[str, Any]:
-    return _by(make())
-
-
 def _got(result: Any) -> Any:
     """Return a result; raise what its task raised, whose own message Ray puts a traceback into."""
     try:
@@ -340,14 +336,10 @@ def _got(result: Any) -> Any:
         raise error.cause from error
 
 
-def _called(do: Callable[[T], U], item: T) -> U:
-    return do(item)
-
-
 def _mapped(do: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
     """Yield what a function returns for each item, in order, from a task of the cluster each."""
     connect()
-    task, under_way = _REMOTE(_called), deque[Any]()
+    task, under_way = _REMOTE(lambda do, item: do(item)), deque[Any]()
     resources: Any = ray.cluster_resources  # untyped
     most = 2 * int(resources().get("CPU", 1))  # so that no result waits for long
     for item in items:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from uuid import uuid4
 
 from conformal_retrievers import JudgedQuery
 from conformal_retrievers.llm.ask import LLM
@@ -57,10 +58,10 @@ def length_scorer(log: Path, *, fatal: str | None = None, name: str = "length", 
 
 
 def failing_scorer(query: str, fault: str):
-    """Return a scorer that raises at a query, or kills its process each time; once is too often."""
+    """Return a scorer that raises or kills its process at a query, or has a new name each time."""
     from conformal_retrievers import distributed
 
-    distributed.MOST = 1  # in this actor
+    distributed.MOST = 1  # here, in an actor
 
     def score(asked: str, texts: list[str]) -> list[float]:
         if asked == query:
@@ -69,7 +70,7 @@ def failing_scorer(query: str, fault: str):
             raise OSError("no memory left on the GPU")
         return [0.0] * len(texts)
 
-    return FunctionScorer(score, "failing")
+    return FunctionScorer(score, f"failing {uuid4()}" if fault == "differs" else "failing")
 
 
 def model(url: str) -> LLM:

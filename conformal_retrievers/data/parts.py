@@ -238,11 +238,14 @@ class Folder:
 
     def finish(self, name: str, report: Report, save: Callable[[str], None] | None) -> None:
         """Write the result of a part, which `save` writes to a path, and then its report."""
+        result = f"{name}.parquet"
         if save is not None:
             with tempfile.TemporaryDirectory() as folder:
-                path = os.path.join(folder, f"{name}.parquet")
+                path = os.path.join(folder, result)
                 save(path)
-                self.write(f"{name}.parquet", Path(path).read_bytes())
+                self.write(result, Path(path).read_bytes())
+        elif self.fs.exists(f"{self.root}/{result}"):  # of an actor that died
+            self.fs.rm(f"{self.root}/{result}")
         self.write(f"{name}.json", json.dumps(report, ensure_ascii=False).encode())
 
     def write(self, name: str, content: bytes) -> None:

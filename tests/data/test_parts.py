@@ -146,7 +146,9 @@ def test_a_part_is_done_once_its_report_is_written(folder, tmp_path):
     assert folder.fs.cat_file(f"{folder.root}/000000-000000.parquet") == b"content"
     with pytest.raises(ValueError, match="1 of 2 parts"):
         folder.results("score")
+    folder.write("000000-000001.parquet", b"of an actor that died")
     folder.finish("000000-000001", {"queries": 0}, None)
+    assert not folder.fs.exists(f"{folder.root}/000000-000001.parquet")
     assert folder.results("score")[1] == [{"queries": 1}, {"queries": 0}]
     with pytest.raises(ValueError, match="label_dataset"):
         folder.results("label")

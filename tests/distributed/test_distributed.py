@@ -95,14 +95,19 @@ def test_the_part_of_a_killed_actor_is_done_again(cluster, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"), [("raises", "no memory left"), ("dies", "its actor died 1 times")]
+    ("fault", "line", "why"),
+    [
+        ("raises", 21, "no memory left"),
+        ("dies", 21, "its actor died 1 times"),
+        ("differs", 1, "one actor made"),
+    ],
 )
-def test_a_part_that_fails_is_named_and_the_others_stay(cluster, tmp_path, fault, why):
+def test_a_part_that_fails_is_named_and_those_before_stay(cluster, tmp_path, fault, line, why):
     source, out = write_source(tmp_path / "source", [30], {}), tmp_path / "out"
     make = partial(failing_scorer, "query 25", fault)
-    with pytest.raises(RuntimeError, match=rf"0\.jsonl from line 21 .*{why}"):
+    with pytest.raises(RuntimeError, match=rf"0\.jsonl from line {line} .*{why}"):
         score_dataset(source, out, make, queries_per_part=10)
-    assert len(content(out)) == 20
+    assert len(content(out)) == line - 1
 
 
 DRIVER = """
@@ -200,7 +205,7 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
         partial(model, llm_server.url),
         actors=2,
         requests_per_minute=600,
-        queries_per_part=6,
+        queries_per_part=4,
     )
     assert labels_of(tmp_path / "out") == EVEN
     assert (done.queries, done.pairs, done.errors) == (24, 60, ())
