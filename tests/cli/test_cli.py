@@ -20,7 +20,6 @@ from conformal_retrievers.calibration.calibrating import calibrate
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.planning import plan, smallest_alpha
 from conformal_retrievers.claims import AnnotatedAnswer, calibrate_claims
-from conformal_retrievers.cli.calibrate import calibrate as calibrate_command
 from conformal_retrievers.data.jsonl import read_jsonl, write_jsonl
 from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery, Snippet, with_hits
 from conformal_retrievers.evaluation.depth import depth
@@ -281,11 +280,10 @@ def test_a_model_that_does_not_exist_is_named(files, tmp_path, monkeypatch):
 def test_a_scorer_named_by_its_models_folder_is_warned_of(files, tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
-    given = {"judged": files / "judged.jsonl", "alpha": 0.1, "scorer": "embedding"}
-    with pytest.raises(ValueError, match="model"), pytest.warns(match="'models'; give --name"):
-        calibrate_command(**given, model="models")
-    with pytest.raises(ValueError, match="model"):  # and no warning, which would be an error
-        calibrate_command(**given, model="models", name="m")
+    command = ("calibrate", files / "judged.jsonl", "--alpha", "0.1", "--scorer", "embedding")
+    warned = " ".join(run(*command, "--model", "models", code=1).stderr.split())
+    assert "'models'; give --name" in warned
+    assert "model" in error_of(*command, "--model", "models", "--name", "m")  # one line alone
 
 
 # --- evaluate -------------------------------------------------------------------------------------

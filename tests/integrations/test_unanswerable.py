@@ -143,7 +143,6 @@ def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(package, 
     retriever = make()
     retrieved = package.judge_retriever(retriever, queries)
     made = package.without_answers(retriever, queries)
-    changed = 0
     for known, before, after in zip(queries, retrieved, made, strict=True):
         relevant = {s.text for s, r in zip(known.snippets, known.relevant, strict=True) if r}
         assert relevant.isdisjoint(s.text for s in after.snippets)
@@ -157,8 +156,8 @@ def test_nothing_but_the_texts_tells_that_relevant_ones_were_taken_out(package, 
             assert [text for _, text, _ in now[name]][: len(rest)] == [text for text, _ in rest]
             scores = [score for _, _, score in now[name]][: len(rest)]
             assert scores == [score if score is None else pytest.approx(score) for _, score in rest]
-        changed += was != now
-    assert changed > len(queries) / 2
+        assert (was != now) == any(before.relevant)
+    assert any(any(query.relevant) for query in retrieved)
     assert package.judge_retriever(retriever, queries) == retrieved  # it is as it was
 
 
