@@ -57,15 +57,16 @@ def length_scorer(log: Path, *, fatal: str | None = None, name: str = "length", 
     return FunctionScorer(score, name)
 
 
-def failing_scorer(query: str, fault: str):
-    """Return a scorer that raises or kills its process at a query, or has a new name each time."""
+def failing_scorer(folder: Path, query: str, fault: str):
+    """Return a scorer that kills its process once at a query or raises, or has ever new names."""
     from conformal_retrievers import distributed
 
     distributed.MOST = 1  # here, in an actor
 
     def score(asked: str, texts: list[str]) -> list[float]:
         if asked == query:
-            if fault == "dies":
+            if fault == "dies" and not (folder / "died").exists():
+                (folder / "died").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("no memory left on the GPU")
         return [0.0] * len(texts)

@@ -104,7 +104,7 @@ def test_the_part_of_a_killed_actor_is_done_again(cluster, tmp_path):
 )
 def test_a_part_that_fails_is_named_and_those_before_stay(cluster, tmp_path, fault, line, why):
     source, out = write_source(tmp_path / "source", [30], {}), tmp_path / "out"
-    make = partial(failing_scorer, "query 25", fault)
+    make = partial(failing_scorer, tmp_path, "query 25", fault)
     with pytest.raises(RuntimeError, match=rf"0\.jsonl from line {line} .*{why}"):
         score_dataset(source, out, make, queries_per_part=10)
     assert len(content(out)) == line - 1

@@ -39,7 +39,7 @@ def mixed(query, texts):
 SCORER = FunctionScorer(mixed, "mixed")
 
 
-def scored_in_parts(lines, sizes, per_part, scorer=SCORER, skip=()):
+def scored_in_parts(lines, sizes, per_part, scorer=SCORER, skip=(), labels=None):
     """Score lines that are in files of these sizes, in parts; return the folder."""
     source, folder = f"memory://{uuid4()}", Folder(f"memory://{uuid4()}")
     start = 0
@@ -49,7 +49,7 @@ def scored_in_parts(lines, sizes, per_part, scorer=SCORER, skip=()):
         start += size
     surveys = [surveyed(file, per_part) for file in files_in(source)]
     task = Scoring(scorer)
-    folder.begin(manifest_of("score", task.by, surveys, per_part, labels=None))
+    folder.begin(manifest_of("score", task.by, surveys, per_part, labels=labels))
     for part in parts_of(surveys):
         if part.name not in skip:
             do_part(task, part, folder)
@@ -97,10 +97,11 @@ def all_scored(numbers=range(90)):
 
 def test_a_calibration_states_the_malformed_records(tmp_path):
     lines = [*LINES[:50], "{", *LINES[50:], '{"query": " ", "snippets": []}']
+    url = scored_in_parts(lines, [92], 40, labels={"malformed_records": 3})  # of label_dataset
     with pytest.warns(UserWarning, match="2 malformed"):
-        calibration = calibrated(scored_in_parts(lines, [92], 40), here, alpha=0.2)
-    assert calibration.labels == {"malformed_records": 2}
-    assert "2 malformed records" in calibration.statement
+        calibration = calibrated(url, here, alpha=0.2)
+    assert calibration.labels == {"malformed_records": 5}
+    assert "5 malformed records" in calibration.statement
     assert len(calibration.queries) == 90
 
 
