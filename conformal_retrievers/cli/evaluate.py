@@ -36,7 +36,8 @@ def evaluate(
 
     Exits with 1 if coverage is significantly below its target (p < 0.05, one-sided), if the
     calibration guarantees nothing, since missed snippets count and no threshold can keep enough, or
-    if half of the snippets have no score. Leaves out queries with an id of the calibration.
+    if half of the snippets have no score. Leaves out queries with an id of the calibration; with
+    --engine, refuses them.
     """
     tested = load_calibration(calibration, alpha, *RETRIEVED, QUERIES)
     sources = Sources(judged, unanswerable, without_answers, run, k, min_score)
