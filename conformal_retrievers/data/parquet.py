@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformal_retrievers.data import files
+from conformal_retrievers.data.arrays import as_judgements
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
@@ -123,11 +124,12 @@ def _judged(table: Any) -> list[JudgedQuery]:
     hits = columns.pop("hits", None)
     found = {name: columns[name].to_pylist() for name in OF_JUDGED if name in columns}
     found["id"] = found.pop("snippet_id", [None] * len(marks))
+    found.setdefault("text", [None] * len(marks))
     if hits is not None:
         lengths, made = _hits(hits)
         every = map(Hit, *[values.to_pylist() for values in made.values()])
         found["hits"] = [tuple(islice(every, n)) for n in np.maximum(lengths, 0).tolist()]
-    for name, values in (("query", given["query"]), ("text", found.setdefault("text", marks))):
+    for name, values in (("query", given["query"]), ("text", found["text"])):
         for i in [i for i, value in enumerate(values) if not isinstance(value, str)][:1]:
             raise ValueError(f"{name} {i} is missing; give the text, which judged queries need")
     end, queries = 0, []
@@ -135,7 +137,7 @@ def _judged(table: Any) -> list[JudgedQuery]:
         start, end = end, end + size
         values = {name: column[i] for name, column in given.items() if column[i] is not None}
         snippets = snippets_of({name: column[start:end] for name, column in found.items()})
-        relevant = tuple([bool(mark) for mark in marks[start:end]])
+        relevant = tuple(marks[start:end])
         if "evidence" in values or "relevant_ids" in values:
             values["evidence"] = [Evidence(**one) for one in values.get("evidence", ())]
             queries.append(JudgedQuery(values.pop("query"), snippets, relevant, **values))
@@ -174,7 +176,7 @@ def _of_snippets(table: Any) -> tuple[Any, dict[str, Any]]:
 def _marks(relevant: Any) -> Any:
     if relevant.null_count:
         raise ValueError("relevant has a null; give true or false")
-    return relevant.to_numpy()
+    return as_judgements(relevant.to_numpy(), len(relevant))
 
 
 def _texts(columns: dict[str, Any], name: str) -> Any:

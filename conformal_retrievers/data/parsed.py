@@ -66,7 +66,8 @@ def query_of_line(line: bytes) -> JudgedQuery | None:
         if "hits" in columns:
             n_keys += _make_hits(columns)
         plain = (
-            all(_TYPES[name].issuperset(map(type, values)) for name, values in columns.items())
+            type(rows) is list
+            and all(_TYPES[name].issuperset(map(type, values)) for name, values in columns.items())
             and all(type(value) in _TYPES_OF_QUERY[name] for name, value in fields.items())
             and _finite(columns.get("retrieval_score", ()))
             and _has(line, n_keys)

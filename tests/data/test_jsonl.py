@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import math
@@ -87,10 +88,16 @@ def with_hit(**fields):
         ('["query"]', "object"),
         ('{"snippets": []}', "query is missing"),
         ('{"query": "q", "snippets": "a"}', "snippets is 'a'"),
+        ('{"query": "q", "snippets": ""}', "snippets is ''"),
+        ('{"query": "q", "snippets": {}}', "snippets is {}"),
+        ('{"query" : "p", "query": "q", "snippets": []}', "'query' occurs"),
+        ('{"query": "q", "snippets": [], "k": 0}', "k is 0"),
         ('{"query": "q", "snippets": [{"relevant": true}]}', r"snippets\.0\.text is missing"),
         (with_snippet(relevant=2), r"relevant\[0\] is 2"),
         (with_snippet(position="last"), r"snippets\.0\.position is 'last'"),
         (with_snippet(retrieval_score=math.nan), r"snippets\.0\.retrieval_score is nan"),
+        (with_snippet(retrieval_score=7).replace("7", "1e999"), "retrieval_score is inf"),
+        (with_hit(score=7).replace("7", "1e999"), r"hits\.0\.score is inf"),
         (with_hit(rank=-1), r"snippets\[0\]: rank is -1"),
         (with_hit(rank=0.5), r"snippets\.0\.hits\.0\.rank is 0\.5"),
         (with_hit(rank=None), r"hits\.0\.rank is None"),
@@ -122,6 +129,7 @@ def test_a_broken_line_is_an_error_that_names_file_line_and_field(tmp_path, line
     with pytest.raises(ValueError, match=field) as error:
         read_jsonl(path)
     assert f"{path}, line 3: " in str(error.value)
+    assert gc.isenabled()
 
 
 VALUES = st.one_of(

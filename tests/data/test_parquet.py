@@ -249,11 +249,25 @@ def test_rows_of_a_flat_file_that_do_not_stand_together_are_refused(tmp_path, id
         read_parquet(path)
 
 
-def test_a_judged_query_needs_its_texts_and_a_file_must_be_parquet(tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"text": [[None]]}, "text 0 is missing"),
+        ({"text": None}, "text 0 is missing"),
+        ({"relevant": [[-1]]}, r"relevant\[0\] is .*-1"),
+        ({"relevant": [[2]]}, r"relevant\[0\] is .*2"),
+    ],
+)
+def test_a_judged_query_needs_its_texts_and_judgements_and_no_grades(tmp_path, changed, field):
     path = tmp_path / "judged.parquet"
-    pq.write_table(pa.table({"query": ["q"], "relevant": [[True]], "text": [[None]]}), path)
-    with pytest.raises(ValueError, match="text"):
+    columns = {"query": ["q"], "relevant": [[True]], "text": [["x"]]} | changed
+    pq.write_table(pa.table({name: one for name, one in columns.items() if one}), path)
+    with pytest.raises(ValueError, match=rf"judged\.parquet.*{field}"):
         list(iter_parquet(path))
+
+
+def test_a_file_must_be_parquet(tmp_path):
+    path = tmp_path / "judged.parquet"
     path.write_bytes(b"PAR1 cut")
     with pytest.raises(ValueError, match=r"judged\.parquet is not a complete Parquet file"):
         list(iter_parquet(path))
