@@ -251,10 +251,10 @@ class Monitor:
         """Return the monitor of one process that observes what several have, in the order of time.
 
         It equals that monitor bit for bit, whatever the order of `monitors`, which stay as they
-        are. Queries at equal times of several monitors are in the order of a hash. Each alarm of a
-        merged monitor is false with probability at most `level`. While the stream grows, that bound
-        holds for all merges together if each has all queries up to its newest one; otherwise it
-        holds for each merge.
+        are. Queries at equal times are in an order that does not depend on their scores. Each alarm
+        of a merged monitor is false with probability at most `level`. While the stream grows, that
+        bound holds for all merges together if each has all queries up to its newest one; otherwise
+        it holds for each merge.
 
         Raises ValueError, naming the field, for monitors of another calibration, level or seed;
         without monitors; and if two have the same observations, as a monitor and its saved copy.

@@ -8,7 +8,9 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, pairwise
+from functools import partial
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -149,9 +151,19 @@ def after(series: Sequence[tuple[float, object]], at: float) -> float:
 def in_order(series: Iterable[list[tuple[float, Observed]]]) -> list[tuple[float, Observed]]:
     """Return what several series have, in the order of time, whatever order they come in.
 
-    Equal times are in the order of a hash, which says nothing about what is higher.
+    What has equal times is permuted by a hash of the time and of nothing observed, so that what is
+    exchangeable stays so.
     """
-    return sorted(chain.from_iterable(series), key=lambda one: (one[0], _digest(repr(one))))
+    found = []
+    every = sorted(chain.from_iterable(series), key=lambda one: (one[0], repr(one)))
+    for at, group in groupby(every, key=itemgetter(0)):
+        equal = list(group)
+        found += [equal[i] for i in sorted(range(len(equal)), key=partial(_place, at))]
+    return found
+
+
+def _place(at: float, i: int) -> bytes:
+    return _digest(f"{at!r}:{i}")
 
 
 def _in_order(series: Sequence[tuple[float, object]]) -> bool:
