@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,10 +22,21 @@ def as_offsets(offsets: ArrayLike) -> NDArray[np.intp]:
     """Return where the snippets of each query begin and where the last ones end, (n + 1,)."""
     found = as_numbers(offsets, "offsets")
     ascending = found.ndim == 1 and len(found) and found.dtype.kind in "iu" and found[0] == 0
-    if not ascending or (np.diff(found) < 0).any():
+    places = found.astype(np.intp) if ascending else found  # before differences: they may be < 0
+    if not ascending or (np.diff(places) < 0).any():
         raise ValueError(
             f"offsets is {found!r:.60}; give whole numbers (n + 1,) that ascend from 0: where the "
             "snippets of each query begin, and their number"
+        )
+    return places
+
+
+def as_documents(values: ArrayLike, size: int) -> NDArray[np.intp]:
+    """Return the number of the document of each sentence."""
+    found = as_numbers(values, "document_of")
+    if found.shape != (size,) or found.dtype.kind not in "iu" or (found < 0).any():
+        raise ValueError(
+            f"document_of is {found!r:.60}; give a whole number, 0 or more, for each snippet"
         )
     return found.astype(np.intp)
 
@@ -53,13 +63,15 @@ def as_tokens(tokens: ArrayLike, size: int) -> Column:
 def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
     """Return whether each snippet is relevant."""
     found = np.asarray(relevant)
+    if isinstance(relevant, np.ma.MaskedArray):
+        found = np.ma.filled(relevant.astype(np.float64), math.nan)
     if found.shape != (size,):
         raise ValueError(
             f"relevant has shape {found.shape}, but offsets end at {size}; give a judgement for "
             "each snippet"
         )
     if found.dtype == np.bool_:
-        return _own(found)
+        return found.copy()
     for i in np.flatnonzero(~np.isin(found, (0, 1)))[:1].tolist():
         as_judgement("scored", i, found[i])
     return found.astype(np.bool_)
@@ -96,9 +108,4 @@ def as_counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
             f"{name}[{i}] is {found[i]:g}; give a whole number from 0 to {most}, or NaN if it is "
             "unknown"
         )
-    return _own(found)
-
-
-def _own(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array that nobody else can write to."""
-    return array.copy() if array.flags.writeable else array
+    return found.copy()

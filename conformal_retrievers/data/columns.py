@@ -21,6 +21,7 @@ from conformal_retrievers.data.arrays import (
     Objects,
     as_column,
     as_counts,
+    as_documents,
     as_judgements,
     as_offsets,
     as_texts,
@@ -95,7 +96,7 @@ class ScoredQueries(Sequence[ScoredQuery]):
                 for name, of in (hits or {}).items()
             },
             "split": split,
-            "document_of": None if document_of is None else np.array(document_of, dtype=np.intp),
+            "document_of": None if document_of is None else as_documents(document_of, size),
             "unscorable": dict(unscorable or {}),
             "silenced": as_counts("silenced", silenced, n, 1),
         }

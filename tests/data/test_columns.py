@@ -35,6 +35,17 @@ def test_columns_do_not_change_with_the_arrays_that_they_were_made_from():
         queries.scores[0] = 1
 
 
+def test_columns_do_not_change_with_what_a_read_only_view_shows():
+    marks, missed = np.array(GIVEN["relevant"], dtype=bool), np.zeros(2)
+    views = marks.view(), missed.view()
+    for view in views:
+        view.flags.writeable = False  # as pandas gives the columns of a frame
+    queries = ScoredQueries(GIVEN["scores"], views[0], GIVEN["offsets"], missed=views[1])
+    marks[:], missed[:] = True, 1
+    assert queries.relevant.sum() == 2
+    assert queries.missed.tolist() == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -46,6 +57,10 @@ def test_columns_do_not_change_with_the_arrays_that_they_were_made_from():
         ("offsets", [1, 5]),
         ("offsets", []),
         ("offsets", [0.0, 5.0]),
+        ("offsets", np.array([0, 6, 5], np.uint32)),
+        ("relevant", np.ma.array([1, 0, 1, 0, 0], mask=[0, 1, 0, 0, 0])),
+        ("document_of", [0, 0]),
+        ("document_of", [0, 0, 1, 0, -1]),
         ("ids", ["a"]),
         ("ids", ["a", "\ud800"]),
         ("groups", ["a", "\n"]),
