@@ -148,6 +148,12 @@ def label_by_llm(
             marks = [one if isinstance(one, list) else [one is True] for one in given]
             relevant = [mark for of_snippet in marks for mark in of_snippet]
             judged.append(query.judged(relevant, cuts[i] if split else None))
+    if unlabelled:
+        logger.warning(
+            "%d of %d questions have no verdict and are left out, see `unlabelled`. Run it again "
+            "with the same cache=Cache(path) to ask only for what it lacks",
+            *(len(unlabelled), len(queries)),
+        )
     labels: dict[str, JsonValue] = {"source": "LLM", "llm": llm.name, "prompt": prompt.hash}
     labels |= {"queries": len(judged), "queries_without_verdict": len(unlabelled)}
     return Labelled(tuple(judged), labels, tuple(unlabelled), usage)

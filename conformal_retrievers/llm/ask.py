@@ -87,7 +87,8 @@ def ask(
         is sent. An exception of it is raised, and then none is.
     give_up
         Whether no further request is sent either, and an exception raised, if the first 8 find no
-        connection, or get no reply that can be read and the cache has none.
+        connection, or get no reply that can be read and the cache has none. If 8 in a row find no
+        connection later, those that are left are `Unanswered`.
     """
     run = _Run(llm, requests, is_answer, concurrency, cache, give_up)
     return run.in_threads(progress, before)
@@ -138,6 +139,7 @@ class _Run:
         self.answers: list[Any] = [None] * len(self.requests)
         self.missing = list(range(len(self.requests)))  # what the cache does not answer
         self.in_vain: list[bool] = []  # whether each answer so far says that all are
+        self.in_a_row = 0  # how many at last found no connection
 
     def in_threads(
         self, progress: bool = False, before: Callable[[int, int], None] | None = None
@@ -211,12 +213,15 @@ class _Run:
     def take(self, i: int, result: object) -> None:
         """Take the answer to a request from what `complete` returned or raised."""
         answer = self.answers[i] = outcome_of(result)
-        lost = NO_ACCESS - {403} if self.give_up else NO_MODEL
-        in_vain = isinstance(answer, Unanswered) and bool(marks_of(answer) & lost)
+        marks = marks_of(answer) if isinstance(answer, Unanswered) else set()
+        in_vain = bool(marks & (NO_ACCESS - {403} if self.give_up else NO_MODEL))
+        self.in_a_row = self.in_a_row + 1 if in_vain else 0
         if self.give_up and len(self.missing) == len(self.answers):
             in_vain = isinstance(answer, Unanswered) or not self.is_answer(i, answer)
         self.in_vain.append(in_vain)
         hopeless = len(self.in_vain) >= ENOUGH and all(self.in_vain)
+        if self.give_up and self.in_a_row >= ENOUGH:
+            self.stopped.set()
         if hopeless and isinstance(answer, Reply):
             self.stopped.set()
             raise ValueError(
@@ -235,6 +240,8 @@ class _Run:
 
     def finished(self) -> list[Reply | Unanswered]:
         """Return the answers; log the failed ones, which a filter only sees as unscorable."""
+        left = Unanswered(f"not asked: {ENOUGH} requests in a row found no connection")
+        self.answers = [left if answer is None else answer for answer in self.answers]
         asked = [(i, self.answers[i]) for i in self.missing]
         failed = [a for i, a in asked if isinstance(a, Unanswered) or not self.is_answer(i, a)]
         n = len(asked)

@@ -292,6 +292,14 @@ def test_a_long_run_is_given_up_after_eight_answers_of_no_use(reason, tmp_path):
         assert busy.asked == 19
 
 
+def test_a_server_that_goes_away_is_not_asked_on_and_what_it_answered_is_kept():
+    busy = Busy(fail={str(i): ConnectionRefusedError for i in range(5, 20)})
+    answers = ask(LLM(busy.complete, "b"), REQUESTS, concurrency=1, give_up=True)
+    assert [isinstance(a, Unanswered) for a in answers] == [False] * 5 + [True] * 15
+    assert busy.asked == 5 + 8
+    assert "not asked" in str(answers[-1])
+
+
 async def test_cancelling_cancels_the_requests_and_leaves_no_task_behind():
     busy, begun, cancelled = Busy(), [], []
 
