@@ -46,7 +46,8 @@ def judge(
     try:
         with JudgingServer(judging, port) as server:
             n = len(queries)
-            say(f"{judging.n_done} of {n} questions are judged. {_left(judging)}Open this address:")
+            say(f"{judging.n_done} of {n} questions are judged. {_left(judging)}")
+            say("Open this address:")
             say(server.url)
             say("Stop with Ctrl-C.")
             try:
@@ -67,7 +68,7 @@ def _left(judging: Judging) -> str:
     minutes = math.ceil(words / WORDS_A_MINUTE)
     time = f"{minutes} minutes" if minutes < 100 else f"{minutes / 60:.0f} hours"
     fewer = "; a smaller --sample shows fewer" if judging.marked else ""
-    return f"To read the other {len(texts):,} snippets takes some {time}{fewer}. "
+    return f"To read the other {len(texts):,} snippets takes some {time}{fewer}."
 
 
 def _say_what_is_written(judging: Judging) -> None:

@@ -32,6 +32,7 @@ def with_questions(judged: Iterable[JudgedQuery] | Iterable[str]) -> list[Judged
     places: dict[str, int] = {}
     for i, question in enumerate(given):
         if isinstance(question, str):
+            question = question.strip("\ufeff").strip()  # of a file's line
             if places.setdefault(question, i) < i:
                 raise ValueError(f"judged[{i}] is {question!r:.80} again; give each question once")
             given[i] = JudgedQuery(question, [], [], id=question or None)

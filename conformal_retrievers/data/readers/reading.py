@@ -136,13 +136,16 @@ def read(
                 f"{source} is a run, in which nothing is judged; give qrels and the run: "
                 "read(qrels, run)"
             )
-        if Path(source).suffix == ".txt" and line.rstrip().endswith("?"):
-            raise ValueError(f"{source} has plain questions; {QUESTIONS}")
         if _is_ours(line) or (not line and ".jsonl" in Path(source).suffixes):
             _check_options("JSON lines of judged queries", options, ())
             return read_jsonl(source)
-    records = records_of(source)
-    found = _recognised(records, options)
+    try:
+        records = records_of(source)
+        found = _recognised(records, options)
+    except ValueError as error:
+        if isinstance(source, (str, Path)) and Path(source).suffix == ".txt":
+            raise ValueError(f"{error}. If these are plain questions, {QUESTIONS}") from None
+        raise
     _check_options(found.name, options, found.options)
     try:
         return found.judged(records, **options)

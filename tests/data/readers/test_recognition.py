@@ -89,8 +89,9 @@ def test_what_is_unknown_or_broken_or_ambiguous_is_refused(text, message, tmp_pa
     assert str(path) in str(raised.value)
 
 
-def test_plain_questions_are_told_what_retrieves_for_them(tmp_path):
-    (tmp_path / "questions.txt").write_text("How long is it, in months?\nWhy?\n")
+@pytest.mark.parametrize("text", ["How long is it, in months?\nWhy?\n", "Zinc, or iron\nIron\n"])
+def test_plain_questions_are_told_what_retrieves_for_them(text, tmp_path):
+    (tmp_path / "questions.txt").write_text(text)
     with pytest.raises(ValueError, match=r"judge_retriever\(retriever, questions\)"):
         read(tmp_path / "questions.txt")
 
