@@ -71,7 +71,7 @@ def as_judgements(relevant: ArrayLike, size: int) -> NDArray[np.bool_]:
             "each snippet"
         )
     if found.dtype == np.bool_:
-        return found.copy()
+        return np.array(found)
     for i in np.flatnonzero(~np.isin(found, (0, 1)))[:1].tolist():
         as_judgement("scored", i, found[i])
     return found.astype(np.bool_)
@@ -108,4 +108,4 @@ def as_counts(name: str, values: ArrayLike | None, n: int, most: int) -> Column:
             f"{name}[{i}] is {found[i]:g}; give a whole number from 0 to {most}, or NaN if it is "
             "unknown"
         )
-    return found.copy()
+    return np.array(found)
