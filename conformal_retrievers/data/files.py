@@ -66,7 +66,7 @@ def _remove_left_over(folder: Path) -> None:
 
 def cannot_read(what: str, path: str | Path, error: OSError) -> NoReturn:
     """Raise an OSError of the same type that names `what`, the path and the remedy."""
-    message = f"{path}: cannot read the {what} ({error.strerror}); give the path of a readable file"
+    message = f"{path}: cannot read the {what} ({error.strerror or error}); give a readable file"
     raised = type(error)(message)
     raised.errno = error.errno
     raise raised from None

@@ -258,6 +258,6 @@ def write_parquet(queries: Iterable[JudgedQuery] | Iterable[ScoredQuery], path: 
 
 def _write(file: Any, tables: Iterator[Any]) -> None:
     first = next(tables)
-    with pq.ParquetWriter(file, first.schema) as writer:
+    with pq.ParquetWriter(file, first.schema, write_page_checksum=True) as writer:
         for table in chain([first], tables):
             writer.write_table(table)

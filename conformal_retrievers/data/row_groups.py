@@ -95,7 +95,11 @@ def row_groups(
         If a file cannot be read.
     """
     for name, opened in _opened(source):
-        with opened, _named(name), pq.ParquetFile(opened) as file:
+        with (
+            opened,
+            _named(name),
+            pq.ParquetFile(opened, page_checksum_verification=True) as file,
+        ):
             schema = file.schema_arrow
             given = [column for column in schema.names if not column.startswith("__index_level_")]
             for column in given:
@@ -163,7 +167,9 @@ def _nested(
 def _named(name: str) -> Iterator[None]:
     try:
         yield
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and (error.errno or type(error) is not OSError):
+            files.cannot_read("Parquet file", name, error)
         raise ValueError(f"{name} is not a complete Parquet file: {error}") from None
 
 
@@ -175,7 +181,9 @@ def _opened(source: Source) -> Iterator[tuple[str, Any]]:
             names = [inside]
             if info.type == pyarrow.fs.FileType.Directory:
                 inner = system.get_file_info(pyarrow.fs.FileSelector(inside, recursive=True))
-                names = sorted(one.path for one in inner if one.path.endswith(".parquet"))
+                names = sorted(
+                    one.path for one in inner if one.is_file and one.path.endswith(".parquet")
+                )
                 if not names:
                     raise ValueError(f"{path} has no file that ends in .parquet; give its folder")
             for name in names:

@@ -198,10 +198,10 @@ def test_a_flat_file_has_a_row_for_each_snippet_and_queries_go_over_row_groups(t
 
 def test_several_files_and_the_files_of_a_folder_or_url_are_read_one_after_another(tmp_path):
     for i, query in enumerate(JUDGED):
-        (tmp_path / "inner").mkdir(exist_ok=True)
-        write_parquet([query], tmp_path / f"inner/{i}.parquet")
-    (tmp_path / "inner/manifest.json").write_text("{}")
-    files = sorted((tmp_path / "inner").glob("*.parquet"))
+        (tmp_path / "inner.parquet").mkdir(exist_ok=True)  # as Spark names a folder
+        write_parquet([query], tmp_path / f"inner.parquet/{i}.parquet")
+    (tmp_path / "inner.parquet/manifest.json").write_text("{}")
+    files = sorted((tmp_path / "inner.parquet").glob("*.parquet"))
     assert list(iter_parquet(tmp_path)) == list(iter_parquet(files)) == JUDGED
     assert list(iter_parquet(f"file://{tmp_path}")) == JUDGED
     with pytest.raises(FileNotFoundError, match="none"):
@@ -266,11 +266,15 @@ def test_a_judged_query_needs_its_texts_and_judgements_and_no_grades(tmp_path, c
         list(iter_parquet(path))
 
 
-def test_a_file_must_be_parquet(tmp_path):
+def test_a_file_must_be_parquet_and_undamaged(tmp_path):
     path = tmp_path / "judged.parquet"
-    path.write_bytes(b"PAR1 cut")
-    with pytest.raises(ValueError, match=r"judged\.parquet is not a complete Parquet file"):
-        list(iter_parquet(path))
+    write_parquet(JUDGED, path)
+    whole = path.read_bytes()
+    texts = whole.index(b"Caf")
+    for damaged in (b"PAR1 cut", whole[:-9], whole[:texts] + b"B" + whole[texts + 1 :]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"judged\.parquet is not a complete Parquet file"):
+            list(iter_parquet(path))
 
 
 def test_a_malformed_row_is_an_error_among_the_others_and_a_wrong_column_is_raised(tmp_path):
