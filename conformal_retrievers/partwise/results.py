@@ -99,8 +99,9 @@ def evaluated(
     """Return the evaluation of scored queries in parts; see `distributed.evaluate_dataset`."""
     scored = Scored.at(source)
     _scorer(scored, calibration.scorer, f"the calibration has the scorer {calibration.scorer!r}")
-    counts = QueryCounts.merged(each(partial(_counted, calibration), scored.files))
-    return evaluation_of(calibration, counts, level=level)
+    counts = each(partial(_counted, calibration), scored.files)
+    merged = QueryCounts.merged(part for part in counts if part is not None)
+    return evaluation_of(calibration, merged, level=level)
 
 
 def diagnosed_log(
@@ -142,14 +143,14 @@ def _reduced(file: str) -> Reduced:
     return Reduced.of(_read(file))
 
 
-def _counted(calibration: Calibration, file: str) -> QueryCounts:
-    return query_counts(calibration, _read(file))
+def _counted(calibration: Calibration, file: str) -> QueryCounts | None:
+    queries = _read(file)
+    return query_counts(calibration, queries) if len(queries) else None
 
 
 def _logged(calibration: Calibration, file: str) -> ScoredQueries:
     with local_copy(file) as path:
-        name = f"{Path(file).name}, event"
-        return logged(events_in([Path(path)]), calibration, name).queries
+        return logged(events_in([Path(path)]), calibration, f"{file}, event").queries
 
 
 def _asked(calibration: Calibration, file: str) -> tuple[list[str], list[str]]:

@@ -15,9 +15,16 @@ from cluster import fields_of, judged, length_scorer, line, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_retrievers import Calibration, ConformalFilter, diagnose, evaluate
+from conformal_retrievers import (
+    Calibration,
+    ConformalFilter,
+    ScoredQueries,
+    ScoredQuery,
+    diagnose,
+    evaluate,
+)
 from conformal_retrievers.calibration.checks import CalibrationMismatch
-from conformal_retrievers.data.parquet import read_parquet
+from conformal_retrievers.data.parquet import read_parquet, write_parquet
 from conformal_retrievers.data.parts import Folder, files_in, manifest_of, parts_of, surveyed
 from conformal_retrievers.monitoring.events import event_of
 from conformal_retrievers.monitoring.log import FilterLog, read_log
@@ -149,7 +156,10 @@ def test_scored_queries_without_a_manifest_need_the_name_of_their_scorer(tmp_pat
         (tmp_path / f"{i}.parquet").write_bytes(content)
     with pytest.raises(ValueError, match="scorer is None"):
         calibrated(tmp_path, here, alpha=0.2)
+    write_parquet(ScoredQueries.of([]), tmp_path / "none.parquet")
     of_files = calibrated(tmp_path, here, alpha=0.2, scorer="mixed")
+    new = Calibration.from_scores([ScoredQuery([1.0], [True], id="own")], alpha=0.5, scorer="mixed")
+    assert evaluated(new, tmp_path, here).n_queries == len(all_scored())
     assert of_files.threshold() == calibrated(url, partial(here), alpha=0.2).threshold()
 
 
@@ -157,9 +167,9 @@ def test_a_log_in_files_is_diagnosed_as_one_log(tmp_path):
     calibration = Calibration.from_scores(all_scored(), scorer="mixed", alpha=0.2)
     conformal = ConformalFilter(SCORER, calibration)
     rng = np.random.default_rng(5)
-    for day in range(3):
-        log = FilterLog(tmp_path / "days" / f"{day}.jsonl", queries="text")
-        log.path.parent.mkdir(exist_ok=True)
+    for host in range(3):  # each has a file of the same name
+        log = FilterLog(tmp_path / "hosts" / f"{host}" / "filter.jsonl", queries="text")
+        log.path.parent.mkdir(parents=True)
         for _ in range(60):
             scores = rng.integers(0, 9, 5) / 4
             query = f"new {rng.integers(0, 80)}" if rng.random() < 0.9 else None
@@ -167,7 +177,7 @@ def test_a_log_in_files_is_diagnosed_as_one_log(tmp_path):
                 event = event_of(conformal.decide(scores), query=query)
                 FilterLog(path, queries="text").append(event)
     whole = diagnose(calibration, logged(read_log(tmp_path / "all.jsonl"), calibration).queries)
-    found = diagnosed_log(calibration, tmp_path / "days", here)
+    found = diagnosed_log(calibration, tmp_path / "hosts", here)
     assert 80 < whole.evaluation.n_queries < 120
     for name in ("m1_band", "m2_band", "comparison", "auc_within", "auc_over", "ties", "sweep"):
         assert repr(getattr(found, name)) == repr(getattr(whole, name))
