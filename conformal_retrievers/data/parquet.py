@@ -186,7 +186,7 @@ def _texts(columns: dict[str, Any], name: str) -> Any:
 def _numbers(columns: dict[str, Any], name: str) -> Any:
     if name not in columns or 0 < len(columns[name]) == columns[name].null_count:
         return None
-    return columns[name].cast(pa.float64()).to_numpy()
+    return columns[name].to_numpy()
 
 
 def _one(columns: dict[str, Any], name: str) -> str | None:

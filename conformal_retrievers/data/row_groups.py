@@ -90,10 +90,11 @@ def row_groups(
     ------
     ValueError
         Naming the file for one that is not Parquet, and the column too for one that is unknown or
-        missing, or if the rows of a query do not stand together.
+        missing, or if the rows of a query do not stand together or do not agree.
     OSError
         If a file cannot be read.
     """
+    seen = set[str]()
     for name, opened in _opened(source):
         with (
             opened,
@@ -117,14 +118,14 @@ def row_groups(
                 for i in range(file.num_row_groups)
             )
             flat = "relevant" in given and not is_list(schema.field("relevant").type)
-            yield from _grouped(groups, of_snippets) if flat else groups
+            yield from _grouped(groups, of_snippets, seen) if flat else groups
 
 
 def _grouped(
-    groups: Iterable[tuple[str, Any]], of_snippets: Collection[str]
+    groups: Iterable[tuple[str, Any]], of_snippets: Collection[str], seen: set[str]
 ) -> Iterator[tuple[str, Any]]:
     """Yield tables with a row for each query, of such with one for each snippet."""
-    place, rest, seen = "", None, set[str]()
+    place, rest = "", None
     for place, table in groups:
         rows = table if rest is None else pa.concat_tables([rest, table])
         if len(rows):
@@ -139,8 +140,15 @@ def _starts(rows: Any, place: str) -> Any:
     if "id" not in rows.column_names or rows["id"].null_count:
         raise ValueError(f"{place}: id is missing; give each row of a snippet the id of its query")
     ids = cast(rows["id"], TEXT, f"{place}: id").combine_chunks()
-    changes = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
-    return np.concatenate([[0], np.flatnonzero(changes) + 1])
+    return np.concatenate([[0], _changes(ids)])
+
+
+def _changes(texts: Any) -> Any:
+    """Return the places of texts that are not those before them; null is null."""
+    here, before = texts[1:], texts[:-1]
+    nulls = pc.xor(pc.is_null(here), pc.is_null(before))
+    changes = pc.coalesce(pc.not_equal(here, before), nulls)
+    return np.flatnonzero(changes.to_numpy(zero_copy_only=False)) + 1
 
 
 def _nested(
@@ -151,13 +159,21 @@ def _nested(
         values = rows[name].combine_chunks()
         if name in of_snippets:
             columns[name] = pa.LargeListArray.from_arrays(pa.array(bounds), values)
-        else:
-            columns[name] = values.take(pa.array(bounds[:-1]))
+            continue
+        nested = pa.types.is_nested(values.type)
+        texts = pa.array(map(repr, values.to_pylist())) if nested else values
+        for i in np.setdiff1d(_changes(texts.cast(TEXT.type)), bounds)[:1].tolist():
+            raise ValueError(
+                f"{place}: {name} of the query {rows['id'][i].as_py()!r} is {values[i - 1]} and "
+                f"{values[i]}; give all of its rows the same"
+            )
+        columns[name] = values.take(pa.array(bounds[:-1]))
     table = pa.table(columns)
     for id in cast(table["id"], TEXT, f"{place}: id").to_pylist():
         if id in seen:
             raise ValueError(
-                f"{place}: the rows of the query {id!r} do not stand together; sort them by id"
+                f"{place}: the rows of the query {id!r} do not stand together; sort them by id, "
+                "and keep them in one file"
             )
         seen.add(id)
     return table

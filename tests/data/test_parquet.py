@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformal_retrievers.data import parquet
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.hits import Hit, HitColumns
 from conformal_retrievers.data.parquet import iter_parquet, iter_rows, read_parquet, write_parquet
@@ -64,6 +65,14 @@ def test_judged_queries_are_read_as_they_were_written(tmp_path):
     assert list(iter_parquet(path)) == list(iter_parquet([str(path)])) == read(path) == JUDGED
     write_parquet([], path)
     assert list(iter_parquet(path)) == []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_row_groups():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "SCORED", 2)
+        patch.setattr(parquet, "JUDGED", 2)
+        yield
 
 
 FLOATS = st.floats(allow_nan=False)
@@ -224,6 +233,8 @@ def test_several_files_and_the_files_of_a_folder_or_url_are_read_one_after_anoth
         ({"mised": [1, 2, 3]}, "mised is an unknown column"),
         ({"scores": None}, "the column scores is missing"),
         ({"split": ["a", "b", "a"]}, "split is 'a' and 'b'"),
+        ({"document_of": [[0, None], [], [0]]}, "document_of is .*nan"),
+        ({"document_of": [None, [], [0]]}, "document_of is .*nan"),
         ({"hits": [[None, ["dense"]], [], [None]]}, "hits has entries of the type string"),
         ({"hits": [[[{"retriever": "d", "rank": -1}], None], [], [None]]}, r"hits\.rank is -1"),
         ({"hits": [[2 * [{"retriever": "d", "rank": 1}], None], [], [None]]}, "'d' twice"),
@@ -239,14 +250,30 @@ def test_a_wrong_column_is_an_error_that_names_file_and_column(tmp_path, changed
 
 
 @pytest.mark.parametrize(
-    ("ids", "field"),
-    [(["a", "b", "a"], "'a' do not stand together"), (["a", None, "b"], "id is missing")],
+    ("changed", "field"),
+    [
+        ({"id": ["a", "b", "a"]}, "'a' do not stand together"),
+        ({"id": ["a", None, "b"]}, "id is missing"),
+        ({"group": ["g", "h", "h"]}, "group of the query 'a' is g and h"),
+        ({"missed": [None, 1, 0]}, "missed of the query 'a' is None and 1"),
+        ({"relevant_ids": [["x"], ["y"], None]}, "relevant_ids of the query 'a'"),
+    ],
 )
-def test_rows_of_a_flat_file_that_do_not_stand_together_are_refused(tmp_path, ids, field):
+@pytest.mark.parametrize("size", [1, 3])
+def test_rows_of_a_flat_file_stand_together_and_agree(tmp_path, changed, field, size):
     path = tmp_path / "flat.parquet"
-    pq.write_table(pa.table({"id": ids, "relevant": [1, 0, 1], "scores": [0.1, 0.2, 0.3]}), path)
-    with pytest.raises(ValueError, match=field):
+    rows = {"id": ["a", "a", "b"], "relevant": [1, 0, 1], "scores": [0.1, 0.2, 0.3]} | changed
+    pq.write_table(pa.table(rows), path, row_group_size=size)
+    with pytest.raises(ValueError, match=rf"flat\.parquet.*{field}"):
         read_parquet(path)
+
+
+def test_rows_of_a_query_are_in_one_flat_file(tmp_path):
+    paths = [tmp_path / name for name in ("1.parquet", "2.parquet")]
+    for path in paths:
+        pq.write_table(pa.table({"id": ["a"], "relevant": [1], "scores": [0.1]}), path)
+    with pytest.raises(ValueError, match=r"2\.parquet.*'a' do not stand together"):
+        read_parquet(paths)
 
 
 @pytest.mark.parametrize(
