@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -302,6 +304,29 @@ def test_a_file_must_be_parquet_and_undamaged(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"judged\.parquet is not a complete Parquet file"):
             list(iter_parquet(path))
+
+
+class Away(AbstractFileSystem):
+    """Files on a machine that goes away once they are open."""
+
+    protocol = "away"
+
+    def info(self, path, **_):
+        return {"name": path, "size": 400, "type": "file"}
+
+    def _open(self, path, *_, **__):
+        return AwayFile(self, path, size=400)
+
+
+class AwayFile(AbstractBufferedFile):
+    def _fetch_range(self, start, end):
+        raise TimeoutError(110, "timed out")
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_not_called_damaged():
+    fsspec.register_implementation("away", Away, clobber=True)
+    with pytest.raises(TimeoutError, match=r"away://judged\.parquet"):
+        list(iter_parquet("away://judged.parquet"))
 
 
 def test_a_malformed_row_is_an_error_among_the_others_and_a_wrong_column_is_raised(tmp_path):
