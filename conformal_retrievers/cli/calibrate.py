@@ -37,7 +37,7 @@ from conformal_retrievers.theory.ranks import exact_alpha
 
 def calibrate(
     context: typer.Context,
-    judged: options.Judged,
+    judged: options.JudgedOrUrl,
     alpha: Annotated[
         float | None, options.option("RATE", options.ALPHA, parser=options.passes(exact_alpha))
     ] = None,

@@ -27,7 +27,7 @@ def diagnose(
         options.option(
             "FILE",
             "A filter log instead of judged queries; with --engine ray, or a folder of logs.",
-            exists=True,
+            parser=options.path_or_url,
         ),
     ] = None,
     out: Annotated[

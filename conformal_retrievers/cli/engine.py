@@ -16,6 +16,9 @@ def cluster(context: typer.Context, *takes: str) -> ModuleType | None:
     if context.params["engine"] is None:
         if address is not None:
             raise typer.BadParameter("--address is for --engine ray; give both")
+        for value in context.params.values():
+            if isinstance(value, str) and "://" in value:
+                raise typer.BadParameter(f"{value} is a URL, for --engine ray; give a path")
         return None
     for name in context.params:
         source = context.get_parameter_source(name)

@@ -17,7 +17,7 @@ from conformal_retrievers.theory.intervals import percent
 def evaluate(
     context: typer.Context,
     calibration: options.CalibrationFile,
-    judged: options.Judged,
+    judged: options.JudgedOrUrl,
     alpha: options.OtherAlpha = None,
     run: options.Run = None,
     k: options.Depth = None,

@@ -45,16 +45,29 @@ def passes(check: Callable[[float], object]) -> Callable[[str], float]:
 
 
 ALPHA = "The risk, in (0, 1): the guarantee holds at 1 - RATE."
-_JUDGED = path(
-    "JUDGED",
+
+
+def path_or_url(text: str) -> Any:
+    """Return a path, which exists, or the text of a URL, which `--engine ray` takes."""
+    if "://" in text:
+        return text
+    if not Path(text).exists():
+        raise typer.BadParameter(f"{text!r} does not exist.")
+    return Path(text)
+
+
+_HELP = (
     "Judged queries: JSON lines, a BEIR folder, or a file of another tool, which is recognised "
-    "(RAGAS, LlamaIndex, LangSmith, Phoenix, TREC, a CSV table).",
+    "(RAGAS, LlamaIndex, LangSmith, Phoenix, TREC, a CSV table)."
 )
+_JUDGED = path("JUDGED", _HELP)
+_JUDGED_OR_URL = typer.Argument(metavar="JUDGED", help=_HELP, parser=path_or_url)
 
 CalibrationFile = Annotated[
     Path, path("CALIBRATION", "A file that calibrate wrote.", dir_okay=False)
 ]
 Judged = Annotated[Path, _JUDGED]
+JudgedOrUrl = Annotated[Path, _JUDGED_OR_URL]
 OptionalJudged = Annotated[Path | None, _JUDGED]
 Answers = Annotated[
     Path,
@@ -190,7 +203,7 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 def check_out(out: Path, *given: Path | None) -> None:
     """Exit with 2 if the file to write is one of those that are read."""
     for path in given:
-        if path is not None and out.exists() and out.samefile(path):
+        if isinstance(path, Path) and out.exists() and out.samefile(path):
             raise typer.BadParameter(
                 f"{out} is an input of this command; give another file", param_hint="--out"
             )

@@ -227,7 +227,7 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
     write_parquet(new[40:], tested / "1.parquet")
     assert shown(evaluate_dataset(alone, tested)) == shown(evaluate(alone, new))
     saved = tmp_path / "calibration.json"
-    run("calibrate", scored, "--engine", "ray", "--alpha", "0.3", "--out", saved)
+    run("calibrate", scored.as_uri(), "--engine", "ray", "--alpha", "0.3", "--out", saved)
     assert fields_of(Calibration.load(saved)) == fields_of(alone)
     found = as_json("evaluate", saved, tested, "--engine", "ray")
     assert found["evaluation"]["n_queries"] == 75
@@ -239,7 +239,7 @@ def test_all_actors_together_keep_the_rate_and_wait_for_an_endpoint(cluster, tmp
     (tested / "1.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(ValueError, match=r"^\S*1\.parquet is not"):  # the error itself
         evaluate_dataset(alone, tested)
-    assert run_log(saved, log.path.parent) == run_log(saved, log.path, engine=False)
+    assert run_log(saved, log.path.parent.as_uri()) == run_log(saved, log.path, engine=False)
     assert "--k" in error_of("calibrate", scored, "--engine", "ray", "--k", "3", code=2)
     assert len(stamps) == 60 + len(away) == 66
     # 65 permits come after the first one; its request may be up to 2.5 s late, as actors start.
