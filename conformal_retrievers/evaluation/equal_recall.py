@@ -172,11 +172,9 @@ class EqualRecall:
         """The rules without a setting, each where its recall is highest."""
         found: dict[str, Row] = {}
         for row in (row for row in self.rows if not row.comparable):
-            rule = row.name.partition(" of ")[0]
-            if rule not in RULES:  # a top k of nothing
-                continue
-            if rule not in found or row.measured["recall"] > found[rule].measured["recall"]:
-                found[rule] = row
+            rule = row.name.partition(" of ")[0]  # or a top k of nothing
+            if rule in RULES:
+                found[rule] = max(found.get(rule, row), row, key=lambda of: of.measured["recall"])
         recall, snippets, *_ = self.scales
         written = [
             f"{row.name} ({RULES[rule].replace('snippets', self.items)}) has "

@@ -317,3 +317,8 @@ def test_the_table_fits_into_80_columns_whatever_a_retriever_is_called():
     first = [replace(q, hits={name: hits([0, *[NONE] * (len(q.scores) - 1)])}) for q in queries]
     (row,) = [line for line in str(of(first, 0.5)[0]).splitlines() if line.startswith("all of")]
     assert "… *" in row
+
+
+def test_queries_for_which_nothing_was_retrieved_have_a_table():
+    found, _ = of([ScoredQuery([], [], missed=2)], 0.5)
+    assert "No top k reaches this recall" in " ".join(str(found).split())
