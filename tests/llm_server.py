@@ -86,7 +86,9 @@ class LLMServer:
 
     def reset(self) -> None:
         """Forget all requests and behave well."""
-        for name, value in vars(LLMServer(self.similarity)).items():
+        new = vars(LLMServer(self.similarity))
+        del new["_now"]  # of a request whose answer is sent, the end may be to come
+        for name, value in new.items():
             setattr(self, name, value)
 
     # --- ASGI -------------------------------------------------------------------------------------
