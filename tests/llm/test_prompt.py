@@ -106,6 +106,7 @@ def test_characters_that_unicode_calls_ignorable_are_escaped():
 @given(st.recursive(st.text("[]a/{}<") | st.booleans() | st.none() | st.integers(), st.lists))
 @example([True])
 @example([[None], "[true]", ["[INST]"]])
+@example("[a[a]")
 def test_brackets_of_texts_are_escaped_and_those_of_lists_are_not(value):
     data = as_data(value)
     assert json.loads(data) == value
