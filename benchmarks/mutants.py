@@ -453,7 +453,7 @@ MUTANTS = {
         ),
     ],
     "llm/prompt.py": [
-        ("[A-Za-z_][^]\\s[]*\\s*\\])", "[A-Z]+\\s*\\])", "markers in capital letters only"),
+        ("[A-Za-z_][^]\\s]*\\s*\\])", "[A-Z]+\\s*\\])", "markers in capital letters only"),
         ("{VARIATIONS}", "", "a character that is not seen stays"),
         ("json.dumps(value, ensure_ascii=False)", "json.dumps(value)", "ASCII only"),
     ],
