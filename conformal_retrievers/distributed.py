@@ -65,8 +65,8 @@ def score_dataset(
 ) -> Done:
     """Score judged queries on a Ray cluster, into a folder of Parquet files.
 
-    Called again with the same folder, it does what is not done. A malformed record is in
-    `Done.errors` and in the folder's errors.jsonl; the others are scored.
+    Called again with the same folder, it does the parts that are missing there. Malformed records
+    are in `Done.errors` and in the folder's errors.jsonl; the others are scored.
 
     Parameters
     ----------
@@ -113,8 +113,8 @@ def label_dataset(
 ) -> Done:
     """Let an LLM judge retrieved snippets as `label_by_llm` does, on a Ray cluster.
 
-    Called again with the same folder, it does what is not done. Malformed records and queries
-    without a verdict are in `Done.errors` and in the folder's errors.jsonl.
+    Called again with the same folder, it does the parts that are missing there. Malformed records
+    and queries without a verdict are in `Done.errors` and in the folder's errors.jsonl.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ class _Run:
     cache: str | Path | None = None
 
     def done(self, source: str | Path, out: str | Path) -> Done:
-        """Do what is not done, and return what the folder then holds."""
+        """Do the parts that the folder lacks, and return all of its results."""
         for name, count in (("queries_per_part", self.per_part), ("actors", self.actors)):
             check_count(count, name)
         if self.per_minute is not None and not self.per_minute > 0:

@@ -11,6 +11,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import TextNode
 
@@ -118,3 +119,14 @@ def vector_index() -> VectorStoreIndex:
 def halves() -> tuple[list[JudgedQuery], list[JudgedQuery]]:
     order = np.random.default_rng(7).permutation(len(judged()))
     return [judged()[i] for i in order[::2]], [judged()[i] for i in order[1::2]]
+
+
+class OfNodes(LlamaIndexRetriever):
+    """Asks another retriever, which it has as an attribute; its own depth is unknown."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def _retrieve(self, query_bundle):
+        return self.inside.retrieve(query_bundle)

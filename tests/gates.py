@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformal_retrievers import FunctionScorer, JudgedQuery
+from conformal_retrievers import ConformalFilter, FunctionScorer, JudgedQuery, calibrate
 from conformal_retrievers.calibration.gating import calibrate_gate
 from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 
@@ -12,7 +12,7 @@ LAST = FunctionScorer(lambda query, texts: [float(text.split()[-1]) for text in 
 
 def query(name, score, relevant=(1.0,), irrelevant=(), **fields):
     """Return a query with a query score, and the scores of its snippets."""
-    texts = [f"{score!r} {name} {s!r}" for s in (*relevant, *irrelevant)]
+    texts = [f"{score} {name} {s}" for s in (*relevant, *irrelevant)]
     flags = [True] * len(relevant) + [False] * len(irrelevant)
     return JudgedQuery(name, texts, flags, id=name, **{"retriever": "mine", **fields})
 
@@ -43,3 +43,10 @@ def gate_of(scores, sources=(), alpha=0.2, **options):
         for name, of in dict(sources).items()
     }
     return calibrate_gate(given, others, FIRST, alpha=alpha, **options)
+
+
+def filter_of(rng):
+    """Return a filter behind a gate, both of the same 200 queries."""
+    queries = drawn(rng, 200, "gate")
+    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
+    return ConformalFilter(LAST, calibrate(queries, LAST, alpha=0.2, gate=gate), gate=gate)

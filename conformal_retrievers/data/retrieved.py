@@ -22,9 +22,9 @@ def queries_to_judge(judged: Iterable[JudgedQuery], name: str = "judged") -> lis
 
 
 def with_questions(judged: Iterable[JudgedQuery] | Iterable[str]) -> list[JudgedQuery]:
-    """Return the queries; a plain question becomes one of which nothing is judged, its own id.
+    """Return the queries; a plain question becomes an unjudged query whose id is the question.
 
-    Raises as `queries_to_judge`, and ValueError for a question that occurs twice.
+    Raises what `queries_to_judge` raises, and ValueError for a question that occurs twice.
     """
     if isinstance(judged, str):
         raise TypeError(f"judged is one text, {judged!r:.60}; give a list")

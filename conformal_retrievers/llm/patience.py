@@ -16,7 +16,7 @@ from conformal_retrievers.llm.wire import marks_of
 
 FIRST, LONGEST = 0.25, 60.0  # seconds between two tries
 
-# Marks of an exception that says nothing of the request, as it comes from whoever asks now.
+# Errors whose cause is the endpoint, not the request: any request would raise them now.
 AWAY: set[object] = {429, 502, 503, 504, 529}
 AWAY |= {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "ConnectionResetError"}
 AWAY |= {"RemoteProtocolError", "ReadError", "gaierror"}

@@ -5,7 +5,9 @@ import math
 from fractions import Fraction
 
 import pytest
-from answerable import FIRST, LAST, drawn, judged, unanswerable
+from answerable import drawn
+from gates import FIRST, LAST, unanswerable
+from gates import query as judged
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 

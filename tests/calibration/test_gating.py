@@ -5,7 +5,9 @@ import math
 from fractions import Fraction
 
 import pytest
-from answerable import FIRST, LAST, drawn, judged, unanswerable
+from answerable import drawn
+from gates import FIRST, LAST
+from gates import query as judged
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
@@ -25,6 +27,12 @@ from conformal_retrievers.data import files
 from conformal_retrievers.scoring.answerability import FunctionQueryScorer
 from conformal_retrievers.scoring.hits import HitScorer
 from conformal_retrievers.scoring.scorer import query_digest
+
+
+def unanswerable(name, score, **fields):
+    """Return a query without a relevant snippet; nobody judged whether something answers it."""
+    return judged(name, score, (), (9.0,), **fields)
+
 
 ANSWERABLE = [judged(f"q{i}", i / 20, (float(i),)) for i in range(20)]
 REMOVED = [unanswerable(f"q{i}", 0.5 + i / 20) for i in range(20)]

@@ -15,6 +15,7 @@ from frameworks import (
     K,
     MiniLMEmbedding,
     MiniLMEmbeddings,
+    OfNodes,
     documents,
     halves,
     langchain_retriever,
@@ -224,17 +225,6 @@ def small(k):
     texts = [TextNode(text=text, id_=text) for text in TEXTS]
     made = VectorStoreIndex(texts, embed_model=MiniLMEmbedding())
     return made.as_retriever(similarity_top_k=k)
-
-
-class OfNodes(LlamaIndexRetriever):
-    """Returns what another retriever returns; its own depth is unknown."""
-
-    def __init__(self, inside):
-        super().__init__()
-        self.inside = inside
-
-    def _retrieve(self, query_bundle):
-        return self.inside.retrieve(query_bundle)
 
 
 class Private(LlamaIndexRetriever):

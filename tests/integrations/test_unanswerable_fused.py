@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("langchain_chroma")  # which only the extra `dev` installs
-from frameworks import halves, langchain_retriever, vector_index
+from frameworks import OfNodes, halves, langchain_retriever, vector_index
 from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
 from langchain_core.runnables import ConfigurableField
-from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.postprocessor import conformal as llama_index_conformal
@@ -30,17 +29,6 @@ class Named(LangChainRetriever):
 
     def _get_relevant_documents(self, query, *, run_manager):
         return self.inside.invoke(query)
-
-
-class OfNodes(LlamaIndexRetriever):
-    """Has another retriever as an attribute."""
-
-    def __init__(self, inside):
-        super().__init__()
-        self.inside = inside
-
-    def _retrieve(self, query_bundle):
-        return self.inside.retrieve(query_bundle)
 
 
 def ensemble():

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from gates import FIRST, LAST, drawn
+from gates import FIRST, LAST, drawn, filter_of
 
 from conformal_retrievers import ConformalFilter, Monitor, ScoredQuery, calibrate
 from conformal_retrievers.calibration.gating import calibrate_gate
@@ -16,12 +16,7 @@ from conformal_retrievers.monitoring.log import Observer
 
 @pytest.fixture(scope="module")
 def behind():
-    """A filter behind a gate, both of 200 queries."""
-    rng = np.random.default_rng(3)
-    queries = drawn(rng, 200, "gate")
-    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
-    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
-    return ConformalFilter(LAST, calibration, gate=gate)
+    return filter_of(np.random.default_rng(3))
 
 
 @pytest.mark.parametrize("on_silence", ["drop", "flag"])

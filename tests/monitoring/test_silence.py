@@ -9,7 +9,7 @@ import pickle
 
 import numpy as np
 import pytest
-from gates import FIRST, LAST, drawn, gate_of, query
+from gates import FIRST, LAST, drawn, filter_of, gate_of, query
 from scipy.stats import binomtest
 
 from conformal_retrievers import (
@@ -36,12 +36,7 @@ SCORED = [ScoredQuery([0.5], [True])] * 20
 
 @pytest.fixture(scope="module")
 def filtering():
-    """A filter behind a gate, both of 200 queries."""
-    rng = np.random.default_rng(3)
-    queries = drawn(rng, 200, "gate")
-    gate = calibrate_gate(queries, (), FIRST, alpha=0.1)
-    calibration = calibrate(queries, LAST, alpha=0.2, gate=gate)
-    return ConformalFilter(LAST, calibration, gate=gate)
+    return filter_of(np.random.default_rng(3))
 
 
 def of_queries(conformal, queries):
