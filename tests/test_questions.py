@@ -1,4 +1,4 @@
-"""docs/start.md as a new user follows it: a folder, questions, the page, a filter in a chain."""
+"""docs/questions.md as a new user follows it: a folder, questions, the page, a filter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import langchain_conformal
 from conformal_retrievers import Calibration, read
 from conformal_retrievers.cli.docstrings import docstring_corpus
 
-PAGE = (Path(__file__).parent.parent / "docs" / "start.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "questions.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 COMMAND = re.compile(r"^    conformal-retrievers (.+)$", re.M)
