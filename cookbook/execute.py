@@ -1,7 +1,8 @@
 """Execute notebooks in place, from top to bottom: python cookbook/execute.py NOTEBOOK …
 
 What is written holds no timings, so that the same outputs make the same file. The kernel computes
-in one thread: on a busy machine several wait for one another.
+in one thread: on a busy machine several wait for one another. It imports what stands beside this
+file, wherever the notebook is.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from nbclient import NotebookClient
 def execute(path: Path) -> None:
     """Execute one notebook in a fresh kernel; raises CellExecutionError where a cell fails."""
     notebook = nbformat.read(path, as_version=4)
+    paths = [str(Path(__file__).parent.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
     NotebookClient(
         notebook,
         timeout=600,
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
-    ).execute(env={**os.environ, "OMP_NUM_THREADS": "1"})
+    ).execute(env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)})
     nbformat.write(notebook, path)
 
 
