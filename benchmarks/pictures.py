@@ -21,7 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.reproduction import RESULTS
-from conformal_retrievers.evaluation.report import BLUE, GREEN, GREY, RED, STYLE
+from conformal_retrievers.evaluation.plot import BLUE, GREEN, GREY, RED, STYLE
 
 FOLDER = Path(__file__).parent / "results"
 RANKINGS = {

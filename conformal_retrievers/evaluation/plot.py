@@ -1,0 +1,347 @@
+"""Pictures of values that `evaluate`, `diagnose`, `compare` and `calibrate` return.
+
+`plot` draws those that a value has; the report takes its pictures from the same functions. They are
+legible on light and on dark pages, in grey, and without colour vision.
+"""
+
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformal_retrievers.calibration.calibration import Calibration
+from conformal_retrievers.calibration.subjects import CLAIMS, FLAGS, QUERIES, RETRIEVED, Scores
+from conformal_retrievers.data.columns import ScoredQueries
+from conformal_retrievers.evaluation import measures
+from conformal_retrievers.evaluation.compare import Differences
+from conformal_retrievers.evaluation.diagnosis import Diagnosis
+from conformal_retrievers.evaluation.equal_recall import FILTER, EqualRecall, marked
+from conformal_retrievers.evaluation.evaluate import Evaluation
+from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
+from conformal_retrievers.evaluation.observed import Observed, alphas_of
+from conformal_retrievers.extras import require
+from conformal_retrievers.theory.intervals import Interval, percent
+
+require("report", "matplotlib")
+
+import matplotlib.style
+from matplotlib.figure import Figure
+
+BLUE, RED, GREEN, GREY = "#0072b2", "#c04a00", "#00785a", "#595959"  # legible on white
+STYLE: Any = {  # versions of matplotlib differ in how they type its keys
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "font.size": 9.5,
+    "grid.alpha": 0.35,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "savefig.facecolor": "white",  # a page may be dark
+    "svg.fonttype": "none",  # the reader's own font
+    "svg.hashsalt": "conformal_retrievers",
+}
+LONGEST = 34  # characters of a name
+ON_AXIS = {CLAIMS: "relevance", FLAGS: "confidence", QUERIES: "score, lower = more answerable"}
+Draw = Callable[[Any], None]
+Drawn = Evaluation | Diagnosis | Calibration | GateEvaluation | EqualRecall | Differences
+
+
+class Picture(Figure):
+    """A figure that a notebook shows as it is, whatever its own settings of matplotlib are."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        with matplotlib.style.context(["default", STYLE]):
+            self.savefig(file, format="png", dpi=110, metadata={"Software": None})
+        return file.getvalue()
+
+
+def plot(value: Drawn, *, axes: Any = None) -> Figure:
+    """Draw a value, and return the matplotlib figure, which a notebook shows.
+
+    ==================  ==========================================================================
+    an evaluation       what reaches the model at equal recall; coverage over alpha, with its target
+    a calibration       the scores that it holds, and its threshold; what is kept of them over alpha
+    a diagnosis         coverage, removal, m1 and m2 over alpha; scores
+    a gate's            both errors over alpha
+    equal recall        what reaches the model
+    a comparison        the difference in each measure
+    ==================  ==========================================================================
+
+    Parameters
+    ----------
+    value
+        From `evaluate`, `measure`, `diagnose`, `evaluate_gate`, `compare`, or a `Calibration`.
+    axes
+        Axes of matplotlib, one or several, for as many of the pictures. By default all of them are
+        drawn side by side in a new figure.
+
+    Raises
+    ------
+    TypeError
+        For any other value.
+    """
+    pictures = _pictures(value)
+    if axes is not None:
+        given = np.ravel(axes).tolist()
+        for draw, on in zip(pictures, given, strict=False):
+            draw(on)
+        return given[0].figure  # type: ignore[no-any-return]
+    with matplotlib.style.context(["default", STYLE]):
+        figure = Picture(figsize=(5.2 * len(pictures), 3.4))
+        side_by_side = figure.subplots(1, len(pictures), squeeze=False)[0]
+        for draw, on in zip(pictures, side_by_side, strict=True):
+            draw(on)
+        rows = max(len(on.get_yticks()) for on in side_by_side)
+        figure.set_figheight(max(3.4, 1 + 0.28 * rows))
+    return figure
+
+
+def _pictures(value: Drawn) -> list[Draw]:
+    match value:
+        case Evaluation():
+            return list(_of_evaluation(value))
+        case Calibration():
+            scores = {_judged(value): value.queries.scores}
+            return [
+                partial(histogram, scores=scores, calibration=value),
+                partial(kept_over_alpha, calibration=value),
+            ]
+        case Diagnosis():
+            return list(_of_diagnosis(value))
+        case GateEvaluation():
+            return [partial(gate_errors, gate=value)]
+        case EqualRecall():
+            return [partial(equal_recall, table=value)]
+        case Differences():
+            return [partial(differences, found=value)]
+    raise TypeError(
+        f"value is {value!r:.60}; give what evaluate, diagnose, evaluate_gate, compare or "
+        "calibrate returns"
+    )
+
+
+def _of_evaluation(e: Evaluation) -> Iterable[Draw]:
+    if e.equal_recall:
+        yield partial(equal_recall, table=e.equal_recall)
+    if e._of_snippets and e.n_relevant + e.n_missed:
+        calibration, queries, level = e._of_snippets
+        seen, name = Observed.of(calibration, queries), measures.guaranteed(calibration)
+        alphas = alphas_of(calibration)
+        found = [measures.share(seen.at(i), name, level).interval for i in range(len(alphas))]
+        yield partial(coverage, alphas=alphas, found=found, own=calibration.alpha, level=level)
+    else:
+        yield partial(shares, found={name: s.interval for name, s in e.shares.items() if s.n})
+
+
+def _of_diagnosis(d: Diagnosis) -> Iterable[Draw]:
+    if not math.isnan(d.coverage.estimate):
+        yield partial(coverage_of, d=d)
+    yield partial(removal, d=d)
+    yield partial(m1_and_m2, d=d)
+    queries = d.evaluation._of_snippets
+    scores = scores_of(d, queries[1]) if queries else {}
+    if any(np.isfinite(of_kind).any() for of_kind in scores.values()):
+        yield partial(histogram, scores=scores, calibration=d.calibration)
+
+
+def scores_of(d: Diagnosis, queries: ScoredQueries) -> dict[str, Scores]:
+    """Return relevant and irrelevant scores, or unjudged ones and the calibration's relevant."""
+    if d.judged:
+        scores, relevant = queries.scores, queries.relevant
+        return {"relevant": scores[relevant], "irrelevant": scores[~relevant]}
+    known = d.calibration.queries.scores
+    return {"relevant, calibration": known, "all of these queries": queries.scores}
+
+
+# --- one picture each, on given axes --------------------------------------------------------------
+
+
+def equal_recall(axes: Any, table: EqualRecall) -> None:
+    """Draw what reaches the model of each way to choose, those at another recall below."""
+    scale, ours = table.scales[-1], table.filter
+    rows = sorted(table.rows, key=lambda row: not row.comparable)
+    names, found, colors = [], [], []
+    for row in rows:
+        name = _name(marked(row))
+        if not row.comparable:
+            name += f", recall {percent(row.measured['recall'].estimate)}"
+        names.append(name)
+        found.append(np.array(row.measured[scale.measure]) / scale.unit)
+        colors.append(BLUE if row.name == FILTER else GREY if row.comparable else RED)
+    _dots(axes, names, found, colors)
+    recall = percent(ours.measured["recall"].estimate)
+    axes.set(
+        xlabel=f"{table.head(scale)} per query, at {recall} recall or as named", xlim=(0, None)
+    )
+    axes.axvline(found[rows.index(ours)][0], color=BLUE, linewidth=1, linestyle=":")
+
+
+def coverage_of(axes: Any, d: Diagnosis) -> None:
+    """Draw the coverage of a diagnosis over alpha, see `coverage`."""
+    alphas, found = zip(*((point.alpha, point.coverage) for point in d.sweep), strict=True)
+    coverage(axes, alphas, found, d.calibration.alpha, d.level)
+
+
+def coverage(
+    axes: Any, alphas: Sequence[float], found: Sequence[Interval], own: float, level: float
+) -> None:
+    """Draw measured coverage, with its interval, against its target over alpha."""
+    at, (estimate, low, high) = np.array(alphas), np.array(found).T
+    axes.plot(at, 1 - at, color=GREY, linestyle="--", label="target, 1 − α")
+    axes.fill_between(at, low, high, color=BLUE, alpha=0.2, linewidth=0)
+    axes.plot(at, estimate, color=BLUE, label=f"measured, {100 * level:g} % interval")
+    axes.plot(own, estimate[alphas.index(own)], "o", color=BLUE)
+    _finish(axes, own, ylabel="coverage")
+
+
+def removal(axes: Any, d: Diagnosis) -> None:
+    """Draw the share of snippets that is removed, over alpha."""
+    alphas = [point.alpha for point in d.sweep]
+    axes.plot(alphas, [point.removal for point in d.sweep], color=GREEN)
+    _finish(axes, d.calibration.alpha, f"{d.calibration.subject.name} removed", (0, 1))
+
+
+def m1_and_m2(axes: Any, d: Diagnosis) -> None:
+    """Draw m1 and m2 over alpha with their bands, and the line 1 − α."""
+    alphas = np.array([point.alpha for point in d.sweep])
+    for name, color, style in (("m1", BLUE, "-"), ("m2", RED, "-.")):
+        bands = [getattr(point, f"{name}_band") for point in d.sweep]
+        if None not in bands:
+            low, high = np.array(bands).T
+            label = f"{name} if exchangeable"
+            axes.fill_between(alphas, low, high, color=color, alpha=0.18, lw=0, label=label)
+        values = [getattr(point, name) for point in d.sweep]
+        axes.plot(alphas, values, color=color, linestyle=style, label=name)
+    axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="1 − α, not a target")
+    name = d.calibration.subject.name
+    _finish(axes, d.calibration.alpha, f"share of queries, of {name}", (0, 1.03))
+
+
+def histogram(axes: Any, scores: Mapping[str, Scores], calibration: Calibration) -> None:
+    """Draw the distributions of scores, by name, and the thresholds."""
+    # Beyond what an axis can span, a score is drawn at its end.
+    finite = {name: of[np.isfinite(of)].clip(-1e300, 1e300) for name, of in scores.items()}
+    edges = _bin_edges(np.concatenate([*finite.values()]))
+    looks = ((BLUE, "-"), (RED, (0, (2, 1))))
+    for (name, of_kind), (color, line) in zip(finite.items(), looks, strict=False):
+        axes.hist(
+            of_kind,
+            edges,
+            weights=np.full(len(of_kind), 1 / max(1, len(of_kind))),
+            histtype="stepfilled",
+            facecolor=matplotlib.colors.to_rgba(color, 0.25),
+            edgecolor=color,
+            linestyle=line,
+            label=f"{name} ({len(of_kind)})",
+        )
+    thresholds = {calibration.threshold(group) for group in calibration.n_units}
+    drawn = sorted({min(max(t, -1e300), 1e300) for t in thresholds if math.isfinite(t)})
+    for i, threshold in enumerate(drawn):
+        label = None if i else ("threshold" if len(drawn) == 1 else "thresholds of the groups")
+        axes.axvline(threshold, color="black", linestyle="--", linewidth=1.4, label=label)
+    axes.set_xlabel(ON_AXIS.get(calibration.subject, "score, lower = more relevant"))
+    axes.set_ylabel("share of each kind" if len(finite) > 1 else "share")
+    _legend(axes)
+
+
+def kept_over_alpha(axes: Any, calibration: Calibration) -> None:
+    """Draw what the threshold at each alpha keeps of the calibration itself, and the target."""
+    c, alphas = calibration, np.array(alphas_of(calibration))
+    at = [c.thresholds_at(float(alpha)) for alpha in alphas]
+    units = {group: c.units(group) for group in c.n_units}
+    total = sum(of.masses.parts.sum() / of.masses.new for of in units.values())
+    reached = [
+        sum(
+            of.masses.parts[of.scores <= limits[group]].sum() / of.masses.new
+            for group, of in units.items()
+        )
+        / total
+        for limits in at
+    ]
+    axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="guaranteed, 1 − α")
+    label = c.subject.measure.format(c.guarantee)
+    axes.plot(alphas, reached, color=BLUE, label=label)
+    lowest = np.array(c.lowest_scores)
+    if c.subject in RETRIEVED and len(lowest) and not c.by_group:
+        some = [np.mean(lowest <= limits[None]) for limits in at]
+        name = f"queries with a kept {c.subject.item}"
+        axes.plot(alphas, some, color=GREEN, linestyle="-.", label=name)
+    _finish(axes, c.alpha, "share of the calibration", (0, 1.03))
+
+
+def gate_errors(axes: Any, gate: GateEvaluation) -> None:
+    """Draw false silence, and the share of each source on which a gate speaks, over alpha."""
+    curve = gate.curve
+    axes.plot(curve.alpha, curve.alpha, color=GREY, linestyle="--", label="false silence, at most")
+    axes.plot(curve.alpha, curve.answerable, color=BLUE, label="false silence")
+    looks = itertools.cycle(itertools.product(("-.", ":", "-"), (RED, GREEN)))
+    for (name, silent), (line, color) in zip(curve.unanswerable.items(), looks, strict=False):
+        axes.plot(
+            curve.alpha, 1 - silent, color=color, linestyle=line, label=f"speaks: {_name(name)}"
+        )
+    _finish(axes, gate.alpha, "share of the queries", (0, 1.03))
+
+
+def differences(axes: Any, found: Differences) -> None:
+    """Draw the difference in each measure, in points, with its interval."""
+    known = {name: d for name, d in found.items() if not math.isnan(d.estimate)}
+    values = [100 * np.array(d[:3]) for d in known.values()]
+    _dots(axes, [*known], values, [BLUE] * len(known))
+    axes.axvline(0, color=GREY, linewidth=1)
+    axes.set_xlabel("difference, in points")
+
+
+def shares(axes: Any, found: Mapping[str, Interval]) -> None:
+    """Draw measures with their intervals."""
+    _dots(axes, [*found], [100 * np.array(of) for of in found.values()], [BLUE] * len(found))
+    axes.set(xlabel="%", xlim=(0, 100))
+
+
+def _dots(axes: Any, names: Sequence[str], found: Sequence[Any], colors: Sequence[str]) -> None:
+    """Draw estimates with their intervals, a row each, from top to bottom."""
+    for y, ((estimate, low, high), color) in enumerate(zip(found, colors, strict=True)):
+        if not math.isnan(low):
+            axes.hlines(y, low, high, color=color)
+        axes.plot(estimate, y, "D" if color == RED else "o", color=color)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+
+
+def _finish(axes: Any, own: float, ylabel: str, ylim: Any = None) -> None:
+    axes.axvline(own, color=GREY, linewidth=1, linestyle=":")
+    axes.set(xlabel="α", ylabel=ylabel, ylim=ylim)
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+
+
+def _name(text: str) -> str:
+    """Return a name as it is: $ would begin mathematics, and a long one leaves no room."""
+    text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text.replace("$", r"\$")
+
+
+def _judged(calibration: Calibration) -> str:
+    subject = calibration.subject
+    return f"relevant {subject.name}" if subject in RETRIEVED else subject.judged
+
+
+def _bin_edges(scores: Scores) -> Scores:
+    """Return the edges of 40 bins over all scores, or of one around scores that hardly differ."""
+    if not len(scores):
+        return np.array([0.0, 1.0])
+    low, high = float(scores.min()), float(scores.max())
+    if high - low > 1e-9 * max(abs(low), abs(high)):
+        return np.linspace(low, high, 41)
+    half = max(abs(low), abs(high)) * 0.01 or 0.5
+    return np.array([low - half, high + half])
