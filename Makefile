@@ -1,5 +1,6 @@
 PYTHON ?= python3
-INSTALL = .venv/bin/pip install --quiet -c constraints.txt
+# pip 25.1 is the first that installs groups.
+INSTALL = .venv/bin/python -m pip install --quiet -c constraints.txt "pip>=25.1" && .venv/bin/pip install --quiet -c constraints.txt
 FRAMEWORKS = -e integrations/langchain-conformal -e integrations/llama-index-postprocessor-conformal
 NEEDS = constraints.txt pyproject.toml $(wildcard integrations/*/pyproject.toml)
 
@@ -25,7 +26,7 @@ test-all: .venv/dev ## every test, with those of the notebooks, the pages and re
 lint: .venv/dev ## ruff and mypy --strict
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
-cookbook: .venv/cookbook ## execute the notebooks in place
+cookbook: .venv/notebooks ## execute the notebooks in place
 	.venv/bin/python cookbook/execute.py cookbook/*.ipynb
 
 bench: export CONFORMAL_DATA ?= $(wildcard ../shared/data)
@@ -53,21 +54,10 @@ matrix-%: .venv/dev
 	case $* in *oldest*) without=--ignore=tests/integrations/test_confidence.py;; esac && \
 	$$env/bin/python -m pytest -o filterwarnings=default --disable-warnings $$without $(MATRIX_TESTS)
 
-.venv/demo: $(NEEDS) | .venv
-	@echo "Installing into .venv (about a minute the first time)"
-	$(INSTALL) -e ".[demo]" $(FRAMEWORKS) && touch $@
-
-.venv/cookbook: $(NEEDS) | .venv
-	@echo "Installing the cookbook extras into .venv (a few minutes the first time)"
-	$(INSTALL) -e ".[cookbook]" $(FRAMEWORKS) && touch $@
-
-.venv/test: $(NEEDS) | .venv
-	@echo "Installing the test extras into .venv (a few minutes the first time)"
-	$(INSTALL) -e ".[test]" $(FRAMEWORKS) && touch $@ .venv/demo
-
-.venv/dev: $(NEEDS) | .venv
-	@echo "Installing all extras into .venv (a few minutes the first time)"
-	$(INSTALL) -e ".[dev]" $(FRAMEWORKS) && touch $@ .venv/demo .venv/cookbook .venv/test
+.venv/demo .venv/notebooks .venv/test .venv/docs .venv/dev: $(NEEDS) | .venv
+	@echo "Installing the group $(@F) into .venv (a minute or more the first time)"
+	$(INSTALL) -e . $(FRAMEWORKS) --group $(@F)
+	@case $(@F) in dev) touch .venv/notebooks .venv/docs .venv/test .venv/demo;; test) touch .venv/demo;; esac; touch $@
 
 .venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")'

@@ -16,7 +16,7 @@ timings of one call, shown as its median and its quartiles. A fifth of the nodes
                   the last tenth against that of the first
 
 `python -m benchmarks.frameworks_llama_index [--write]` runs it in about three minutes, and needs
-the extra `dev`; `--overhead` prints the first alone.
+`make .venv/dev`; `--overhead` prints the first alone.
 """
 
 from __future__ import annotations

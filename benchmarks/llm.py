@@ -5,7 +5,7 @@
     cache   query-snippet pairs a second from a warm cache, as scores and as replies, by how many
             snippets a query has
 
-Run from the repository's root; it takes about a minute and needs the extra `dev`:
+Run from the repository's root; it takes about a minute and needs `make .venv/dev`:
 
     .venv/bin/python -m benchmarks.llm
 """

@@ -8,7 +8,7 @@ survives, 2 if a mutant does not fit the library or the tests fail without any.
 
     .venv/bin/python benchmarks/mutants.py [--file theory ...] [--jobs 2] [--check]
 
-It needs the extra `test`. `--check` only says whether each mutant fits.
+It needs `make .venv/test`. `--check` only says whether each mutant fits.
 """
 
 from __future__ import annotations

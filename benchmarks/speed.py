@@ -16,7 +16,7 @@ A target is met if the 95 % interval of the median lies within it, missed if bey
 unclear, as happens on a busy machine. Scores are therefore timed in the processor's time of this
 process, on one thread, in up to 300 pairs of which every other begins with the encode.
 
-`make bench` runs it; it takes about four minutes and needs the extra `dev`. Names of steps, such
+`make bench` runs it; it takes about four minutes and needs `make .venv/dev`. Names of steps, such
 as `imports` and `embedding_scores`, make it run these alone. Absolute times are shown
 for orientation: they differ between machines, the ratios much less.
 """

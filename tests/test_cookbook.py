@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat")  # which only the extra `dev` installs
+nbformat = pytest.importorskip("nbformat")  # which `make test-all` installs
 
 COOKBOOK = Path(__file__).parent.parent / "cookbook"
 NOTEBOOKS = sorted(path.name for path in COOKBOOK.glob("*.ipynb"))

@@ -57,9 +57,16 @@ def demo(alpha: options.Alpha = 0.1) -> None:
 
     Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
     """
-    needed = ("bm25s", "jinja2", "langchain_conformal", "llama_index", "matplotlib", "regex")
-    require("demo", *needed, "sklearn")
-    from conformal_retrievers.cli.demo import run
+    require("text", "bm25s", "regex", "sentencex")
+    require("cli", "jinja2", "matplotlib")
+    try:
+        from conformal_retrievers.cli.demo import run
+    except ModuleNotFoundError as error:  # one of the two packages, or its framework
+        raise ModuleNotFoundError(
+            f"{error}. The demo filters in LangChain and LlamaIndex. Install both packages: pip "
+            "install langchain-conformal llama-index-postprocessor-conformal; in a checkout, "
+            "`make demo` does it"
+        ) from error
 
     run(alpha)
 

@@ -153,7 +153,7 @@ def _retriever(kinds: dict[str, Kind], given: str | None) -> str:
 @cache
 def embedding_scorer(model: str, name: str) -> EmbeddingScorer:
     """Return the cosine scorer of a sentence-transformers model; ValueError if it is nowhere."""
-    require("embedding", "sentence_transformers")
+    require("models", "sentence_transformers")
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
 

@@ -11,7 +11,7 @@ from itertools import chain
 from conformal_retrievers.data.blocks import UNITS, blocks
 from conformal_retrievers.extras import require
 
-require("snippets", "regex", "sentencex")
+require("text", "regex", "sentencex")
 import regex
 import sentencex
 

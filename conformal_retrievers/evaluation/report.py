@@ -26,7 +26,7 @@ from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.extras import require
 from conformal_retrievers.theory.intervals import Interval, percent
 
-require("report", "jinja2", "matplotlib")
+require("cli", "jinja2", "matplotlib")
 
 import matplotlib
 from jinja2 import Environment, PackageLoader, StrictUndefined

@@ -13,7 +13,7 @@ def label_by_answer(queries: Iterable[AnsweredQuery], split: Split | None = None
     """Label snippets, or sentences with `split`, as relevant if they have the reference answer.
 
     The answer's words must stand in the text in a row; case does not count. Words are those of
-    `rouge_l`, which need the extra `labels`. Give short answers: a name, a number, a phrase. An
+    `rouge_l`, which need the extra `text`. Give short answers: a name, a number, a phrase. An
     answer in other words than the text's is found nowhere, and its query has nothing relevant;
     `labels["queries_without_relevant"]` is the number of these queries. A short word such as "yes"
     may be found where it answers nothing.

@@ -266,7 +266,7 @@ def rouge_l(text: str, reference: str) -> float:
     It is 2·LCS/(m + n) over m and n tokens (Lin 2004, "ROUGE: A Package for Automatic Evaluation of
     Summaries"), 0 where either has none. Tokens are runs of letters and digits in lower case, as in
     `rouge-score` without stemming, but of any script, and single characters in scripts without
-    spaces between words. It needs the extra `labels`.
+    spaces between words. It needs the extra `text`.
 
     >>> rouge_l("The cat sat.", "the cat is fat")
     0.5714285714285714
@@ -286,7 +286,7 @@ def tokens_of(text: str) -> list[str]:
 
 @computed_once
 def _token() -> Any:
-    require("labels", "rapidfuzz", "regex")
+    require("text", "rapidfuzz", "regex")
     import regex
 
     # Scripts without spaces between words: a character with its marks is a token.

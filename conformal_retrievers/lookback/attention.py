@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from conformal_retrievers.extras import require
 from conformal_retrievers.lookback.prompt import PromptTokens
 
-require("huggingface", "torch", "transformers")
+require("models", "torch", "transformers")
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel

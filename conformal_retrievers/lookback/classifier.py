@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conformal_retrievers.data.files import Kind, explain, read_envelope, write_envelope
-from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import check_count
 from conformal_retrievers.lookback.ratios import (
     JudgedRatios,
@@ -59,12 +58,10 @@ class FactualityClassifier:
         """Return the classifier that scikit-learn fits: balanced classes, at most 1000 iterations.
 
         Raises ValueError unless there are consistent and inconsistent answers of one model, each
-        with a token and at most `n_snippets` snippets; ModuleNotFoundError without the extra
-        `lookback`.
+        with a token and at most `n_snippets` snippets.
         """
         n_snippets = check_count(n_snippets, "n_snippets")
         answers = list(answers)
-        require("lookback", "sklearn")
         from sklearn.linear_model import LogisticRegression
 
         consistent = np.array([answer.consistent for answer in answers], dtype=bool)

@@ -28,7 +28,7 @@ from conformal_retrievers.lookback.prompt import (
 )
 from conformal_retrievers.lookback.ratios import SegmentAttention
 
-require("huggingface", "torch", "transformers")
+require("models", "torch", "transformers")
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ from conformal_retrievers.extras import require
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.scorer import Scores
 
-require("bm25", "bm25s")
+require("text", "bm25s")
 import bm25s
 
 

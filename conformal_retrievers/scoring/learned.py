@@ -22,7 +22,6 @@ from pydantic import JsonValue
 
 from conformal_retrievers.data.files import explain
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.extras import require
 from conformal_retrievers.llm.prompt import short_hash
 from conformal_retrievers.scoring.combine import CombinedScorer
 from conformal_retrievers.scoring.features import feature_names, features
@@ -58,13 +57,11 @@ def regress(
     """Fit a logistic regression with an L2 penalty to features (n, d) and judgements (n,).
 
     Weights (n,) have the mean 1. With an alpha, a second fit has the weights that `focused` gives.
-    Raises ModuleNotFoundError without the extra `learned`.
 
     >>> table = np.array([[0.0], [1.0], [2.0], [3.0]])
     >>> regress(table, np.array([True, True, False, False])).log_odds(table).round(1)
     array([ 0.2,  0.1, -0.1, -0.2])
     """
-    require("learned", "sklearn")
     from sklearn.linear_model import LogisticRegression
 
     means, scales = table.mean(axis=0), table.std(axis=0)
@@ -167,7 +164,7 @@ class LearnedScorer(CombinedScorer):
         them. It leaves out unscorable snippets. It is best near the threshold that drops a share
         `alpha` of the relevant ones, if given. Raises ValueError for an alpha outside (0, 1), if
         there are neither hits nor scorers, if scorers share a name, and unless there are relevant
-        and irrelevant snippets; ModuleNotFoundError without the extra `learned`.
+        and irrelevant snippets.
         """
         if alpha is not None:
             exact_alpha(alpha)

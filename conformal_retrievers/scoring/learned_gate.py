@@ -82,8 +82,7 @@ class LearnedQueryScorer(CombinedQueryScorer):
         its name, as much as another. Queries without a relevant snippet do not count as answerable,
         and those whose score would be NaN do not enter. Raises TypeError for unanswerable queries
         without sources; ValueError if there are neither hits nor scorers, if scorers share a name,
-        if an unanswerable query has a relevant snippet, and unless there are queries of both kinds;
-        ModuleNotFoundError without the extra `learned`.
+        if an unanswerable query has a relevant snippet, and unless there are queries of both kinds.
         """
         if not isinstance(unanswerable, Mapping):
             raise TypeError(

@@ -529,7 +529,7 @@ app(["demo"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "conformal-retrievers[demo]" in done.stderr.splitlines()[0]
+    assert "Install them: pip install" in done.stderr.splitlines()[0]
 
 
 # --- what is refused ------------------------------------------------------------------------------

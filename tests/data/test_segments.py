@@ -284,7 +284,7 @@ cut(["One. Two."], "sentences")
     assert done.stdout == "__main__.mine\n"
     error = done.stderr.splitlines()[-1]
     assert error.startswith("ModuleNotFoundError: sentencex")
-    assert "conformal-retrievers[snippets]" in error
+    assert "extra 'text' of conformal-retrievers" in error
 
 
 def test_the_name_has_the_segmenter_its_version_and_the_limit():

@@ -54,7 +54,7 @@ def store(kind):
     """Return a retriever from a store with the sources of the snippets."""
     flat = [Document(s.text, id=s.id, metadata={"source": s.document}) for s in snippets()]
     if kind == "FAISS":
-        pytest.importorskip("faiss")  # which only the extra `dev` installs
+        pytest.importorskip("faiss")  # which `make test-all` installs
         made = FAISS.from_documents(flat, MiniLMEmbeddings())
     else:
         chroma = pytest.importorskip("langchain_chroma")

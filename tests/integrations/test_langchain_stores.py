@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("langchain_chroma")  # which only the extra `dev` installs
+pytest.importorskip("langchain_chroma")  # which `make test-all` installs
 import bm25s
 from frameworks import K, MiniLMEmbeddings, documents, halves, snippets
 from langchain_chroma import Chroma

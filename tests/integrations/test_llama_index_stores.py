@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-chromadb = pytest.importorskip("chromadb")  # which only the extra `dev` installs
+chromadb = pytest.importorskip("chromadb")  # which `make test-all` installs
 faiss = pytest.importorskip("faiss")
 from frameworks import K, MiniLMEmbedding, cosine, halves, snippets
 from llama_index.core import StorageContext, VectorStoreIndex

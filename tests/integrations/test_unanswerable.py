@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-pytest.importorskip("langchain_chroma")  # which only the extra `dev` installs
+pytest.importorskip("langchain_chroma")  # which `make test-all` installs
 import bm25s
 import chromadb
 from frameworks import (

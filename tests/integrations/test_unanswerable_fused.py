@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("langchain_chroma")  # which only the extra `dev` installs
+pytest.importorskip("langchain_chroma")  # which `make test-all` installs
 from frameworks import OfNodes, halves, langchain_retriever, vector_index
 from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
