@@ -81,7 +81,7 @@ def run(alpha: float) -> None:
     )
     say("5 Look at one question")
     _print_example(conformal, other_half)
-    write(page, calibration, scored, sources={"calibration": file.name})
+    write(page, calibration, scored, sources={"calibration": file.name}, judged=other_half)
     say(f"Saved as {file}, with figures in {page}")
 
 

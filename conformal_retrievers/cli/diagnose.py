@@ -15,6 +15,7 @@ from conformal_retrievers.cli.unanswerable import Sources, evaluated_gate
 from conformal_retrievers.data.files import write_whole
 from conformal_retrievers.evaluation import diagnose as diagnosed
 from conformal_retrievers.evaluation.diagnosis import SweepPoint
+from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.theory.intervals import percent
 
 
@@ -94,14 +95,15 @@ def diagnose(
 
         source = {"judged queries": judged.name} if judged else {"filter log": str(log)}
         named = {"calibration": calibration.name, **source}
-        page = html(found, new.queries, sources=named, gate=gate and gate.evaluation)
+        page = html(found, new.queries, named, gate and gate.evaluation, new.judged)
         write_whole(out, page.encode(), what="report")
     if as_json:
         numbers = {f.name: getattr(found, f.name) for f in fields(found)}
         del numbers["calibration"]
         lead = {"verdict": found.paragraph, "equal_recall": found.evaluation.equal_recall}
         of_gate = {"gate": gate._asdict()} if gate else {}
-        print_json({"left_out": left_out, **lead, **numbers, **of_gate})
+        lost = {"dropped": dropped(tested, new.queries, new.judged)} if found.judged else {}
+        print_json({"left_out": left_out, **lead, **numbers, **lost, **of_gate})
     else:
         measured = found.evaluation
         say(f"Queries: {measured.n_queries:,}, with {measured.n_snippets:,} {tested.subject.name}.")

@@ -104,6 +104,7 @@ class New(NamedTuple):
     queries: Sequence[ScoredQuery]
     left_out: int
     reference: Sequence[ScoredQuery] | None = None  # those that it was made from, if all were given
+    judged: Sequence[JudgedQuery] = ()  # the queries with their texts
 
 
 def new_queries(
@@ -143,7 +144,8 @@ def new_queries(
             f"{judged}: all {left_out} queries belong to the calibration; give other queries, or "
             "calibrate with --hold-out 0.5"
         )
-    return New(new, left_out, own if own and len(own) == len(calibration.ids) else None)
+    reference = own if own and len(own) == len(calibration.ids) else None
+    return New(new, left_out, reference, queries)
 
 
 def depth_of(calibration: Calibration, run: list[str] | None, k: int | None) -> int | None:

@@ -16,10 +16,11 @@ import numpy as np
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.files import write_whole
-from conformal_retrievers.data.queries import ScoredQuery
+from conformal_retrievers.data.queries import JudgedQuery, ScoredQuery
 from conformal_retrievers.evaluation import plot
 from conformal_retrievers.evaluation.diagnose import diagnose
 from conformal_retrievers.evaluation.diagnosis import MEANING, Band, Diagnosis
+from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.evaluation.equal_recall import marked
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.measures import guaranteed
@@ -32,6 +33,8 @@ import matplotlib
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
+SHOWN = 20  # queries whose relevant snippets were dropped
+
 
 def write(
     path: str | Path,
@@ -42,6 +45,7 @@ def write(
     level: float = 0.95,
     sources: Mapping[str, str] | None = None,
     gate: GateEvaluation | None = None,
+    judged: Iterable[JudgedQuery] = (),
 ) -> Diagnosis:
     """Diagnose the queries, write the report to a file, and return the diagnosis.
 
@@ -55,6 +59,8 @@ def write(
         Where things come from, such as {"judged queries": "new.jsonl"}.
     gate
         What `evaluate_gate` measured of the gate in front, which gets a section of its own.
+    judged
+        The queries with their texts, to name those whose relevant snippets were dropped.
 
     Raises
     ------
@@ -63,7 +69,7 @@ def write(
     """
     given = ScoredQueries.of(scored)
     d = diagnose(calibration, given, reference=reference, level=level)
-    page = html(d, given, sources, gate)
+    page = html(d, given, sources, gate, judged)
     write_whole(path, page.encode("utf-8"), what="report")
     return d
 
@@ -74,8 +80,9 @@ def html(
     scored: Iterable[ScoredQuery],
     sources: Mapping[str, str] | None = None,
     gate: GateEvaluation | None = None,
+    judged: Iterable[JudgedQuery] = (),
 ) -> str:
-    """Return a diagnosis of scored queries as one HTML page; `sources` and `gate` as in `write`."""
+    """Return a diagnosis of scored queries as one HTML page; the others are as in `write`."""
     environment = Environment(
         loader=PackageLoader("conformal_retrievers.evaluation", ""),
         autoescape=True,
@@ -89,7 +96,8 @@ def html(
     chosen = c.choice is not None  # then the statement has it
     scorer = None if chosen else c.scorer_provenance
     given = {"retrieval": c.retrieval, "labels": c.labels, "scorer": scorer}
-    scores = plot.scores_of(d, ScoredQueries.of(scored))
+    queries = ScoredQueries.of(scored)
+    scores = plot.scores_of(d, queries)
     histogram = partial(plot.histogram, scores=scores, calibration=c)
     some_score = any(np.isfinite(of_kind).any() for of_kind in scores.values())
     covered = not math.isnan(d.coverage.estimate)
@@ -109,6 +117,8 @@ def html(
         infinity=math.inf,
         gate=gate,
         gate_curve=gate and _image(partial(plot.gate_errors, gate=gate)),
+        dropped=dropped(c, queries, judged),
+        shown=SHOWN,
         limited=gate is not None and gate.false_speech is not None,
         marked=marked,
     )

@@ -19,13 +19,16 @@ from gates import drawn as drawn_judged
 
 from conformal_retrievers import (
     Calibration,
+    JudgedQuery,
     ScoredQuery,
+    Snippet,
     calibrate,
     calibrate_gate,
     diagnose,
     score_queries,
 )
 from conformal_retrievers.evaluation import evaluate_gate, report
+from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.theory.intervals import percent
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -233,6 +236,7 @@ def test_a_gate_has_a_section_with_both_errors_a_curve_and_the_worst_queries(beh
     silent = diagnose(calibration, scored).evaluation.silent
     assert f"Silent{percent(silent.estimate)}" in page.words
     assert len(page.images) == 5
+    assert "1 of 1 dropped by the gate: snippet 1" in page.words
     assert "<script" not in html
     assert not re.search(r"\bnan\b", page.words)
     svg = base64.b64decode(page.images[0]["src"].partition(",")[2]).decode("utf-8")
@@ -305,3 +309,27 @@ def test_a_browser_shows_it_without_scrolling_sideways(
     assert (seen["images"], seen["beyond"], seen["requests"]) == (pictures, 0, [])
     assert seen["broken"] == []  # no word or number of a table goes over lines
     assert "CONSOLE" not in shown.stderr
+
+
+def test_the_report_names_what_was_dropped(calibration, queries):
+    judged = [
+        JudgedQuery(
+            f"Question {i}?",
+            [Snippet("text", id=f"{i}-{j}") for j in range(10)],
+            q.relevant,
+            id=f"n{i}",
+        )
+        for i, q in enumerate(queries)
+    ]
+    new = [replace(q, id=f"n{i}") for i, q in enumerate(queries)]
+    lose = [q.id for q in new if (q.relevant & (q.scores > calibration.threshold())).any()]
+    found = dropped(calibration, new, judged)
+    assert sorted(one.id for one in found) == sorted(lose)
+    page = Page(html_of(calibration, new, judged=judged))
+    assert f"{len(lose)} of 70 queries lose a relevant snippet" in page.words
+    for one in found:
+        place = int(np.flatnonzero(new[int(one.id[1:])].relevant)[0])
+        score = f"{new[int(one.id[1:])].scores[place]:.4g}"
+        shown = f"1 of 1 dropped, by a score above {calibration.threshold():.4g}:"
+        assert f"Question {one.id[1:]}? {shown} {one.id[1:]}-{place} ({score})" in page.words
+    assert "None: each query keeps" in Page(html_of(calibration.at(0.001), new)).words
