@@ -1,6 +1,5 @@
 PYTHON ?= python3
-# pip 25.1 is the first that installs groups.
-INSTALL = .venv/bin/python -m pip install --quiet -c constraints.txt "pip>=25.1" && .venv/bin/pip install --quiet -c constraints.txt
+PIP = .venv/bin/python -m pip install --quiet -c constraints.txt
 FRAMEWORKS = -e integrations/langchain-conformal -e integrations/llama-index-postprocessor-conformal
 NEEDS = constraints.txt pyproject.toml $(wildcard integrations/*/pyproject.toml)
 
@@ -56,7 +55,9 @@ matrix-%: .venv/dev
 
 .venv/demo .venv/notebooks .venv/test .venv/docs .venv/dev: $(NEEDS) | .venv
 	@echo "Installing the group $(@F) into .venv (a minute or more the first time)"
-	$(INSTALL) -e . $(FRAMEWORKS) --group $(@F)
+	$(PIP) "pip>=25.1"  # the first that knows groups
+	$(PIP) -e . $(FRAMEWORKS)
+	$(PIP) --group $(@F)
 	@case $(@F) in dev) touch .venv/notebooks .venv/docs .venv/test .venv/demo;; test) touch .venv/demo;; esac; touch $@
 
 .venv:
