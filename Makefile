@@ -11,7 +11,7 @@ OLDEST_LLAMA_INDEX = llama-index-core==0.13.0 llama-index-llms-openai llama-inde
 	llama-index-retrievers-bm25 llama-index-vector-stores-chroma llama-index-vector-stores-faiss
 MATRIX_TESTS = tests/integrations tests/monitoring tests/claims/test_claims_events.py tests/scoring/test_cross_encoder.py
 
-.PHONY: demo test test-all lint cookbook bench test-matrix
+.PHONY: demo test test-all lint cookbook bench test-matrix coverage release
 
 demo: .venv/demo ## calibrate and filter real text in both frameworks
 	.venv/bin/conformal-retrievers demo
@@ -37,6 +37,17 @@ bench: .venv/dev ## speed, as ratios in one run; with ../shared/data or CONFORMA
 		echo "Skipped what two papers report: it takes their data sets, in ../shared/data or CONFORMAL_DATA=FOLDER"; \
 	else set -x; .venv/bin/python -m benchmarks.reproduction --write && .venv/bin/python -m benchmarks.pictures coverage baselines reranking tables; fi
 
+coverage: .venv/dev ## every test, and the share of the lines and branches that they run
+	.venv/bin/pytest -n 2 --cov --cov-report=term-missing:skip-covered
+
+release: .venv/dev ## the wheels and sdists in dist/, checked and tried in an environment of their own
+	rm -rf dist && for folder in . integrations/*/; do .venv/bin/python -m build --outdir dist $$folder || exit 1; done
+	.venv/bin/twine check --strict dist/*
+	@set -e; env=$$(mktemp -d); trap 'rm -rf $$env' EXIT; root=$$PWD; .venv/bin/python -m venv $$env; \
+	$$env/bin/pip install --quiet -c constraints.txt "$$(ls $$root/dist/conformal_retrievers-*.whl)[cli,text]" \
+		$$root/dist/langchain_conformal-*.whl $$root/dist/llama_index_postprocessor_conformal-*.whl; \
+	cd $$env; PATH=$$env/bin:$$PATH; conformal-retrievers demo; python $$root/tests/installed.py $$root/README.md
+
 test-matrix: matrix-oldest-oldest matrix-oldest-newest matrix-newest-oldest matrix-newest-newest matrix-edge-newest ## both frameworks, oldest and newest
 
 # A throw-away environment on top of .venv. Old releases warn of what newer libraries deprecate. `edge` is
@@ -53,9 +64,10 @@ matrix-%: .venv/dev
 	case $* in *oldest*) without=--ignore=tests/integrations/test_confidence.py;; esac && \
 	$$env/bin/python -m pytest -o filterwarnings=default --disable-warnings $$without $(MATRIX_TESTS)
 
+# pip 25.1 is the first that installs groups. What they name is then there.
 .venv/demo .venv/notebooks .venv/test .venv/docs .venv/dev: $(NEEDS) | .venv
 	@echo "Installing the group $(@F) into .venv (a minute or more the first time)"
-	$(PIP) "pip>=25.1"  # the first that knows groups
+	$(PIP) "pip>=25.1"
 	$(PIP) -e . $(FRAMEWORKS)
 	$(PIP) --group $(@F)
 	@case $(@F) in dev) touch .venv/notebooks .venv/docs .venv/test .venv/demo;; test) touch .venv/demo;; esac; touch $@
