@@ -11,7 +11,7 @@ OLDEST_LLAMA_INDEX = llama-index-core==0.13.0 llama-index-llms-openai llama-inde
 	llama-index-retrievers-bm25 llama-index-vector-stores-chroma llama-index-vector-stores-faiss
 MATRIX_TESTS = tests/integrations tests/monitoring tests/claims/test_claims_events.py tests/scoring/test_cross_encoder.py
 
-.PHONY: demo test test-all lint cookbook bench test-matrix coverage release
+.PHONY: demo test test-all lint docs cookbook bench test-matrix coverage release
 
 demo: .venv/demo ## calibrate and filter real text in both frameworks
 	.venv/bin/conformal-retrievers demo
@@ -24,6 +24,9 @@ test-all: .venv/dev ## every test, with those of the notebooks, the pages and re
 
 lint: .venv/dev ## ruff and mypy --strict
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+docs: .venv/docs ## the site in site/, where a broken link is an error
+	.venv/bin/mkdocs build --quiet --strict
 
 cookbook: .venv/notebooks ## execute the notebooks in place
 	.venv/bin/python cookbook/execute.py cookbook/*.ipynb

@@ -26,7 +26,7 @@ from conformal_retrievers.evaluation.observed import Observed, alphas_of
 from conformal_retrievers.extras import require
 from conformal_retrievers.theory.intervals import Interval, percent
 
-require("report", "matplotlib")
+require("cli", "matplotlib")
 
 import matplotlib.style
 from matplotlib.figure import Figure

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parent.parent.parent
 FOLDERS = {
     "langchain-conformal": ROOT / "integrations/langchain-conformal",
@@ -23,14 +24,10 @@ FOLDERS = {
 
 def written_in(name: str) -> list[str]:
     """Return the requirements in one of our own pyproject.toml files, those of extras marked."""
-    text = (FOLDERS[name] / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.findall(
-        r'"([^"]+)"', re.search(r"^dependencies = \[(.*?)\]\n", text, re.M | re.S)[1]
-    )
-    _, _, extras = text.partition("[project.optional-dependencies]\n")
-    for extra, listed in re.findall(r"^(\w+) = \[([^\n]*)\]", extras.split("\n[")[0], re.M):
-        found += [f'{one}; extra == "{extra}"' for one in re.findall(r'"([^"]+)"', listed)]
-    return found
+    project = toml.loads((FOLDERS[name] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project.get("optional-dependencies", {})
+    of_extras = [f'{one}; extra == "{extra}"' for extra, those in extras.items() for one in those]
+    return project["dependencies"] + of_extras
 
 
 def required_by(name: str, extras: frozenset[str] = frozenset(), known=None) -> set[tuple]:

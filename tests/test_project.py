@@ -1,0 +1,128 @@
+"""What surrounds the code: extras, versions, workflows, and the text of every file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from conformal_retrievers import ConformalFilter, JudgedQuery, Snippet, __version__, calibrate
+from conformal_retrievers.extras import require
+
+toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+ROOT = Path(__file__).parent.parent
+PROJECT = toml.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PACKAGES = sorted(ROOT.glob("integrations/*/pyproject.toml"))
+
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+@contextmanager
+def hidden(module: str):
+    """Hide a library from imports, as if it were not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module, None)
+        yield
+
+
+def named(requirement: str) -> str:
+    return re.match(r"[\w-]+", requirement)[0].replace("-", "_")
+
+
+def test_there_are_at_most_six_extras_and_all_has_each_of_them():
+    *others, last = EXTRAS
+    assert last == "all"
+    assert len(others) <= 6
+    assert EXTRAS["all"] == [f"conformal-retrievers[{','.join(sorted(others))}]"]
+
+
+def test_what_the_code_requires_is_in_the_extra_that_it_names():
+    calls = [
+        [argument.value for argument in node.args]
+        for path in ROOT.glob("conformal_retrievers/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require"
+    ]
+    assert len(calls) > 10
+    for extra, *modules in calls:
+        assert set(modules) <= {named(one) for one in EXTRAS[extra]}, extra
+
+
+def test_the_message_about_a_missing_library_has_what_the_extra_requires():
+    for extra in EXTRAS.keys() - {"all"}:
+        for one in EXTRAS[extra]:
+            module = named(one)
+            with pytest.raises(ModuleNotFoundError) as raised, hidden(module):
+                require(extra, module)
+            assert f'Install it: pip install "{one}" ' in str(raised.value)
+            assert f"extra {extra!r}" in str(raised.value)
+
+
+def test_the_three_distributions_and_the_citation_have_one_version():
+    assert PROJECT["dynamic"] == ["version"]
+    for path in PACKAGES:
+        package = toml.loads(path.read_text(encoding="utf-8"))
+        assert package["project"]["dynamic"] == ["version"]
+        source = path.parent / package["tool"]["hatch"]["version"]["path"]
+        assert source.resolve() == ROOT / "conformal_retrievers/version.py"
+        assert package["project"]["urls"] == PROJECT["urls"]
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_workflows_and_the_contributors_page_name_targets_of_the_makefile():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.M))
+    workflows = sorted(ROOT.glob(".github/workflows/*.yml"))
+    commands = [one for w in workflows for one in re.findall(r"run: (.+)", w.read_text("utf-8"))]
+    assert len(commands) >= 6
+    for command in commands:
+        target = re.fullmatch(r"make ([\w-]+?)(?:-\$\{\{ .+ \}\})?", command)[1]
+        assert target == "matrix" or target in targets, command
+    versions = re.search(r"versions: \[(.+)\]", "".join(w.read_text("utf-8") for w in workflows))[1]
+    assert {f"matrix-{one}" for one in versions.split(", ")} == set(
+        re.search(r"^test-matrix: (.+?) ##", makefile, re.M)[1].split()
+    )
+    named_there = re.findall(r"^\| `make ([\w-]+)`", CONTRIBUTING, re.M)
+    assert set(named_there) == targets - {"PHONY"}
+
+
+def test_the_scorer_of_the_contributors_page_calibrates_and_filters():
+    (code,) = re.findall(r"^```python\n(.*?)^```", CONTRIBUTING, re.M | re.S)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    names: dict[str, object] = {}
+    exec(code, names)
+    scorer = names["NumbersScorer"]()
+    judged = [
+        JudgedQuery(
+            f"What happened in {year}?",
+            [Snippet(f"In {year}, it rained."), Snippet(f"In {year + 50}, it did not.")],
+            [True, False],
+            id=str(year),
+        )
+        for year in range(1900, 1940)
+    ]
+    conformal = ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.1))
+    filtered = conformal("Was 1987 warm?", ["1987 was warm.", "2001 was not."])
+    assert filtered.kept.tolist() == [True, False]
+
+
+def test_no_file_names_a_path_of_a_machine_or_a_host_of_a_registry():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
+    if listed.returncode:
+        pytest.skip("not a checkout of git")
+    words = ["/root/", "/home/", "/work/", "/opt/pypi", "files.pythonhosted", "index-url"]
+    pattern = re.compile("|".join(words))
+    for name in listed.stdout.decode().split("\0"):
+        path = ROOT / name
+        if path.is_file() and path.suffix not in {".png", ".parquet", ".gz"}:
+            found = pattern.search(path.read_text(encoding="utf-8", errors="ignore"))
+            assert not found, f"{name} has {found[0]}"
