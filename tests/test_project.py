@@ -112,15 +112,16 @@ def test_the_scorer_of_the_contributors_page_calibrates_and_filters():
     ]
     conformal = ConformalFilter(scorer, calibrate(judged, scorer, alpha=0.1))
     filtered = conformal("Was 1987 warm?", ["1987 was warm.", "2001 was not."])
-    assert filtered.kept.tolist() == [True, False]
+    assert list(filtered.kept) == [0]
 
 
 def test_no_file_names_a_path_of_a_machine_or_a_host_of_a_registry():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
     if listed.returncode:
         pytest.skip("not a checkout of git")
-    words = ["/root/", "/home/", "/work/", "/opt/pypi", "files.pythonhosted", "index-url"]
-    pattern = re.compile("|".join(words))
+    pattern = re.compile(
+        r"/(?:root|home|work|opt/pypi)/|files\.pythonhosted|(?:index|find)-(?:url|links)"
+    )
     for name in listed.stdout.decode().split("\0"):
         path = ROOT / name
         if path.is_file() and path.suffix not in {".png", ".parquet", ".gz"}:
