@@ -5,7 +5,7 @@ from textwrap import fill
 
 from conformal_retrievers.calibration.choosing import FEWEST, SHARE
 from conformal_retrievers.calibration.guarantees import Guarantee, n_needed
-from conformal_retrievers.theory.intervals import Interval, percent
+from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 DELTA = 0.1  # whose cost is stated if none is given
@@ -61,8 +61,7 @@ class Plan:
             return f"With {first.n} {self.unit}, everything is kept. {least}"
         text = (
             f"With {first.n} {self.unit}, coverage is {self.about}"
-            f"{percent(first.coverage.estimate)} on average over calibrations, and "
-            f"{_range(first.coverage)} in 8 of 10 of them"
+            f"{first.coverage} over calibrations: its mean, and where 8 in 10 of them are"
         )
         if self.guarantee == "snippet":
             return f"{text}, or less often, because snippets cluster by query. {least}"
@@ -91,7 +90,7 @@ class Plan:
             return ""
         return (
             f"By the pilot, {first.n} keep {first.kept} of the snippets, and {last.n} keep "
-            f"{_points(last.fewer)} points less (80 % intervals)."
+            f"{last.fewer.written(unit='')} points less (80 % intervals)."
         )
 
     @property
@@ -107,14 +106,14 @@ class Plan:
         """The outlooks, a line each, of at most 80 characters."""
         costs = self.guarantee != "snippet"
         kept = self.outlooks[0].kept is not None
-        head = [self.unit, "8 in 10 cover"]
+        head = [self.unit, "8 in 10 cover, %"]
         rows = [head + [f"delta = {self.delta or DELTA:g} is"] * costs]
         rows[0] += ["kept, %", "points less"] * kept
         for o in self.outlooks:
-            row = [f"{o.n:,}", "keep all" if o.n < self.feasible else _range(o.coverage)]
+            row = [f"{o.n:,}", "keep all" if o.n < self.feasible else in_percent(*o.coverage[1:])]
             row += ["keep all" if o.as_alpha is None else f"alpha = {o.as_alpha:.2g}"] * costs
             if o.kept is not None:
-                row += [f"{100 * o.kept.estimate:.1f}", _points(o.fewer) if o.fewer else ""]
+                row += [f"{100 * o.kept.estimate:.1f}", o.fewer.written(unit="") if o.fewer else ""]
             rows.append(row)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (zip(row, widths, strict=True) for row in rows)
@@ -133,15 +132,3 @@ class Plan:
     def about(self) -> str:
         """Whether numbers are exact, or a guide."""
         return "" if self.guarantee in ("all", "any") else "about "
-
-
-def _points(share: Interval) -> str:
-    estimate, low, high = (round(100 * value, 1) + 0.0 for value in share)  # 0.0, not -0.0
-    return f"{estimate:.1f} [{low:.1f}, {high:.1f}]"
-
-
-def _range(coverage: Interval) -> str:
-    """Write the ends of an interval, such as "85 to 95 %"."""
-    low, high = 100 * coverage.low, 100 * coverage.high
-    digits = 0 if high - low >= 4 else 1
-    return f"{low:.{digits}f} to {high:.{digits}f} %"

@@ -16,7 +16,7 @@ from conformal_retrievers.calibration.subjects import RETRIEVED
 from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.bootstrap import distinct, n_to_tell, resampled, spans
 from conformal_retrievers.evaluation.measures import checked, counts, keeps, measured, ratio
-from conformal_retrievers.theory.intervals import check_level
+from conformal_retrievers.theory.intervals import check_level, in_percent
 
 OTHER = "scored_by_other"
 STATED = 0.02  # a difference that should not pass unseen
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
         if math.isnan(self.low):
             why = "too few queries" if self.estimate else "no difference on these queries"
             return f"{100 * self.estimate:+.1f} % [{why}]"
-        ends = f"[{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        ends = in_percent(self.low, self.high, "+")
         return f"{100 * self.estimate:+.1f} % {ends:<15}  2 points: {self.needed:,.0f} queries"
 
 

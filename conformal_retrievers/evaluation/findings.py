@@ -23,7 +23,7 @@ from conformal_retrievers.evaluation.verdict import (
     groups_below,
     verdict_on,
 )
-from conformal_retrievers.theory.intervals import percent
+from conformal_retrievers.theory.intervals import in_percent, percent
 from conformal_retrievers.theory.ranks import exact_alpha
 
 LITTLE_REMOVED = 0.05  # share removed up to which the filter hardly pays
@@ -211,7 +211,7 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
     if d.m1_band is not None:
         low, high = d.m1_band
         outside = not low <= m1 <= high
-        kept += f"; the band for exchangeable queries is {percent(low)} to {percent(high)}"
+        kept += f"; the band for exchangeable queries is {in_percent(low, high)}"
     if d.judged:
         meaning = (
             f"{percent(m1 - e.only_irrelevant)} keep a relevant snippet, "

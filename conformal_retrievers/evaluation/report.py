@@ -25,7 +25,7 @@ from conformal_retrievers.evaluation.equal_recall import marked
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.measures import guaranteed
 from conformal_retrievers.extras import require
-from conformal_retrievers.theory.intervals import Interval, percent
+from conformal_retrievers.theory.intervals import Interval, in_percent, percent
 
 require("cli", "jinja2", "matplotlib")
 
@@ -86,6 +86,7 @@ def html(
     environment = Environment(
         loader=PackageLoader("conformal_retrievers.evaluation", ""),
         autoescape=True,
+        finalize=_unbroken,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -124,6 +125,13 @@ def html(
     )
 
 
+def _unbroken(value: object) -> object:
+    """Keep a number and its % on one line, and quote the name of a field as words are."""
+    if not isinstance(value, str):
+        return value
+    return value.replace(" %", "\xa0%").replace("`missed`", "“missed”")
+
+
 def _number(value: float) -> str:
     if np.isinf(value):
         return "none, everything is kept" if value > 0 else "−∞"
@@ -135,7 +143,7 @@ def _number(value: float) -> str:
 def _ends(ends: Interval | Band | None) -> str:
     if ends is None or ends[-2:] == (0, 1):
         return "–"
-    return f"[{100 * ends[-2]:.1f}, {100 * ends[-1]:.1f}]"
+    return in_percent(*ends[-2:])
 
 
 def _image(draw: plot.Draw) -> str:

@@ -33,8 +33,18 @@ class Interval(NamedTuple):
         """
         if math.isnan(self.estimate):
             return "–".rjust(width)
-        ends = f"[{100 * self.low:.1f}, {100 * self.high:.1f}]"
-        return f"{100 * self.estimate:{width}.1f}{unit} {ends}"
+        estimate = round(100 * self.estimate, 1) + 0.0  # 0.0, not -0.0
+        return f"{estimate:{width}.1f}{unit} {in_percent(self.low, self.high)}"
+
+
+def in_percent(low: float, high: float, sign: str = "") -> str:
+    """Write the ends of an interval in percent, with their signs if `sign` is "+".
+
+    >>> in_percent(0.851, 1.0)
+    '[85.1, 100.0]'
+    """
+    low, high = (round(100 * end, 1) + 0.0 for end in (low, high))  # 0.0, not -0.0
+    return f"[{low:{sign}.1f}, {high:{sign}.1f}]"
 
 
 def percent(share: float | Fraction, unit: str = " %", *, exact: bool = False) -> str:

@@ -404,11 +404,18 @@ def test_the_queries_of_the_calibration_give_the_range_of_m2_if_all_are_given(fi
 
 def test_the_report_is_that_of_the_library(files, tmp_path):
     page = tmp_path / "report.html"
-    done = run("diagnose", files / "half.json", files / "new.jsonl", "--out", page)
+    given = (files / "half.json", files / "new.jsonl")
+    done = run("diagnose", *given, "--out", page)
     assert done.stdout.endswith("report.html\n")
     calibration, new = Calibration.load(files / "half.json"), new_scored(files)
     sources = {"calibration": "half.json", "judged queries": "new.jsonl"}
-    assert page.read_text() == html(diagnose(calibration, new), new, sources=sources)
+    d, judged = diagnose(calibration, new), read_jsonl(files / "new.jsonl")
+    assert page.read_text() == html(d, new, sources=sources, judged=judged)
+    lost = [one["id"] for one in as_json("diagnose", *given)["dropped"]]
+    assert lost
+    assert set(lost) == {
+        q.id for q in new if (q.scores[q.relevant] > calibration.threshold()).any()
+    }
 
 
 # --- the filter log -------------------------------------------------------------------------------
