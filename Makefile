@@ -26,7 +26,7 @@ lint: .venv/dev ## ruff and mypy --strict
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 docs: .venv/docs ## the site in site/, where a broken link is an error
-	.venv/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
 
 cookbook: .venv/notebooks ## execute the notebooks in place
 	.venv/bin/python cookbook/execute.py cookbook/*.ipynb
