@@ -54,6 +54,11 @@ def test_a_notebook_says_nothing_that_should_not_be_read(name):
     assert not re.search(r"(?:^|[\s\"'])/(?:home|root|tmp|Users|work)\b", text)
 
 
+def test_the_readme_lists_every_notebook():
+    readme = (COOKBOOK / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\((\w+\.ipynb)\)", readme)) >= set(NOTEBOOKS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_and_says_what_is_committed(name, tmp_path):
