@@ -9,7 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "statisticians.md").read_text(encoding="utf-8")
-NAMED = re.findall(r"`(tests/\S+?\.py)::(test_\w+)`", PAGE)
+NAMED = [
+    (file, name)
+    for file, names in re.findall(r"^- `(tests/\S+\.py)`:((?:\s+`test_\w+`,?)+)", PAGE, re.M)
+    for name in re.findall(r"test_\w+", names)
+]
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])
