@@ -14,11 +14,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
+from typer.main import get_command
+
+from conformal_retrievers.cli import app
 
 ROOT = Path(__file__).parent.parent
 PLACES = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md"}
@@ -65,6 +69,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0]
         return link[1] + (posixpath.relpath(place(path), there or ".") if path else link[2])
 
+    if page.file.src_uri == "reference/commands.md":
+        markdown += "".join(f"\n## {name}\n\n{fenced('text', text)}\n" for name, text in commands())
     texts[page.file.src_uri] = LINK.sub(moved, markdown)
     return texts[page.file.src_uri]
 
@@ -158,6 +164,18 @@ def from_notebook(path: str) -> dict[str, str | bytes]:
     name = posixpath.basename(path)
     parts.insert(1, f"[Download this notebook]({name}){{ download }}")
     return images | {place(path): "\n\n".join(parts)}
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Return the name and the help of each command."""
+
+    def below(command: click.Command, parent: click.Context | None, name: str) -> Iterator:
+        context = click.Context(command, parent, name, terminal_width=80)
+        yield context.command_path, command.get_help(context)
+        for inner in getattr(command, "commands", {}).items():
+            yield from below(inner[1], context, inner[0])
+
+    return below(get_command(app), None, "conformal-retrievers")
 
 
 def fenced(language: str, text: str) -> str:

@@ -76,12 +76,16 @@ def minilm_is_installed() -> bool:
 
 def searches_in(corpus: DocstringCorpus) -> dict[str, Search]:
     """Return two searches by name."""
+    if minilm_is_installed():
+        return {"dense": _by_minilm(corpus), "bm25": word_searches(corpus)["text"]}
+    return word_searches(corpus)
+
+
+def word_searches(corpus: DocstringCorpus) -> dict[str, Search]:
+    """Return the searches of texts and of names by BM25."""
     names = [_words(str(s.document)) for s in corpus.snippets]
     texts = [f"{name} {s.text}" for name, s in zip(names, corpus.snippets, strict=True)]
-    by_text = _by_bm25(texts, corpus.snippets)
-    if minilm_is_installed():
-        return {"dense": _by_minilm(corpus), "bm25": by_text}
-    return {"text": by_text, "name": _by_bm25(names, corpus.snippets)}
+    return {"text": _by_bm25(texts, corpus.snippets), "name": _by_bm25(names, corpus.snippets)}
 
 
 def a_third(corpus: DocstringCorpus) -> DocstringCorpus:
