@@ -11,7 +11,7 @@ OLDEST_LLAMA_INDEX = llama-index-core==0.13.0 llama-index-llms-openai llama-inde
 	llama-index-retrievers-bm25 llama-index-vector-stores-chroma llama-index-vector-stores-faiss
 MATRIX_TESTS = tests/integrations tests/monitoring tests/claims/test_claims_events.py tests/scoring/test_cross_encoder.py
 
-.PHONY: demo test test-all lint docs cookbook bench test-matrix coverage release
+.PHONY: demo test test-all lint docs docs-serve cookbook bench test-matrix coverage release
 
 demo: .venv/demo ## calibrate and filter real text in both frameworks
 	.venv/bin/conformal-retrievers demo
@@ -27,6 +27,9 @@ lint: .venv/dev ## ruff and mypy --strict
 
 docs: .venv/docs ## the site in site/, where a broken link is an error
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
+
+docs-serve: .venv/docs ## the site on this machine, built again when a page changes
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs serve
 
 cookbook: .venv/notebooks ## execute the notebooks in place
 	.venv/bin/python cookbook/execute.py cookbook/*.ipynb

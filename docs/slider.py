@@ -27,10 +27,10 @@ from langchain_conformal import HybridRetriever, judge_retriever
 
 FILE = Path(__file__).parent / "assets" / "slider.json"
 ALPHAS = [n / 100 for n in range(1, 51)]
-SHOWN = 12  # snippets of a question, of the best ones
+SHOWN = 8  # snippets of a question, of the best ones
 QUESTIONS = (
-    "typing.get_type_hints",
     "threading.Condition.wait",
+    "typing.get_type_hints",
     "statistics.variance",
     "difflib.get_close_matches",
     "subprocess.check_output",
@@ -66,7 +66,7 @@ def shown(query: JudgedQuery, scores: Iterable[float]) -> dict:
         "snippets": [
             {
                 "document": query.snippets[i].document,
-                "text": shorten(query.snippets[i].text, 150, placeholder=" …"),
+                "text": shorten(query.snippets[i].text, 120, placeholder=" …"),
                 "score": scores[i],
                 "relevant": bool(query.relevant[i]),
             }

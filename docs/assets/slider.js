@@ -9,6 +9,7 @@
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     return element;
   };
+  const number = (score) => String(score).replace("-", "−");
   const percent = (share) => `${+(100 * share).toFixed(1)} %`;
 
   const alpha = make("input", "", {
@@ -50,14 +51,14 @@
     ].flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
     const kept = asked.scores.filter((score) => score <= row.threshold).length;
     summary.textContent = `Keeps ${kept} of ${asked.n} retrieved snippets: those with a score of at ` +
-      `most ${row.threshold}. The lowest scores, and all relevant snippets:`;
+      `most ${number(row.threshold)}. The lowest scores, and all relevant snippets:`;
     list.replaceChildren(...asked.snippets.map((snippet) => {
       const passes = snippet.score <= row.threshold;
       const outcome = passes ? "kept" : snippet.relevant ? "lost" : "dropped";
       const item = make("li", "", { class: outcome });
       item.append(
         make("strong", outcome + (snippet.relevant ? ", relevant" : "")),
-        make("code", snippet.document), make("span", `score ${snippet.score}`),
+        make("code", snippet.document), make("span", `score ${number(snippet.score)}`),
         make("p", snippet.text),
       );
       return item;

@@ -1,0 +1,125 @@
+"""The site of the documentation: what its pages name, and how they look in a browser."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from inspect import ismodule
+from pathlib import Path
+
+import pytest
+from chromium import Browser, needs_chromium
+
+import conformal_retrievers
+
+ROOT = Path(__file__).parent.parent
+PUBLIC = """
+    conformal_retrievers calibration claims data evaluation labels labels.judging llm lookback
+    monitoring scoring langchain_conformal llama_index.postprocessor.conformal
+"""
+IMPORT = re.compile(
+    r"^from ((?:conformal_retrievers|langchain_conformal|llama_index\.postprocessor)[\w.]*)"
+    r" import (\([^)]*\)|.*)",
+    re.M,
+)
+CONSTANTS = {"conformal_retrievers.llm.wire", "conformal_retrievers.__version__"}
+
+
+def test_every_public_name_and_every_name_that_pages_import_is_in_the_reference():
+    documented = set()
+    for page in ROOT.glob("docs/reference/*.md"):
+        for name in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.M):
+            module, _, attribute = name.rpartition(".")
+            found = getattr(importlib.import_module(module), attribute)
+            documented |= {id(found), *map(id, vars(found).values() if ismodule(found) else ())}
+    named = set()
+    for module in PUBLIC.split():
+        top = module.split("_")[0] in ("conformal", "langchain", "llama")
+        path = module if top else f"conformal_retrievers.{module}"
+        named |= {(path, name) for name in importlib.import_module(path).__all__}
+    for page in [*ROOT.glob("docs/*.md"), *ROOT.glob("*/*/README.md"), ROOT / "README.md"]:
+        for module, names in IMPORT.findall(page.read_text(encoding="utf-8")):
+            if ".cli" not in module:
+                cleaned = re.sub(r" as \w+|#.*", "", names)
+                named |= {(module, name) for name in re.findall(r"\w+", cleaned)}
+    missing = {
+        f"{module}.{name}"
+        for module, name in named
+        if id(getattr(importlib.import_module(module), name)) not in documented
+    }
+    assert missing <= CONSTANTS
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_slider_shows_what_the_library_computes(site, browser):
+    data = json.loads((ROOT / "docs/assets/slider.json").read_text(encoding="utf-8"))
+    calibrated = [conformal_retrievers.ScoredQuery(s, [True] * len(s)) for s in data["calibration"]]
+    held_out = [
+        conformal_retrievers.ScoredQuery(
+            q["scores"], [i in q["relevant"] for i in range(len(q["scores"]))]
+        )
+        for q in data["held_out"]
+    ]
+    browser.size(400, 800)
+    browser.open((site / "index.html").as_uri())
+    browser.js("document.getElementById('alpha').focus()")
+    for alpha in [n / 100 for n in range(11, 51)]:
+        for kind in ("keyDown", "keyUp"):
+            key = {"key": "ArrowRight", "windowsVirtualKeyCode": 39}
+            browser.send("Input.dispatchKeyEvent", type=kind, **key)
+        calibration = conformal_retrievers.Calibration.from_scores(
+            calibrated, alpha=alpha, scorer="learned"
+        )
+        result = conformal_retrievers.evaluate(calibration, held_out)
+        guaranteed = f"≥ {round(100 * (1 - alpha), 1):g} %"
+        figures = [guaranteed, str(result.coverage["query-recall"]), str(result.removal)]
+        shown = "[...document.querySelectorAll('#slider dd')].map(e => e.textContent)"
+        assert browser.js(shown) == figures, alpha
+        n_kept = sum(score <= calibration.threshold() for score in data["questions"][0]["scores"])
+        summary = browser.js("document.querySelector('#slider > p').textContent")
+        assert summary.startswith(f"Keeps {n_kept} of "), alpha
+    lost = "document.querySelectorAll('#slider li.lost').length"
+    relevant = [s["score"] for s in data["questions"][0]["snippets"] if s["relevant"]]
+    assert browser.js(lost) == sum(s > calibration.threshold() for s in relevant) > 0
+    browser.js("document.getElementById('question').selectedIndex = 1")
+    browser.js("document.getElementById('question').dispatchEvent(new Event('input'))")
+    first = browser.js("document.querySelector('#slider li p').textContent")
+    assert first == data["questions"][1]["snippets"][0]["text"]
+    assert not browser.problems
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_no_page_is_wider_than_a_telephone_or_asks_another_host(site, browser):
+    browser.size(400, 800)
+    browser.events.clear()
+    wide = []
+    for page in sorted({*site.rglob("*.html")} - {site / "404.html"}):  # only a server shows it
+        browser.open(page.as_uri())
+        width = browser.js("document.scrollingElement.scrollWidth")
+        broken = browser.js("[...document.images].filter(i => !i.alt || !i.naturalWidth).length")
+        if width > 400 or broken:
+            wide.append((page.name, width, broken))
+    assert not wide
+    assert not browser.problems
+    assert all(url.startswith(("file:", "about:", "data:")) for url in browser.requested)
