@@ -1,13 +1,16 @@
 """The Python code of the README, of docs/ and of the packages' READMEs runs as it stands.
 
 `reader.py` has what a reader has already. A block that cannot run here has a comment on the line
-before it: `<!-- not run: why -->`.
+before it: `<!-- not run: why -->`. A block of text below one is what it prints on Python 3.11.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,10 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PACKAGES = sorted(ROOT.glob("integrations/*/README.md"))
 PAGES = sorted([*ROOT.glob("docs/*.md"), *PACKAGES])
-BLOCK = re.compile(r"^(?:<!-- (not run: .+) -->\n)?```python\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(
+    r"^(?:<!-- (not run: .+) -->\n)?```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.S | re.M
+)
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 def run(page: Path, names: dict[str, object]) -> dict[str, object]:
@@ -28,8 +34,24 @@ def run(page: Path, names: dict[str, object]) -> dict[str, object]:
     for block in BLOCK.finditer(text):
         if not block[1]:
             above = "\n" * (text.count("\n", 0, block.start(2)))  # for the lines of a traceback
-            exec(compile(above + block[2], str(page), "exec", dont_inherit=True), names)
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(above + block[2], str(page), "exec", dont_inherit=True), names)
+            if block[3] and sys.version_info[:2] == (3, 11):  # other docstrings, other numbers
+                assert_prints(block[3], printed.getvalue())
     return names
+
+
+def assert_prints(expected: str, printed: str) -> None:
+    """Compare what a page shows, where "…" stands for any text, with what its code prints."""
+    text, shown = " ".join(printed.split()), " ".join(expected.split())
+    parts = [re.escape(NUMBER.sub("0", part.strip())) for part in shown.split("…")]
+    pattern = ".*".join(part.replace("0", f"({NUMBER.pattern})") for part in parts)
+    found = re.fullmatch(pattern, text, re.S)
+    assert found, f"{shown}\n--- is not what is printed: ---\n{text}"
+    numbers = zip(NUMBER.findall(shown), found.groups(), strict=True)
+    different = [(a, b) for a, b in numbers if float(a) != pytest.approx(float(b), 0.02, 0.2)]
+    assert not different, f"{different} of {text}"
 
 
 @pytest.fixture(autouse=True, scope="module")
