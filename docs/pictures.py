@@ -3,19 +3,22 @@
 python docs/pictures.py
 """
 
-import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import matplotlib.style
 import reader
-from chromium import Browser
+from chromium import CHROMIUM
+from matplotlib.figure import Figure
 
 from conformal_retrievers import ConformalFilter, calibrate, evaluate, score_queries
-from conformal_retrievers.evaluation.plot import plot
+from conformal_retrievers.evaluation.plot import STYLE, plot
 from conformal_retrievers.evaluation.report import write
 from langchain_conformal import HybridRetriever, judge_retriever
 
@@ -31,13 +34,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         diagnosis = write(page, calibration, scored)
-        for name, value in (("evaluation", evaluate(calibration, scored)), ("diagnosis", diagnosis)):
-            (ASSETS / f"{name}.png").write_bytes(plot(value)._repr_png_())
-        browser = Browser(os.path.join(folder, "browser"))
-        browser.size(900, 1000)
-        browser.open(page.as_uri())
-        browser.screenshot(ASSETS / "report.png")
-        browser.close()
+        evaluation = evaluate(calibration, scored)
+        draw("equal-recall", evaluation.equal_recall)
+        draw("evaluation", evaluation, rows=2)
+        draw("diagnosis", diagnosis, rows=2, columns=2)
+        options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=900,1000")
+        shown = (f"--screenshot={ASSETS / 'report.png'}", page.as_uri())
+        subprocess.run([str(CHROMIUM), *options, *shown], check=True, stderr=subprocess.DEVNULL)
+
+
+def draw(name: str, value: Any, rows: int = 1, columns: int = 1) -> None:
+    """Draw a value in a grid that is legible on a narrow page, too."""
+    with matplotlib.style.context(["default", STYLE]):
+        figure = Figure(figsize=(5.6 * columns, 3.4 * rows))
+        plot(value, axes=figure.subplots(rows, columns))
+        figure.savefig(ASSETS / f"{name}.png", dpi=110, metadata={"Software": None})
 
 
 if __name__ == "__main__":
