@@ -26,6 +26,7 @@ ASSETS = ROOT / "docs" / "assets"
 
 
 def main() -> None:
+    """Make all of them."""
     names = reader.before()
     retriever = HybridRetriever({name: names[name] for name in ("dense", "bm25")})
     calibration = calibrate(judge_retriever(retriever, names["queries"]), alpha=0.1)
