@@ -47,9 +47,11 @@ def main() -> None:
 def draw(name: str, value: Any, rows: int = 1, columns: int = 1) -> None:
     """Draw a value in a grid that is legible on a narrow page, too."""
     with matplotlib.style.context(["default", STYLE]):
-        figure = Figure(figsize=(5.6 * columns, 3.4 * rows))
+        figure = Figure(figsize=(6.4 * columns, 3.4 * rows))
         plot(value, axes=figure.subplots(rows, columns))
-        figure.savefig(ASSETS / f"{name}.png", dpi=110, metadata={"Software": None})
+        figure.savefig(
+            ASSETS / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None}
+        )
 
 
 if __name__ == "__main__":
