@@ -46,7 +46,7 @@ def assert_prints(expected: str, printed: str) -> None:
     """Compare what a page shows, where "…" stands for any text, with what its code prints."""
     text, shown = " ".join(printed.split()), " ".join(expected.split())
     parts = [re.escape(NUMBER.sub("0", part.strip())) for part in shown.split("…")]
-    pattern = ".*".join(part.replace("0", f"({NUMBER.pattern})") for part in parts)
+    pattern = ".*".join(part.replace("0", rf"(?<![\d.])({NUMBER.pattern})") for part in parts)
     found = re.fullmatch(pattern, text, re.S)
     assert found, f"{shown}\n--- is not what is printed: ---\n{text}"
     numbers = zip(NUMBER.findall(shown), found.groups(), strict=True)
