@@ -51,7 +51,7 @@
     ].flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
     const kept = asked.scores.filter((score) => score <= row.threshold).length;
     summary.textContent = `Keeps ${kept} of ${asked.n} retrieved snippets: those with a score of at ` +
-      `most ${number(row.threshold)}. The lowest scores, and all relevant snippets:`;
+      `most ${number(row.threshold)}. Shown are all relevant snippets and every fourth:`;
     list.replaceChildren(...asked.snippets.map((snippet) => {
       const passes = snippet.score <= row.threshold;
       const outcome = passes ? "kept" : snippet.relevant ? "lost" : "dropped";
