@@ -19,7 +19,7 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation import measures
 from conformal_retrievers.evaluation.compare import Differences
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
-from conformal_retrievers.evaluation.equal_recall import FILTER, EqualRecall, marked
+from conformal_retrievers.evaluation.equal_recall import FILTER, EqualRecall
 from conformal_retrievers.evaluation.evaluate import Evaluation
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.observed import Observed, alphas_of
@@ -67,7 +67,7 @@ def plot(value: Drawn, *, axes: Any = None) -> Figure:
 
     ==================  ==========================================================================
     an evaluation       what reaches the model at equal recall; coverage over alpha, with its target
-    a calibration       the scores that it holds, and its threshold; what is kept of them over alpha
+    a calibration       the scores that it holds, with the threshold; the threshold over alpha
     a diagnosis         coverage, removal, m1 and m2 over alpha; scores
     a gate's            both errors over alpha
     equal recall        what reaches the model
@@ -111,7 +111,7 @@ def _pictures(value: Drawn) -> list[Draw]:
             scores = {_judged(value): value.queries.scores}
             return [
                 partial(histogram, scores=scores, calibration=value),
-                partial(kept_over_alpha, calibration=value),
+                partial(threshold_over_alpha, calibration=value),
             ]
         case Diagnosis():
             return list(_of_diagnosis(value))
@@ -164,13 +164,13 @@ def scores_of(d: Diagnosis, queries: ScoredQueries) -> dict[str, Scores]:
 
 
 def equal_recall(axes: Any, table: EqualRecall) -> None:
-    """Draw what reaches the model of each way to choose, those at another recall below."""
+    """Draw what reaches the model of each way to choose, and the recall of those at another."""
     scale, ours = table.scales[-1], table.filter
     rows = sorted(table.rows, key=lambda row: not row.comparable)
     names, found, colors = [], [], []
     for row in rows:
-        name = _name(marked(row))
-        if not row.comparable:
+        name = _name(row.name)
+        if not row.equal:
             name += f", recall {percent(row.measured['recall'].estimate)}"
         names.append(name)
         found.append(np.array(row.measured[scale.measure]) / scale.unit)
@@ -251,29 +251,16 @@ def histogram(axes: Any, scores: Mapping[str, Scores], calibration: Calibration)
     _legend(axes)
 
 
-def kept_over_alpha(axes: Any, calibration: Calibration) -> None:
-    """Draw what the threshold at each alpha keeps of the calibration itself, and the target."""
-    c, alphas = calibration, np.array(alphas_of(calibration))
-    at = [c.thresholds_at(float(alpha)) for alpha in alphas]
-    units = {group: c.units(group) for group in c.n_units}
-    total = sum(of.masses.parts.sum() / of.masses.new for of in units.values())
-    reached = [
-        sum(
-            of.masses.parts[of.scores <= limits[group]].sum() / of.masses.new
-            for group, of in units.items()
-        )
-        / total
-        for limits in at
-    ]
-    axes.plot(alphas, 1 - alphas, color=GREY, linestyle="--", label="guaranteed, 1 − α")
-    label = c.subject.measure.format(c.guarantee)
-    axes.plot(alphas, reached, color=BLUE, label=label)
-    lowest = np.array(c.lowest_scores)
-    if c.subject in RETRIEVED and len(lowest) and not c.by_group:
-        some = [np.mean(lowest <= limits[None]) for limits in at]
-        name = f"queries with a kept {c.subject.item}"
-        axes.plot(alphas, some, color=GREEN, linestyle="-.", label=name)
-    _finish(axes, c.alpha, "share of the calibration", (0, 1.03))
+def threshold_over_alpha(axes: Any, calibration: Calibration) -> None:
+    """Draw the threshold at each alpha, of each group; where it is infinite, nothing is drawn."""
+    alphas = alphas_of(calibration)
+    at = [calibration.thresholds_at(alpha) for alpha in alphas]
+    for group, look in zip(calibration.n_units, itertools.cycle(["-", "--", "-.", ":"])):
+        name = None if group is None else _name(str(group))
+        limits = np.array([of[group] for of in at])
+        finite = np.where(np.isfinite(limits), limits, np.nan)
+        axes.plot(alphas, finite, look, color=BLUE, label=name)
+    _finish(axes, calibration.alpha, "threshold")
 
 
 def gate_errors(axes: Any, gate: GateEvaluation) -> None:
