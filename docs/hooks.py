@@ -160,7 +160,8 @@ def from_notebook(path: str) -> dict[str, str | bytes]:
             elif "text/html" in data:
                 parts.append("".join(data["text/html"]))
             elif "application/vnd.jupyter.widget-view+json" not in data:
-                parts.append(fenced("text", COLOURS.sub("", "".join(data["text/plain"]))))
+                text = COLOURS.sub("", "".join(data["text/plain"]))
+                parts.append(fenced("{ .text .no-copy }", text))
     name = posixpath.basename(path)
     parts.insert(1, f"[Download this notebook]({name}){{ download }}")
     return images | {place(path): "\n\n".join(parts)}

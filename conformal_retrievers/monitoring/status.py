@@ -132,11 +132,13 @@ class MonitorStatus:
                 f"snippets without a score. Drift"
             )
             harm, judged = "Harm", f"{c.judged} judged queries lose {c.loss:.3f}"
+            judged = judged if c.judged else "no judged queries"
         else:
             lately = f"{self.silence} of the last {self.recent[1]}"
             seen = f"{c.silence_in_words.capitalize()}, {lately}. Change"
             harm = "False silence"
             judged = f"silent on {c.loss:.3f} of {c.judged} judged answerable queries"
+            judged = judged if c.judged else "no judged answerable queries"
         own = (
             f"{seen}: {'alarm' if self.drift else 'no alarm'} (evidence {self.drift_evidence:.3g}, "
             f"alarm at {1 / self.level:.3g}). {harm}: {'alarm' if self.harm else 'no alarm'} "
