@@ -50,7 +50,7 @@ class Commands(TyperGroup):
         finally:
             users = (w.message for w in caught if issubclass(w.category, UserWarning))
             for message in dict.fromkeys(map(_one_line, users)):  # once, not for each query
-                _print(f"Warning: {message}", err=True)
+                say(f"Warning: {message}", err=True)
 
 
 def _fail(message: str, code: int = 1) -> NoReturn:
@@ -67,10 +67,12 @@ def _print(text: str, *, err: bool = False) -> None:
     typer.echo(visible_lines(text), err=err)
 
 
-def say(text: object = "") -> None:
+def say(text: object = "", *, err: bool = False) -> None:
     """Print a text in lines of at most 80 characters."""
     for line in str(text).split("\n"):
-        _print(fill(line, 80, break_long_words=False, break_on_hyphens=False))
+        line = line.replace(" %", "\xa0%")  # a number and its unit stay together
+        filled = fill(line, 80, break_long_words=False, break_on_hyphens=False)
+        _print(filled.replace("\xa0", " "), err=err)
 
 
 def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

@@ -262,7 +262,7 @@ def _removal(d: Diagnosis) -> Iterator[Finding]:
 
 def _ties(d: Diagnosis) -> Iterator[Finding]:
     t = d.ties
-    values = f"The {t.n_scores} scores have {t.distinct} distinct values"
+    values = f"The {t.n_scores:,} scores have {t.distinct:,} distinct values"
     equal = f"{percent(t.at_threshold)} equal the threshold"
     if t.at_threshold > MANY_TIES:
         sentence = (

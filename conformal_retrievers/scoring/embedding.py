@@ -34,11 +34,14 @@ class EmbeddingScorer:
 
     Parameters
     ----------
-    embed, name
-        Turns n texts into vectors (n, d), as `SentenceTransformer.encode` does; and its identity.
-    embed_query, aembed, aembed_query
-        Embeds the query; without it, query and snippets go to `embed` as one batch. And the
-        asynchronous twins of both; without them, `ascore` uses a thread.
+    embed
+        Turns n texts into vectors (n, d), as `SentenceTransformer.encode` does.
+    name
+        The name of the model, which is its identity.
+    embed_query
+        Embeds the query; without it, query and snippets go to `embed` as one batch.
+    aembed, aembed_query
+        Asynchronous twins of both; without them, `ascore` uses a thread.
     reuse_embeddings
         Use `Snippet.embedding` if a snippet has one. Set it only if the same model made them.
     cache

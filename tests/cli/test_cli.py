@@ -235,7 +235,7 @@ def test_a_relevant_snippet_without_a_score_stops_calibration_or_counts_as_kept(
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_work_as_pasted(tmp_path):
+def test_the_commands_of_the_guide_work_as_pasted(tmp_path):
     numbers = [f"The number {i} stands alone." for i in range(80)]
     judged = [
         JudgedQuery(
@@ -244,9 +244,8 @@ def test_the_commands_of_the_readme_work_as_pasted(tmp_path):
         for i in range(76)
     ]
     write_jsonl(judged, tmp_path / "judged.jsonl")
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    section = readme.split("## From the command line")[1].split("\n## ")[0]
-    script = "\n".join(re.findall(r"^    (conformal-retrievers .*)$", section, re.M))
+    guide = (Path(__file__).parents[2] / "docs/commands.md").read_text(encoding="utf-8")
+    script = "\n".join(re.findall(r"^    (conformal-retrievers .*)$", guide, re.M))
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euc", script], cwd=tmp_path, env=os.environ | path, capture_output=True
