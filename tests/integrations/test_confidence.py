@@ -151,12 +151,12 @@ def test_a_chat_model_brings_its_own_template(folder, kept_flag):
     assert said.response_metadata["factuality"]["confidence"] == expected.value
 
 
-@pytest.mark.parametrize("package", ["langchain-conformal", "llama-index-postprocessor-conformal"])
-def test_the_readmes_lines_about_confidence_run(
-    package, folder, kept_flag, tmp_path, monkeypatch, expected
+@pytest.mark.parametrize("framework", ["langchain", "llama-index"])
+def test_the_lines_about_confidence_run_in_both_frameworks(
+    framework, folder, kept_flag, tmp_path, monkeypatch, expected
 ):
-    readme = Path(__file__).parents[2] / "integrations" / package / "README.md"
-    section = readme.read_text(encoding="utf-8").split("## Confidence in an answer")[1]
+    page = Path(__file__).parents[2] / "docs" / f"{framework}.md"
+    section = page.read_text(encoding="utf-8").split("## Confidence in an answer")[1]
     [code] = re.findall(r"^```python\n(.*?)^```", section.split("\n## ")[0], re.S | re.M)
     kept_flag.classifier.save(tmp_path / "factuality.json")
     kept_flag.calibration.save(tmp_path / "flag.json")
@@ -168,7 +168,7 @@ def test_the_readmes_lines_about_confidence_run(
     }
     assert "Qwen/Qwen3-0.6B" in code
     code = code.replace("Qwen/Qwen3-0.6B", folder).replace("max_new_tokens=200", "max_new_tokens=5")
-    exec(compile(code, str(readme), "exec"), names)
+    exec(compile(code, str(page), "exec"), names)
     said = names["answer"].response_metadata if "answer" in names else names["response"].metadata
     assert said["factuality"] == pytest.approx(expected[1])
 
