@@ -11,9 +11,9 @@ with probability at most level, whenever one looks (Ville; Vovk et al. 2021, arX
 
 Harm needs judgements. Each judged query loses a share x_t of what the guarantee is about. The
 calibration's own loss is at most u except with probability level/2 (a betting bound on its own
-queries); u may be a little above alpha. The wealth Π (1 + λ (x_t − u)), mixed over some λ in
-(0, 1/u), reaches 2/level with probability at most level/2 if the loss is at most u (Podkopaev and
-Ramdas 2022, arXiv 2110.06177).
+queries, approximate in that they also gave the threshold); u may be a little above alpha. The
+wealth Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most
+level/2 if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
 
 A gate in front has both alarms of its own. How many live queries are unanswerable is unknown, so
 its query scores are ranked among those of the live queries before, n = 0, not of the calibration:
@@ -226,7 +226,7 @@ class Monitor:
 
     @cached_property
     def _tolerated(self) -> float:
-        """u, which the loss at the threshold exceeds with probability at most level/2."""
+        """u, which the loss at the threshold exceeds with probability of about level/2 at most."""
         c = self.calibration
         if c.guarantee == "snippet" or c.by_group:
             groups = " by group" if c.by_group else ""
