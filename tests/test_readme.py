@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 import shutil
 import sys
@@ -50,8 +51,16 @@ def assert_prints(expected: str, printed: str) -> None:
     found = re.fullmatch(pattern, text, re.S)
     assert found, f"{shown}\n--- is not what is printed: ---\n{text}"
     numbers = zip(NUMBER.findall(shown), found.groups(), strict=True)
-    different = [(a, b) for a, b in numbers if float(a) != pytest.approx(float(b), 0.02, 0.2)]
+    different = [(a, b) for a, b in numbers if not near(a, b)]
     assert not different, f"{different} of {text}"
+
+
+def near(shown: str, printed: str) -> bool:
+    """Whether numbers differ by 2 % or two of the last digit shown, or powers of ten by one."""
+    if "e" in shown:
+        return abs(int(shown.split("e")[1]) - math.floor(math.log10(float(printed)))) <= 1
+    digits = len(shown.partition(".")[2])
+    return float(shown) == pytest.approx(float(printed), 0.02, min(0.2, 2.001 * 10**-digits))
 
 
 @pytest.fixture(autouse=True, scope="module")
