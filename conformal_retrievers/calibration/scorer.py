@@ -55,7 +55,8 @@ def scorer_for(
             check_same_scorer(given[0].name, calibrated=missing[0])
         raise CalibrationMismatch(
             f"the calibration needs {', '.join(map(repr, missing))}, but the scorers given are "
-            f"{sorted(names)}. Give the models that were calibrated with, or calibrate again"
+            f"{sorted(names)}. Give the models that were calibrated with (in from_calibration "
+            "scorer=, llm=, embeddings= or embed_model=), or calibrate again"
         )
     scorer = scorer_of(stored or {}, given)
     used = {part.name for part in with_parts(scorer)} | {*_choice(calibration).get("given", ())}
@@ -87,7 +88,8 @@ def query_scorer_for(
     if missing := [name for name in needed_scorers(calibration) if name not in names]:
         raise CalibrationMismatch(
             f"the gate needs {', '.join(map(repr, missing))}, but the scorers given are "
-            f"{sorted(names)}. Give the models that it was calibrated with, or calibrate again"
+            f"{sorted(names)}. Give the models that it was calibrated with (in from_calibration "
+            "scorer=, llm=, embeddings= or embed_model=), or calibrate again"
         )
     return query_scorer_of(stored or {}, given)
 
