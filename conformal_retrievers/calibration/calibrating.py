@@ -134,7 +134,9 @@ def calibrate(
     The threshold is the smallest calibration score v with Σ_{A_i ≤ v} m_i ≥ (1 − α)(Σ m_i + 1), see
     `theory/ranks.py` (Angelopoulos et al. 2024, arXiv 2208.02814).
     """
-    if (alpha is None) == (tokens is None):
+    if alpha is None and tokens is None:
+        raise TypeError("alpha is not given; give the risk, such as alpha=0.1 (or tokens=)")
+    if alpha is not None and tokens is not None:
         raise TypeError(f"alpha is {alpha!r} and tokens is {tokens!r}; give one of them")
     if gate is not None:
         check_gate(gate)
