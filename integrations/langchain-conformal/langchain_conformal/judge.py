@@ -110,11 +110,7 @@ def retrieve(
 
     Raises TypeError for anything but a retriever, and ValueError for a filtered one.
     """
-    if not isinstance(retriever, Runnable):
-        raise TypeError(
-            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
-            "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
-        )
+    check_retriever(retriever)
     check_unfiltered(retriever)
     retrieved = with_scores(retriever).batch(
         list(questions), config={"max_concurrency": max_concurrency}
@@ -123,6 +119,15 @@ def retrieve(
     # A retriever may return more than it is asked for.
     k = None if asked is None else max([asked, *map(len, retrieved)])
     return retrieved, name or name_of(retriever), k
+
+
+def check_retriever(retriever: object) -> None:
+    """Raise TypeError for anything but a retriever."""
+    if not isinstance(retriever, Runnable):
+        raise TypeError(
+            f"retriever is a {type(retriever).__name__}; give a retriever, such as "
+            "store.as_retriever(search_kwargs={'k': 20}), or RunnableLambda(function)"
+        )
 
 
 def check_unfiltered(retriever: RetrieverLike) -> None:

@@ -10,14 +10,14 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
-from pydantic import ConfigDict
+from pydantic import ConfigDict, field_validator
 
 from conformal_retrievers import ConformalFilter
 from conformal_retrievers.calibration import Gate
 from langchain_conformal.around import Around, with_scores
 from langchain_conformal.documents import as_documents, kept_documents
 from langchain_conformal.events import filter_run
-from langchain_conformal.judge import check_hits, check_unfiltered, difference
+from langchain_conformal.judge import check_hits, check_retriever, check_unfiltered, difference
 from langchain_conformal.scorers import FromCalibration
 
 
@@ -32,9 +32,9 @@ class ConformalRetriever(FromCalibration, Around):
     Sentences, and a `gate`, are as in `ConformalCompressor`.
 
     Warns if the retriever is asked for fewer documents than the calibration's k, or is known not to
-    be the calibrated one. Raises ValueError for an alpha outside (0, 1), for another gate than the
-    filter was calibrated with, for a retriever that filters already, and for one that lacks the
-    hits of a retriever that a score needs.
+    be the calibrated one. Raises TypeError for anything but a retriever, and ValueError for an
+    alpha outside (0, 1), for another gate than the filter was calibrated with, for a retriever that
+    filters already, and for one that lacks the hits of a retriever that a score needs.
     """
 
     retriever: RetrieverLike
@@ -44,6 +44,12 @@ class ConformalRetriever(FromCalibration, Around):
     alpha: float | None = None
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    @field_validator("retriever", mode="before")
+    @classmethod
+    def _check_retriever(cls, retriever: object) -> object:
+        check_retriever(retriever)
+        return retriever
 
     def model_post_init(self, context: Any, /) -> None:
         """Raise ValueError for an invalid alpha, gate or retriever."""
