@@ -24,8 +24,8 @@ from conformal_retrievers.scoring.scorer import Named, Scores, with_parts
 
 Columns = Mapping[str, HitColumns]
 KEEP_SCORES = (
-    "filter with ConformalRetriever, or put HybridRetriever({'retriever': …}) in front of a "
-    "compressor, which keep the scores of a search that has them"
+    "calibrate with the retriever that is filtered. If it is that one, ConformalRetriever, or "
+    "HybridRetriever({'retriever': …}) in front of a compressor, keeps the scores of its search"
 )
 
 
