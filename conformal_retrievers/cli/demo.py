@@ -46,6 +46,8 @@ def run(alpha: float) -> None:
     searches = searches_in(corpus)
     one, other = searches
     say(f"\n2 Ask two retrievers for {K} snippets per question: {one} and {other}")
+    if one == "text":
+        say("Both are BM25 searches: of the snippets' texts, and of the names they document.")
     hybrid = HybridRetriever({name: DocumentRetriever(search=s) for name, s in searches.items()})
     judged = judge_retriever(hybrid, corpus.questions)
     say(
