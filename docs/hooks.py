@@ -12,9 +12,11 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import click
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
@@ -27,6 +29,8 @@ from conformal_retrievers.cli import app
 ROOT = Path(__file__).parent.parent
 PLACES = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r'(\]\(|src="|href="|srcset=")([^)"#\s]+)')
+API = re.compile(r"^::: (\S+)(?:\n    .*)*", re.M)
+PACKAGES = ("conformal_retrievers", "langchain_conformal", "llama_index.postprocessor.conformal")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 sources: dict[str, str] = {}  # from the path on the site to that in the repository
 texts: dict[str, str] = {}  # the Markdown of each page of the site
@@ -83,6 +87,9 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
 def on_post_build(config: MkDocsConfig) -> None:
     """Write llms.txt (llmstxt.org), the Markdown of the pages beside them, and all of it as one."""
     site = Path(config.site_dir)
+    for path, text in texts.items():
+        texts[path] = API.sub(interface, text)
+        (site / path).write_text(texts[path], encoding="utf-8")
     lines, whole = [f"# {config.site_name}", f"> {config.site_description}"], []
     for section in dict.fromkeys(
         page.ancestors[-1].title if page.ancestors else "" for page in order
@@ -91,13 +98,45 @@ def on_post_build(config: MkDocsConfig) -> None:
         entries = []
         for page in order:
             if (page.ancestors[-1].title if page.ancestors else "") == section:
-                text = texts[page.file.src_uri]
-                (site / page.file.src_uri).write_text(text, encoding="utf-8")
-                entries.append(f"- [{page.title}]({page.file.src_uri}): {first_sentence(text)}")
-                whole.append(text)
+                path = page.file.src_uri
+                entries.append(f"- [{page.title}]({path}): {first_sentence(texts[path])}")
+                whole.append(LINK.sub(partial(from_root, posixpath.dirname(path)), texts[path]))
         lines.append("\n".join(entries))
     (site / "llms.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     (site / "llms-full.txt").write_text("\n\n".join(whole), encoding="utf-8")
+
+
+def interface(named: re.Match[str]) -> str:
+    """Return the signatures and the docstrings of what a page names after `:::`."""
+    things = [objects()[named[1]]]
+    if not things[0].is_attribute:
+        things += [one for one in things[0].all_members.values() if one.is_public and one.docstring]
+    parts = [f"## {named[1]}"]
+    for alias in things:
+        one = alias.final_target if alias.is_alias else alias
+        if one.is_function or one.is_class:
+            parts.append(fenced("python", one.signature() or one.name))
+        elif one.is_attribute:
+            hint = f": {one.annotation}" if one.annotation else f" = {one.value}"
+            parts.append(fenced("python", one.name + hint))
+        parts.append(one.docstring.value if one.docstring else "")
+    return "\n\n".join(filter(None, parts))
+
+
+@cache
+def objects() -> griffe.ModulesCollection:
+    """Return what the packages of the repository define."""
+    loader = griffe.GriffeLoader(search_paths=[ROOT, *ROOT.glob("integrations/*")])
+    for package in PACKAGES:
+        loader.load(package)
+    loader.resolve_aliases(external=False, implicit=True)
+    return loader.modules_collection
+
+
+def from_root(folder: str, link: re.Match[str]) -> str:
+    """Return the link of a page in a folder as one of a page at the root of the site."""
+    inside = "://" not in link[2]
+    return link[1] + (posixpath.normpath(posixpath.join(folder, link[2])) if inside else link[2])
 
 
 def first_sentence(text: str) -> str:

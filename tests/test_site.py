@@ -70,6 +70,18 @@ def browser(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_the_markdown_of_the_site_has_the_interface_and_its_links_lead_somewhere(site):
+    for page in [*site.rglob("*.md"), site / "llms.txt", site / "llms-full.txt"]:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search("^::: ", text, re.M), page
+        prose = re.sub(r"^(```+).*?^\1$", "", text, flags=re.M | re.S)
+        links = re.findall(r'(?:\]\(|src="|href="|srcset=")([^)"#\s]+)', prose)
+        inside = [link for link in links if "://" not in link]
+        assert [link for link in inside if not (page.parent / link).exists()] == [], page
+    assert "delta: float | None = None" in (site / "llms-full.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 @needs_chromium
 def test_the_slider_shows_what_the_library_computes(site, browser):
     data = json.loads((ROOT / "docs/assets/slider.json").read_text(encoding="utf-8"))
