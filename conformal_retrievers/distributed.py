@@ -15,6 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from conformal_retrievers.extras import require
+
+require("ray", "fsspec", "pyarrow", "ray")
+
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.parts import (
     ENDINGS,
@@ -30,7 +34,6 @@ from conformal_retrievers.data.parts import (
 from conformal_retrievers.data.sentences import Split
 from conformal_retrievers.evaluation.diagnosis import Diagnosis
 from conformal_retrievers.evaluation.evaluate import Evaluation
-from conformal_retrievers.extras import require
 from conformal_retrievers.llm.ask import LLM, check_count, check_llm
 from conformal_retrievers.llm.desk import CacheOfDesk, Desk
 from conformal_retrievers.llm.patience import patient
@@ -40,7 +43,6 @@ from conformal_retrievers.partwise.tasks import Done, Labelling, Scoring, Task, 
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer
 from conformal_retrievers.version import __version__
 
-require("ray", "ray", "pyarrow")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: it asks outside
 import ray
 import ray.data

@@ -26,7 +26,7 @@ def cluster(context: typer.Context, *takes: str) -> ModuleType | None:
         if given and name not in (*takes, "engine", "address", "as_json"):
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"{option} is not for --engine ray; leave one of them out")
-    require("ray", "ray")
+    require("ray", "fsspec", "pyarrow", "ray")
     from conformal_retrievers import distributed
 
     distributed.connect(address)

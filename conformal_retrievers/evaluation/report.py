@@ -13,6 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from conformal_retrievers.extras import require
+
+require("cli", "jinja2", "matplotlib")
+
+import matplotlib
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.data.files import write_whole
@@ -24,14 +32,7 @@ from conformal_retrievers.evaluation.dropped import dropped
 from conformal_retrievers.evaluation.equal_recall import marked
 from conformal_retrievers.evaluation.gate_evaluation import GateEvaluation
 from conformal_retrievers.evaluation.measures import guaranteed
-from conformal_retrievers.extras import require
 from conformal_retrievers.theory.intervals import Interval, in_percent, percent
-
-require("cli", "jinja2", "matplotlib")
-
-import matplotlib
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
 
 SHOWN = 20  # queries whose relevant snippets were dropped
 
