@@ -67,15 +67,26 @@ def test_the_message_about_a_missing_library_has_what_the_extra_requires():
 
 
 def test_the_three_distributions_and_the_citation_have_one_version():
-    assert PROJECT["dynamic"] == ["version"]
+    assert "version" in PROJECT["dynamic"]
     for path in PACKAGES:
         package = toml.loads(path.read_text(encoding="utf-8"))
-        assert package["project"]["dynamic"] == ["version"]
+        assert "version" in package["project"]["dynamic"]
         source = path.parent / package["tool"]["hatch"]["version"]["path"]
         assert source.resolve() == ROOT / "conformal_retrievers/version.py"
         assert package["project"]["urls"] == PROJECT["urls"]
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\n## {__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_links_of_the_readmes_are_whole_addresses_on_pypi():
+    for path in [ROOT / "pyproject.toml", *PACKAGES]:
+        hooks = toml.loads(path.read_text(encoding="utf-8"))["tool"]["hatch"]["metadata"]["hooks"]
+        text = (path.parent / "README.md").read_text(encoding="utf-8")
+        for one in hooks["fancy-pypi-readme"]["substitutions"]:
+            text = re.sub(one["pattern"], one["replacement"], text)
+        links = re.findall(r"\]\(([^)]+)\)", text)
+        assert len(links) > 4
+        assert [link for link in links if not link.startswith("https://") or ".." in link] == []
 
 
 def test_workflows_and_the_contributors_page_name_targets_of_the_makefile():
