@@ -9,7 +9,7 @@ from conformal_retrievers.extras import require
 def main() -> None:
     """Run the command line, or say what to install for it."""
     try:
-        require("cli", "jinja2", "matplotlib", "rich", "typer")
+        require("cli", "typer", "rich")
     except ModuleNotFoundError as error:
         sys.exit(str(error))
     from conformal_retrievers.cli import app

@@ -9,7 +9,7 @@ from typing import Annotated
 from conformal_retrievers.extras import require
 from conformal_retrievers.version import __version__
 
-require("cli", "jinja2", "matplotlib", "rich", "typer")
+require("cli", "typer", "rich")
 import typer
 
 from conformal_retrievers.cli import options
@@ -58,6 +58,7 @@ def demo(alpha: options.Alpha = 0.1) -> None:
     Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
     """
     require("text", "bm25s", "regex", "sentencex")
+    require("cli", "jinja2", "matplotlib")
     try:
         from conformal_retrievers.cli.demo import run
     except ModuleNotFoundError as error:  # one of the two packages, or its framework
