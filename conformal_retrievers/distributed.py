@@ -72,11 +72,9 @@ def score_dataset(
 
     Parameters
     ----------
-    source
-        A file or folder of judged queries, JSON lines or Parquet, or the folder of
-        `label_dataset`: a path or URL of fsspec that all machines reach.
-    out
-        A folder, new or of an earlier run: a path or a URL.
+    source, out
+        A file or folder of judged queries, JSON lines or Parquet, or the folder of `label_dataset`;
+        a folder, new or of an earlier run. Paths or URLs of fsspec that all machines reach.
     make_scorer
         Makes the scorer, once in each actor.
     actors, num_gpus
