@@ -476,7 +476,7 @@ def test_anything_but_a_retriever_is_refused(package, make, conformal_filter):
     with pytest.raises(TypeError, match="retriever"):
         package.judge_retriever(given, [QUERY])
     if package is langchain_conformal:
-        with pytest.raises(ValueError, match="retriever"):
+        with pytest.raises(TypeError, match="as_retriever"):
             ConformalRetriever(retriever=given, filter=conformal_filter)
 
 
