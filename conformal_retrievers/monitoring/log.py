@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Literal, cast, get_args
 from conformal_retrievers.monitoring.events import CLAIMS_EVENT, EVENT, check_event
 from conformal_retrievers.monitoring.status import Counts
 from conformal_retrievers.scoring.scorer import query_digest
+from conformal_retrievers.theory.intervals import percent
 
 logger = logging.getLogger("conformal_retrievers")
 
@@ -120,9 +121,10 @@ class Observer:
             total = self._counts.get(event["calibration"], Counts()) + one
             self._counts[event["calibration"]] = total
         items = "claims" if of_claims else "sentences" if event.get("split") else "snippets"
-        text = "kept %d of %d %s (m1 %.3f, m2 %.3f over %d queries%s)"
+        text = "kept %d of %d %s (m1 %s, m2 %s over %d queries%s)"
         gated = f"; {total.silence_in_words}" if total.gated else ""
-        logger.info(text, kept, k, items, total.m1, total.m2, total.queries, gated)
+        m1, m2 = percent(total.m1), percent(total.m2)
+        logger.info(text, kept, k, items, m1, m2, total.queries, gated)
         if one.unscorable:
             logger.warning("%d of %d %s could not be scored", one.unscorable, k, items)
         if failed := event.get("failed_retrievers"):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from conformal_retrievers.theory.intervals import Interval
+from conformal_retrievers.theory.intervals import Interval, percent
 from conformal_retrievers.theory.tolerance import binomial_interval
 
 CHECKED = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)  # when a state is loaded
@@ -128,16 +128,16 @@ class MonitorStatus:
         if self.recent is None:
             silence = f"{c.silence_in_words}, " if c.gated else ""
             seen = (
-                f"{c.queries} queries, {silence}m1 {c.m1:.3f}, m2 {c.m2:.3f}, {c.unscorable} "
-                f"snippets without a score. Drift"
+                f"{c.queries} queries, {silence}m1 {percent(c.m1)}, m2 {percent(c.m2)}, "
+                f"{c.unscorable} snippets without a score. Drift"
             )
-            harm, judged = "Harm", f"{c.judged} judged queries lose {c.loss:.3f}"
+            harm, judged = "Harm", f"{c.judged} judged queries lose {percent(c.loss)}"
             judged = judged if c.judged else "no judged queries"
         else:
             lately = f"{self.silence} of the last {self.recent[1]}"
             seen = f"{c.silence_in_words.capitalize()}, {lately}. Change"
             harm = "False silence"
-            judged = f"silent on {c.loss:.3f} of {c.judged} judged answerable queries"
+            judged = f"silent on {percent(c.loss)} of {c.judged} judged answerable queries"
             judged = judged if c.judged else "no judged answerable queries"
         own = (
             f"{seen}: {'alarm' if self.drift else 'no alarm'} (evidence {self.drift_evidence:.3g}, "

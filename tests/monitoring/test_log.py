@@ -285,7 +285,7 @@ def test_an_observer_counts_by_calibration_and_reports(caplog, log):
     counts = observer.counts[one.calibration.checksum]
     assert (counts.queries, counts.m1, counts.m2, counts.kept) == (2, 0.5, 0.25, 1)
     assert observer.counts[other.calibration.checksum].unscorable == 1
-    assert "kept 0 of 2 snippets (m1 0.500, m2 0.250 over 2 queries)" in caplog.text
+    assert "kept 0 of 2 snippets (m1 50.0 %, m2 25.0 % over 2 queries)" in caplog.text
     assert "1 of 3 snippets could not be scored" in caplog.text
     claims = {"calibration": "c", "k": 0, "kept": [], "unscorable": []}
     observer.observe({**claims, "event": "conformal_claims", "undivided": "\x1b[2J\r\u202e"})
