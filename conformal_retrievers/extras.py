@@ -1,4 +1,4 @@
-"""The one message about an optional dependency that is not installed."""
+"""The one message about optional dependencies that are not installed."""
 
 import re
 from importlib.metadata import PackageNotFoundError, requires
@@ -10,18 +10,29 @@ def require(extra: str, *modules: str) -> None:
 
     The command installs the libraries alone, so it works beside a checkout and a release alike.
     """
-    absent = [name for name in modules if find_spec(name) is None]
-    if absent:
-        wanted = " ".join(f'"{_requirement(extra, name)}"' for name in absent)
+    if found := absent(extra, *modules):
+        wanted = " ".join(f'"{requirement}"' for requirement in found.values())
         raise ModuleNotFoundError(
-            f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed. "
-            f"Install {'it' if len(absent) == 1 else 'them'}: pip install {wanted} "
+            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} not installed. "
+            f"Install {'it' if len(found) == 1 else 'them'}: pip install {wanted} "
             f"(part of the extra {extra!r} of conformal-retrievers)"
         )
 
 
+def absent(extra: str, *modules: str) -> dict[str, str]:
+    """Return the modules that are not there, and what the extra requires: "bm25s>=0.3"."""
+    return {name: _requirement(extra, name) for name in modules if not installed(name)}
+
+
+def installed(module: str) -> bool:
+    """Return whether a module is there."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False
+
+
 def _requirement(extra: str, module: str) -> str:
-    """Return what the extra requires for a module, such as "bm25s>=0.3"."""
     name = module.replace("_", "-")
     try:
         listed = requires("conformal-retrievers") or []

@@ -6,7 +6,7 @@ output, as JSON with --json. Progress, warnings and errors go to standard error.
 
 from typing import Annotated
 
-from conformal_retrievers.extras import require
+from conformal_retrievers.extras import absent, installed, require
 from conformal_retrievers.version import __version__
 
 require("cli", "typer", "rich")
@@ -25,6 +25,13 @@ from conformal_retrievers.cli.plan import plan
 from conformal_retrievers.cli.show import show
 from conformal_retrievers.cli.terminal import Commands
 
+PACKAGES = {  # of the demo: what has to be there for each
+    "langchain-conformal": ("langchain_core", "langchain_conformal"),
+    "llama-index-postprocessor-conformal": (
+        "llama_index.core",
+        "llama_index.postprocessor.conformal",
+    ),
+}
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
@@ -57,16 +64,16 @@ def demo(alpha: options.Alpha = 0.1) -> None:
 
     Uses LangChain and LlamaIndex. Writes calibration.json and report.html into this folder.
     """
-    require("text", "bm25s", "regex", "sentencex")
-    require("cli", "jinja2", "matplotlib")
-    try:
-        from conformal_retrievers.cli.demo import run
-    except ModuleNotFoundError as error:  # one of the two packages, or its framework
+    wanted = [*absent("text", "bm25s", "regex", "sentencex").values()]
+    wanted += absent("cli", "jinja2", "matplotlib").values()
+    wanted += [package for package, names in PACKAGES.items() if not all(map(installed, names))]
+    if wanted:
         raise ModuleNotFoundError(
-            f"{error}. The demo filters in LangChain and LlamaIndex. Install both packages: pip "
-            "install langchain-conformal llama-index-postprocessor-conformal; in a checkout, "
-            "`make demo` does it"
-        ) from error
+            "the demo needs more libraries. Install them: pip install "
+            + " ".join(f'"{one}"' for one in wanted)
+            + "; in a checkout, `make demo` does it"
+        )
+    from conformal_retrievers.cli.demo import run
 
     run(alpha)
 

@@ -535,7 +535,10 @@ app(["demo"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "Install them: pip install" in done.stderr.splitlines()[0]
+    (command,) = re.findall("pip install (.*);", done.stderr.splitlines()[0])
+    packages = ["langchain-conformal", "llama-index-postprocessor-conformal"]
+    wanted = ["bm25s", "regex", "sentencex", "jinja2", "matplotlib", *packages]
+    assert re.findall(r'"([\w-]+)[^"]*"', command) == wanted
 
 
 # --- what is refused ------------------------------------------------------------------------------
