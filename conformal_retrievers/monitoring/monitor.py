@@ -10,10 +10,11 @@ mixture of Π (1 + ε_s (p_s − ½)) over ε_1 … ε_t in {−1, 0, 1} that ch
 with probability at most level, whenever one looks (Ville; Vovk et al. 2021, arXiv 2102.10439).
 
 Harm needs judgements. Each judged query loses a share x_t of what the guarantee is about. The
-calibration's own loss is at most u except with probability level/2 (a betting bound on its own
-queries, approximate in that they also gave the threshold); u may be a little above alpha. The
-wealth Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most
-level/2 if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
+calibration's own loss is at most u except with probability level/2. For "all" and "any", 1 − u is
+the level/2 quantile of Beta(k, K + 1 − k), exactly; else u is a betting bound on its own queries,
+approximate in that they also gave the threshold. u may be a little above alpha. The wealth
+Π (1 + λ (x_t − u)), mixed over some λ in (0, 1/u), reaches 2/level with probability at most level/2
+if the loss is at most u (Podkopaev and Ramdas 2022, arXiv 2110.06177).
 
 A gate in front has both alarms of its own. How many live queries are unanswerable is unknown, so
 its query scores are ranked among those of the live queries before, n = 0, not of the calibration:
@@ -60,8 +61,8 @@ from conformal_retrievers.monitoring.state import (
     in_order,
 )
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
-from conformal_retrievers.theory.ranks import check_probability
-from conformal_retrievers.theory.tolerance import betting_lower
+from conformal_retrievers.theory.ranks import check_probability, conformal_rank
+from conformal_retrievers.theory.tolerance import betting_lower, binomial_lower, tolerance_rank
 
 KIND = Kind("conformal-retrievers/monitor", 2, saved_by="Monitor.save", what="monitor")
 
@@ -226,7 +227,7 @@ class Monitor:
 
     @cached_property
     def _tolerated(self) -> float:
-        """u, which the loss at the threshold exceeds with probability of about level/2 at most."""
+        """u, which the loss at the threshold exceeds with probability level/2 at most."""
         c = self.calibration
         if c.guarantee == "snippet" or c.by_group:
             groups = " by group" if c.by_group else ""
@@ -234,6 +235,12 @@ class Monitor:
                 f"the calibration's guarantee is {c.guarantee!r}{groups}, but harm is measured by "
                 "query; calibrate for 'query-recall', 'all' or 'any' without groups"
             )
+        follows_beta = c.guarantee != "query-recall" and c.fixed is None and c.gate is None
+        if follows_beta and c.threshold() < math.inf:
+            n, k = c.n_units[None], conformal_rank(c.n_units[None], c.alpha)
+            if c.delta is not None:
+                k = tolerance_rank(n, c.alpha, c.delta)
+            return 1 - binomial_lower(k, n, self._state.level / 2)
         # The bets are made in an order that does not depend on the scores.
         order = in_hashed_order(c.queries.ids.tolist())
         losses = [lost for i in order if (lost := self._loss(c.queries[i])) is not None]

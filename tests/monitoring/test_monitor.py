@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from conformal_retrievers import Calibration, Monitor, ScoredQuery
 from conformal_retrievers.calibration.guarantees import in_hashed_order
@@ -19,7 +19,7 @@ from conformal_retrievers.data.files import write_envelope
 from conformal_retrievers.monitoring.monitor import KIND
 from conformal_retrievers.monitoring.state import _uniform
 from conformal_retrievers.monitoring.status import Counts, MonitorStatus
-from conformal_retrievers.theory.tolerance import betting_lower
+from conformal_retrievers.theory.tolerance import betting_lower, tolerance_rank
 
 FALSE_ALARM = 1e-4
 OF_QUERIES = ("query-recall", "all", "any")
@@ -178,6 +178,17 @@ def test_losses_follow_the_guarantee_and_count_missed():
     )
     nothing = ScoredQuery([1.0], [False])
     assert Monitor(calibration_of(rng)).observe_judged(nothing).counts.judged == 0
+
+
+@pytest.mark.parametrize("delta", [None, 0.2])
+@pytest.mark.parametrize("guarantee", ["all", "any"])
+def test_the_loss_of_whole_queries_exceeds_what_is_tolerated_with_half_the_level(guarantee, delta):
+    """The k-th of 60 keeps less than 1 - u of new queries iff k of 60 uniform numbers are below."""
+    rng = np.random.default_rng(67)
+    calibration = calibration_of(rng, 60, guarantee=guarantee, delta=delta)
+    k = 55 if delta is None else tolerance_rank(60, 0.1, 0.2)
+    tolerated = Monitor(calibration, 0.1)._tolerated
+    assert binom.sf(k - 1, 60, 1 - tolerated) == pytest.approx(0.05, rel=1e-6)
 
 
 def test_the_alarm_of_harm_goes_off_at_2_by_level_and_not_before():
