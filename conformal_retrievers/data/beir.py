@@ -5,15 +5,24 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from conformal_retrievers.data.hits import RETRIEVER, fuse
 from conformal_retrievers.data.jsonl import placed_lines, rows
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.text import number_in
 
 Runs: TypeAlias = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
+Ranked: TypeAlias = dict[str, list[tuple[str, float | None]]]  # documents and scores, best first
+
+
+class Run(NamedTuple):
+    """What a retriever returned for each query, by its id."""
+
+    path: str | Path
+    ranked: Ranked
 
 
 class _Row(BaseModel):
@@ -59,29 +68,27 @@ def read_beir(
         For a missing file and a broken line, where the error names the file and the line, and for
         two runs with one name.
     """
-    if k is not None and k < 1:
-        raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
-    folder, paths = Path(folder), by_name(run)
-    corpus = read_corpus(folder)
+    folder = Path(folder)
+    runs, corpus = read_runs(folder, run, k), read_corpus(folder)
     qrels = read_qrels(_existing(folder, "qrels.tsv", "qrels/test.tsv"))
-    runs = {name: read_run(folder, path) for name, path in paths.items()}
     queries = []
     for query_id, row in _by_id(_existing(folder, "queries.jsonl")).items():
-        lists = {name: ranked.pop(query_id, [])[:k] for name, ranked in runs.items()}
-        for name, found in lists.items():
-            check_found(f"{paths[name]}: query {query_id!r}", [d for d, _ in found], corpus)
         relevant = {d for d, score in qrels.pop(query_id, {}).items() if score >= min_score}
-        judged = judged_by_qrels(row.text, lists, relevant, corpus, id=query_id, k=k)
+        judged = judged_by_qrels(row.text, runs, relevant, corpus, id=query_id, k=k)
         queries.append(judged if row.group is None else replace(judged, group=row.group))
-    _check_none_left("qrels", qrels)
-    for name, ranked in runs.items():
-        _check_none_left(paths[name], ranked)
+    left_over: list[tuple[object, Mapping[str, object]]] = [("qrels", qrels), *runs.values()]
+    for source, left in left_over:
+        if left:
+            raise ValueError(
+                f"{source} has {len(left)} queries that are not in queries.jsonl, such as "
+                f"{next(iter(left))!r}; remove them, or give the queries.jsonl that has them"
+            )
     return queries
 
 
 def judged_by_qrels(
     query: str,
-    lists: Mapping[str, Sequence[tuple[str, float | None]]],
+    runs: Mapping[str, Run],
     relevant: Collection[str],
     corpus: Mapping[str, str] | None,
     *,
@@ -90,19 +97,11 @@ def judged_by_qrels(
 ) -> JudgedQuery:
     """Return a query with what runs retrieved for it, united and judged by document id.
 
-    Parameters
-    ----------
-    query, id
-        Its text and its id.
-    lists
-        The ids and scores that each run has for it, best first, by the run's name.
-    relevant
-        The ids of its relevant documents.
-    corpus
-        The texts of documents by id; None if they are unknown.
-    k
-        How many documents each run was cut to; None for all.
+    It is taken out of the runs, which were cut to k. Texts are "" without a corpus.
     """
+    lists = {name: ranked.pop(id, []) for name, (_, ranked) in runs.items()}
+    for name, found in lists.items():
+        check_found(f"{runs[name].path}: query {id!r}", [d for d, _ in found], corpus)
     united = fuse(lists)
     return JudgedQuery(
         query,
@@ -112,7 +111,7 @@ def judged_by_qrels(
                 document,
                 None if corpus is None else document,
                 None,
-                None if len(lists) > 1 else hits[0].score,
+                None if len(runs) > 1 else hits[0].score,
                 hits,
             )
             for document, hits in united.items()
@@ -120,7 +119,7 @@ def judged_by_qrels(
         [document in relevant for document in united],
         id=id,
         missed=len({*relevant} - united.keys()),
-        k=k and k * len(lists),
+        k=k and k * len(runs),
     )
 
 
@@ -133,20 +132,21 @@ def run_name(path: str | Path) -> str:
     return Path(Path(path).name.removesuffix(".gz")).stem
 
 
-def by_name(run: Runs) -> Mapping[str, str | Path]:
-    """Return the paths of one run or several by the names that they have in hits."""
+def read_runs(folder: Path, run: Runs, k: int | None) -> dict[str, Run]:
+    """Read one run or several, cut to k documents a query, by the names that they have in hits."""
+    if k is not None and k < 1:
+        raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
     if isinstance(run, Mapping):
-        return run
-    paths = [run] if isinstance(run, (str, Path)) else list(run)
-    if len(paths) == 1:
-        return {RETRIEVER: paths[0]}
-    named = {run_name(path): path for path in paths}
-    if not paths or len(named) < len(paths):
-        raise ValueError(
-            f"run is {[str(path) for path in paths]}; give one run or more, each with a file name "
-            "of its own"
-        )
-    return named
+        named = dict(run)
+    else:
+        paths = [run] if isinstance(run, (str, Path)) else list(run)
+        named = {RETRIEVER if len(paths) == 1 else run_name(path): path for path in paths}
+        if not paths or len(named) < len(paths):
+            raise ValueError(
+                f"run is {[str(path) for path in paths]}; give one run or more, each with a file "
+                "name of its own"
+            )
+    return {name: Run(path, _read_run(folder, path, k)) for name, path in named.items()}
 
 
 def check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str] | None) -> None:
@@ -161,14 +161,6 @@ def check_found(where: str, documents: Sequence[str], corpus: Mapping[str, str] 
         if document in seen:
             raise ValueError(f"{where} retrieves {document!r} twice; remove a line")
         seen.add(document)
-
-
-def _check_none_left(source: object, by_query: Mapping[str, object]) -> None:
-    if by_query:
-        raise ValueError(
-            f"{source} has {len(by_query)} queries that are not in queries.jsonl, such as "
-            f"{next(iter(by_query))!r}; remove them, or give the queries.jsonl that has them"
-        )
 
 
 def read_texts(path: str | Path) -> dict[str, str]:
@@ -209,31 +201,23 @@ def read_qrels(path: Path) -> dict[str, dict[str, float]]:
     return qrels
 
 
-def read_run(folder: Path, run: str | Path) -> dict[str, list[tuple[str, float | None]]]:
-    """Read the documents of each query and their scores, best first: by rank, then by score."""
+def _read_run(folder: Path, run: str | Path, k: int | None) -> Ranked:
     path = Path(run) if Path(run).exists() else _existing(folder, str(run))
     found: dict[str, list[tuple[float, str, float | None]]] = defaultdict(list)
     for place, columns in _tsv_rows(path, {4, 6}):
         document, rank, score = columns[2:5] if len(columns) == 6 else columns[1:4]
         value = _number(score, "score", place) if score.strip() else None
         found[columns[0]].append((_number(rank, "rank", place), document, value))
+    for lines in found.values():
+        lines.sort(key=lambda line: (line[0], -(line[2] or 0.0)))  # by rank, then by score
     return {
-        query_id: [(document, score) for _, document, score in sorted(lines, key=_place)]
-        for query_id, lines in found.items()
+        id: [(document, score) for _, document, score in lines[:k]] for id, lines in found.items()
     }
 
 
-def _place(line: tuple[float, str, float | None]) -> tuple[float, float]:
-    rank, _, score = line
-    return rank, -(score or 0.0)
-
-
 def _number(text: str, column: str, place: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    value = number_in(text)
+    if math.isnan(value):
         raise ValueError(f"{place}: {column} is {text!r}; give a number")
     return value
 

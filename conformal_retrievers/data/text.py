@@ -2,7 +2,9 @@
 
 import json
 import logging
+import math
 import re
+from typing import Any
 
 # Characters that are read but not seen: controls, separators, halves of a character, and Unicode's
 # Default_Ignorable_Code_Point (directions, fillers, tag letters) except the two joiners and the
@@ -35,6 +37,15 @@ def printable(name: str) -> str:
     if _HIDDEN.search(name):
         raise ValueError("give a name without control characters")
     return name
+
+
+def number_in(value: Any) -> float:
+    """Return a finite number, also one that a text has; NaN for anything else."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def _make_visible(record: logging.LogRecord) -> bool:

@@ -6,7 +6,7 @@ calibrated on it loses as many again.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,14 +37,9 @@ def check_unfiltered(place: str, fields: Iterable[str]) -> None:
 
 
 def filter_in(name: Any, of_retriever: Any) -> str | None:
-    """Return what says that a run or span is that of a conformal filter, None for another one.
+    """Return what says that a run or span, by its name, is that of a conformal filter, or None.
 
-    Parameters
-    ----------
-    name
-        That of the run or span.
-    of_retriever
-        The metadata of a retriever's, in which LangChain names its class; None for another one.
+    LangChain names the class of a retriever in its metadata, `of_retriever`.
     """
     if name in (RUN, RETRIEVER):
         return str(name)
@@ -56,13 +51,10 @@ def filter_in(name: Any, of_retriever: Any) -> str | None:
 def ids_above(steps: Iterable[tuple[Any, Any, bool]]) -> set[Any]:
     """Return the ids of all runs or spans that are a filter, or that one is inside of.
 
+    Each has an id, that of its parent or None, and whether it is a filter:
+
     >>> sorted(ids_above([("filter", "retriever", True), ("retriever", "chain", False)]))
     ['chain', 'filter', 'retriever']
-
-    Parameters
-    ----------
-    steps
-        The id of each run or span, that of its parent or None, and whether it is a filter.
     """
     steps = [*steps]
     parents, found = {id: parent for id, parent, _ in steps}, set[Any]()
@@ -116,22 +108,11 @@ def judged_by(
 
     The order of what was retrieved is that of the hits, and reference documents that are not there
     are counted in `missed`. Without retrieved documents the reference documents are the snippets,
-    or the query has only their ids, as those of `JudgedQuery.from_ids`.
-    Ids that repeat in a query are those of the documents that its snippets were cut from.
-
-    Parameters
-    ----------
-    record
-        Where the query comes from; a field "group" is that of the query.
-    query
-        Its text.
-    retrieved, relevant
-        Snippets with an id, a text or both.
-    id
-        The id of the query.
+    or the query has only their ids, as those of `JudgedQuery.from_ids`. All have an id, a text or
+    both. Ids that repeat in a query are those of the documents that its snippets were cut from.
     """
     if retrieved is None and not any(s.text for s in relevant):
-        return to_retrieve(record, query, [s.id or "" for s in relevant], id=id)
+        return made(record, JudgedQuery.from_ids, query, [s.id or "" for s in relevant], id=id)
     snippets = [*dict.fromkeys(relevant)] if retrieved is None else with_hits(retrieved)
     by_id = all(s.id is not None for s in (*snippets, *relevant))
     if not by_id and any(s.id is not None and not s.text for s in (*snippets, *relevant)):
@@ -144,34 +125,16 @@ def judged_by(
     missed = None if retrieved is None else len(wanted.difference(keys))
     if by_id and len({*keys}) < len(keys):  # they name the documents that chunks were cut from
         snippets = [replace(one, id=None, document=one.id) for one in snippets]
-    return made(record, query, snippets, [key in wanted for key in keys], id=id, missed=missed)
-
-
-def to_retrieve(
-    record: Record, query: str, relevant_ids: Iterable[str], *, id: str | None
-) -> JudgedQuery:
-    """Return a query with the ids of its relevant snippets; errors of it name the place."""
-    try:
-        ids = [*dict.fromkeys(relevant_ids)]
-        return JudgedQuery.from_ids(query, ids, id=id, group=record.name("group"))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{record.place}: {error}") from None
+    marks = [key in wanted for key in keys]
+    return made(record, JudgedQuery, query, snippets, marks, id=id, missed=missed)
 
 
 def made(
-    record: Record,
-    query: str,
-    snippets: Sequence[Snippet],
-    relevant: Sequence[bool],
-    *,
-    id: str | None,
-    missed: int | None,
+    record: Record, make: Callable[..., JudgedQuery], *values: object, **fields: object
 ) -> JudgedQuery:
-    """Return a judged query, with the record's group; errors of `JudgedQuery` name the place."""
+    """Return the query that `make` makes, with the record's group; its errors name the place."""
     try:
-        return JudgedQuery(
-            query, snippets, relevant, id=id, group=record.name("group"), missed=missed
-        )
+        return make(*values, **fields, group=record.name("group"))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{record.place}: {error}") from None
 
@@ -186,24 +149,14 @@ def warn_of_synthetic(n: int, of: int, field: str) -> None:
         )
 
 
-def warn_of_repeated(queries: Sequence[JudgedQuery]) -> None:
-    """Warn of equal questions, as in an experiment with several repetitions."""
-    n = len({one.query for one in queries})
-    if n < len(queries):
-        warnings.warn(
-            f"{len(queries)} queries have {n} different texts, but each counts as an independent "
-            "one. If they are repetitions of an experiment, give one of them",
-            stacklevel=4,
-        )
-
-
 def with_ids(
     record: Record, texts: Sequence[str] | None, ids: Sequence[str] | None, what: str
 ) -> list[Snippet] | None:
     """Return snippets of texts, of ids, or of both in the same order; None without either."""
-    if texts is None or ids is None:
-        named = None if ids is None else [Snippet("", id=one) for one in ids]
-        return named if texts is None else [Snippet(one) for one in texts]
+    if texts is None:
+        return None if ids is None else [Snippet("", id=one) for one in ids]
+    if ids is None:
+        return [Snippet(one) for one in texts]
     if len(texts) != len(ids):
         raise ValueError(
             f"{record.place}: {what} has {len(texts)} texts, but {len(ids)} ids; give one id for "

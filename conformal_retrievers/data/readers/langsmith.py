@@ -23,7 +23,6 @@ from conformal_retrievers.data.readers.documents import (
     made,
     refused,
     snippet_of,
-    warn_of_repeated,
 )
 from conformal_retrievers.data.readers.records import Record, as_relevant, is_list, records_of
 
@@ -37,7 +36,7 @@ RELEVANT = (
     "documents",
     "contexts",
 )
-TABLE = {"inputs": ("inputs.", "input."), "reference": ("reference.", "reference_outputs.")}
+INPUTS, REFERENCES = ("inputs.", "input."), ("reference.", "reference_outputs.")  # of a table
 
 
 def fits(names: set[str]) -> bool:
@@ -93,21 +92,24 @@ def of_records(
 ) -> list[JudgedQuery]:
     """Return the judged queries of examples, runs and feedback, or of an experiment's rows."""
     queries = _queries(records, query, relevant)
-    warn_of_repeated(queries)
+    if (n := len({one.query for one in queries})) < len(queries):
+        warnings.warn(
+            f"{len(queries)} queries have {n} different texts, but each counts as an independent "
+            "one. If they are repetitions of an experiment, give one of them",
+            stacklevel=3,
+        )
     return queries
 
 
 def _queries(
     records: Sequence[Record], query: str | None, relevant: str | None
 ) -> list[JudgedQuery]:
-    if any(name.startswith(TABLE["inputs"]) for name in records[0].fields):
+    if any(name.startswith(INPUTS) for name in records[0].fields):
         return [_experiment(record, query, relevant) for record in records]
-    feedback = [record for record in records if {"run_id", "key"} <= {*record.fields}]
-    runs = [*_runs(record for record in records if "run_type" in record.fields)]
-    known = {id(record) for record in (*feedback, *runs)}
-    examples = [
-        _grouped(one) for one in records if id(one) not in known and "run_type" not in one.fields
-    ]
+    feedback = [one for one in records if {"run_id", "key"} <= one.fields.keys()]
+    runs = [*_runs(one for one in records if "run_type" in one.fields)]
+    others = [one for one in records if "run_type" not in one.fields]
+    examples = [_grouped(one) for one in others if not {"run_id", "key"} <= one.fields.keys()]
     if not runs and feedback:
         raise feedback[0].fault("run_id", "give the runs of the feedback too, from list_runs")
     if not runs and is_flat(records, query, relevant):
@@ -148,10 +150,8 @@ def _judged_runs(
     of_run = _by_run(feedback, relevant)
     queries, left_out = [], []
     for run in runs:
-        marks, example = (
-            of_run.get(run.name("id")),
-            references.get(run.name("reference_example_id") or ""),
-        )
+        marks = of_run.get(run.name("id"))
+        example = references.get(run.name("reference_example_id") or "")
         documents = _documents(run, run.mapping("outputs")) if marks or example else None
         if documents is None:
             if run.get("run_type") == "retriever":
@@ -182,10 +182,8 @@ def _judged_runs(
 
 
 def _filter_in(run: Record) -> str | None:
-    is_retriever = run.get("run_type") == "retriever"
-    return filter_in(
-        run.get("name"), run.mapping("extra").get("metadata") if is_retriever else None
-    )
+    extra = run.mapping("extra") if run.get("run_type") == "retriever" else {}
+    return filter_in(run.get("name"), extra.get("metadata"))
 
 
 def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Record]:
@@ -194,24 +192,21 @@ def _by_run(feedback: Iterable[Record], key: str | None) -> dict[str | None, Rec
     for one in feedback:
         if key is not None and one.get("key") != key:
             continue
-        whole = not isinstance(one.get("value"), Mapping) and not isinstance(
-            one.get("correction"), Mapping
-        )
-        if whole and key is not None:
+        if not any(isinstance(one.get(name), Mapping) for name in ("value", "correction")):
+            if key is None:
+                continue
             raise one.fault(
                 "value",
                 f"the feedback {key!r} is on the run as a whole; give a value for each document, "
                 "or a correction with the relevant ones",
             )
-        before = found.get(one.name("run_id"))
-        if whole or before is None:
-            found |= {} if whole else {one.name("run_id"): one}
-        elif before.get("key") != one.get("key"):
+        before = found.setdefault(one.name("run_id"), one)
+        if before.get("key") != one.get("key"):
             raise ValueError(
                 f"{one.place}: a run has feedback {before.get('key')!r} and {one.get('key')!r} on "
                 "its documents; choose one with read_langsmith(…, relevant=KEY)"
             )
-        else:
+        if before is not one:
             raise one.fault("run_id", f"the run has feedback {one.get('key')!r} twice, remove one")
     return found
 
@@ -231,18 +226,17 @@ def _marked(run: Record, query: str, documents: Sequence[Snippet], feedback: Rec
         relevant.append(as_relevant(f"{feedback.place}: value[{name!r}]", marks.pop(name), None))
     if marks:
         raise feedback.fault("value", f"{next(iter(marks))!r} is not a document of the run")
-    return made(run, query, with_hits(documents), relevant, id=run.name("id"), missed=None)
+    return made(run, JudgedQuery, query, with_hits(documents), relevant, id=run.name("id"))
 
 
 def _experiment(record: Record, query: str | None, relevant: str | None) -> JudgedQuery:
     inputs, reference, outputs = (
         {
-            name.removeprefix(prefix): record.get(name)
-            for prefix in prefixes
+            name.partition(".")[2]: record.get(name)
             for name in record.fields
-            if name.startswith(prefix)
+            if name.startswith(prefixes)
         }
-        for prefixes in (*TABLE.values(), ("outputs.",))
+        for prefixes in (INPUTS, REFERENCES, "outputs.")
     )
     documents = _documents(record, outputs)
     known = _relevant(record, reference, relevant)

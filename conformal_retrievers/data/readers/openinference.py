@@ -65,8 +65,8 @@ def of_records(
     records: Sequence[Record], *, relevant: str | None = None, min_score: float | None = None
 ) -> list[JudgedQuery]:
     """Return the judged queries of spans and annotations."""
-    spans = [_span(one) for one in records if not _is_annotation(one)]
-    given = [one for one in records if _is_annotation(one)]
+    given = [one for one in records if one.get("document_position") is not None]
+    spans = [_span(one) for one in records if one.get("document_position") is None]
     given += [one for span in spans for one in _inside(span)]
     judgements = _judgements(_chosen(given, relevant), min_score)
     filtered = ids_above((s.get("id"), s.get("parent_id"), _mark(s) is not None) for s in spans)
@@ -91,9 +91,8 @@ def of_records(
                 "one; annotate each document of a span"
             )
         found = [marks[i] for i in range(len(documents))]
-        queries.append(
-            made(span, _query(span), with_hits(documents), found, id=span.name("id"), missed=None)
-        )
+        snippets, id = with_hits(documents), span.name("id")
+        queries.append(made(span, JudgedQuery, _query(span), snippets, found, id=id))
     if judgements:
         raise ValueError(
             f"the annotated span {next(iter(judgements))!r} is not given; give the spans too, from "
@@ -113,36 +112,21 @@ def of_records(
     return queries
 
 
-def _is_annotation(record: Record) -> bool:
-    return record.get("document_position") is not None
-
-
 def _span(record: Record) -> Record:
     """Return a span's flat attributes, with its "id", "parent_id", "name" and "events"."""
     context = record.mapping("context")
     attributes = record.fields.get("attributes")
-    flat = {
-        **dict(_flat("", attributes if isinstance(attributes, Mapping) else {})),
-        **{
-            name: value
-            for key, cell in record.fields.items()
-            if key.startswith("attributes.")
-            for name, value in _flat(key.removeprefix("attributes."), cell)
-        },
-    }
-    id = context.get("span_id") or record.get("context.span_id") or record.get("span_id")
-    parent = record.get("parent_id")
-    return Record(
-        record.place,
-        {
-            **flat,
-            "id": _hex(id or record.get("id")),
-            "parent_id": _hex(parent),
-            "name": record.get("name"),
-            "events": record.items("events") or (),
-            "annotations": record.items("document_annotations") or (),
-        },
-    )
+    flat = dict(_flat("", attributes)) if isinstance(attributes, Mapping) else {}
+    for key, cell in record.fields.items():
+        if key.startswith("attributes."):
+            flat |= _flat(key.removeprefix("attributes."), cell)
+    ids = (context.get("span_id"), *map(record.get, ("context.span_id", "span_id", "id")))
+    flat["id"] = _hex(next(filter(None, ids), None))
+    flat["parent_id"] = _hex(record.get("parent_id"))
+    flat["name"] = record.get("name")
+    flat["events"] = record.items("events") or ()
+    flat["annotations"] = record.items("document_annotations") or ()
+    return Record(record.place, flat)
 
 
 def _hex(id: Any) -> Any:
@@ -180,9 +164,8 @@ def _documents(span: Record) -> list[Snippet]:
         raise span.fault(
             "retrieval.documents", f"it has {len(found)} documents and lacks one before the last"
         )
-    ids = _ids(span)
-    ids = ids if len(ids) == len(found) else [None] * len(found)
-    return [_snippet(span, i, {"id": ids[i], **found[i]}) for i in range(len(found))]
+    ids = dict(enumerate(_ids(span, len(found))))
+    return [_snippet(span, i, {"id": ids.get(i), **found[i]}) for i in range(len(found))]
 
 
 def _snippet(span: Record, i: int, fields: Mapping[str, Any]) -> Snippet:
@@ -216,24 +199,22 @@ def _query(span: Record) -> str:
     text = span.text(INPUT, "give the text of the query")
     if "json" not in str(span.get("input.mime_type")):
         return text
-    fields = dict(_flat("", Record(span.place, {INPUT: text}).mapping(INPUT)))
+    fields = dict(_flat("", span.mapping(INPUT)))
     texts = [fields[name] for name in FIELDS if isinstance(fields.get(name), str)]
     if not texts:
         raise span.fault(INPUT, f"give the text of the query, or JSON with {FIELDS[0]!r}")
     return str(texts[0])
 
 
-def _ids(span: Record) -> list[Any]:
-    """Return the ids of LangChain's documents, which are only in the output."""
+def _ids(span: Record, n: int) -> list[Any]:
+    """Return the ids of n documents of LangChain, which are only in the output; [] for others."""
     output = span.get("output.value")
-    found = Record(span.place, {"": output}).mapping("") if _is_object(output) else {}
-    listed = found.get("documents")
-    documents = listed if isinstance(listed, list) else []
+    if not isinstance(output, str) or not output.startswith('{"documents"'):
+        return []
+    documents = span.mapping("output.value").get("documents")
+    if not isinstance(documents, list) or len(documents) != n:
+        return []
     return [one.get("id") if isinstance(one, Mapping) else None for one in documents]
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith('{"documents"')
 
 
 def _inside(span: Record) -> Iterator[Record]:

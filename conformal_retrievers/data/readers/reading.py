@@ -4,7 +4,7 @@ A folder is BEIR. A file or a table is what its first line, or the names of its 
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,39 +24,20 @@ from conformal_retrievers.data.readers.records import Record, columns, first_lin
 
 
 class Format(NamedTuple):
-    """A format of records: how it is recognised and read, and the options that it takes."""
+    """A format of records, and the options that it takes."""
 
     name: str
     reader: str  # the function that reads only this format
-    fits: Callable[[set[str]], bool]
-    judged: Callable[..., list[JudgedQuery]]
+    module: Any  # `fits` recognises it by the names of its fields, and `of_records` reads it
     options: tuple[str, ...] = ()
 
 
 FORMATS = (
-    Format("RAGAS", "read_ragas", ragas.fits, ragas.of_records),
-    Format("LlamaIndex", "read_llama_index", llama_index.fits, llama_index.of_records),
-    Format(
-        "LangSmith",
-        "read_langsmith",
-        langsmith.fits,
-        langsmith.of_records,
-        ("query", "relevant"),
-    ),
-    Format(
-        "OpenInference",
-        "read_openinference",
-        openinference.fits,
-        openinference.of_records,
-        ("relevant", "min_score"),
-    ),
-    Format(
-        "a table",
-        "read_frame",
-        table.fits,
-        table.of_records,
-        ("query", "relevant", "min_score"),
-    ),
+    Format("RAGAS", "read_ragas", ragas),
+    Format("LlamaIndex", "read_llama_index", llama_index),
+    Format("LangSmith", "read_langsmith", langsmith, ("query", "relevant")),
+    Format("OpenInference", "read_openinference", openinference, ("relevant", "min_score")),
+    Format("a table", "read_frame", table, ("query", "relevant", "min_score")),
 )
 KNOWN = (
     "JSON lines of write_jsonl, Parquet of write_parquet, a BEIR folder, TREC qrels, RAGAS "
@@ -82,14 +63,14 @@ def read(
 ) -> list[JudgedQuery]:
     """Read judged queries from what other tools write, and recognise what it is by its content.
 
-    A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Parquet is as
-    `write_parquet` has it. Of JSON lines, a JSON file, a
-    CSV file, a pandas frame or a list of objects, the names of all fields count: "query" and
-    "snippets" or "relevant_ids" are judged queries of `write_jsonl`; "user_input", RAGAS;
-    "queries", "corpus" and "relevant_docs", or "examples", LlamaIndex; "inputs" and "outputs",
-    LangSmith; "attributes" or "document_position", OpenInference; "query" with "id" or "text", a
-    table with a row for each snippet. What holds relevant documents and nothing retrieved gives
-    queries whose snippets are all relevant, for `judge_retriever`.
+    A folder is BEIR; lines "qid 0 docid relevance" are TREC qrels. Parquet is as `write_parquet`
+    has it. Of JSON lines, a JSON file, a CSV file, a pandas frame or a list of objects, the names
+    of all fields count: "query" and "snippets" or "relevant_ids" are judged queries of
+    `write_jsonl`; "user_input", RAGAS; "queries", "corpus" and "relevant_docs", or "examples",
+    LlamaIndex; "inputs" and "outputs", LangSmith; "attributes" or "document_position",
+    OpenInference; "query" with "id" or "text", a table with a row for each snippet. What holds
+    relevant documents and nothing retrieved gives queries whose snippets are all relevant, for
+    `judge_retriever`.
 
     Parameters
     ----------
@@ -148,7 +129,8 @@ def read(
         raise
     _check_options(found.name, options, found.options)
     try:
-        return found.judged(records, **options)
+        queries: list[JudgedQuery] = found.module.of_records(records, **options)
+        return queries
     except RecursionError:
         raise ValueError(
             f"{records[0].place}, or one after it, has objects that are nested too deeply; export "
@@ -172,9 +154,10 @@ def _is_parquet(path: str | Path) -> bool:
 def _recognised(records: Sequence[Record], options: Mapping[str, Any]) -> Format:
     query, relevant = options.get("query"), options.get("relevant")
     if langsmith.is_flat(records, query, relevant):
-        return next(one for one in FORMATS if one.judged is langsmith.of_records)
+        return next(one for one in FORMATS if one.module is langsmith)
     names = columns(records)
-    found = [one for one in FORMATS if one.fits(names | ({"query"} if query in names else set()))]
+    asked = names | {"query"} if query in names else names
+    found = [one for one in FORMATS if one.module.fits(asked)]
     if not found:
         raise ValueError(
             f"{records[0].place} has the fields {', '.join(sorted(names)[:12]) or 'none'}, which "

@@ -19,6 +19,7 @@ from typing import Any
 
 from conformal_retrievers.data import files
 from conformal_retrievers.data.jsonl import placed_lines
+from conformal_retrievers.data.text import number_in
 
 MOST = 2**30  # characters of a file that is read whole: more do not fit into memory
 TRUE, FALSE = {"true", "yes", "relevant"}, {"false", "no", "irrelevant", "not relevant"}
@@ -95,14 +96,12 @@ class Record:
 
     def number(self, name: str) -> float | None:
         """Return a field that is a finite number; None without one."""
-        value = self.get(name)
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if value is not None and not math.isfinite(number):
+        number = number_in(self.get(name))
+        if not math.isnan(number):
+            return number
+        if self.get(name) is not None:
             raise self.fault(name, "give a finite number")
-        return None if value is None else number
+        return None
 
 
 def as_name(record: Record, name: str, value: Any) -> str | None:
@@ -121,14 +120,11 @@ def as_relevant(where: str, value: Any, min_score: float | None) -> bool:
     It is true or false, 1 or 0, or a word such as "relevant" or "unrelated"; with `min_score`, any
     number, which is relevant from there on.
     """
-    known = value.strip().lower() if isinstance(value, str) else value
-    if isinstance(known, str) and known in TRUE | FALSE:
-        return known in TRUE
-    try:
-        number = float(known)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isfinite(number) and (min_score is not None or number in (0, 1)):
+    word = str(value).strip().lower()  # of a flag, too
+    if word in TRUE | FALSE:
+        return word in TRUE
+    number = number_in(value)
+    if number in (0, 1) or (min_score is not None and not math.isnan(number)):
         return number >= (1 if min_score is None else min_score)
     remedy = "" if math.isnan(number) else ", or min_score, from which on a number is relevant"
     raise ValueError(f"{where} is {value!r:.80}; give true or false, 1 or 0{remedy}")

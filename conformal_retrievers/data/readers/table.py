@@ -18,7 +18,7 @@ from typing import Any
 
 from conformal_retrievers.data.hits import RETRIEVER, Hit, fusion
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
-from conformal_retrievers.data.readers.documents import check_unfiltered, made, to_retrieve
+from conformal_retrievers.data.readers.documents import check_unfiltered, made
 from conformal_retrievers.data.readers.records import Record, as_relevant, columns, records_of
 
 PHOENIX = {
@@ -123,9 +123,10 @@ def _query(
     known_missed: bool,
     min_score: float | None,
 ) -> JudgedQuery:
+    query, id = rows[0].text("query"), rows[0].name("query_id")
     if not known & {"text", "rank", "score"}:  # qrels as a table
         ids = [row.name("id") or "" for row in rows if _relevant(row, min_score)]
-        return to_retrieve(rows[0], rows[0].text("query"), ids, id=rows[0].name("query_id"))
+        return made(rows[0], JudgedQuery.from_ids, query, ids, id=id)
     several = "retriever" in known
     found: dict[str, tuple[Snippet, bool]] = {}
     missed, taken = 0, set[tuple[str, float]]()
@@ -150,14 +151,9 @@ def _query(
             snippet = replace(before, hits=(*before.hits, *snippet.hits))
         found[key] = (snippet, relevant)
     ordered = sorted(found.values(), key=lambda one: -fusion(one[0].hits))  # by rank, if known
-    return made(
-        rows[0],
-        rows[0].text("query"),
-        [snippet for snippet, _ in ordered],
-        [relevant for _, relevant in ordered],
-        id=rows[0].name("query_id"),
-        missed=missed if known_missed else None,
-    )
+    snippets, marks = [snippet for snippet, _ in ordered], [relevant for _, relevant in ordered]
+    n_missed = missed if known_missed else None
+    return made(rows[0], JudgedQuery, query, snippets, marks, id=id, missed=n_missed)
 
 
 def _relevant(row: Record, min_score: float | None) -> bool:

@@ -5,21 +5,22 @@ are left out with a warning, as trec_eval does. The order is that of the ranks, 
 where ranks are equal.
 """
 
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from conformal_retrievers.data.beir import (
     Runs,
-    by_name,
     check_found,
     judged_by_qrels,
     read_corpus,
     read_qrels,
-    read_run,
+    read_runs,
     read_texts,
 )
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
+from conformal_retrievers.data.text import number_in
 
 
 def fits(line: str) -> bool:
@@ -27,13 +28,13 @@ def fits(line: str) -> bool:
     columns = line.split()
     if columns == ["query-id", "corpus-id", "score"]:
         return True
-    return len(columns) == 4 and columns[1] in ("0", "Q0") and _is_number(columns[3])
+    return len(columns) == 4 and columns[1] in ("0", "Q0") and not math.isnan(number_in(columns[3]))
 
 
 def is_run(line: str) -> bool:
     """Return whether a line is one of a run."""
     columns = line.split()
-    return len(columns) == 6 and _is_number(columns[3]) and _is_number(columns[4])
+    return len(columns) == 6 and not math.isnan(number_in(columns[3]) + number_in(columns[4]))
 
 
 def read_trec(
@@ -72,8 +73,6 @@ def read_trec(
         For a broken line, naming file and line; for a document or query without a text in a file
         that is given; for qrels without a run and without texts of the queries.
     """
-    if k is not None and k < 1:
-        raise ValueError(f"k is {k!r}; give how many snippets to keep per query, 1 or more")
     judgements, texts = read_qrels(Path(qrels)), None if queries is None else read_texts(queries)
     if texts is not None and (unknown := [id for id in judgements if id not in texts]):
         raise ValueError(f"{queries} lacks query {unknown[0]!r}, which {qrels} has; add its text")
@@ -89,16 +88,12 @@ def read_trec(
                 "run of a retriever, or the texts: read_trec(qrels, queries=FILE)"
             )
         return _to_retrieve(relevant, texts, documents)
-    paths = by_name(run)
-    runs = {name: read_run(Path(), path) for name, path in paths.items()}
-    made = []
-    for id, known in relevant.items():
-        lists = {name: ranked.pop(id, [])[:k] for name, ranked in runs.items()}
-        for name, found in lists.items():
-            check_found(f"{paths[name]}: query {id!r}", [d for d, _ in found], documents)
-        query = id if texts is None else texts[id]
-        made.append(judged_by_qrels(query, lists, known, documents, id=id, k=k))
-    if left_out := {id for ranked in runs.values() for id in ranked}:
+    runs = read_runs(Path(), run, k)
+    made = [
+        judged_by_qrels(id if texts is None else texts[id], runs, known, documents, id=id, k=k)
+        for id, known in relevant.items()
+    ]
+    if left_out := {id for one in runs.values() for id in one.ranked}:
         warnings.warn(
             f"{len(left_out)} queries of the run, such as {min(left_out)!r}, are not in {qrels}: "
             "they are not judged, and left out",
@@ -125,20 +120,12 @@ def _to_retrieve(
             "left out",
             stacklevel=3,
         )
+    asked = {id: found for id, found in relevant.items() if found}
+    if documents is None:
+        return [JudgedQuery.from_ids(texts[id], found, id=id) for id, found in asked.items()]
     made = []
-    for id, found in relevant.items():
+    for id, found in asked.items():
         check_found(f"query {id!r}", found, documents)
-        if found and documents is None:
-            made.append(JudgedQuery.from_ids(texts[id], found, id=id))
-        elif found and documents is not None:
-            snippets = [Snippet(documents[one], id=one) for one in found]
-            made.append(JudgedQuery(texts[id], snippets, [True] * len(found), id=id))
+        snippets = [Snippet(documents[one], id=one) for one in found]
+        made.append(JudgedQuery(texts[id], snippets, [True] * len(found), id=id))
     return made
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
