@@ -499,8 +499,8 @@ MUTANTS = {
             "a cancelled request is an unanswered one",
         ),
         (
-            "lambda _, reply: isinstance(verdict_of(reply), bool)",
-            "is_whole",
+            "not isinstance(read(places[j], reply), str)",
+            "True",
             "a reply without a verdict is cached",
         ),
     ],

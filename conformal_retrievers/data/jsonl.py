@@ -22,15 +22,16 @@ from conformal_retrievers.data.parsed import query_of_line
 from conformal_retrievers.data.queries import JudgedQuery, Snippet
 from conformal_retrievers.data.ranges import Evidence
 
-Row = TypeVar("Row", bound=BaseModel)
+T = TypeVar("T", bound=BaseModel)
 
 
-class _Row(BaseModel):
-    # An unknown field is more often misspelt than safe to ignore.
+class Row(BaseModel):
+    """A JSON object whose fields are known: an unknown one is more often misspelt than harmless."""
+
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
 
 
-class SnippetRow(_Row):
+class SnippetRow(Row):
     """A snippet of a judged query, and its judgement."""
 
     text: str
@@ -47,7 +48,7 @@ class SnippetRow(_Row):
         return [{name: value for name, value in hit if value is not None} for hit in named]
 
 
-class EvidenceRow(_Row):
+class EvidenceRow(Row):
     """Characters of a document that answer a query."""
 
     document: str
@@ -55,7 +56,7 @@ class EvidenceRow(_Row):
     end: Any
 
 
-class QueryRow(_Row):
+class QueryRow(Row):
     """A line of a file: one judged query."""
 
     id: str | None = None
@@ -112,16 +113,19 @@ def judged_query(place: str, line: bytes) -> JudgedQuery:
     return query_of_line(line) or _modelled(place, row_of(place, line.decode(), QueryRow))
 
 
+def snippet_of(row: SnippetRow) -> Snippet:
+    """Return the snippet of a row."""
+    fields = row.text, row.id, row.document, row.position, row.retrieval_score
+    return Snippet(*fields, row.hits or ())
+
+
 def _modelled(place: str, row: QueryRow) -> JudgedQuery:
     if row.snippets is None and not row.relevant_ids:
         raise ValueError(f"{place}: snippets is missing; give it, or relevant_ids")
     try:
         return JudgedQuery(
             row.query,
-            [
-                Snippet(s.text, s.id, s.document, s.position, s.retrieval_score, s.hits or ())
-                for s in row.snippets or ()
-            ],
+            map(snippet_of, row.snippets or ()),
             [s.relevant for s in row.snippets or ()],
             evidence=[Evidence(e.document, e.start, e.end) for e in row.evidence or ()],
             answerable=True if row.answerable is None else row.answerable,
@@ -162,7 +166,7 @@ def _line(query: JudgedQuery) -> str:
         raise ValueError(f"{query.name}: {files.explain(error)}") from None
 
 
-def rows(path: str | Path, model: type[Row]) -> Iterator[tuple[str, Row]]:
+def rows(path: str | Path, model: type[T]) -> Iterator[tuple[str, T]]:
     """Yield the lines of a file of JSON lines as objects of a pydantic model, after their places.
 
     Raises ValueError, naming file, line and field, for a line that is not such an object, or that
@@ -172,7 +176,7 @@ def rows(path: str | Path, model: type[Row]) -> Iterator[tuple[str, Row]]:
         yield place, row_of(place, line, model)
 
 
-def row_of(place: str, line: str, model: type[Row]) -> Row:
+def row_of(place: str, line: str, model: type[T]) -> T:
     """Return a line as an object of a pydantic model; raise ValueError as `rows`."""
     try:
         return model.model_validate(json.loads(line, object_pairs_hook=files.without_repetition))

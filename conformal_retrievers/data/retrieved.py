@@ -21,22 +21,29 @@ def queries_to_judge(judged: Iterable[JudgedQuery], name: str = "judged") -> lis
     return queries
 
 
-def with_questions(judged: Iterable[JudgedQuery] | Iterable[str]) -> list[JudgedQuery]:
+def with_questions(
+    judged: Iterable[JudgedQuery] | Iterable[str], name: str = "judged"
+) -> list[JudgedQuery]:
     """Return the queries; a plain question becomes an unjudged query whose id is the question.
 
     Raises what `queries_to_judge` raises, and ValueError for a question that occurs twice.
     """
     if isinstance(judged, str):
-        raise TypeError(f"judged is one text, {judged!r:.60}; give a list")
+        raise TypeError(
+            f"{name} is the text {judged!r:.60}; give a list, such as the lines of a file: "
+            "Path(file).read_text().splitlines()"
+        )
     given: list[Any] = list(judged)
     places: dict[str, int] = {}
     for i, question in enumerate(given):
         if isinstance(question, str):
             question = question.strip("\ufeff").strip()  # of a file's line
-            if places.setdefault(question, i) < i:
-                raise ValueError(f"judged[{i}] is {question!r:.80} again; give each question once")
+            if (first := places.setdefault(question, i)) < i:
+                raise ValueError(
+                    f"{name}[{i}] is {name}[{first}], {question!r:.80}; give each question once"
+                )
             given[i] = JudgedQuery(question, [], [], id=question or None)
-    return queries_to_judge(given)
+    return queries_to_judge(given, name)
 
 
 def check_retrieved(judged: Sequence[JudgedQuery]) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache as computed_once
+from functools import partial
 from typing import Any
 from unicodedata import normalize
 
@@ -131,7 +132,8 @@ def label_by_llm(
     queries = all_of(AnsweredQuery, queries, "queries")
     prompt = prompt or Prompt.load("label_sentences" if split else "label")
     options: dict[str, Any] = {"concurrency": concurrency, "cache": cache, "progress": progress}
-    options |= {"before": _Announced(queries, llm, most_calls, progress), "give_up": True}
+    announce = partial(_announce, queries, llm, most_calls, progress)
+    options |= {"before": announce, "give_up": True}
     cuts = [cut(query.snippets, split) for query in queries] if split else []
     found: Sequence[bool | str | list[bool]]
     if split:
@@ -159,31 +161,29 @@ def label_by_llm(
     return Labelled(tuple(judged), labels, tuple(unlabelled), usage)
 
 
-@dataclass(frozen=True)
-class _Announced:
-    """Says how many calls are to be made, and refuses too many."""
-
-    queries: Sequence[AnsweredQuery]
-    llm: LLM
-    most_calls: int | None
-    shown: bool
-
-    def __call__(self, n: int, missing: int) -> None:
-        snippets = sum(len(query.snippets) for query in self.queries)
-        text = (
-            f"{len(self.queries):,} questions with {snippets:,} snippets take {n:,} calls of "
-            f"{self.llm.name}, {n - missing:,} of them in the cache"
+def _announce(
+    queries: Sequence[AnsweredQuery],
+    llm: LLM,
+    most_calls: int | None,
+    shown: bool,
+    n: int,
+    missing: int,
+) -> None:
+    """Say how many calls are to be made, and refuse too many."""
+    snippets = sum(len(query.snippets) for query in queries)
+    text = (
+        f"{len(queries):,} questions with {snippets:,} snippets take {n:,} calls of {llm.name}, "
+        f"{n - missing:,} of them in the cache"
+    )
+    if most_calls is not None and missing > most_calls:
+        raise ValueError(
+            f"most_calls is {most_calls}, but {text}; allow {missing}, or give fewer questions"
         )
-        if self.most_calls is not None and missing > self.most_calls:
-            raise ValueError(
-                f"most_calls is {self.most_calls}, but {text}; allow {missing}, or give fewer "
-                "questions"
-            )
-        if self.shown:
-            require("cli", "rich")  # before a call is made
-            print(text, file=sys.stderr)
-        else:
-            logger.info(text)
+    if shown:
+        require("cli", "rich")  # before a call is made
+        print(text, file=sys.stderr)
+    else:
+        logger.info(text)
 
 
 def _requests(queries: Sequence[AnsweredQuery], prompt: Prompt) -> list[Request]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from conformal_retrievers.data.checks import all_of
 from conformal_retrievers.data.queries import Snippet
+from conformal_retrievers.data.retrieved import with_questions
 from conformal_retrievers.labels.labeling import AnsweredQuery, Labelled, label_by_llm
 from conformal_retrievers.llm.ask import LLM, check_llm
 
@@ -18,21 +19,8 @@ def checked_questions(
     Raises as `label_questions`, before anything is retrieved for them.
     """
     check_llm(llm)
-    if isinstance(questions, str):
-        raise TypeError(
-            f"questions is the text {questions!r:.60}; give a list of questions, such as the lines "
-            "of a file: Path(file).read_text().splitlines()"
-        )
-    # The lines of a file have an end each, and its first may have a byte order mark.
-    texts = [text.strip("\ufeff").strip() for text in all_of(str, questions, "questions")]
-    places: dict[str, int] = {}
-    for i, text in enumerate(texts):
-        if not text.strip():
-            raise ValueError(f"questions[{i}] is {text!r}; remove it, or give its text")
-        if (first := places.setdefault(text, i)) < i:
-            raise ValueError(
-                f"questions[{i}] is questions[{first}], {text!r:.80}; give each question once"
-            )
+    given = questions if isinstance(questions, str) else all_of(str, questions, "questions")
+    texts = [query.query for query in with_questions(given, "questions")]
     if isinstance(answers, str) or (answers is not None and len(answers) != len(texts)):
         raise ValueError(
             f"answers is {answers!r:.60} for {len(texts)} questions; give one for each, None where "
@@ -75,12 +63,8 @@ def label_questions(
         `label_by_llm`.
     """
     texts = checked_questions(questions, answers, llm)
-    queries = [
-        AnsweredQuery(text, snippets, answer, id=text)
-        for text, snippets, answer in zip(
-            texts, retrieved, answers or [None] * len(texts), strict=True
-        )
-    ]
+    rows = zip(texts, retrieved, answers or [None] * len(texts), strict=True)
+    queries = [AnsweredQuery(text, snippets, answer, id=text) for text, snippets, answer in rows]
     labelled = label_by_llm(queries, llm, **options)
     judged = tuple(replace(query, retriever=retriever, k=k) for query in labelled.judged)
     return replace(labelled, judged=judged)

@@ -6,7 +6,7 @@ A document with more than 50 sentences takes several requests, each numbered fro
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conformal_retrievers.llm.ask import LLM, ask
+from conformal_retrievers.llm.ask import LLM, ask_and_read
 from conformal_retrievers.llm.prompt import Prompt, Request
 from conformal_retrievers.llm.reply import (
     Reply,
@@ -34,29 +34,24 @@ def ask_numbers(
 ) -> tuple[list[list[bool] | str], Usage]:
     """Return for each document which of its sentences count, or why a reply cannot be read.
 
-    A document is the fields of the prompt and its sentences, none of them blank. Equal requests are
-    sent once. The options are those of `ask`; the cache stores only replies that can be read.
+    A document is the fields of the prompt and its sentences, none of them blank. The options are
+    those of `ask`.
     """
     parts = [
-        [(fields, texts[i : i + MOST]) for i in range(0, len(texts), MOST)]
-        for fields, texts in documents
+        (number, fields, texts[i : i + MOST])
+        for number, (fields, texts) in enumerate(documents)
+        for i in range(0, len(texts), MOST)
     ]
-    requests = [[_request(prompt, *part) for part in of_document] for of_document in parts]
-    different = {
-        request.as_json(): (request, len(texts))
-        for of_document, of_parts in zip(requests, parts, strict=True)
-        for request, (_, texts) in zip(of_document, of_parts, strict=True)
-    }
-    sizes = [n for _, n in different.values()]
-    answers = ask(
-        llm,
-        [request for request, _ in different.values()],
-        is_answer=lambda i, reply: isinstance(marks_of(reply, sizes[i]), list),
-        **options,
+    requests = [_request(prompt, fields, texts) for _, fields, texts in parts]
+    found, usage = ask_and_read(
+        llm, requests, lambda i, answer: marks_of(answer, len(parts[i][2])), **options
     )
-    marks = dict(zip(different, map(marks_of, answers, sizes), strict=True))
-    found = [[marks[request.as_json()] for request in of_document] for of_document in requests]
-    return [_joined(of_document) for of_document in found], Usage.of(answers)
+    marks: list[list[bool] | str] = [[] for _ in documents]
+    for (number, _, _), part in zip(parts, found, strict=True):
+        before = marks[number]
+        if isinstance(before, list):
+            marks[number] = part if isinstance(part, str) else before + part
+    return marks, usage
 
 
 def marks_of(answer: Reply | Unanswered, n: int) -> list[bool] | str:
@@ -77,12 +72,3 @@ def marks_of(answer: Reply | Unanswered, n: int) -> list[bool] | str:
 def _request(prompt: Prompt, fields: Mapping[str, str], texts: Sequence[str]) -> Request:
     numbered = [{"number": i, "text": text} for i, text in enumerate(texts, start=1)]
     return prompt.request({**fields, "sentences": numbered}, schema=NUMBERS)
-
-
-def _joined(parts: Sequence[list[bool] | str]) -> list[bool] | str:
-    marks: list[bool] = []
-    for part in parts:
-        if isinstance(part, str):
-            return part
-        marks += part
-    return marks

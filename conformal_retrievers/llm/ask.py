@@ -256,20 +256,30 @@ class _Run:
         return self.answers
 
 
+def ask_and_read(
+    llm: LLM,
+    requests: Sequence[Request],
+    read: Callable[[int, Reply | Unanswered], T | str],
+    **options: Any,
+) -> tuple[list[T | str], Usage]:
+    """Return what `read` finds in the answer to each request, or why nothing, and the usage.
+
+    `read` takes the place of a request and its answer. Equal requests are asked once. The options
+    are those of `ask`. The cache stores only replies in which something is found.
+    """
+    keys = [request.as_json() for request in requests]
+    places = [*{key: i for i, key in enumerate(keys)}.values()]  # of different requests
+    options["is_answer"] = lambda j, reply: not isinstance(read(places[j], reply), str)
+    answers = ask(llm, [requests[i] for i in places], **options)
+    found = {keys[i]: read(i, answer) for i, answer in zip(places, answers, strict=True)}
+    return [found[key] for key in keys], Usage.of(answers)
+
+
 def ask_verdicts(
     llm: LLM, requests: Sequence[Request], **options: Any
 ) -> tuple[list[bool | str], Usage]:
-    """Return the verdict on each request, see `verdict_of`, and the usage.
-
-    The requests have the schema `VERDICT`; equal ones are asked once. The options are those of
-    `ask`. The cache stores only replies with a verdict.
-    """
-    keys = [request.as_json() for request in requests]
-    different = dict(zip(keys, requests, strict=True))
-    options["is_answer"] = lambda _, reply: isinstance(verdict_of(reply), bool)
-    answers = ask(llm, list(different.values()), **options)
-    values = dict(zip(different, map(verdict_of, answers), strict=True))
-    return [values[key] for key in keys], Usage.of(answers)
+    """Return the verdict on each request of the schema `VERDICT`, as `ask_and_read`."""
+    return ask_and_read(llm, requests, lambda _, answer: verdict_of(answer), **options)
 
 
 # --- the bound, the bar and the checks ------------------------------------------------------------
