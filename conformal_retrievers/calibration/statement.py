@@ -192,7 +192,7 @@ def why_none(c: Thresholds, group: str | None) -> str:
     units, n = c.units(group), c.n_units[group]
     if n < c.n_needed:
         needed = _count(c.n_needed, *_unit(c))
-        return f"at least {needed} are needed, {c.n_needed - n} more than there are"
+        return f"at least {needed} are needed, {c.n_needed - n} more than calibrate"
     if c.subject not in RETRIEVED:
         return "no finite threshold gives this guarantee"
     found = len(units.queries.scores)

@@ -97,7 +97,7 @@ def test_too_few_units_are_stated_with_how_many_more_are_needed(guarantee):
     unit, more = ("relevant snippets", 14) if guarantee == "snippet" else ("judged queries", 16)
     _, threshold, *_ = lines(calibration_of(alpha=0.05, guarantee=guarantee))
     assert "none, so every snippet is kept" in threshold
-    assert f"at least 19 {unit} are needed, {more} more" in threshold
+    assert f"at least 19 {unit} are needed, {more} more than calibrate" in threshold
 
 
 @pytest.mark.parametrize(("guarantee", "most"), [("query-recall", "50 %"), ("all", "0 %")])
