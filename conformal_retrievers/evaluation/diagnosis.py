@@ -74,7 +74,7 @@ class Diagnosis:
     @property
     def target(self) -> float:
         """The coverage that is guaranteed, 1 − alpha."""
-        return 1 - self.calibration.alpha
+        return float(1 - exact_alpha(self.calibration.alpha))
 
     @property
     def judged(self) -> bool:

@@ -66,7 +66,7 @@ def _coverage(d: Diagnosis) -> Iterator[Finding]:
     sentence = (
         f"Coverage ({MEANING[d.calibration.guarantee]}) is {coverage} on "
         f"{_measured(d.evaluation, d.calibration, 'judged ')}; the target is "
-        f"{percent(d.target)}{where}{chance}."
+        f"{percent(d.target, exact=True)}{where}{chance}."
     )
     yield Finding("coverage", severity, sentence)
 
@@ -132,8 +132,8 @@ def _groups(d: Diagnosis) -> Iterator[Finding]:
     for name, verdict in groups_below(c, coverages, d.level).items():
         sentence = (
             f"In group {name!r}, coverage is {verdict.coverage} on "
-            f"{_measured(parts[name], c)}, below {percent(d.target)} (p = {verdict.p_value:.2g} "
-            f"for {verdict.tests} groups)."
+            f"{_measured(parts[name], c)}, below {percent(d.target, exact=True)} "
+            f"(p = {verdict.p_value:.2g} for {verdict.tests} groups)."
         )
         if not c.by_group:
             sentence += f" {COVER_EACH}"
@@ -218,7 +218,7 @@ def _m1(d: Diagnosis) -> Iterator[Finding]:
             f"{percent(e.only_irrelevant)} keep irrelevant ones only"
         )
     else:
-        meaning = f"m1 is not coverage and need not be {100 * d.target:.6g} %"
+        meaning = f"m1 is not coverage and need not be {percent(d.target, exact=True)}"
     yield Finding("m1", "notice" if outside else "fine", f"{kept}. {meaning}.")
 
 

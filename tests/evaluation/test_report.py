@@ -86,7 +86,7 @@ def test_the_report_contains_what_the_diagnosis_found(calibration, queries):
     assert f"{calibration.threshold():.4g}" in page.words
     for point in d.sweep:
         assert point.coverage.written(unit="") in page.words
-    assert "90.0 % (α = 0.1): the mean share of a query's relevant snippets" in page.words
+    assert "90 % (α = 0.1): the mean share of a query's relevant snippets" in page.words
     named = Page(html_of(calibration, queries, sources={"judged queries": "new.jsonl"}))
     assert "judged queries" in named.words
     assert "new.jsonl" in named.words
