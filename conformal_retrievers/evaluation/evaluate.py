@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,9 +28,9 @@ from conformal_retrievers.evaluation.verdict import (
     NOTHING_TESTED,
     OUT_OF_REACH,
     UNVERIFIED,
-    LowerBounds,
     Verdict,
     groups_below,
+    lower_bounds,
     verdict_on,
     worst_of,
 )
@@ -51,7 +51,6 @@ class Evaluation:
     coverage: Mapping[Guarantee, Share]  # of the relevant snippets that were retrieved
     coverage_std: float  # of query-recall across queries
     end_to_end: Mapping[Guarantee, Share]  # of all relevant snippets: missed ones are lost
-    lower: Mapping[Guarantee, float]  # one-sided lower bounds, see `verdict.LowerBounds`
     removal: Share  # share dropped of all snippets
     text_removed: Share | None  # the same of their texts, None if not counted
     recall_at_k: Share  # mean share of a query's relevant snippets that is retrieved
@@ -67,9 +66,17 @@ class Evaluation:
     out_of_reach: bool = False  # missed snippets count, and no threshold reaches the target
     held_out_verified: bool = True  # ids prove that no query belongs to the calibration
     by_group: Mapping[str | None, Evaluation] = field(default_factory=dict, repr=False)
-    _source: tuple[Calibration, ScoredQueries | None, float] | None = field(
-        default=None, repr=False, compare=False
-    )
+    _: KW_ONLY
+    _counts: measures.QueryCounts = field(repr=False, compare=False)
+    _level: float = field(repr=False, compare=False)
+    _calibration: Calibration | None = field(default=None, repr=False, compare=False)
+    _queries: ScoredQueries | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def lower(self) -> Mapping[Guarantee, float]:
+        """One-sided lower bounds of the coverage, end to end if missed snippets count."""
+        end_to_end = self._calibration is not None and self._calibration.count_missed
+        return lower_bounds(self._counts, self._level, end_to_end=end_to_end)
 
     @cached_property
     def equal_recall(self) -> EqualRecall | None:
@@ -83,14 +90,14 @@ class Evaluation:
 
     @property
     def _of_snippets(self) -> tuple[Calibration, ScoredQueries, float] | None:
-        if self._source is None or self._source[1] is None:
+        if self._calibration is None or self._queries is None:
             return None
-        return self._source[0], self._source[1], self._source[2]
+        return self._calibration, self._queries, self._level
 
     @property
     def subject(self) -> Subject:
         """Whether snippets or sentences were measured."""
-        return self._source[0].subject if self._source else SNIPPETS
+        return self._calibration.subject if self._calibration else SNIPPETS
 
     @property
     def mostly_unscorable(self) -> bool:
@@ -103,12 +110,11 @@ class Evaluation:
 
         It is empty for a calibration by group, whose verdict is about its groups.
         """
-        if self._source is None or self._source[0].by_group:
+        if self._calibration is None or self._calibration.by_group:
             return {}
-        calibration, _, level = self._source
-        measure = measures.guaranteed(calibration)
+        measure = measures.guaranteed(self._calibration)
         parts = {name: part.shares[measure] for name, part in self.by_group.items() if name}
-        return groups_below(calibration, parts, level)
+        return groups_below(self._calibration, parts, self._level)
 
     @property
     def shares(self) -> dict[str, Share]:
@@ -185,31 +191,19 @@ def evaluation_of(
     *,
     level: float = 0.95,
 ) -> Evaluation:
-    """Return what `evaluate` does, from the counts of the queries.
+    """Return what `evaluate` does, from the `query_counts` of all queries.
 
-    Parameters
-    ----------
-    calibration
-        The one whose `query_counts` these are.
-    counts
-        Of all queries: `QueryCounts.merged` merges those of parts.
-    queries
-        Without them, `equal_recall` and `too_shallow` are None.
-    level
-        As in `evaluate`.
-
-    Raises
-    ------
-    ValueError
-        For an id that belongs to the calibration, and for a level outside (0, 1).
+    `QueryCounts.merged` merges those of parts. Without the queries themselves, `equal_recall` and
+    `too_shallow` are None. Raises ValueError for an id that belongs to the calibration, and for a
+    level outside (0, 1).
     """
     check_level(level)
     whole = replace(
-        _with_groups(counts, level, counts_missed=calibration.count_missed),
+        _with_groups(counts, level, calibration),
         held_out_verified=calibration.held_out(counts.ids.tolist()),
         keeps_everything=calibration.keeps_everything,
         out_of_reach=calibration.out_of_reach,
-        _source=(calibration, queries, level),
+        _queries=queries,
     )
     if not calibration.by_group:
         return replace(whole, verdict=_verdict(whole, calibration, None))
@@ -238,15 +232,15 @@ def measure(
 
 
 def _with_groups(
-    c: measures.QueryCounts, level: float, *, counts_missed: bool = False
+    c: measures.QueryCounts, level: float, calibration: Calibration | None = None
 ) -> Evaluation:
     """Return the measures of some queries, and of each group if any has one; without verdicts."""
     groups = {} if set(c.group.tolist()) == {None} else c.by_group
-    whole, *parts = (_measured(part, level, counts_missed) for part in (c, *groups.values()))
+    whole, *parts = (_measured(part, level, calibration) for part in (c, *groups.values()))
     return replace(whole, by_group=dict(zip(groups, parts, strict=True)))
 
 
-def _measured(c: measures.QueryCounts, level: float, counts_missed: bool) -> Evaluation:
+def _measured(c: measures.QueryCounts, level: float, calibration: Calibration | None) -> Evaluation:
     share = {name: measures.share(c, name, level) for name in measures.measured(c)}
     some = c.relevant > 0
     recalls = c.relevant_kept[some] / c.relevant[some]
@@ -258,7 +252,6 @@ def _measured(c: measures.QueryCounts, level: float, counts_missed: bool) -> Eva
         coverage={name: share[name] for name in measures.GUARANTEES},
         coverage_std=float(np.std(recalls)) if len(recalls) > 1 else math.nan,
         end_to_end={name: share[measures.END_TO_END + name] for name in measures.GUARANTEES},
-        lower=LowerBounds(c, level, end_to_end=counts_missed),
         removal=share["removal"],
         text_removed=share.get("text removed"),
         recall_at_k=share["recall@K"],
@@ -269,6 +262,9 @@ def _measured(c: measures.QueryCounts, level: float, counts_missed: bool) -> Eva
         only_irrelevant=float(np.mean((c.kept > 0) & (c.relevant_kept == 0))),
         silent=share.get("silent"),
         false_silence=share.get("false silence"),
+        _counts=c,
+        _level=level,
+        _calibration=calibration,
     )
 
 

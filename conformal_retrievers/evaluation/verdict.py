@@ -8,10 +8,9 @@ One of three verdicts follows from m new units, with coverage c and the target 1
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 
@@ -205,46 +204,26 @@ def groups_below(
     return {name: verdict for name, verdict in corrected.items() if verdict.p_value <= 1 - level}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LowerBounds(Mapping[Guarantee, float]):
-    """Lower bounds of a fixed threshold's true coverage, each valid with confidence `level`.
+def lower_bounds(
+    c: measures.QueryCounts, level: float, *, end_to_end: bool
+) -> dict[Guarantee, float]:
+    """Return lower bounds of a fixed threshold's true coverage, each with confidence `level`.
 
     Whole queries have Clopper and Pearson's bound, shares of a query a betting bound. "snippet" has
-    none: snippets of a query are kept and dropped together. They are computed when they are read.
+    none: snippets of a query are kept and dropped together.
     """
-
-    counts: measures.QueryCounts
-    level: float
-    end_to_end: bool = False
-
-    @cached_property
-    def _bounds(self) -> dict[Guarantee, float]:
-        c, prefix = self.counts, measures.END_TO_END * self.end_to_end
-        delta = 1 - self.level
-        parts, wholes = measures.ratio(c, f"{prefix}any")
-        n = int(wholes.sum())
-        if not n:
-            return {"query-recall": 0.0, "all": 0.0, "any": 0.0}
-        kept_all, _ = measures.ratio(c, f"{prefix}all")
-        shares, _ = measures.ratio(c, f"{prefix}query-recall")
-        # Bets must not depend on the scores. A group keeps the order that the whole has.
-        order = np.array(
-            in_hashed_order([id or f"#{i}" for id, i in zip(c.ids, c.place, strict=True)])
-        )
-        return {
-            "query-recall": tolerance.betting_lower(shares[order][wholes[order] > 0], delta),
-            "all": tolerance.binomial_lower(int(kept_all.sum()), n, delta),
-            "any": tolerance.binomial_lower(int(parts.sum()), n, delta),
-        }
-
-    def __getitem__(self, name: Guarantee) -> float:
-        return self._bounds[name]
-
-    def __iter__(self) -> Iterator[Guarantee]:
-        return iter(self._bounds)
-
-    def __len__(self) -> int:
-        return len(self._bounds)
-
-    def __repr__(self) -> str:
-        return repr(self._bounds)
+    prefix, delta = measures.END_TO_END * end_to_end, 1 - level
+    (shares, wholes), (kept_all, _), (kept_any, _) = (
+        measures.ratio(c, prefix + name) for name in ("query-recall", "all", "any")
+    )
+    n = int(wholes.sum())
+    if not n:
+        return {"query-recall": 0.0, "all": 0.0, "any": 0.0}
+    # Bets must not depend on the scores. A group keeps the order that the whole has.
+    names = [id or f"#{i}" for id, i in zip(c.ids, c.place, strict=True)]
+    order = np.array(in_hashed_order(names))
+    return {
+        "query-recall": tolerance.betting_lower(shares[order][wholes[order] > 0], delta),
+        "all": tolerance.binomial_lower(int(kept_all.sum()), n, delta),
+        "any": tolerance.binomial_lower(int(kept_any.sum()), n, delta),
+    }

@@ -15,7 +15,7 @@ from conformal_retrievers.data.columns import ScoredQueries
 from conformal_retrievers.evaluation.measures import GUARANTEES, counts
 from conformal_retrievers.evaluation.share import Share
 from conformal_retrievers.evaluation.telling import coverage_p_value, n_to_calibrate
-from conformal_retrievers.evaluation.verdict import LowerBounds
+from conformal_retrievers.evaluation.verdict import lower_bounds
 from conformal_retrievers.theory.tolerance import betting_p_value
 
 NINETY_NINE = np.linspace(0, 0.5, 99)
@@ -254,7 +254,8 @@ def test_the_group_that_lacks_most_is_too_small_to_tell():
 
 def lower(threshold, queries, level, *, end_to_end=False):
     columns = ScoredQueries.of(queries)
-    return LowerBounds(counts(columns, columns.scores <= threshold), level, end_to_end)
+    kept = columns.scores <= threshold
+    return lower_bounds(counts(columns, kept), level, end_to_end=end_to_end)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.999])
