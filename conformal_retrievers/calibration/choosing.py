@@ -115,27 +115,10 @@ def choose(
 ) -> Chosen:
     """Choose a score by what it costs on the fit part, unless the user gives a single one.
 
-    Parameters
-    ----------
-    judged
-        The judged queries.
-    scorer
-        The score; or scorers that compete with what the hits give, each of which scores the fit
-        part once; or None.
-    aim
-        What the threshold is to reach.
-    needed, groups
-        As in `split`.
-    count_tokens
-        Returns the number of tokens of a text.
-    progress
-        Whether to show a progress bar for each given scorer.
-
-    Raises
-    ------
-    ValueError
-        If the snippets have no hits and no scorer is given, if only some queries have hits, or if
-        there are too few queries to find out what passes the tokens of the aim.
+    A list of scorers competes with what the hits give; each of them scores the fit part once. The
+    parts are those of `split`. Raises ValueError if the snippets have no hits and no scorer is
+    given, if only some queries have hits, or if there are too few queries to find out what passes
+    the tokens of the aim.
     """
     alone = scorer if isinstance(scorer, Scorer) else None
     if alone and aim.tokens is None:

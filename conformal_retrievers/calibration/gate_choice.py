@@ -84,26 +84,11 @@ def choose_gate(
     given: Given,
     alpha: float,
 ) -> ChosenGate:
-    """Choose a query score by what it costs, see above.
+    """Choose a query score by what it costs at false silence alpha, see above.
 
     The candidates are what hits allow, the given scorers, and what is learned from the hits alone,
-    and from them and the given scorers, each of which scores every query once.
-
-    Parameters
-    ----------
-    answerable
-        Queries with a relevant snippet.
-    unanswerable
-        Queries that nothing retrieved answers, by the name of their source.
-    given
-        Scorers of snippets or of queries, which compete with what the hits give.
-    alpha
-        The rate of false silence at which scores are compared.
-
-    Raises
-    ------
-    ValueError
-        If nothing is known to score by.
+    and from them and the given scorers, each of which scores every query once. Unanswerable queries
+    are by source. Raises ValueError if nothing is known to score by.
     """
     kinds: Kinds = [answerable, *unanswerable.values()]
     everything = [query for queries in kinds for query in queries]

@@ -31,18 +31,11 @@ Guarantee = Literal["query-recall", "snippet", "all", "any"]
 def loss(
     query: ScoredQuery, keeps: NDArray[np.bool_], guarantee: Guarantee, *, count_missed: bool
 ) -> float | None:
-    """Return the loss of a query whose snippets are kept or dropped.
+    """Return the loss of a query of which a mask (n,) of the snippets is kept.
 
     It is the dropped share of relevant snippets for "query-recall", and 0 or 1 for "all" (one is
     dropped) and "any" (all are). None for a query without a relevant snippet, and for one without
     `missed` if missed snippets count.
-
-    Parameters
-    ----------
-    query, keeps
-        The query, whose scores are not used, and whether each of its n snippets is kept, (n,).
-    guarantee, count_missed
-        As in `calibrate`.
     """
     if count_missed and query.missed is None:
         return None
@@ -188,8 +181,6 @@ class Units:
 
 def in_hashed_order(ids: Sequence[str | None]) -> list[int]:
     """Return the places of ids in an order that is the same in every run: that of their hashes."""
-
-    digests = [
-        hashlib.sha256((id or f"#{place}").encode()).digest() for place, id in enumerate(ids)
-    ]
+    names = (id or f"#{place}" for place, id in enumerate(ids))
+    digests = [hashlib.sha256(name.encode()).digest() for name in names]
     return sorted(range(len(ids)), key=digests.__getitem__)

@@ -115,14 +115,7 @@ def scored_pilot(
 ) -> list[ScoredQuery]:
     """Return the queries of a pilot that would calibrate, scored as `calibrate` would score them.
 
-    Parameters
-    ----------
-    pilot
-        Judged queries, or scored ones, which are returned as they are.
-    alpha, guarantee, delta
-        As in `calibrate`.
-    scorers
-        What `calibrate` chooses from beside the hits.
+    Scored queries are returned as they are. `scorers` compete with what the hits give.
     """
     given: list[Any] = list(pilot)
     if not given or not isinstance(given[0], JudgedQuery):

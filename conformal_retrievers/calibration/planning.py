@@ -119,17 +119,10 @@ def _outlooks(
 def coverage_of(
     n: int, alpha: float, delta: float | None = None, guarantee: Guarantee = "query-recall"
 ) -> Interval:
-    """Return the coverage of calibrations with n units: the average, and the ends of 8 in 10.
+    """Return the coverage of calibrations with n ≥ 1 units: the average, and the ends of 8 in 10.
 
     >>> print(coverage_of(50, alpha=0.1))  # Beta(46, 5)
     90.2 % [84.6, 95.1]
-
-    Parameters
-    ----------
-    n
-        The number of units, 1 or more.
-    alpha, delta, guarantee
-        As in `plan`.
     """
     from scipy.special import betaincinv
 
@@ -145,13 +138,6 @@ def chance_within(n: int, alpha: float, within: float, delta: float | None = Non
 
     >>> chance_within(5, alpha=0.1, within=0.1)  # too few units: everything is kept, and C is 1
     1.0
-
-    Parameters
-    ----------
-    n
-        The number of units, 1 or more.
-    alpha, within, delta
-        As in `plan`.
     """
     from scipy.special import bdtrc
 

@@ -68,21 +68,10 @@ def diagnosis_of(
     *,
     level: float = 0.95,
 ) -> Diagnosis:
-    """Return what `diagnose` does, from what was observed of the queries.
+    """Return what `diagnose` does, from what was observed of the queries and of the reference.
 
-    Parameters
-    ----------
-    calibration, level
-        As in `diagnose`.
-    new, reference
-        `Observed.of` the queries, and of the reference; `Observed.merged` merges those of parts.
-    queries
-        As in `evaluation_of`.
-
-    Raises
-    ------
-    ValueError
-        As `evaluation_of`.
+    `Observed.merged` merges what was observed of parts. The queries are as in `evaluation_of`,
+    which raises ValueError.
     """
     evaluation = evaluation_of(calibration, new.counts, queries, level=level)
     within = new.aucs[~np.isnan(new.aucs)]

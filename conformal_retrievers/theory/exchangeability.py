@@ -101,15 +101,8 @@ def p_at_threshold(c: int, x: int, n_reference: int, n_new: int) -> float:
     >>> p_at_threshold(c=3, x=0, n_reference=3, n_new=3)  # 1 of 20 ways in each direction
     0.1
 
-    Parameters
-    ----------
-    c, x, n_reference, n_new
-        c of the N reference and x of the n new queries have a lowest score at most the threshold.
-
-    Notes
-    -----
-    2 min(P(X ≤ x), P(X ≥ x)), at most 1, with X hypergeometric: the new ones among the c + x lowest
-    of N + n (Fisher's exact test with doubled tails).
+    It is 2 min(P(X ≤ x), P(X ≥ x)), at most 1, with X hypergeometric: the new ones among the c + x
+    lowest of N + n (Fisher's exact test with doubled tails).
     """
     fewer, more = _tails(c, x, n_reference, n_new)
     return min(1.0, 2 * min(fewer, more))
@@ -118,16 +111,11 @@ def p_at_threshold(c: int, x: int, n_reference: int, n_new: int) -> float:
 def m1_band(c: int, n_reference: int, n_new: int, level: float = 0.95) -> tuple[float, float]:
     """Return the lowest and the highest m1 of n new queries that `p_at_threshold` does not reject.
 
+    c of the N reference queries are kept. At one threshold, exchangeable queries have an m1 in the
+    band with probability `level` at least.
+
     >>> m1_band(c=90, n_reference=100, n_new=100)
     (0.8, 0.97)
-
-    Parameters
-    ----------
-    c, n_reference, n_new
-        How many of the N reference queries have a lowest score at most the threshold, N, and n.
-    level
-        The probability with which, at least, exchangeable queries have an m1 in the band, at one
-        threshold.
     """
     tail = (1 - level) / 2
     counts = range(n_new + 1)
