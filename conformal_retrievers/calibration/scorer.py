@@ -1,19 +1,13 @@
 """The scorer of a calibration: the one that is given, or made again from what the file holds."""
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from conformal_retrievers.calibration.calibration import Calibration
 from conformal_retrievers.calibration.checks import CalibrationMismatch, check_same_scorer
 from conformal_retrievers.llm.ask import LLM
 from conformal_retrievers.scoring.answerability import QueryScorer
 from conformal_retrievers.scoring.rating import LLMScorer
-from conformal_retrievers.scoring.rebuild import (
-    Provenance,
-    needs,
-    query_scorer_of,
-    scorer_of,
-)
+from conformal_retrievers.scoring.rebuild import Provenance, needs, query_scorer_of, scorer_of
 from conformal_retrievers.scoring.scorer import Scorer, check_scorer, with_parts
 from conformal_retrievers.scoring.verdict import LLMVerdict
 
@@ -39,8 +33,7 @@ def scorer_for(
     """Return the calibration's scorer, given it or the scorers that it is made of, in any order.
 
     Scorers that it was chosen among may be given although it needs them not, and those that a gate
-    in front needs. Raises
-    `CalibrationMismatch`, naming them, for missing scorers and for others.
+    in front needs. Raises `CalibrationMismatch`, naming them, for missing scorers and for others.
     """
     of_all = [scorers] if isinstance(scorers, Scorer) else [*scorers]
     given = [scorer for scorer in of_all if not isinstance(scorer, QueryScorer)]
@@ -50,16 +43,12 @@ def scorer_for(
             return scorer
     stored, names = _stored(calibration), {scorer.name for scorer in given}
     needed = needs(stored) if stored else [calibration.scorer]
-    if missing := [name for name in needed if name not in names]:
-        if len(given) == len(missing) == 1:
-            check_same_scorer(given[0].name, calibrated=missing[0])
-        raise CalibrationMismatch(
-            f"the calibration needs {', '.join(map(repr, missing))}, but the scorers given are "
-            f"{sorted(names)}. Give the models that were calibrated with (in from_calibration "
-            "scorer=, llm=, embeddings= or embed_model=), or calibrate again"
-        )
-    scorer = scorer_of(stored or {}, given)
-    used = {part.name for part in with_parts(scorer)} | {*_choice(calibration).get("given", ())}
+    missing = [name for name in needed if name not in names]
+    if len(given) == len(missing) == 1:
+        check_same_scorer(given[0].name, calibrated=missing[0])
+    _check_none_missing("the calibration", missing, names)
+    scorer, choice = scorer_of(stored or {}, given), calibration.choice
+    used = {part.name for part in with_parts(scorer)}.union(choice.given if choice else ())
     used |= {*needed_scorers(gate)} if gate else set()
     if extra := sorted(names - used):
         wanted = ", ".join(map(repr, needed_scorers(calibration))) or "no model"
@@ -85,13 +74,18 @@ def query_scorer_for(
     names = {scorer.name for scorer in given} | {
         part.name for one in given if isinstance(one, Scorer) for part in with_parts(one)
     }
-    if missing := [name for name in needed_scorers(calibration) if name not in names]:
+    missing = [name for name in needed_scorers(calibration) if name not in names]
+    _check_none_missing("the gate", missing, names)
+    return query_scorer_of(stored or {}, given)
+
+
+def _check_none_missing(what: str, missing: Collection[str], given: Collection[str]) -> None:
+    if missing:
         raise CalibrationMismatch(
-            f"the gate needs {', '.join(map(repr, missing))}, but the scorers given are "
-            f"{sorted(names)}. Give the models that it was calibrated with (in from_calibration "
+            f"{what} needs {', '.join(map(repr, missing))}, but the scorers given are "
+            f"{sorted(given)}. Give the models that were calibrated with (in from_calibration "
             "scorer=, llm=, embeddings= or embed_model=), or calibrate again"
         )
-    return query_scorer_of(stored or {}, given)
 
 
 def scorers_of(llm: LLM, needed: Collection[str]) -> list[Scorer | QueryScorer]:
@@ -111,7 +105,3 @@ def _stored(calibration: Calibration) -> Provenance | None:
     found: Provenance = calibration.scorer_provenance or {}
     found = found.get("score", found)
     return found if {"kind", "format"} & set(found) else None
-
-
-def _choice(calibration: Calibration) -> Any:
-    return (calibration.scorer_provenance or {}).get("choice") or {}
