@@ -703,8 +703,8 @@ MUTANTS = {
             "half without a score tests the guarantee",
         ),
         (
-            "min(1.0, len(given) * worst.p_value)",
-            "worst.p_value",
+            "worst.among(len(given))",
+            "worst.among(1)",
             "the worst of many groups tested as if alone",
         ),
         (

@@ -22,7 +22,14 @@ from conformal_retrievers.data.queries import ScoredQuery
 from conformal_retrievers.evaluation.diagnosis import Band, Diagnosis, SweepPoint, Ties
 from conformal_retrievers.evaluation.evaluate import evaluation_of
 from conformal_retrievers.evaluation.findings import findings
-from conformal_retrievers.evaluation.measures import Column, checked, estimate, guaranteed, share
+from conformal_retrievers.evaluation.measures import (
+    Column,
+    checked,
+    estimate,
+    guaranteed,
+    passed,
+    share,
+)
 from conformal_retrievers.evaluation.observed import Observed, alphas_of
 from conformal_retrievers.theory import exchangeability
 from conformal_retrievers.theory.intervals import cluster_interval
@@ -101,11 +108,9 @@ def _comparison(
     if not (len(lowest) and len(scored)):
         return None
     own = alphas_of(calibration).index(calibration.alpha)
-    passed = _passed(lowest, reference, new.thresholds[own], own)
-    kept = int(new.lowest_kept[own])
-    return exchangeability.two_sample_test(
-        lowest, scored, None if passed is None else (passed, kept)
-    )
+    kept = _lowest_kept(lowest, reference, new.thresholds[own], own)
+    both = None if kept is None else (kept, int(new.lowest_kept[own]))
+    return exchangeability.two_sample_test(lowest, scored, both)
 
 
 def _sweep(
@@ -116,18 +121,19 @@ def _sweep(
     The bands are about queries that are exchangeable with the reference and that a gate lets pass:
     the share of unanswerable ones may differ.
     """
-    share_passed = float(new.passed.mean())
+    passes = passed(new.counts)
+    share_passed = float(passes.mean())
     n_scored = int(np.count_nonzero(np.isfinite(new.lowest)))
-    n_new = int(np.count_nonzero(new.passed & (new.counts.retrieved > 0)))
+    n_new = int(np.count_nonzero(passes & (new.counts.retrieved > 0)))
     lowest = _lowest(calibration, reference)
     for i, alpha in enumerate(alphas_of(calibration)):
         counts, threshold = new.at(i), new.thresholds[i]
         one = two = None
-        passed = _passed(lowest, reference, threshold, i)
-        if n_scored and len(lowest) and passed is not None:
-            one = exchangeability.m1_band(passed, len(lowest), n_scored, level)
+        kept = _lowest_kept(lowest, reference, threshold, i)
+        if n_scored and len(lowest) and kept is not None:
+            one = exchangeability.m1_band(kept, len(lowest), n_scored, level)
         if reference is not None and n_new:
-            some = reference.passed & (reference.counts.retrieved > 0)
+            some = passed(reference.counts) & (reference.counts.retrieved > 0)
             shares = reference.kept[i][some] / reference.counts.retrieved[some]
             two = exchangeability.m2_band(shares, n_new, level)
         yield SweepPoint(
@@ -153,7 +159,7 @@ def _lowest(calibration: Calibration, reference: Observed | None) -> Column:
     return reference.lowest[np.isfinite(reference.lowest)]
 
 
-def _passed(
+def _lowest_kept(
     lowest: Column, reference: Observed | None, threshold: float | None, i: int
 ) -> int | None:
     """Return how many of the lowest scores are kept at alpha number i.

@@ -109,7 +109,7 @@ def checked(
     return queries
 
 
-def passed(queries: ScoredQueries) -> Mask:
+def passed(queries: ScoredQueries | QueryCounts) -> Mask:
     """Return which queries a gate lets pass, (n,): all without one."""
     return np.asarray(queries.silenced != 1)
 

@@ -108,11 +108,6 @@ class Observed:
         )
 
     @property
-    def passed(self) -> Mask:
-        """Which queries a gate lets pass, (K,): all without one."""
-        return np.asarray(self.counts.silenced != 1)
-
-    @property
     def auc_over(self) -> float:
         """P(a relevant score < an irrelevant one), ties count half; NaN without both kinds."""
         irrelevant, relevant = self.times

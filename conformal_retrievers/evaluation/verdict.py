@@ -72,6 +72,11 @@ class Verdict:
         """Whether coverage is significantly below the target: p < 0.05, one-sided."""
         return self.p_value < SIGNIFICANT
 
+    def among(self, tests: int) -> "Verdict":
+        """Return the verdict as one of several tests (Bonferroni)."""
+        p_value = min(1.0, tests * self.p_value)
+        return replace(self, p_value=p_value, group_p_value=self.p_value, tests=tests)
+
     @property
     def untested(self) -> bool:
         """Whether half of the snippets or more could not be scored, which tests nothing."""
@@ -169,13 +174,10 @@ def worst_of(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     worst = min(given, key=lambda verdict: verdict.p_value)
     shortest = max(given, key=lambda verdict: verdict.needed - verdict.n)
     return replace(
-        worst,
-        p_value=min(1.0, len(given) * worst.p_value),
+        worst.among(len(given)),
         n=shortest.n,
         needed=shortest.needed,
         calibrate_on=shortest.calibrate_on,
-        group_p_value=worst.p_value,
-        tests=len(given),
     )
 
 
@@ -192,14 +194,7 @@ def groups_below(
         if (verdict := verdict_on(calibration, coverage, name if calibration.by_group else None))
     }
     corrected = {
-        name: replace(
-            verdict,
-            p_value=min(1.0, len(tested) * verdict.p_value),
-            group_p_value=verdict.p_value,
-            group=name,
-            tests=len(tested),
-        )
-        for name, verdict in tested.items()
+        name: replace(verdict.among(len(tested)), group=name) for name, verdict in tested.items()
     }
     return {name: verdict for name, verdict in corrected.items() if verdict.p_value <= 1 - level}
 
