@@ -58,13 +58,12 @@ def by_sentence(judged: Iterable[JudgedQuery], split: Split) -> list[JudgedQuery
     cuts, queries = splitter(split), all_of(JudgedQuery, judged, "judged")
     check_retrieved(queries)
     of_sentences = [_cut(query, cuts) for query in queries]
-    _warn_of_unknown_documents(queries)
-    _warn_of_documents_without(queries, of_sentences)
+    _warn(queries, of_sentences)
     return of_sentences
 
 
-def _warn_of_unknown_documents(judged: Sequence[JudgedQuery]) -> None:
-    """Warn if many documents that evidence names were retrieved for no query."""
+def _warn(judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]) -> None:
+    """Warn if many documents that evidence names are unknown, or many relevant ones hold none."""
     named = {one.document for query in judged for one in query.evidence}
     known = {name for query in judged for s in query.snippets for name in (s.id, s.document)}
     if _many(unknown := sorted(named - known), named):
@@ -74,21 +73,14 @@ def _warn_of_unknown_documents(judged: Sequence[JudgedQuery]) -> None:
             "is retrieved, or the documents that it was cut from",
             stacklevel=3,
         )
-
-
-def _warn_of_documents_without(
-    judged: Sequence[JudgedQuery], of_sentences: Sequence[JudgedQuery]
-) -> None:
-    """Warn if many documents are relevant, and no sentence of theirs is."""
-    relevant = [
-        (query, i, bool(n))
-        for query, cut_one in zip(judged, of_sentences, strict=True)
-        if query.split is None and cut_one.document_of is not None
-        for n_relevant in [np.bincount(cut_one.document_of, cut_one.relevant, len(query.snippets))]
-        for i, n in enumerate(n_relevant.tolist())
-        if query.relevant[i]
-    ]
-    if _many(without := [(query, i) for query, i, has_one in relevant if not has_one], relevant):
+    relevant, without = [], []
+    for query, cut_one in zip(judged, of_sentences, strict=True):
+        if query.split is None and cut_one.document_of is not None:
+            n = np.bincount(cut_one.document_of, cut_one.relevant, len(query.snippets))
+            own = np.flatnonzero(query.relevant).tolist()
+            relevant += own
+            without += [(query, i) for i in own if not n[i]]
+    if _many(without, relevant):
         query, i = without[0]
         warnings.warn(
             f"{len(without)} of {len(relevant)} relevant snippets hold no evidence, such as "

@@ -106,46 +106,36 @@ class Retrieved(Sequence[T]):
 
 def hits_in(snippets: Sequence[Any]) -> Mapping[str, HitColumns]:
     """Return the hits of each retriever among snippets, by its name."""
-    if isinstance(snippets, Retrieved):
-        return snippets.hits
-    return hit_columns([snippet.hits for snippet in snippets])
+    return (
+        snippets.hits
+        if isinstance(snippets, Retrieved)
+        else hit_columns([s.hits for s in snippets])
+    )
 
 
 def texts_in(snippets: Sequence[Any]) -> Sequence[str]:
     """Return the texts of snippets."""
-    if isinstance(snippets, Retrieved):
-        return snippets.texts
-    return [snippet.text for snippet in snippets]
+    return snippets.texts if isinstance(snippets, Retrieved) else [s.text for s in snippets]
 
 
 def documents_in(snippets: Sequence[Any]) -> Sequence[str | None]:
     """Return the documents that snippets were cut from."""
-    if isinstance(snippets, Retrieved):
-        return snippets.documents
-    return [snippet.document for snippet in snippets]
+    return snippets.documents if isinstance(snippets, Retrieved) else [s.document for s in snippets]
 
 
 def positions_in(snippets: Sequence[Any]) -> Sequence[int | None]:
     """Return the places of the first characters of snippets in their documents."""
-    if isinstance(snippets, Retrieved):
-        return snippets.positions
-    return [snippet.position for snippet in snippets]
+    return snippets.positions if isinstance(snippets, Retrieved) else [s.position for s in snippets]
 
 
 def fuse(lists: Mapping[str, Sequence[tuple[Key, float | None]]]) -> dict[Key, tuple[Hit, ...]]:
-    """Return the hits of each item that a retriever returned, in the order of fusion.
+    """Return the hits of each item in the retrievers' lists, in the order of fusion.
 
-    An item that a retriever returns twice has its first place there. Ties go by the retrievers'
-    order, then by rank.
+    Lists have keys and scores, best first. An item that a retriever returns twice has its first
+    place there. Ties go by the retrievers' order, then by rank.
 
     >>> list(fuse({"dense": [("a", 0.9), ("b", 0.8)], "bm25": [("b", 7.0)]}))
     ['b', 'a']
-
-    Parameters
-    ----------
-    lists
-        The keys of a retriever's items, best first, each with the retriever's score or None, by
-        the retriever's name.
     """
     hits: dict[Key, dict[str, Hit]] = {}
     for retriever, items in lists.items():

@@ -34,8 +34,7 @@ class Kind(NamedTuple):
     remedy: str
 
 
-TEXTS = ("string", "large_string", "string_view", "integer")
-TEXT = Kind(pa.large_string(), TEXTS, "give text")
+TEXT = Kind(pa.large_string(), ("string", "large_string", "string_view", "integer"), "give text")
 NUMBER = Kind(pa.float64(), ("floating", "integer", "decimal"), "give numbers")
 WHOLE = Kind(pa.int64(), NUMBER.fits, "give whole numbers, and null for a missing one")
 FLAG = Kind(pa.bool_(), ("boolean",), "give true or false")
@@ -45,8 +44,7 @@ MARK = Kind(pa.int64(), ("boolean", "integer"), "give true or false")
 def cast(values: Any, kind: Kind, place: str) -> Any:
     """Return an Arrow array as one of a kind; raise ValueError, with its place, if it is none."""
     found = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    fits = (*kind.fits, "null")
-    if not any(getattr(pa.types, f"is_{name}")(found) for name in fits):
+    if not _is_any(found, *kind.fits, "null"):
         raise ValueError(f"{place} has the type {found}; {kind.remedy}")
     try:
         return values.cast(kind.type)
@@ -58,16 +56,19 @@ def cast(values: Any, kind: Kind, place: str) -> Any:
 
 def is_list(kind: Any) -> bool:
     """Return whether an Arrow type is one of lists."""
-    names = ("list", "large_list", "fixed_size_list")
+    return _is_any(kind, "list", "large_list", "fixed_size_list")
+
+
+def _is_any(kind: Any, *names: str) -> bool:
     return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
 
 
 def sizes_of(lists: Any, place: str) -> tuple[np.ndarray[Any, Any], Any]:
     """Return the length of each of some lists, −1 of a null, and their values one after another."""
-    if not is_list(lists.type) and not pa.types.is_null(lists.type):
-        raise ValueError(f"{place} has the type {lists.type}; give a list for each query")
     if pa.types.is_null(lists.type):
         return np.full(len(lists), -1), pa.chunked_array([pa.nulls(0)])
+    if not is_list(lists.type):
+        raise ValueError(f"{place} has the type {lists.type}; give a list for each query")
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy()
     return lengths.astype(np.intp), pc.list_flatten(lists)
 
@@ -75,24 +76,12 @@ def sizes_of(lists: Any, place: str) -> tuple[np.ndarray[Any, Any], Any]:
 def row_groups(
     source: Source, of_query: Collection[str], of_snippets: Collection[str], needed: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield tables with a row for each query, each after its place: of one row group each.
+    """Yield the table of each row group, with a row for each query, after its place.
 
-    Parameters
-    ----------
-    source
-        The path or URL of a file, or of a folder with files that end in .parquet, or several.
-    of_query, of_snippets
-        The columns that a file may have.
-    needed
-        Those that it must have.
-
-    Raises
-    ------
-    ValueError
-        Naming the file for one that is not Parquet, and the column too for one that is unknown or
-        missing, or if the rows of a query do not stand together or do not agree.
-    OSError
-        If a file cannot be read.
+    The source is the path or URL of a file, or of a folder with files that end in .parquet, or
+    several. Raises ValueError naming the file for one that is not Parquet, and the column too for
+    one that is in neither `of_query` nor `of_snippets`, or needed and missing, or if the rows of a
+    query do not stand together or do not agree; OSError if a file cannot be read.
     """
     seen = set[str]()
     for name, opened in _opened(source):

@@ -81,19 +81,9 @@ def without_answers(
 ) -> list[JudgedQuery]:
     """Return queries without their relevant snippets, in lists as long as those retrieved.
 
-    Warns if some lists are shorter. Both packages have a `without_answers` that calls it.
-
-    Parameters
-    ----------
-    judged, retrieved
-        The judged queries, and as a retriever returns them; the result has its name and k.
-    deeper
-        Returns them as the retriever returns them so much deeper.
-
-    Raises
-    ------
-    ValueError
-        For a query with missed snippets, which cannot be recognised.
+    `retrieved` are the judged queries as a retriever returns them; the result has its name and k.
+    `deeper` returns them as the retriever returns them so much deeper. Warns if some lists are
+    shorter. Raises ValueError for a query with missed snippets, which cannot be recognised.
     """
     for query in judged:
         if query.missed:

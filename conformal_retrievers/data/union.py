@@ -110,22 +110,11 @@ def answers(
     """Return what each retriever returned; those that failed are left out if on_error="skip".
 
     Raises the first error if on_error="raise" or the others found nothing, so that no failure stays
-    unseen, and one that is not an Exception.
-
-    Parameters
-    ----------
-    outcomes
-        What each retriever returned or raised, by its name.
-    on_error
-        Whether one that failed is left out.
-    logged
-        The kinds of errors that have been logged; the others are logged, and added to it.
+    unseen, and one that is not an Exception. Outcomes are what each returned or raised; a kind of
+    error that is not in `logged` is logged, and added to it.
     """
-    found: dict[str, T] = {}
     errors = {name: e for name, e in outcomes.items() if isinstance(e, BaseException)}
-    for name, outcome in outcomes.items():
-        if not isinstance(outcome, BaseException):
-            found[name] = outcome
+    found = {name: one for name, one in outcomes.items() if not isinstance(one, BaseException)}
     for name, error in errors.items():
         if on_error == "raise" or not any(found.values()) or not isinstance(error, Exception):
             raise error
@@ -140,12 +129,9 @@ def ask(
     calls: Mapping[str, Callable[[], T]], on_error: OnError, logged: set[object]
 ) -> dict[str, T]:
     """Return the `answers` of calls at once, each in a thread and a copy of the context."""
-    outcomes: dict[str, T | BaseException] = {}
     with ThreadPoolExecutor(len(calls)) as threads:
         running = {name: threads.submit(copy_context().run, call) for name, call in calls.items()}
-    for name, one in running.items():
-        error = one.exception()
-        outcomes[name] = one.result() if error is None else error
+    outcomes = {name: one.exception() or one.result() for name, one in running.items()}
     return answers(outcomes, on_error, logged)
 
 

@@ -68,15 +68,7 @@ class Cache:
         return np.array([np.nan if score is None else score for score in stored], np.float64)
 
     def add_scores(self, scorer: str, query: str, texts: Sequence[str], scores: ArrayLike) -> None:
-        """Store the scores of a query's texts, without those that are NaN.
-
-        Parameters
-        ----------
-        scorer, query
-            The scorer's name, and the query.
-        texts, scores
-            The texts, and the score of each, (n,).
-        """
+        """Store the scores (n,) of a query's texts, without those that are NaN."""
         self._add(
             (_key(scorer, query, text), score.tobytes())
             for text, score in zip(texts, as_scores(scores, "scores").astype("<f8"), strict=True)

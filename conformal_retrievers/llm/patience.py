@@ -45,16 +45,9 @@ def patient(llm: LLM, *, patience: float, permit: Callable[[], float] | None = N
     """Return the same model, which waits while its endpoint refuses connections or is overloaded.
 
     Each request that is not answered for such a reason is sent again, after growing pauses. Once
-    one has waited for `patience` seconds, it and all others raise `EndpointAway`.
-
-    Parameters
-    ----------
-    llm
-        The model. What its client sends again by itself takes no permit: give `max_retries=0`.
-    patience
-        Seconds to wait for the endpoint.
-    permit
-        Returns how many seconds to wait before a request may be sent.
+    one has waited for `patience` seconds, it and all others raise `EndpointAway`. `permit` returns
+    how many seconds to wait before a request may be sent; what the model's client sends again by
+    itself takes no permit: give it `max_retries=0`.
     """
     given_up = threading.Event()
 

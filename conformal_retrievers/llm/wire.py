@@ -180,24 +180,11 @@ def name_of(
     """Return the name of a framework's model with all that changes its answers.
 
     A calibration with one model holds for every model of equal name, in any framework. The name has
-    no keys and no address of a server.
+    no keys and no address of a server. `options` turn a request into arguments; the name has
+    " as text" for None. Raises ValueError for a model without a name and for other `options`.
 
     >>> name_of("gpt-4o", temperature=0.2, settings={"top_p": 0.1})
     'gpt-4o {"top_p": 0.1}, temperature=0.2'
-
-    Parameters
-    ----------
-    model, settings
-        The framework's name for the model, and the settings that are in the name.
-    temperature
-        Is in the name unless it is 0.
-    options
-        What turns a request into arguments; the name has " as text" for None.
-
-    Raises
-    ------
-    ValueError
-        For a model without a name and for `options` other than `openai_options` and None.
     """
     if model is None or options not in (None, openai_options):
         raise ValueError(
